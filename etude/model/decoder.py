@@ -1,0 +1,115 @@
+"""The decoder: token ids and positions in, hidden states and logits out.
+
+Activations are token-flat (x_TD): no batch dimension and no padding, so the trainer's packed sequences and
+the engine's mixed prefill and decode run the very same forward. Knows nothing of caches, losses or sampling.
+Parameter names are those of a Hugging Face checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from etude.model.attention import Attend, Attention
+from etude.model.config import ModelConfig
+from etude.model.mlp import SwiGLU
+from etude.model.norm import RMSNorm
+from etude.model.rope import Rope
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config, layer)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = SwiGLU(config)
+
+    def forward(self, x_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        x_TD = x_TD + self.self_attn(self.input_layernorm(x_TD), angles, attend)
+        out: Tensor = x_TD + self.mlp(self.post_attention_layernorm(x_TD))
+        return out
+
+
+class NextToken(nn.Module):
+    """One multi-token-prediction module: the state so far joined with the next token, then one more block."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.enorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.hnorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.eh_proj = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+        self.block = Block(config, layer)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, hidden_TD: Tensor, next_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        joined = self.eh_proj(torch.cat((self.enorm(next_TD), self.hnorm(hidden_TD)), dim=-1))
+        out: Tensor = self.norm(self.block(joined, angles, attend))
+        return out
+
+
+class Trunk(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config, i) for i in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class Decoder(nn.Module):
+    def __init__(self, config: ModelConfig, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Trunk(config)
+        self.rope = Rope(config.head_dim, config.rope_theta)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        first = config.num_hidden_layers
+        self.mtp = nn.ModuleList(NextToken(config, first + i) for i in range(config.num_nextn_predict_layers))
+        self._initialise(seed)
+
+    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend, longest: int | None = None) -> Tensor:
+        """Hidden states after the last norm. `longest` bounds the positions when the caller knows it on the host."""
+        angles = self._angles(positions_T, longest)
+        x_TD = self.model.embed_tokens(tokens_T)
+        for block in self.model.layers:
+            x_TD = block(x_TD, angles, attend)
+        out: Tensor = self.model.norm(x_TD)
+        return out
+
+    def logits(self, hidden_TD: Tensor) -> Tensor:
+        return F.linear(hidden_TD, self.lm_head.weight)
+
+    def mtp_hidden(
+        self, depth: int, hidden_TD: Tensor, tokens_T: Tensor, positions_T: Tensor, attend: Attend
+    ) -> Tensor:
+        """The state of module `depth` (1 is the first), which predicts the token `depth` + 1 ahead.
+
+        `hidden_TD` is the state one depth below. Tokens are shifted over the flat batch, so the last `depth`
+        positions of each sequence hold a neighbour's token: nothing may be trained or drafted from them, and
+        no earlier position sees them.
+        """
+        module = self.mtp[depth - 1]
+        next_TD = self.model.embed_tokens(tokens_T.roll(-depth))
+        out: Tensor = module(hidden_TD, next_TD, self._angles(positions_T, None), attend)
+        return out
+
+    def _angles(self, positions_T: Tensor, longest: int | None) -> tuple[Tensor, Tensor]:
+        angles: tuple[Tensor, Tensor] = self.rope(positions_T, longest or int(positions_T.max()) + 1)
+        return angles
+
+    @torch.no_grad()
+    def _initialise(self, seed: int) -> None:
+        """Normal with deviation 0.02, residual writes scaled down by depth; its own generator, so a seed is a model."""
+        generator = torch.Generator().manual_seed(seed)
+        residual = 0.02 / math.sqrt(2 * self.config.cache_layers)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim < 2:
+                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+            else:
+                deviation = residual if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.02
+                parameter.normal_(0.0, deviation, generator=generator)

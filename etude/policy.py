@@ -1,0 +1,111 @@
+"""The types that sampler and harness share: messages, Context, Sampling, Sample, Policy, Version.
+
+Knows no tokenizer, no model and no transport. Everything here is plain data, so a scripted policy, the
+embedded engine and a remote endpoint are the same thing to whoever asks for a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+
+class Version(NamedTuple):
+    """Which weights: a resume opens a new lineage, every published optimiser step counts up within one."""
+
+    lineage: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.lineage}.{self.step}"
+
+    @classmethod
+    def parse(cls, text: str) -> Version:
+        lineage, step = text.split(".")
+        return cls(int(lineage), int(step))
+
+
+@dataclass(frozen=True)
+class System:
+    text: str
+
+
+@dataclass(frozen=True)
+class User:
+    text: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One tool call. Arguments are text, byte for byte as sampled; a tool's schema turns them into values.
+
+    A byte that is not valid UTF-8 is kept as a lone surrogate (`surrogateescape`), so nothing is lost.
+    """
+
+    name: str
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Assistant:
+    """One turn of the model: what it thought, what it said, and the calls it made at once."""
+
+    thinking: str = ""
+    final: str = ""
+    calls: tuple[Call, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What one call gave back. Results follow their turn in the order of its calls."""
+
+    name: str
+    text: str
+
+
+Message = System | User | Assistant | ToolResult
+Part = Literal["thinking", "final", "call", "output", "prompt"]
+StopReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the policy answers: the messages and, when we render them ourselves, their exact token ids."""
+
+    messages: tuple[Message, ...] = ()
+    ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample. Training uses top_p 1 and no top_k, so that log-probabilities are of the whole distribution."""
+
+    max_tokens: int = 256
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 is off
+    seed: int = 0  # token i of a request depends on (seed, i) alone, never on its neighbours in the batch
+    stop_ids: tuple[int, ...] = ()  # sampled, kept as the last id, and ends the sample
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An answer. Per-token facts are known only from engines that return ids; without ids it is never trained on."""
+
+    text: str
+    stop: StopReason
+    ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None  # of the distribution sampled from, temperature applied
+    versions: tuple[Version, ...] | None = None
+    cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+
+
+class Policy(Protocol):
+    async def sample(self, context: Context, sampling: Sampling) -> Sample: ...
+
+
+class Scorer(Protocol):
+    """A policy that can also tell the log-probability of given ids (the first id has none: 0.0)."""
+
+    async def score(self, ids: tuple[int, ...], temperature: float = 1.0) -> tuple[float, ...]: ...
