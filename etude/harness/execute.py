@@ -1,0 +1,90 @@
+"""From the calls of one turn to their observations.
+
+Calls run in their order; neighbours that only read run at the same time. Whatever is wrong with a call becomes an
+observation of a class of the taxonomy, and only what no tool may raise leaves here, as `HarnessFailure`. A broken
+sandbox passes through. Knows no policy and no tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from etude.harness.failures import HarnessFailure, ToolError
+from etude.harness.tools.base import Observation, Tool, nearest, quoted, read_arguments
+from etude.harness.workbench import Workbench
+from etude.policy import Call
+from etude.sandbox.base import SandboxFailure
+from etude.tokens.tokenizer import to_bytes, to_text
+
+GRACE = 30.0  # seconds a tool may take beyond the rollout's own time before it is given up
+
+Approve = Callable[[Call], Awaitable[bool]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one call."""
+
+    call: Call
+    observation: Observation
+    seconds: float
+
+
+async def execute(
+    calls: Sequence[Call], tools: Mapping[str, Tool], workbench: Workbench, approve: Approve | None = None
+) -> AsyncGenerator[Outcome, None]:
+    """Outcomes in the order of the calls, each as soon as it and those before it are there.
+
+    A call that ends the rollout is the last one: those after it are not run.
+    """
+    for reads_only, group in groupby(calls, lambda call: call.name in tools and tools[call.name].reads_only):
+        waiting = list(group)
+        batches = [waiting] if reads_only else [[call] for call in waiting]
+        for batch in batches:
+            for outcome in await _together([_run(call, tools, workbench, approve) for call in batch]):
+                yield outcome
+                if outcome.observation.ends:
+                    return
+
+
+async def _together(coroutines: Sequence[Awaitable[Outcome]]) -> list[Outcome]:
+    """All of them at once; when one fails, the others are stopped before the failure goes on."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _run(call: Call, tools: Mapping[str, Tool], workbench: Workbench, approve: Approve | None) -> Outcome:
+    started = time.monotonic()
+    try:
+        tool = tools.get(call.name)
+        if tool is None:
+            raise ToolError("InvalidArguments", _no_such_tool(call.name, tools))
+        arguments = read_arguments(tool, call.arguments)
+        async with asyncio.timeout(max(0.0, workbench.deadline - started) + GRACE):
+            if approve is not None and not await approve(call):
+                raise ToolError("UserAborted", "the user does not want this")
+            observation = await tool.call(arguments, workbench)
+        # One form for the same bytes, and an error here, where its tool is known, for what is no text.
+        observation = replace(observation, text=to_text(to_bytes(observation.text)))
+    except ToolError as error:
+        observation = Observation(f"error: {error.text}", error.error)
+    except TimeoutError:
+        observation = Observation(f"error: {call.name} took too long", "Timeout")
+    except SandboxFailure:
+        raise
+    except Exception as error:
+        raise HarnessFailure(f"the tool {call.name} failed: {type(error).__name__}: {error}", call.name) from error
+    return Outcome(call, observation, time.monotonic() - started)
+
+
+def _no_such_tool(name: str, tools: Mapping[str, Tool]) -> str:
+    return f"there is no tool {quoted(name)}{nearest(name, tools) or '; there are ' + ', '.join(tools)}"

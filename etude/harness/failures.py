@@ -1,0 +1,49 @@
+"""What can go wrong, and whose it is.
+
+A tool's error is an observation of one of five classes: the model reads it and goes on. Anything else that a tool
+raises is a bug of the harness. Failures end the rollout without a score: `PolicyFailure`, `HarnessFailure`, and the
+sandbox's own `SandboxFailure`, which passes through here untouched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from etude.harness.trajectory import Trajectory
+
+ErrorClass = Literal[
+    "InvalidArguments",  # the call itself is wrong: no such tool, a missing or unreadable argument
+    "UnexpectedEnvironment",  # the call is right, the world is not as the model thought: no such file, no such text
+    "ProviderError",  # a service behind the tool failed
+    "UserAborted",  # a person said no
+    "Timeout",  # the tool's time was over
+    "HarnessBug",  # none of these: ours to mend, never seen by the model
+]
+ERROR_CLASSES: tuple[ErrorClass, ...] = get_args(ErrorClass)
+
+
+class ToolError(Exception):
+    """A tool cannot do what it was asked: becomes an observation. Its text is for the model: short, without times."""
+
+    def __init__(self, error: ErrorClass, text: str) -> None:
+        super().__init__(text)
+        self.error: ErrorClass = error
+        self.text = text
+
+
+class PolicyFailure(Exception):
+    """The policy gave no usable sample in time: nobody's score. `trajectory` is what there was until then."""
+
+    def __init__(self, message: str, trajectory: Trajectory | None = None) -> None:
+        super().__init__(message)
+        self.trajectory = trajectory
+
+
+class HarnessFailure(Exception):
+    """A tool raised what it should not have, or the rollout could not be set up: a bug or a wrong setting of ours."""
+
+    def __init__(self, message: str, tool: str = "", trajectory: Trajectory | None = None) -> None:
+        super().__init__(message)
+        self.tool = tool
+        self.trajectory = trajectory

@@ -1,0 +1,51 @@
+"""The first words of a rollout: what the agent is told of itself, of its tools, of recent files and of the task.
+
+Every token here is paid for in every rollout, so the texts are short, and a model that was trained on the tools needs
+none of them (`spec = "none"` and no system text leave only the task). Knows no tokens; `loop` renders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from etude.harness.shorten import shorten
+from etude.harness.spelling import CALL, END_CALL, END_THINK, THINK
+from etude.harness.tools.base import Argument, Tool
+
+Spec = Literal["none", "short", "full"]
+
+TEXT_FORM = (
+    f'Write a call as {CALL}{{"name": "NAME", "arguments": {{"ARGUMENT": "TEXT"}}}}{END_CALL}, several one after '
+    f"another. Think first, between {THINK} and {END_THINK}. A turn without calls ends the work."
+)
+
+
+def system_text(words: str, tools: Mapping[str, Tool], spec: Spec = "short", *, text_form: bool = False) -> str:
+    """The system message; empty when there is nothing to say. `text_form` is for policies that spell their calls."""
+    parts = [words] if words else []
+    if spec != "none" and tools:
+        parts.append("\n".join(_told(tool, spec) for tool in tools.values()))
+    if text_form:
+        parts.append(TEXT_FORM)
+    return "\n".join(parts)
+
+
+def task_text(instruction: str, recent: Mapping[str, str] | None = None, *, max_chars: int = 4000) -> str:
+    """The user's message: recent files (path -> text), each cut to `max_chars`, then the task."""
+    files = [f"{path}:\n{shorten(text.rstrip(), max_chars)}\n\n" for path, text in (recent or {}).items()]
+    return "".join(files) + instruction.strip()
+
+
+def _told(tool: Tool, spec: Spec) -> str:
+    if spec == "short":
+        return " ".join([tool.name, *(_short(argument) for argument in tool.arguments)])
+    lines = [f"{tool.name}: {tool.description}"]
+    for argument in tool.arguments:
+        kind = "" if argument.kind == "text" else f" ({argument.kind})"
+        lines.append(f"  {_short(argument)}{kind}: {argument.doc}")
+    return "\n".join(lines)
+
+
+def _short(argument: Argument) -> str:
+    return argument.name if argument.required else f"[{argument.name}]"

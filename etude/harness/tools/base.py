@@ -1,0 +1,100 @@
+"""What a tool is: a name, a line about it, its arguments, its settings, and one async method.
+
+Arguments arrive as text, exactly as sampled; the declarations here turn them into values, and say in an observation
+what is wrong with them. Knows no particular tool.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import pydantic
+
+from etude.harness.failures import ErrorClass, ToolError
+from etude.harness.workbench import Workbench
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a tool."""
+
+    name: str
+    doc: str  # one line, for the model
+    kind: Literal["text", "integer", "flag"] = "text"
+    required: bool = True
+    least: int | None = None  # of an integer
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the model sees of a call."""
+
+    text: str
+    error: ErrorClass | None = None
+    ends: bool = False  # the rollout is over
+
+
+class Tool:
+    """Base of all tools. One instance serves many rollouts at once: what it remembers goes to `workbench.state`."""
+
+    class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
+        """What a recipe may set."""
+
+    name: ClassVar[str]
+    description: ClassVar[str]  # one line, for the model
+    arguments: ClassVar[tuple[Argument, ...]] = ()
+    reads_only: ClassVar[bool] = False  # changes nothing, so neighbours of its kind in one turn run at the same time
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    async def call(self, arguments: Mapping[str, Any], workbench: Workbench) -> Observation:
+        """Do it. `arguments` holds what was given, converted; raise `ToolError` for what the model should read."""
+        raise NotImplementedError
+
+
+def read_arguments(tool: Tool, given: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of a call as the tool declares them, or a `ToolError` that says what is wrong."""
+    declared = {argument.name: argument for argument in tool.arguments}
+    for name in given:
+        if name not in declared:
+            takes = ", ".join(declared) or "no arguments"
+            near = nearest(name, declared)
+            raise ToolError("InvalidArguments", f"{tool.name} takes {takes}, not {quoted(name)}{near}")
+    for argument in tool.arguments:
+        if argument.required and argument.name not in given:
+            raise ToolError("InvalidArguments", f"{tool.name} needs {argument.name}: {argument.doc}")
+    return {name: _value(declared[name], text) for name, text in given.items()}
+
+
+def _value(argument: Argument, text: str) -> str | int | bool:
+    match argument.kind:
+        case "text":
+            return text
+        case "flag":
+            if text.strip().lower() not in ("true", "false"):
+                raise ToolError("InvalidArguments", f"{argument.name} is {quoted(text)}, not true or false")
+            return text.strip().lower() == "true"
+        case "integer":
+            digits = text.strip()
+            # ASCII digits, and few of them: int() takes other scripts, underscores, and forever for a million digits.
+            if not (digits.removeprefix("-").isascii() and digits.removeprefix("-").isdigit() and len(digits) < 16):
+                raise ToolError("InvalidArguments", f"{argument.name} is {quoted(text)}, not a whole number")
+            if argument.least is not None and int(digits) < argument.least:
+                raise ToolError("InvalidArguments", f"{argument.name} is {int(digits)}, below {argument.least}")
+            return int(digits)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?` where a known name is near, or nothing."""
+    near = difflib.get_close_matches(name[:40].lower(), list(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def quoted(text: str) -> str:
+    """Sampled text as it may stand in a sentence: quoted, printable, short."""
+    plain = ascii(text[:50])
+    return plain if len(plain) <= 40 else plain[:37] + "..."

@@ -1,0 +1,18 @@
+"""End the rollout. Its message is the agent's answer; nothing comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etude.harness.tools.base import Argument, Observation, Tool
+from etude.harness.workbench import Workbench
+
+
+class Finish(Tool):
+    name = "finish"
+    description = "end the work"
+    arguments = (Argument("message", "what was done, for the user", required=False),)
+
+    async def call(self, arguments: Mapping[str, Any], workbench: Workbench) -> Observation:
+        return Observation("", ends=True)

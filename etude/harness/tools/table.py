@@ -1,0 +1,46 @@
+"""Tools by name. A built-in one is imported when it is first asked for; `./mine.py:Mine` is the user's own file.
+
+Knows the names of files, nothing of what is in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etude.component import resolve
+from etude.errors import EtudeError
+from etude.harness.tools.base import Tool
+
+TOOLS = {
+    "read": "etude.harness.tools.read:Read",
+    "edit": "etude.harness.tools.edit:Edit",
+    "write": "etude.harness.tools.write:Write",
+    "list": "etude.harness.tools.list:List",
+    "glob": "etude.harness.tools.glob:Glob",
+    "grep": "etude.harness.tools.grep:Grep",
+    "run": "etude.harness.tools.run:Run",
+    "todo": "etude.harness.tools.todo:Todo",
+    "finish": "etude.harness.tools.finish:Finish",
+}
+
+
+def build_tools(wanted: Sequence[Mapping[str, Any]], where: str = "harness.tools") -> dict[str, Tool]:
+    """The tools of a recipe (`[{"use": "read", "max_lines": 100}, ...]`), by the names that the model calls them."""
+    tools: dict[str, Tool] = {}
+    for number, entry in enumerate(wanted):
+        place = f"{where}[{number}]"
+        use = entry.get("use")
+        if not isinstance(use, str):
+            raise EtudeError(f"{place} must say which tool it is: use = {'|'.join(TOOLS)} or ./file.py:Class")
+        settings = {key: value for key, value in entry.items() if key != "use"}
+        tool = resolve("tool", use, settings, TOOLS, place)
+        if not isinstance(tool, Tool):
+            raise EtudeError(f"{place}: {use} is not a tool; derive it from etude.harness.tools.base.Tool")
+        missing = [name for name in ("name", "description") if not isinstance(getattr(tool, name, None), str)]
+        if missing:
+            raise EtudeError(f"{place}: the tool {use} lacks its {missing[0]}")
+        if tool.name in tools:
+            raise EtudeError(f"{place}: two tools are called {tool.name!r}; keep one")
+        tools[tool.name] = tool
+    return tools

@@ -1,0 +1,245 @@
+"""What a rollout leaves behind: messages for people, and token sequences to learn from.
+
+A `Segment` is one append-only token sequence that keeps, for each token, its origin, its log-probability and the
+version that sampled it, in step with the ids and spans of `tokens.render`. One segment is one training sequence.
+A trajectory without ids (a policy that speaks text alone) can be graded, never trained on.
+
+Knows no sandbox, no tool and no file: `loop` fills it, `files` saves it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from etude.harness.failures import ErrorClass
+from etude.policy import Assistant, Message, Part, Sample, Sampling, StopReason, ToolResult, Version
+from etude.settings import AgentLimits
+from etude.tokens.render import Rendered, append_sampled, extend
+from etude.tokens.tokenizer import Tokenizer, to_bytes
+
+Origin = Literal["environment", "sampled", "scripted"]
+ORIGINS: tuple[Origin, ...] = ("environment", "sampled", "scripted")  # the place is the saved code: append only
+PARTS: tuple[Part, ...] = ("prompt", "thinking", "final", "call", "output")  # likewise
+Cause = Literal["start", "summary", "sub-agent", "branch", "rewrite"]
+StopCause = Literal[
+    "finish",  # a tool ended the rollout
+    "final",  # a turn without calls
+    "turns",
+    "tokens",
+    "context",
+    "time",  # the limits
+    "malformed",  # too many unreadable turns in a row
+    "",  # not ended: a failure cut it short
+]
+
+NO_VERSION = Version(-1, -1)  # stands beside tokens that no weights sampled
+BYTES_A_TOKEN = 4  # the estimate of effort where there are no ids
+
+
+class Parent(NamedTuple):
+    """Where a segment left another one."""
+
+    segment: int
+    offset: int
+
+
+@dataclass
+class Segment:
+    """One append-only token sequence; entry t of every list is about token t."""
+
+    cause: Cause = "start"
+    parent: Parent | None = None
+    copied: int = 0  # leading tokens that another segment holds already: context here, never trained on twice
+    rendered: Rendered = field(default_factory=Rendered)
+    messages: list[int] = field(default_factory=list)  # a span's message -> its entry in the trajectory
+    origins: list[Origin] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)  # 0 where nothing was sampled
+    versions: list[Version] = field(default_factory=list)
+
+    @property
+    def ids(self) -> list[int]:
+        return self.rendered.ids
+
+    def append(
+        self, messages: Sequence[Message], entries: Sequence[int], tokenizer: Tokenizer, *, most: int, open_turn: bool
+    ) -> bool:
+        """Appends what no policy sampled, unless the whole would be longer than `most`: then nothing happens.
+
+        `entries` are the numbers of these messages in the trajectory.
+        """
+        tokens, spans = len(self.rendered.ids), len(self.rendered.spans)
+        extend(self.rendered, messages, tokenizer, open_turn=open_turn)
+        if len(self.rendered.ids) > most:
+            del self.rendered.ids[tokens:], self.rendered.spans[spans:]
+            return False
+        self.messages.extend(entries)
+        self._fill("environment")
+        return True
+
+    def append_sample(self, sample: Sample, entry: int, tokenizer: Tokenizer) -> None:
+        """Appends a turn exactly as it came. With log-probabilities it is sampled, without them scripted."""
+        if sample.ids is None:
+            raise ValueError("a segment holds token ids, and this sample has none")
+        append_sampled(self.rendered, sample.ids, tokenizer)
+        self.messages.append(entry)
+        if sample.logprobs is None:
+            self._fill("scripted")
+        else:
+            self.logprobs.extend(np.asarray(sample.logprobs, np.float32).tolist())  # the precision that is saved
+            self.versions.extend(sample.versions or (NO_VERSION,) * len(sample.ids))
+            self.origins.extend(["sampled"] * len(sample.ids))
+
+    def _fill(self, origin: Origin) -> None:
+        missing = len(self.rendered.ids) - len(self.origins)
+        self.origins.extend([origin] * missing)
+        self.logprobs.extend([0.0] * missing)
+        self.versions.extend([NO_VERSION] * missing)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The per-token lists as arrays (`spans` has one row a span), as they are saved and as a learner wants them."""
+        return {
+            "ids": np.array(self.rendered.ids, np.int32),
+            "origin": np.array([ORIGINS.index(origin) for origin in self.origins], np.uint8),
+            "logprob": np.array(self.logprobs, np.float32),
+            "version": np.array(self.versions, np.int32).reshape(-1, 2),
+            "spans": np.array(
+                [(s.message, PARTS.index(s.part), s.start, s.end, s.own) for s in self.rendered.spans], np.int32
+            ).reshape(-1, 5),
+        }
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One message of the rollout and what is known about it beside its text."""
+
+    message: Message
+    segment: int = 0  # where it was said first; -1 when it came from before this rollout
+    error: ErrorClass | None = None  # of a tool's result, or of a turn that could not be read
+    note: str = ""  # what was wrong with an unreadable turn, for people
+    stop: StopReason | None = None  # of a turn: why the policy stopped
+    seconds: float = 0.0  # spent sampling the turn or running the tool; never part of any text
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What the answer took: the six inputs of the effort penalty."""
+
+    thinking_tokens: int
+    call_tokens: int
+    output_tokens: int
+    final_tokens: int
+    calls: int
+    turns: int
+    exact: bool = True  # False: there were no ids, and tokens are bytes divided by four
+
+
+@dataclass(frozen=True)
+class Trainable:
+    """Whether a trajectory may be learnt from, and if not, why. True or false where a condition is asked for."""
+
+    why_not: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.why_not
+
+
+@dataclass
+class Trajectory:
+    """One rollout."""
+
+    task: str = ""
+    policy: str = ""
+    tokenizer: str = ""  # fingerprint of the tokenizer behind the ids; empty without ids
+    tools: tuple[str, ...] = ()
+    limits: AgentLimits = field(default_factory=AgentLimits)
+    sampling: Sampling = field(default_factory=Sampling)
+    entries: list[Entry] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)  # none without ids
+    stop: StopCause = ""
+    seconds: float = 0.0
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return tuple(entry.message for entry in self.entries)
+
+    @property
+    def turns(self) -> list[Assistant]:
+        """What the policy said in this rollout, turn by turn."""
+        return [e.message for e in self.entries if isinstance(e.message, Assistant) and e.segment >= 0]
+
+    @property
+    def answer(self) -> str:
+        """The last words: the message of the last turn, or else the one that it finished with."""
+        last = self.turns[-1] if self.turns else Assistant()
+        return last.final or (last.calls[-1].arguments.get("message", "") if last.calls else "")
+
+    @property
+    def versions(self) -> list[Version]:
+        """The weights that sampled any of it, oldest first."""
+        found = {version for segment in self.segments for version in segment.versions}
+        return sorted(found - {NO_VERSION})
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens that the policy wrote, scripted ones included."""
+        return sum(origin != "environment" for s in self.segments for origin in s.origins[s.copied :])
+
+    @property
+    def trainable(self) -> Trainable:
+        if not self.segments:
+            return Trainable("the policy returned no token ids")
+        if self.sampling.top_p < 1 or self.sampling.top_k > 0 or self.sampling.temperature <= 0:
+            return Trainable("it was not sampled from the whole distribution (temperature above 0, top_p 1, no top_k)")
+        sampled = 0
+        for segment in self.segments:
+            facts = zip(segment.origins, segment.logprobs, segment.versions, strict=True)
+            for origin, logprob, version in list(facts)[segment.copied :]:
+                if origin == "scripted":
+                    return Trainable("a part of it is scripted: it has no log-probabilities")
+                if origin == "sampled" and version == NO_VERSION:
+                    return Trainable("the policy did not say which version sampled it")
+                if origin == "sampled" and not math.isfinite(logprob):
+                    return Trainable("a log-probability is not a finite number")
+                sampled += origin == "sampled"
+        return Trainable() if sampled else Trainable("nothing in it was sampled")
+
+    @property
+    def effort(self) -> Effort:
+        tokens = self._counted() if self.segments else self._estimated()
+        told = [e for e in self.entries if e.segment >= 0 and e.error is None]  # calls of unreadable turns never ran
+        return Effort(
+            thinking_tokens=tokens["thinking"],
+            call_tokens=tokens["call"],
+            output_tokens=tokens["output"],
+            final_tokens=tokens["final"],
+            calls=sum(len(e.message.calls) for e in told if isinstance(e.message, Assistant)),
+            turns=len(self.turns),
+            exact=bool(self.segments),
+        )
+
+    def _counted(self) -> dict[Part, int]:
+        tokens: dict[Part, int] = dict.fromkeys(PARTS, 0)
+        for number, segment in enumerate(self.segments):
+            for span in segment.rendered.spans:
+                entry = segment.messages[span.message] if span.message < len(segment.messages) else None
+                if entry is not None and self.entries[entry].segment == number:  # said here, not carried along
+                    tokens[span.part] += span.end - span.start
+        return tokens
+
+    def _estimated(self) -> dict[Part, int]:
+        texts: dict[Part, list[str]] = {part: [] for part in PARTS}
+        for message in (entry.message for entry in self.entries if entry.segment >= 0):
+            if isinstance(message, Assistant):
+                texts["thinking"].append(message.thinking)
+                texts["final"].append(message.final)
+                for call in message.calls:
+                    texts["call"] += [call.name, *call.arguments, *call.arguments.values()]
+            elif isinstance(message, ToolResult):
+                texts["output"].append(message.text)
+        size = {part: sum(len(to_bytes(text)) for text in found) for part, found in texts.items()}
+        return {part: -(-total // BYTES_A_TOKEN) for part, total in size.items()}
