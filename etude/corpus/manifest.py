@@ -1,0 +1,138 @@
+"""What a finished corpus holds and how it came about: settings, the funnel, tokenizer, shards.
+
+`manifest.json` is written last; a corpus without it is not finished. Everything in it can be read by a person.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from etude import durable
+from etude.corpus.shards import Shard
+from etude.errors import EtudeError
+
+FILE = "manifest.json"
+SHARDS = "shards"
+TOKENIZER = "tokenizer"
+FORMAT = 1
+
+EXACT, NEAR, CONTAMINATED, KEPT = "exact duplicate", "near-duplicate", "contaminated", "kept"
+LAST = (EXACT, NEAR, CONTAMINATED)  # the outcomes that follow the filters, in order
+
+
+@dataclass
+class Count:
+    files: int = 0
+    bytes: int = 0
+
+    def add(self, size: int) -> None:
+        self.files += 1
+        self.bytes += size
+
+
+@dataclass
+class Funnel:
+    """What became of each file: how many were read, and how many ended in each outcome. Nothing is lost between."""
+
+    read: dict[str, Count] = field(default_factory=dict)  # by source
+    outcomes: dict[str, dict[str, Count]] = field(default_factory=dict)  # by source, then reason
+
+    def add_read(self, source: str, size: int) -> None:
+        self.read.setdefault(source, Count()).add(size)
+
+    def add(self, source: str, outcome: str, size: int) -> None:
+        self.outcomes.setdefault(source, {}).setdefault(outcome, Count()).add(size)
+
+    def total(self, outcome: str) -> Count:
+        """Of all sources; of everything read when the outcome is `read`."""
+        of = (
+            list(self.read.values())
+            if outcome == "read"
+            else [c[outcome] for c in self.outcomes.values() if outcome in c]
+        )
+        return Count(sum(count.files for count in of), sum(count.bytes for count in of))
+
+    def reasons(self) -> list[str]:
+        """Every outcome but `kept`: filters by how many files they took, then duplicates and contamination."""
+        found = {outcome for outcomes in self.outcomes.values() for outcome in outcomes} - {KEPT, *LAST}
+        return [*sorted(found, key=lambda name: (-self.total(name).files, name)), *LAST]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Funnel:
+        read = {source: Count(**count) for source, count in data["read"].items()}
+        outcomes = {s: {name: Count(**count) for name, count in of.items()} for s, of in data["outcomes"].items()}
+        return cls(read, outcomes)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A finished corpus."""
+
+    plan: dict[str, Any]  # everything that the result depends on: settings of corpus, tokens, sources; the seed
+    weights: dict[str, float]  # of each source in the mix
+    funnel: Funnel
+    stopped: list[str]  # sources that had more, where corpus.max_bytes ended the reading
+    near_duplicates: list[dict[str, Any]]  # the first of them: which file, of which, how similar
+    contaminated: list[dict[str, Any]]  # the first of them: which file, by which text, the shared words
+    ignored_texts: list[str]  # texts of corpus.decontaminate with too few words to look for
+    tokenizer: str  # fingerprint
+    vocab_size: int
+    dtype: str
+    by_repository: bool  # whether whole repositories were held out
+    shards: list[Shard]
+    seconds: dict[str, float]  # by step
+    format: int = FORMAT
+
+    def tokens(self, split: str) -> int:
+        return sum(shard.tokens for shard in self.shards if shard.split == split)
+
+    def text_bytes(self, split: str) -> int:
+        return sum(shard.text_bytes for shard in self.shards if shard.split == split)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the content: equal for two corpora only when their ids are."""
+        facts = [[shard.split, shard.source, shard.ids_hash, shard.offsets_hash] for shard in self.shards]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+    def table(self) -> str:
+        """The funnel as people read it."""
+        read, kept = self.funnel.total("read"), self.funnel.total(KEPT)
+        rows = [("read", read)]
+        rows += [(f"- {name}", count) for name in self.funnel.reasons() if (count := self.funnel.total(name)).files]
+        rows += [("kept", kept)]
+        lines = [f"{'':<22}{'files':>9}{'bytes':>14}"]
+        lines += [f"{name:<22}{count.files:>9,}{count.bytes:>14,}" for name, count in rows]
+        for split in ("train", "held_out"):
+            tokens, size = self.tokens(split), self.text_bytes(split)
+            lines.append(f"{split:<22}{tokens:>9,} tokens, {size / max(tokens, 1):.2f} bytes each")
+        lines.append("seconds: " + ", ".join(f"{step} {seconds:.1f}" for step, seconds in self.seconds.items()))
+        return "\n".join(lines)
+
+    def save(self, directory: Path) -> None:
+        durable.write_whole(directory / FILE, json.dumps(dataclasses.asdict(self), indent=1))
+
+
+def load_manifest(directory: Path) -> Manifest:
+    """The manifest of a finished corpus."""
+    path = directory / FILE
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        what = "is not finished" if directory.is_dir() else "does not exist"
+        raise EtudeError(f"the corpus {directory} {what}: build it first, which continues what was begun") from None
+    except (OSError, ValueError) as error:
+        raise EtudeError(f"cannot read {path}: {error}; remove it and build the corpus again") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise EtudeError(f"{path} has another format than this version of Etude: build the corpus again")
+    try:
+        data["funnel"] = Funnel.from_json(data["funnel"])
+        data["shards"] = [Shard(**shard) for shard in data["shards"]]
+        return Manifest(**data)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise EtudeError(f"{path} is damaged ({error}): remove it and build the corpus again") from None

@@ -1,0 +1,109 @@
+"""Training text in an order that can be continued anywhere: shards -> pieces of documents.
+
+Sources are mixed by their weights, counted in tokens. Within a source each epoch visits every piece once, in
+another order. A piece belongs to one document. The whole state is a handful of numbers, and going to any
+position costs the same as staying. Knows nothing of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.corpus.manifest import SHARDS, Manifest, load_manifest
+from etude.corpus.shards import Ids, OpenShard, Shard
+from etude.corpus.split import Side
+from etude.corpus.stable import permuted, stable_hash
+from etude.errors import EtudeError
+
+
+class Mix:
+    """Pieces of at most `sequence` ids from one split of a corpus, endlessly."""
+
+    def __init__(self, directory: Path, split: Side, sequence: int, seed: int) -> None:
+        if sequence < 2:
+            raise EtudeError(f"a sequence of {sequence} tokens has nothing to predict: use 2 or more")
+        self.manifest: Manifest = load_manifest(directory)
+        self._identity = {"corpus": self.manifest.fingerprint, "split": split, "sequence": sequence, "seed": seed}
+        self._piles: list[_Pile] = []
+        for name, weight in self.manifest.weights.items():
+            shards = [shard for shard in self.manifest.shards if (shard.split, shard.source) == (split, name)]
+            if shards:
+                opened = [OpenShard(directory / SHARDS, shard, self.manifest.dtype) for shard in shards]
+                self._piles.append(_Pile(name, weight, shards, opened, sequence, seed))
+        if not self._piles:
+            more = "; raise corpus.held_out or add sources" if split == "held_out" else ""
+            raise EtudeError(f"the corpus {directory} has no text in its {split} split{more}")
+
+    def take(self, tokens: int) -> list[Ids]:
+        """The next pieces, `tokens` ids in all; the last one is cut to fit and its rest comes first next time."""
+        if tokens < 1:
+            raise EtudeError(f"cannot take {tokens} tokens from a mix: ask for at least one")
+        pieces: list[Ids] = []
+        while tokens > 0:
+            begun = [pile for pile in self._piles if pile.offset]
+            pile = begun[0] if begun else min(self._piles, key=lambda pile: pile.served / pile.weight)
+            pieces.append(pile.take(tokens))
+            tokens -= len(pieces[-1])
+        return pieces
+
+    def position(self) -> dict[str, Any]:
+        """Where we are, as small JSON."""
+        return self._identity | {"piles": {p.name: [p.pieces, p.offset, p.served] for p in self._piles}}
+
+    def seek(self, position: Mapping[str, Any]) -> None:
+        """Continue where `position` was taken, in this process or another."""
+        for key, value in self._identity.items():
+            if position.get(key) != value:
+                raise EtudeError(
+                    f"this position belongs to another mix: its {key} is {position.get(key)}, here it is {value}"
+                )
+        try:
+            for pile in self._piles:
+                pile.pieces, pile.offset, pile.served = map(int, position["piles"][pile.name])
+        except (KeyError, TypeError, ValueError):
+            raise EtudeError("the position of the mix is damaged: its piles are not those of this corpus") from None
+
+
+class _Pile:
+    """The pieces of one source, and how far into them we are."""
+
+    def __init__(
+        self, name: str, weight: float, shards: list[Shard], opened: list[OpenShard], sequence: int, seed: int
+    ) -> None:
+        self.name = name
+        self.weight = weight
+        self.pieces = 0  # taken whole, over all epochs
+        self.offset = 0  # ids already taken of the piece under way
+        self.served = 0  # ids taken in all
+        self._key = stable_hash(seed, "mix", name)
+        self._shards = opened
+        self._first_document = np.cumsum([0] + [shard.documents for shard in shards])
+        lengths = np.concatenate([np.diff(shard.offsets) for shard in opened])
+        # A document of 513 ids becomes pieces of 257 and 256, not of 512 and a useless 1.
+        self._cuts = -(-lengths // sequence)
+        self._first_piece = np.concatenate([[0], np.cumsum(self._cuts)])
+
+    def take(self, most: int) -> Ids:
+        """The next ids of the piece under way, at most so many."""
+        count = int(self._first_piece[-1])
+        epoch, place = divmod(self.pieces, count)
+        piece = permuted(place, count, stable_hash(self._key, epoch))
+        document = int(np.searchsorted(self._first_piece, piece, side="right")) - 1
+        number = int(np.searchsorted(self._first_document, document, side="right")) - 1
+        shard = self._shards[number]
+        start, end = shard.offsets[document - self._first_document[number] :][:2].tolist()
+        part, parts = piece - int(self._first_piece[document]), int(self._cuts[document])
+        length = end - start
+        stop = start + length * (part + 1) // parts
+        start += length * part // parts + self.offset
+        ids = shard.read(start, min(stop, start + most))
+        self.served += len(ids)
+        self.offset += len(ids)
+        if start + len(ids) == stop:
+            self.pieces += 1
+            self.offset = 0
+        return ids

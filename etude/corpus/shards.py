@@ -1,0 +1,121 @@
+"""Token ids on disk: plain little-endian arrays that are memory-mapped, one shard a few megabytes.
+
+`NAME.ids` holds the ids of whole documents one after another, `NAME.offsets` where each begins (64-bit, one more
+than there are documents). A shard gets its name only when complete, and carries hashes by which a truncated,
+swapped or damaged one is refused. Knows nothing of text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from etude import durable
+from etude.corpus.split import Side
+from etude.errors import EtudeError
+
+Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What the manifest says of a shard."""
+
+    name: str
+    split: Side
+    source: str
+    documents: int
+    tokens: int
+    text_bytes: int  # of the text that the ids came from
+    ids_hash: str
+    offsets_hash: str
+
+
+def id_type(vocab_size: int) -> str:
+    """The smallest type that holds every id."""
+    return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+class ShardWriter:
+    """Writes one shard: append documents, then finish."""
+
+    def __init__(self, directory: Path, name: str, dtype: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.tokens = 0
+        self._directory = directory
+        self._name = name
+        self._type = np.dtype(dtype).newbyteorder("<")
+        self._offsets = array("q", [0])
+        self._text_bytes = 0
+        self._hash = hashlib.sha256()
+        self._file = (directory / f"{name}.ids.partial").open("wb")
+
+    def append(self, ids: Sequence[int], text_bytes: int) -> None:
+        data = np.asarray(ids, self._type).tobytes()
+        self._file.write(data)
+        self._hash.update(data)
+        self.tokens += len(ids)
+        self._text_bytes += text_bytes
+        self._offsets.append(self.tokens)
+
+    def finish(self, split: Side, source: str) -> Shard:
+        self._file.close()
+        offsets = np.array(self._offsets, "<i8").tobytes()
+        (self._directory / f"{self._name}.offsets.partial").write_bytes(offsets)
+        for suffix in ("ids", "offsets"):
+            partial = self._directory / f"{self._name}.{suffix}.partial"
+            durable.sync(partial)
+            partial.rename(partial.with_suffix(""))
+        durable.sync(self._directory)
+        return Shard(
+            self._name,
+            split,
+            source,
+            len(self._offsets) - 1,
+            self.tokens,
+            self._text_bytes,
+            self._hash.hexdigest(),
+            hashlib.sha256(offsets).hexdigest(),
+        )
+
+
+class OpenShard:
+    """A shard open for reading. Sizes are checked at once; the ids are hashed when they are first read."""
+
+    def __init__(self, directory: Path, shard: Shard, dtype: str) -> None:
+        self._shard = shard
+        self._path = directory / f"{shard.name}.ids"
+        self._type = np.dtype(dtype).newbyteorder("<")
+        offsets_path = directory / f"{shard.name}.offsets"
+        self._check_size(offsets_path, 8 * (shard.documents + 1))
+        self._check_size(self._path, self._type.itemsize * shard.tokens)
+        raw = offsets_path.read_bytes()
+        if hashlib.sha256(raw).hexdigest() != shard.offsets_hash:
+            raise EtudeError(self._damaged(offsets_path, "is not the file that the manifest describes"))
+        self.offsets: npt.NDArray[np.int64] = np.frombuffer(raw, "<i8").astype(np.int64)
+        self._ids: Ids | None = None
+
+    def read(self, start: int, end: int) -> Ids:
+        """A copy of the ids in [start, end)."""
+        if self._ids is None:
+            ids = np.memmap(self._path, self._type, "r")
+            if hashlib.sha256(ids.data).hexdigest() != self._shard.ids_hash:
+                raise EtudeError(self._damaged(self._path, "is not the file that the manifest describes"))
+            self._ids = ids
+        return np.array(self._ids[start:end])
+
+    def _check_size(self, path: Path, size: int) -> None:
+        if not path.is_file():
+            raise EtudeError(self._damaged(path, "is missing"))
+        if (have := path.stat().st_size) != size:
+            raise EtudeError(self._damaged(path, f"has {have} bytes instead of {size}"))
+
+    @staticmethod
+    def _damaged(path: Path, what: str) -> str:
+        return f"the corpus shard {path} {what}: remove the folder {path.parent.parent} and build the corpus again"

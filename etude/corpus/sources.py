@@ -1,0 +1,46 @@
+"""The table of built-in sources, and a recipe's list of sources turned into components.
+
+Adding a source touches no file here: a recipe names the user's own as `./mine.py:Mine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etude import component
+from etude.corpus.document import Source, SourceSettings
+from etude.errors import EtudeError
+
+SOURCES = {
+    "stdlib": "etude.corpus.folder:Stdlib",
+    "folder": "etude.corpus.folder:Folder",
+    "archive": "etude.corpus.archive:Archive",
+    "git": "etude.corpus.git:Git",
+}
+
+
+def open_sources(specs: Sequence[Mapping[str, Any]]) -> list[Source]:
+    """Components from tables such as `{"use": "folder", "path": "~/code", "weight": 2}`."""
+    if not specs:
+        raise EtudeError("corpus.sources is empty: name at least one, such as {use = 'stdlib'}")
+    sources: list[Source] = []
+    for number, spec in enumerate(specs):
+        settings = dict(spec)
+        where = f"corpus.sources.{number}"
+        if not isinstance(use := settings.pop("use", None), str):
+            raise EtudeError(f"{where} does not say which source to use: add use = 'folder' or another")
+        source = component.resolve("corpus source", use, settings, SOURCES, where)
+        if not isinstance(getattr(source, "settings", None), SourceSettings):
+            raise EtudeError(f"corpus source {use} must keep its settings, a SourceSettings, as self.settings")
+        sources.append(source)
+    check_names(sources)
+    return sources
+
+
+def check_names(sources: Sequence[Source]) -> None:
+    """Counts, shards and weights go by name, so names must differ."""
+    names = [source.name for source in sources]
+    for name in names:
+        if names.count(name) > 1:
+            raise EtudeError(f"two corpus sources are called {name!r}: give one of them another `name`")
