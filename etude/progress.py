@@ -7,6 +7,7 @@ for results. Knows nothing about what is being done, and needs nothing outside t
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import time
@@ -86,7 +87,8 @@ class Bar:
             share = min(self.done / self.total, 1.0)
             if self._terminal:
                 filled = int(share * BAR)
-                parts.append("█" * filled + "░" * (BAR - filled))
+                full, empty = ("█", "░") if "utf" in (self._stream.encoding or "").lower() else ("#", ".")
+                parts.append(full * filled + empty * (BAR - filled))
             parts.append(f"{100 * share:3.0f}%")
         parts.append(self._count())
         parts.append(f"{short(rate)} {self.unit}/s".replace(" /s", "/s"))
@@ -99,9 +101,7 @@ class Bar:
         return f"{short(self.done)}{of} {self.unit}".rstrip()
 
     def _noted(self) -> list[str]:
-        return [
-            f"{name} {value if isinstance(value, str) else short(value)}" for name, value in self._notes.items()
-        ]
+        return [f"{name} {value if isinstance(value, str) else short(value)}" for name, value in self._notes.items()]
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
@@ -130,6 +130,8 @@ def track(
 
 def short(number: float) -> str:
     """A number in at most five characters or so: 7, 2.31, 12.3k, 4.0M."""
+    if not math.isfinite(number):
+        return str(number)
     size = abs(number)
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if size >= limit:

@@ -11,94 +11,109 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 
-def setting(default: Any, doc: str) -> Any:
-    """A field with its one line of documentation (`etude recipe show NAME --explain` prints it)."""
-    if isinstance(default, list | dict) or dataclasses.is_dataclass(default):
-        return dataclasses.field(default_factory=lambda: dataclasses.replace(default) if dataclasses.is_dataclass(default) else type(default)(default), metadata={"doc": doc})  # type: ignore[type-var]
-    return dataclasses.field(default=default, metadata={"doc": doc})
+def setting(default: Any, doc: str, *, least: float | None = None, most: float | None = None) -> Any:
+    """A field with its one line of documentation (`etude recipe show NAME --explain` prints it) and its bounds."""
+    facts = {"doc": doc, "least": least, "most": most}
+    if isinstance(default, list):
+        return dataclasses.field(default_factory=lambda: list(default), metadata=facts)
+    return dataclasses.field(default=default, metadata=facts)
 
 
 @dataclass(frozen=True)
 class RunSettings:
     """The machine and the run as a whole."""
 
-    seed: int = setting(0, "every random choice of the run follows from it")
+    seed: int = setting(0, "every random choice of the run follows from it", least=0)
     device: str = setting("cpu", "torch device of learner and engine: cpu, cuda, cuda:1")
-    threads: int = setting(0, "torch threads of each process; 0 takes all cores")
-    keep_checkpoints: int = setting(2, "newest checkpoints kept; older ones are removed after each save")
+    threads: int = setting(0, "torch threads of each process; 0 takes all cores", least=0)
+    keep_checkpoints: int = setting(2, "newest checkpoints kept; older ones are removed after each save", least=1)
 
 
 @dataclass(frozen=True)
 class TokensSettings:
     """The byte-level BPE tokenizer that the run trains."""
 
-    vocab_size: int = setting(2048, "entries, control tokens included")
-    train_bytes: int = setting(4_000_000, "bytes of corpus the tokenizer is trained on")
+    vocab_size: int = setting(2048, "entries, control tokens included", least=300)
+    train_bytes: int = setting(4_000_000, "bytes of corpus the tokenizer is trained on", least=1)
 
 
 @dataclass(frozen=True)
 class ModelSettings:
     """The shape of a new decoder."""
 
-    width: int = setting(128, "hidden size")
-    layers: int = setting(4, "decoder blocks")
-    heads: int = setting(4, "query heads")
-    kv_heads: int = setting(2, "key and value heads (grouped-query attention)")
-    head_dim: int = setting(32, "dimensions of one head")
-    mlp: int = setting(384, "hidden size of the SwiGLU block")
-    rope_theta: float = setting(10_000.0, "base of the rotary frequencies")
-    max_positions: int = setting(4096, "longest sequence the shape promises")
+    width: int = setting(128, "hidden size", least=1)
+    layers: int = setting(4, "decoder blocks", least=1)
+    heads: int = setting(4, "query heads", least=1)
+    kv_heads: int = setting(2, "key and value heads (grouped-query attention)", least=1)
+    head_dim: int = setting(32, "dimensions of one head", least=1)
+    mlp: int = setting(384, "hidden size of the SwiGLU block", least=1)
+    rope_theta: float = setting(10_000.0, "base of the rotary frequencies", least=1)
+    max_positions: int = setting(4096, "longest sequence the shape promises", least=1)
     qk_norm: bool = setting(True, "RMSNorm on queries and keys (the qwen3 shape)")
     bias: bool = setting(False, "bias on the query, key, value and output projections")
     tied: bool = setting(True, "the output head shares the embedding")
-    mtp_layers: int = setting(0, "multi-token-prediction modules")
+    mtp_layers: int = setting(0, "multi-token-prediction modules", least=0)
 
 
 @dataclass(frozen=True)
 class CorpusSettings:
     """Code -> filtered -> deduplicated -> decontaminated -> token shards."""
 
-    sources: list[dict[str, Any]] = setting([{"use": "stdlib"}], "components that yield documents: stdlib, folder, archive, git, or ./mine.py:Mine; `weight` is its share of the mix")
+    sources: list[dict[str, Any]] = setting(
+        [{"use": "stdlib"}],
+        "components that yield documents: stdlib, folder, archive, git or ./mine.py:Mine, each with its `weight`",
+    )
     licenses: list[str] = setting(["permissive", "unknown"], "licence classes kept: permissive, copyleft, unknown")
-    max_bytes: int = setting(40_000_000, "stop reading after this many bytes of text; 0 is no limit")
-    near_threshold: float = setting(0.7, "Jaccard similarity above which a file is a near-duplicate; 1 turns it off")
+    max_bytes: int = setting(40_000_000, "stop reading after this many bytes of text; 0 is no limit", least=0)
+    parse: bool = setting(True, "Python files must parse with the running Python")
+    near_threshold: float = setting(
+        0.7, "Jaccard similarity from which on a file is a near-duplicate; 1 turns it off", least=0.3, most=1
+    )
     decontaminate: list[str] = setting([], "files or folders of texts that must not be in the corpus")
-    decontaminate_ngram: int = setting(13, "words in a row that count as an overlap")
-    held_out: float = setting(0.02, "share of repositories, and of files, kept for evaluation")
-    fim_rate: float = setting(0.3, "share of documents turned into fill-in-the-middle")
-    shard_tokens: int = setting(4_000_000, "tokens in one shard file")
+    decontaminate_ngram: int = setting(13, "words in a row that count as an overlap", least=5)
+    held_out: float = setting(0.02, "share of repositories, and of files, kept for evaluation", least=0, most=0.5)
+    fim_rate: float = setting(0.3, "share of documents turned into fill-in-the-middle", least=0, most=1)
+    fim_chars: int = setting(
+        1000, "longest fill-in-the-middle example, characters; should fit pretrain.sequence", least=16
+    )
+    shard_tokens: int = setting(4_000_000, "tokens in one shard file", least=1024)
 
 
 @dataclass(frozen=True)
 class OptimSettings:
     """The optimiser of one stage."""
 
-    matrices: Literal["muon", "adamw"] = setting("muon", "optimiser of the matrices inside the blocks; everything else uses AdamW")
-    lr: float = setting(3e-3, "peak learning rate of AdamW")
-    muon_lr: float = setting(2e-2, "peak learning rate of Muon, in RMS of the update")
-    schedule: Literal["cosine", "linear", "constant", "wsd"] = setting("wsd", "shape of the decay; wsd is warm-up, stable, decay")
-    warmup: float = setting(0.02, "share of the steps spent warming up")
-    decay: float = setting(0.3, "share of the steps spent in the final decay (wsd)")
-    final_lr: float = setting(0.05, "learning rate at the end, as a share of the peak")
+    matrices: Literal["muon", "adamw"] = setting(
+        "muon", "optimiser of the matrices inside the blocks; everything else uses AdamW"
+    )
+    lr: float = setting(3e-3, "peak learning rate of AdamW", least=0)
+    muon_lr: float = setting(2e-2, "peak learning rate of Muon, in RMS of the update", least=0)
+    schedule: Literal["cosine", "linear", "constant", "wsd"] = setting(
+        "wsd", "shape of the decay; wsd is warm-up, stable, decay"
+    )
+    warmup: float = setting(0.02, "share of the steps spent warming up", least=0, most=1)
+    decay: float = setting(0.3, "share of the steps spent in the final decay (wsd)", least=0, most=1)
+    final_lr: float = setting(0.05, "learning rate at the end, as a share of the peak", least=0, most=1)
     betas: tuple[float, float] = setting((0.9, 0.95), "AdamW moments")
-    eps: float = setting(1e-8, "AdamW denominator")
-    momentum: float = setting(0.95, "Muon momentum (Nesterov)")
-    weight_decay: float = setting(0.05, "decoupled weight decay of the matrices")
-    clip: float = setting(1.0, "largest global gradient norm; 0 turns clipping off")
-    ema: float = setting(0.0, "decay of the averaged weights kept for twins; 0 keeps none")
+    eps: float = setting(1e-8, "AdamW denominator", least=0)
+    momentum: float = setting(0.95, "Muon momentum (Nesterov)", least=0, most=1)
+    weight_decay: float = setting(0.05, "decoupled weight decay of the matrices", least=0)
+    clip: float = setting(1.0, "largest global gradient norm; 0 turns clipping off", least=0)
+    ema: float = setting(0.0, "decay of the averaged weights kept for twins; 0 keeps none", least=0, most=1)
 
 
 @dataclass(frozen=True)
 class PretrainSettings:
     """Continued pretraining on token shards."""
 
-    steps: int = setting(600, "optimiser steps")
-    batch_tokens: int = setting(8192, "tokens in one optimiser step")
-    micro_tokens: int = setting(4096, "tokens in one forward and backward")
-    sequence: int = setting(512, "longest training sequence, tokens")
-    eval_every: int = setting(100, "steps between evaluations on the held-out split; 0 turns them off")
-    eval_tokens: int = setting(65_536, "tokens of one evaluation")
-    save_every: int = setting(100, "steps between checkpoints")
+    steps: int = setting(600, "optimiser steps", least=1)
+    batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
+    micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
+    sequence: int = setting(512, "longest training sequence, tokens", least=2)
+    eval_every: int = setting(100, "steps between evaluations on the held-out split; 0 turns them off", least=0)
+    eval_tokens: int = setting(65_536, "tokens of one evaluation", least=2)
+    save_every: int = setting(100, "steps between checkpoints", least=1)
+    mtp_weight: float = setting(0.1, "share of the MTP heads' distillation beside the main head's loss", least=0)
     optim: OptimSettings = setting(OptimSettings(), "optimiser")
 
 
@@ -108,11 +123,11 @@ class SftSettings:
 
     data: str = setting("", "JSONL file of conversations, one a line")
     model: str = setting("", "checkpoint to start from; empty takes this run's pretraining")
-    epochs: int = setting(2, "passes over the conversations")
-    batch_tokens: int = setting(8192, "tokens in one optimiser step")
-    micro_tokens: int = setting(4096, "tokens in one forward and backward")
-    sequence: int = setting(1024, "longest conversation, tokens; longer ones are refused by name")
-    save_every: int = setting(100, "steps between checkpoints")
+    epochs: int = setting(2, "passes over the conversations", least=1)
+    batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
+    micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
+    sequence: int = setting(1024, "longest conversation, tokens; longer ones are refused by name", least=2)
+    save_every: int = setting(100, "steps between checkpoints", least=1)
     optim: OptimSettings = setting(OptimSettings(lr=1e-3, muon_lr=1e-2), "optimiser")
 
 
@@ -120,9 +135,60 @@ class SftSettings:
 class EngineSettings:
     """The sampler."""
 
-    max_running: int = setting(32, "requests decoded together")
-    max_waiting: int = setting(4096, "requests queued before new ones are refused")
-    cache_tokens: int = setting(65_536, "tokens of key-value cache, all requests and cached prefixes together")
-    block_tokens: int = setting(16, "tokens in one cache block")
-    max_length: int = setting(2048, "longest prompt and answer together, tokens")
-    prefill_tokens: int = setting(1024, "prompt tokens computed in one step beside the running requests")
+    max_running: int = setting(32, "requests decoded together", least=1)
+    max_waiting: int = setting(4096, "requests queued before new ones are refused", least=1)
+    cache_tokens: int = setting(65_536, "tokens of key-value cache, all requests and cached prefixes together", least=1)
+    block_tokens: int = setting(16, "tokens in one cache block", least=1)
+    max_length: int = setting(2048, "longest prompt and answer together, tokens", least=2)
+    prefill_tokens: int = setting(1024, "prompt tokens computed in one step beside the running requests", least=1)
+    request_seconds: int = setting(3600, "longest a request may take, its wait included; then it is ended", least=1)
+    drain_seconds: int = setting(30, "how long a server told to stop lets running requests finish", least=0)
+
+
+@dataclass(frozen=True)
+class AgentLimits:
+    """What one rollout may use before it is stopped. Reaching one is the model's result, not a failure."""
+
+    turns: int = setting(20, "turns of the model", least=1)
+    sampled_tokens: int = setting(4096, "tokens sampled in all turns together", least=1)
+    context_tokens: int = setting(8192, "tokens of the whole sequence, prompt and observations included", least=2)
+    seconds: float = setting(600.0, "wall time; the sample in flight is still waited for", least=0)
+    sample_seconds: float = setting(300.0, "wait for one sample; longer is a failure of the policy", least=0)
+    malformed: int = setting(3, "turns in a row that cannot be read before the rollout stops", least=1)
+
+
+@dataclass(frozen=True)
+class HarnessSettings:
+    """The agent: its tools, its first words and its limits."""
+
+    tools: list[dict[str, Any]] = setting(
+        [{"use": name} for name in ("read", "edit", "write", "list", "glob", "grep", "run", "todo", "finish")],
+        "components the agent can call, each with its settings, or ./mine.py:Mine",
+    )
+    system: str = setting("Change the code in this folder as the user asks.", "first words of the system message")
+    spec: Literal["none", "short", "full"] = setting(
+        "short", "how the system message tells of the tools: not at all, a line each, or with their arguments"
+    )
+    limits: AgentLimits = setting(AgentLimits(), "what one rollout may use")
+
+
+@dataclass(frozen=True)
+class GraderSettings:
+    """Grading one attempt. A limit that the tested code reaches is a failed grade."""
+
+    seconds: float = setting(60.0, "wall time of all tests; a task's own verifier.timeout_sec shortens it", least=1)
+    cpu_seconds: int = setting(10, "processor time of any one process", least=1)
+    memory_mb: int = setting(1024, "memory of all processes together, MB", least=64)
+    disk_mb: int = setting(256, "files written, MB", least=1)
+    processes: int = setting(64, "processes and threads at once", least=8)
+    python: str = setting("", "interpreter in the sandbox; empty takes ours, which is warm and costs no start")
+
+
+@dataclass(frozen=True)
+class RewardSettings:
+    """What a graded attempt is worth."""
+
+    parts: list[dict[str, Any]] = setting(
+        [{"use": "tests"}],
+        "components that are added up: tests, effort, diff or ./mine.py:Mine, each with its `weight` (1) and settings",
+    )

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from etude.model.causal import Group, causal_attention
 from etude.model.config import ModelConfig
 from etude.model.norm import RMSNorm
 from etude.model.rope import rotate
@@ -72,26 +73,28 @@ class PackedAttend:
             buckets[_bucket(length)].append(len(starts) - 1)
             start += length
         self.total = start
-        self.uniform = len(set(lengths)) == 1
-        self.lengths = list(lengths)
-        self.groups: list[tuple[int, Tensor]] = []
-        if self.uniform:
+        self.groups: list[Group] = []
+        if len(set(lengths)) == 1:
+            self.groups.append((len(lengths), None))
             return
         for members in buckets.values():
             longest = max(lengths[m] for m in members)
             rows = torch.full((len(members), longest), self.total, dtype=torch.int64)  # row `total` is padding
             for i, m in enumerate(members):
                 rows[i, : lengths[m]] = torch.arange(starts[m], starts[m] + lengths[m])
-            self.groups.append((longest, rows.flatten().to(device)))
+            self.groups.append((len(members), rows.flatten().to(device)))
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        if self.uniform:
-            count = len(self.lengths)
+        if q_THD.device.type == "cpu":
+            return causal_attention(q_THD, k_TKD, v_TKD, self.groups)
+        count, whole = self.groups[0]
+        if whole is None:
             return _causal(q_THD, k_TKD, v_TKD, count).reshape(q_THD.shape[0], q_THD.shape[1], v_TKD.shape[2])
         q, k, v = (F.pad(x, (0, 0, 0, 0, 0, 1)) for x in (q_THD, k_TKD, v_TKD))
         out = q.new_zeros(self.total + 1, q.shape[1], v.shape[2])
-        for longest, rows in self.groups:
-            dense = _causal(q[rows], k[rows], v[rows], rows.shape[0] // longest)
+        for count, rows in self.groups:
+            assert rows is not None
+            dense = _causal(q[rows], k[rows], v[rows], count)
             out = out.index_copy(0, rows, dense.reshape(rows.shape[0], *out.shape[1:]))
         return out[: self.total]
 

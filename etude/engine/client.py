@@ -1,0 +1,216 @@
+"""The engine from outside: a policy and a scorer that speak HTTP to an engine server, and the start of such a server.
+
+Never imports torch, so an orchestrator stays small. Every call has a deadline and an error that says what was waited
+for; when the server is a process that we started and it died, the error shows the end of its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import tempfile
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from etude.engine import wire
+from etude.errors import EtudeError
+from etude.policy import Context, Sample, Sampling, Version
+from etude.settings import EngineSettings
+
+LOG_LINES = 30  # of a dead server's log, shown in the error
+
+
+@dataclass
+class Server:
+    """A server process that we started, and where its log and its socket lie."""
+
+    process: Process
+    log: Path
+    folder: Path
+
+    async def last_words(self) -> str | None:
+        """How it ended and the end of its log; None while it lives."""
+        try:
+            code = await asyncio.wait_for(self.process.wait(), timeout=5)
+        except TimeoutError:
+            return None
+        return f"the engine process ended with code {code}; {self.log_end()}"
+
+    def log_end(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        return f"the end of its log {self.log}:\n" + ("\n".join(f"    {line}" for line in lines) or "    (nothing)")
+
+    async def close(self, seconds: float) -> None:
+        """Asks it to stop, waits for its running requests, and kills it if that takes too long."""
+        if self.process.returncode is None:
+            self.process.terminate()
+            try:
+                await asyncio.wait_for(self.process.wait(), timeout=seconds)
+            except TimeoutError:
+                self.process.kill()
+                await self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class EngineClient:
+    """A `Policy` and a `Scorer` at an address (`unix:/path` or `http://host:port`), plus the weight verbs.
+
+    `decode` turns sampled ids into the sample's text; without it the text is empty.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        decode: Callable[[Sequence[int]], str] | None = None,
+        deadline: float = 60.0,
+        sample_deadline: float = 3600.0,
+        server: Server | None = None,
+    ) -> None:
+        self.address = address
+        self.decode = decode
+        self.deadline = deadline  # seconds, for every verb but sample
+        self.sample_deadline = sample_deadline  # seconds
+        self.server = server
+        self._http: aiohttp.ClientSession | None = None
+
+    async def sample(self, context: Context, sampling: Sampling, *, name: str | None = None) -> Sample:
+        """Samples an answer; cancelling the call aborts it in the engine. `name` is for `abort`."""
+        if context.ids is None:
+            raise EtudeError("the engine samples from token ids; render the context's messages first")
+        body: dict[str, Any] = {"ids": list(context.ids), "sampling": wire.write_sampling(sampling)}
+        if name is not None:
+            body["id"] = name
+        sample = wire.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
+        if self.decode is None:
+            return sample
+        return Sample(**{**vars(sample), "text": self.decode(sample.ids or ())})
+
+    async def score(self, ids: tuple[int, ...], temperature: float = 1.0) -> tuple[float, ...]:
+        return (await self.score_all([ids], temperature))[0]
+
+    async def score_all(self, sequences: Sequence[Sequence[int]], temperature: float = 1.0) -> list[tuple[float, ...]]:
+        """Log-probabilities of many sequences, all under one version."""
+        body = {"sequences": [list(ids) for ids in sequences], "temperature": temperature}
+        answer = await self._call("POST", "/score", body, self.sample_deadline)
+        return [tuple(logprobs) for logprobs in answer["logprobs"]]
+
+    async def abort(self, name: str) -> bool:
+        """Ends a request by its name; its `sample` returns what there is. False if it is not there (any more)."""
+        return bool((await self._call("POST", "/abort", {"id": name}))["aborted"])
+
+    async def pause(self) -> None:
+        await self._call("POST", "/pause")
+
+    async def resume(self) -> None:
+        await self._call("POST", "/resume")
+
+    async def update(self, version: Version) -> dict[str, Any]:
+        """Swaps in a version from the weight board, between two steps, with running requests kept."""
+        return await self._call("POST", "/update", {"version": str(version)})
+
+    async def version(self) -> Version:
+        return Version.parse((await self._call("GET", "/version"))["version"])
+
+    async def health(self) -> dict[str, Any]:
+        return await self._call("GET", "/health")
+
+    async def stats(self) -> dict[str, Any]:
+        return await self._call("GET", "/stats")
+
+    async def close(self, seconds: float = 10.0) -> None:
+        """Lets go of the connection, and ends the server if we started it."""
+        if self._http is not None:
+            await self._http.close()
+        if self.server is not None:
+            await self.server.close(seconds)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None, deadline: float | None = None
+    ) -> dict[str, Any]:
+        seconds = deadline if deadline is not None else self.deadline
+        try:
+            async with self._session().request(
+                method, path, json=body, timeout=aiohttp.ClientTimeout(total=seconds)
+            ) as response:
+                answer = await response.json()
+        except TimeoutError:
+            raise EtudeError(f"the engine at {self.address} did not answer {path} within {seconds:g} s") from None
+        except (aiohttp.ClientError, json.JSONDecodeError) as broken:
+            died = await self.server.last_words() if self.server is not None else None
+            raise EtudeError(died or f"the engine at {self.address} cannot be reached for {path}: {broken}") from None
+        if response.status != 200:
+            raise EtudeError(f"the engine refused {path}: {answer.get('error', response.status)}")
+        return dict(answer)
+
+    def _session(self) -> aiohttp.ClientSession:
+        """One for the client's life. No limit on connections: every waiting sample has its own."""
+        if self._http is None:
+            connector: aiohttp.BaseConnector
+            if self.address.startswith("unix:"):
+                connector = aiohttp.UnixConnector(self.address.removeprefix("unix:"), limit=0)
+                self._http = aiohttp.ClientSession("http://engine", connector=connector)
+            else:
+                connector = aiohttp.TCPConnector(limit=0)
+                self._http = aiohttp.ClientSession(self.address, connector=connector)
+        return self._http
+
+
+async def launch(
+    model: Path,
+    settings: EngineSettings,
+    *,
+    device: str = "cpu",
+    threads: int = 1,
+    board: Path | None = None,
+    version: Version = wire.FIRST,
+    log: Path | None = None,
+    deadline: float = 120.0,
+    decode: Callable[[Sequence[int]], str] | None = None,
+) -> EngineClient:
+    """Starts an engine server on a local socket and returns its client, whose `close` ends it.
+
+    The server also ends when this process ends, in whatever way. Its log goes to `log`, or into a folder that is
+    removed with it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="etude-engine-"))  # short: the path of a socket has at most 107 bytes
+    log = log or folder / "engine.log"
+    arguments = [str(model), "--settings", json.dumps(asdict(settings)), "--device", device]
+    arguments += ["--threads", str(threads), "--socket", str(folder / "socket")]
+    arguments += ["--version", str(version), "--parent", str(os.getpid())]
+    if board is not None:
+        arguments += ["--board", str(board)]
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "etude.engine.server", *arguments, stdout=PIPE, stderr=output
+        )
+    server = Server(process, log, folder)
+    try:
+        assert process.stdout is not None
+        line = (await asyncio.wait_for(process.stdout.readline(), timeout=deadline)).decode()
+        if not line.startswith(wire.READY):
+            raise EtudeError(await server.last_words() or f"the engine process said {line!r} where its address belongs")
+    except BaseException as failed:
+        said = server.log_end()
+        await server.close(0)
+        if isinstance(failed, TimeoutError):
+            raise EtudeError(f"the engine process was not ready within {deadline:g} s; {said}") from None
+        raise
+    return EngineClient(line.removeprefix(wire.READY).strip(), decode=decode, server=server)

@@ -1,0 +1,130 @@
+"""One answer in the making: its tokens, what is known of each, and what it holds of the cache.
+
+A request does not know its neighbours. There are no phases: a request has `length` tokens of which `computed` have
+their keys and values in the cache; a step computes some of the rest, and when none is left it samples one more.
+Prefill, decode and the return after a preemption are the same thing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from etude.errors import EtudeError
+from etude.policy import Sample, Sampling, StopReason, Version
+from etude.settings import EngineSettings
+
+WAITING = -1
+
+
+@dataclass(eq=False)
+class Request:
+    number: int  # order of arrival: smaller is older, and older is never set back for newer
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    tokens: list[int] = field(default_factory=list)  # the prompt, then what was sampled
+    logprobs: list[float] = field(default_factory=list)  # one for each sampled token
+    versions: list[Version] = field(default_factory=list)  # the weights that sampled it, one for each sampled token
+    stop: StopReason | None = None
+    error: str | None = None  # why it failed, for the one who asked
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache when it first ran
+
+    # what it holds of the cache; all of it is given back by a preemption
+    row: int = WAITING
+    table: list[int] = field(default_factory=list)  # block i holds tokens i * block_tokens onwards
+    computed: int = 0
+    stored: int = 0  # leading blocks that are full and lie in the pool under their hash
+    mixed: bool = False  # keys and values of several versions: of no use to anybody else
+
+    chain: list[bytes] = field(default_factory=list)  # hashes of the leading full blocks, under `chain_version`
+    chain_version: Version | None = None
+    preemptions: int = 0
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.prompt)
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def missing(self) -> int:
+        """Tokens to compute before the next one can be sampled."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def sampled(self) -> list[int]:
+        return self.tokens[len(self.prompt) :]
+
+    @property
+    def running(self) -> bool:
+        return self.row != WAITING
+
+    @property
+    def finished(self) -> bool:
+        return self.stop is not None or self.error is not None
+
+    def append(self, token: int, logprob: float, version: Version) -> None:
+        """Takes a sampled token, and notices when it is the last."""
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        self.versions.append(version)
+        if token in self.sampling.stop_ids:
+            self.stop = "stop"
+        elif len(self.logprobs) >= self.sampling.max_tokens:
+            self.stop = "length"
+
+    def answer(self, text: str = "") -> Sample:
+        """What the one who asked gets; a failed request raises instead."""
+        if self.error is not None:
+            raise EtudeError(self.error)
+        assert self.stop is not None, f"request {self.number} is not finished"
+        return Sample(
+            text=text,
+            stop=self.stop,
+            ids=tuple(self.sampled),
+            logprobs=tuple(self.logprobs),
+            versions=tuple(self.versions),
+            cached_tokens=self.cached_tokens,
+        )
+
+    def check(self) -> None:
+        """Raises when the parts contradict each other."""
+        sampled = self.length - len(self.prompt)
+        assert tuple(self.tokens[: len(self.prompt)]) == self.prompt, f"request {self.number}: its prompt changed"
+        assert len(self.logprobs) == len(self.versions) == sampled, f"request {self.number}: facts missing"
+        assert 0 <= self.computed <= self.length, f"request {self.number}: computed {self.computed} of {self.length}"
+        if not self.running:
+            assert not self.table and not self.computed, f"request {self.number}: holds cache without running"
+
+
+def refuse_ids(ids: Sequence[int], vocab_size: int, settings: EngineSettings, positions: int, answer: int = 0) -> None:
+    """Refuses ids that this model and these settings can never process, with `answer` more tokens after them."""
+    if not ids:
+        raise EtudeError("a request needs at least one token id")
+    if min(ids) < 0 or max(ids) >= vocab_size:
+        outside = min(ids) if min(ids) < 0 else max(ids)
+        raise EtudeError(f"token id {outside} is outside the vocabulary of {vocab_size}")
+    total = len(ids) + answer
+    wanted = f"{len(ids)} tokens" + (f" and an answer of up to {answer}" if answer else "")
+    if total > settings.max_length:
+        raise EtudeError(f"{wanted} pass engine.max_length = {settings.max_length}; shorten one or raise the setting")
+    if total > positions:
+        raise EtudeError(f"{wanted} pass the {positions} positions of this model")
+    if answer and -(-total // settings.block_tokens) > settings.cache_tokens // settings.block_tokens:
+        raise EtudeError(
+            f"{wanted} do not fit in the cache of engine.cache_tokens = {settings.cache_tokens}, even alone; "
+            "shorten one or raise the setting"
+        )
+
+
+def refuse_sampling(sampling: Sampling) -> None:
+    if sampling.max_tokens < 1:
+        raise EtudeError(f"max_tokens is {sampling.max_tokens}; ask for at least 1")
+    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
+        raise EtudeError(f"temperature is {sampling.temperature}; it must be 0 (greedy) or a positive number")
+    if not 0 < sampling.top_p <= 1:
+        raise EtudeError(f"top_p is {sampling.top_p}; it must be above 0 and at most 1")
+    if sampling.top_k < 0:
+        raise EtudeError(f"top_k is {sampling.top_k}; it must be 0 (off) or positive")

@@ -1,0 +1,108 @@
+"""Logits to tokens, for many requests at once, with the log-probability of every choice.
+
+Token i of a request depends on its logits, its settings and (seed, i) alone. The uniform number comes from a counter
+(splitmix64), not from a generator with a state, and picks by the inverse of the cumulative distribution; so neither
+the neighbours in the batch, nor a preemption, nor the order of arrival change what a seed samples.
+
+The log-probability is that of the distribution sampled from: temperature applied, what top-k and top-p cut off gone,
+the rest renormalised. Greedy choices (temperature 0) have no such distribution; theirs is that of temperature 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from etude.policy import Sampling
+
+_PIECE = 64  # vocabulary entries summed at once
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+def uniforms(seeds: Sequence[int], counters: Sequence[int]) -> NDArray[np.float64]:
+    """One number in [0, 1) for each pair, equal for equal pairs. Seeds count modulo 2**64."""
+    seed = np.array([seed & 0xFFFF_FFFF_FFFF_FFFF for seed in seeds], dtype=np.uint64)
+    counter = np.array(counters, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        # the seed is mixed before the counter is added, or seed s + 1 would repeat seed s shifted by one token
+        bits = _mix(_mix(seed + _STEP) + (counter + np.uint64(1)) * _STEP)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def sample(logits_RV: Tensor, sampling: Sequence[Sampling], counters: Sequence[int]) -> tuple[list[int], list[float]]:
+    """A token and its log-probability for each row. Logits that are not finite give NaN, never a token to trust."""
+    device = logits_RV.device
+    temperatures = [s.temperature or 1.0 for s in sampling]
+    if any(t != 1.0 for t in temperatures):
+        logits_RV = logits_RV / torch.tensor(temperatures, device=device, dtype=logits_RV.dtype)[:, None]
+    highest_R1 = logits_RV.amax(-1, keepdim=True)
+    weights_RV = (logits_RV - highest_R1).exp_()
+    cut = [i for i, s in enumerate(sampling) if s.temperature and (s.top_k or s.top_p < 1)]
+    if cut:
+        rows = torch.tensor(cut, device=device)
+        weights_RV[rows] = _cut(weights_RV[rows], [sampling[i] for i in cut])
+    uniform_R1 = torch.from_numpy(uniforms([s.seed for s in sampling], counters)).to(device)[:, None]
+    token_R1, total_R1 = _pick(weights_RV, uniform_R1)
+    greedy = [i for i, s in enumerate(sampling) if not s.temperature]
+    if greedy:
+        rows = torch.tensor(greedy, device=device)
+        token_R1[rows] = logits_RV[rows].argmax(-1, keepdim=True)
+
+    chosen_R1 = logits_RV.gather(-1, token_R1).double() - highest_R1
+    logprob_R1 = chosen_R1 - total_R1.log()
+    tokens: list[int] = token_R1[:, 0].tolist()
+    logprobs: list[float] = logprob_R1[:, 0].tolist()
+    return tokens, logprobs
+
+
+def _pick(weights_RV: Tensor, uniform_R1: Tensor) -> tuple[Tensor, Tensor]:
+    """The token at which the running sum of the weights passes the uniform share of the total; and the total.
+
+    Sums are float64: in float32 a token rarer than 1e-7 would be lost, and the log-probability blurred. A running sum
+    over a whole vocabulary is slow, so it is taken over pieces first, then within the piece that holds the point.
+    """
+    rows, width = weights_RV.shape
+    if width % _PIECE:
+        weights_RV = torch.nn.functional.pad(weights_RV, (0, -width % _PIECE))
+    pieces_RPW = weights_RV.view(rows, -1, _PIECE)
+    sums_RP = pieces_RPW.sum(-1, dtype=torch.float64).cumsum(-1)
+    total_R1 = sums_RP[:, -1:]
+    point_R1 = uniform_R1 * total_R1
+    piece_R1 = _passed(sums_RP, point_R1)
+    before_R1 = torch.where(piece_R1 > 0, sums_RP.gather(-1, (piece_R1 - 1).clamp_(min=0)), 0.0)
+    inside_RW = pieces_RPW.gather(1, piece_R1[:, :, None].expand(-1, -1, _PIECE))[:, 0].cumsum(-1, dtype=torch.float64)
+    token_R1 = piece_R1 * _PIECE + _passed(inside_RW, point_R1 - before_R1)
+    return token_R1.clamp_(max=width - 1), total_R1  # only a row of NaN comes to the padding
+
+
+def _passed(sums_RN: Tensor, point_R1: Tensor) -> Tensor:
+    """The first place where the sum lies above the point; it has weight, even if rounding puts the point at the end."""
+    last_R1 = sums_RN[:, -1:]
+    point_R1 = torch.minimum(point_R1, torch.nextafter(last_R1, torch.zeros_like(last_R1)))
+    # a row of NaN finds nothing, and must not point past the end
+    return torch.searchsorted(sums_RN, point_R1, right=True).clamp_(max=sums_RN.shape[-1] - 1)
+
+
+def _cut(weights_RV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
+    """Zeroes all but the top_k heaviest, then all but the heaviest that together reach top_p of what is left."""
+    width = weights_RV.shape[-1]
+    top_k = [s.top_k or width for s in sampling]
+    top_p = [s.top_p if s.top_p < 1 else float("inf") for s in sampling]  # the sum of all may round to below 1
+    heavy_RV, order_RV = weights_RV.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(width, device=weights_RV.device)
+    heavy_RV = heavy_RV * (rank < torch.tensor(top_k, device=weights_RV.device)[:, None])
+    summed_RV = heavy_RV.cumsum(-1, dtype=torch.float64)
+    before_RV = summed_RV - heavy_RV  # a token stays if those heavier than it do not reach top_p yet
+    limit_R1 = torch.tensor(top_p, device=weights_RV.device, dtype=torch.float64)[:, None] * summed_RV[:, -1:]
+    heavy_RV = heavy_RV * (before_RV < limit_R1)
+    return torch.zeros_like(weights_RV).scatter_(-1, order_RV, heavy_RV)

@@ -1,0 +1,192 @@
+"""Who computes what in the next step, who gets in, and who has to step back when memory runs out.
+
+Knows requests, blocks and rows (a row is a place in the running batch); knows no tensors, no weights and no clock.
+
+The rules, in the order in which a step applies them:
+
+1. Every running request that needs one more block gets it, oldest first. When none is left the newest running
+   request is preempted: it gives back row and blocks, keeps its tokens, and waits in its old place in the queue.
+2. Waiting requests are admitted oldest first while rows, blocks and prefill work allow. One that does not fit
+   is never overtaken. One whose next prefix block is being computed by a running request waits for that block
+   instead of computing it again; later requests may pass it, for that wait ends with the other's prefill.
+3. Every request with one token to compute decodes; the others share `prefill_tokens`, oldest first.
+
+Nobody starves: the oldest running request is never preempted and fits in the cache alone, so it finishes; then
+there is another oldest.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from etude.engine.blocks import BlockPool, first_link, next_link
+from etude.engine.request import WAITING, Request
+from etude.policy import Version
+from etude.settings import EngineSettings
+
+
+class Rows(Protocol):
+    """The memory of the running batch, as far as the scheduler needs it."""
+
+    def fill(self, row: int, blocks: Sequence[int]) -> None:
+        """The row begins with what these blocks hold."""
+
+    def move(self, source: int, target: int, tokens: int) -> None:
+        """The first `tokens` of one row now stand in another."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The next `count` tokens of one request."""
+
+    request: Request
+    count: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether all of the request's tokens are computed after this, so that it samples the next."""
+        return self.count == self.request.missing
+
+
+class Scheduler:
+    def __init__(self, settings: EngineSettings, pool: BlockPool, rows: Rows) -> None:
+        self.settings = settings
+        self.pool = pool
+        self.rows = rows
+        self.waiting: list[Request] = []  # by age
+        self.running: list[Request] = []  # by row, without gaps
+        self.preemptions = 0
+
+    def add(self, request: Request) -> None:
+        self.waiting.append(request)
+
+    def plan(self, version: Version) -> list[Chunk]:
+        """The work of the next step, in the order of the rows. Empty when there is nothing to do."""
+        self._grow()
+        if self.waiting:
+            self._admit(version)
+        return self._divide()
+
+    def remove(self, request: Request, keep: bool = True) -> None:
+        """Takes a request out for good, wherever it is. `keep` leaves its full blocks to be found by others."""
+        if request.running:
+            self._vacate(request, keep)
+        elif request in self.waiting:
+            self.waiting.remove(request)
+
+    def check(self) -> None:
+        """Raises when requests, rows and blocks contradict each other."""
+        self.pool.check([request.table for request in self.running])
+        for row, request in enumerate(self.running):
+            assert request.row == row, f"request {request.number} believes in row {request.row}, not {row}"
+            assert len(request.table) * self.pool.block_tokens >= request.computed, "computed tokens without a block"
+        numbers = [request.number for request in self.waiting]
+        assert numbers == sorted(set(numbers)), "the queue is out of order"
+        for request in (*self.running, *self.waiting):
+            request.check()
+
+    def _grow(self) -> None:
+        size = self.pool.block_tokens
+        growing = [request for request in self.running if request.length > len(request.table) * size]
+        for request in sorted(growing, key=_age):
+            short = self.pool.needed(request.length) - len(request.table)
+            while request.running and self.pool.available < short:
+                self._preempt(max(self.running, key=_age))
+            if request.running:
+                request.table += self.pool.allocate(short)
+
+    def _admit(self, version: Version) -> None:
+        coming = {link for request in self.running if not request.mixed for link in request.chain[request.stored :]}
+        backlog = sum(request.missing for request in self.running if request.missing > 1)
+        for request in list(self.waiting):
+            if len(self.running) >= self.settings.max_running or backlog >= self.settings.prefill_tokens:
+                break
+            chain = self._chain(request, version)
+            # at least the last token is computed: its logits are needed
+            shareable = chain[: (request.length - 1) // self.pool.block_tokens]
+            found = self.pool.find(shareable)
+            if len(found) < len(shareable) and shareable[len(found)] in coming:
+                continue
+            if not self._seat(request, found):
+                break
+            coming.update(chain[len(found) :])
+            backlog += request.missing
+
+    def _seat(self, request: Request, found: list[int]) -> bool:
+        """Gives the request a row, the blocks found for its beginning and new ones for the rest, if they suffice."""
+        self.pool.share(found)
+        fresh = self.pool.needed(request.length) - len(found)
+        # a block for each running request, so that letting one in does not push another out at once
+        if self.pool.available < fresh + len(self.running):
+            self.pool.release(found)
+            return False
+        self.waiting.remove(request)
+        request.table = found + self.pool.allocate(fresh)
+        request.row = len(self.running)
+        request.stored = len(found)
+        request.computed = len(found) * self.pool.block_tokens
+        request.mixed = False
+        if not request.preemptions:
+            request.cached_tokens = request.computed
+        self.running.append(request)
+        if found:
+            self.rows.fill(request.row, found)
+        return True
+
+    def _divide(self) -> list[Chunk]:
+        shares: dict[int, int] = {}
+        behind = [request for request in self.running if request.missing > 1]
+        if behind:
+            left = self.settings.prefill_tokens
+            for request in sorted(behind, key=_age):
+                shares[request.row] = share = min(left, request.missing)
+                left -= share
+        counts = [shares.get(row, 1) for row in range(len(self.running))]
+        return [Chunk(request, count) for request, count in zip(self.running, counts, strict=True) if count]
+
+    def _preempt(self, request: Request) -> None:
+        self.preemptions += 1
+        request.preemptions += 1
+        self._vacate(request, keep=True)
+        insort(self.waiting, request, key=_age)
+
+    def _vacate(self, request: Request, keep: bool) -> None:
+        """Gives back row and blocks. The last row moves into the gap, so that the batch stays dense."""
+        self.pool.release(request.table, keep)
+        last = self.running.pop()
+        if last is not request:
+            self.rows.move(last.row, request.row, last.computed)
+            last.row = request.row
+            self.running[request.row] = last
+        request.table, request.row, request.computed, request.stored = [], WAITING, 0, 0
+
+    def store(self, request: Request) -> list[int]:
+        """Registers the blocks that have become full, and returns them: their contents must be kept."""
+        size = self.pool.block_tokens
+        if request.mixed or request.computed < (request.stored + 1) * size:
+            return []
+        chain = self._chain(request, request.chain_version)
+        blocks = request.table[request.stored : request.computed // size]
+        for block, link in zip(blocks, chain[request.stored :], strict=False):
+            self.pool.register(block, link)
+        request.stored += len(blocks)
+        return blocks
+
+    def _chain(self, request: Request, version: Version | None) -> list[bytes]:
+        """The hashes of all full blocks of the request's tokens under this version."""
+        assert version is not None
+        if request.chain_version != version:
+            request.chain, request.chain_version = [], version
+        chain, size = request.chain, self.pool.block_tokens
+        parent = chain[-1] if chain else first_link(version)
+        for start in range(len(chain) * size, request.length - size + 1, size):
+            parent = next_link(parent, request.tokens[start : start + size])
+            chain.append(parent)
+        return chain
+
+
+def _age(request: Request) -> int:
+    return request.number

@@ -1,0 +1,281 @@
+"""The engine in a process of its own, behind HTTP on a local socket or loopback.
+
+The main thread speaks HTTP with asyncio; the engine steps in a thread of its own (thread.py). Token ids in and out:
+this process knows no text.
+
+    POST /generate  {ids, sampling, id?}            -> {ids, logprobs, versions, stop, cached_tokens}
+    POST /score     {sequences, temperature?}       -> {logprobs, version}
+    POST /abort     {id}                            -> {aborted}; the request is answered with what it has
+    POST /pause     POST /resume                    -> {paused}
+    POST /update    {version}                       -> {version, seconds, running}, read from the weight board
+    GET  /version   GET /health   GET /stats
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import socket as sockets
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from etude import process
+from etude.engine import wire
+from etude.engine.engine import Engine, QueueFull
+from etude.engine.thread import EngineGone, EngineThread
+from etude.errors import EtudeError
+from etude.model.checkpoint import load_model
+from etude.model.exchange import WeightBoard
+from etude.policy import Version
+from etude.settings import EngineSettings
+
+BODY_BYTES = 16 << 20  # a longer body is refused before it is read
+
+
+class Api:
+    """The HTTP side: parses, asks the engine's thread, answers."""
+
+    def __init__(self, engine: EngineThread, settings: EngineSettings, board: Path | None) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.board = board
+        self.draining = False
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=BODY_BYTES, middlewares=[_errors])
+        app.add_routes(
+            [
+                web.post("/generate", self.generate),
+                web.post("/score", self.score),
+                web.post("/abort", self.abort),
+                web.post("/pause", self.pause),
+                web.post("/resume", self.resume),
+                web.post("/update", self.update),
+                web.get("/version", self.version),
+                web.get("/health", self.health),
+                web.get("/stats", self.stats),
+            ]
+        )
+        return app
+
+    async def generate(self, request: web.Request) -> web.Response:
+        body = wire.only(await _body(request), "ids", "sampling", "id")
+        name = body.get("id")
+        if name is not None and not isinstance(name, str):
+            raise EtudeError("'id' must be a text")
+        if self.draining:
+            raise web.HTTPServiceUnavailable(text="the engine is shutting down and takes no new requests")
+        ids, sampling = wire.read_ids(body.get("ids"), "ids"), wire.read_sampling(body.get("sampling", {}))
+        seconds = self.settings.request_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                finished = await self.engine.generate(ids, sampling, name)
+        except TimeoutError:
+            raise web.HTTPGatewayTimeout(
+                text=f"the request was ended after engine.request_seconds = {seconds}"
+            ) from None
+        if finished.error is not None:
+            raise web.HTTPInternalServerError(text=finished.error)
+        return web.json_response(wire.write_sample(finished.answer()))
+
+    async def score(self, request: web.Request) -> web.Response:
+        body = wire.only(await _body(request), "sequences", "temperature")
+        if not isinstance(body.get("sequences"), list):
+            raise EtudeError("'sequences' must be a list of lists of token ids")
+        sequences = [wire.read_ids(ids, "sequences") for ids in body["sequences"]]
+        temperature = wire.read_number(body.get("temperature", 1.0), "temperature")
+        logprobs, version = await self.engine.call(lambda e: (e.score(sequences, temperature), str(e.version)))
+        return web.json_response({"logprobs": logprobs, "version": version})
+
+    async def abort(self, request: web.Request) -> web.Response:
+        name = wire.only(await _body(request), "id").get("id")
+        if not isinstance(name, str):
+            raise EtudeError("'id' must be the text that the request was given")
+        return web.json_response({"aborted": await self.engine.abort(name)})
+
+    async def pause(self, request: web.Request) -> web.Response:
+        wire.only(await _body(request))
+        await self.engine.call(lambda e: e.pause())
+        return web.json_response({"paused": True})
+
+    async def resume(self, request: web.Request) -> web.Response:
+        wire.only(await _body(request))
+        await self.engine.call(lambda e: e.resume())
+        return web.json_response({"paused": False})
+
+    async def update(self, request: web.Request) -> web.Response:
+        version = wire.read_version(wire.only(await _body(request), "version").get("version"))
+        if self.board is None:
+            raise EtudeError("this engine was started without a weight board, so it cannot be updated")
+        path = self.board
+
+        def work(engine: Engine) -> dict[str, Any]:
+            begin = time.perf_counter()
+            if engine.version != version:  # asking twice for one version is no error: an answer may get lost
+                # attached anew each time: a learner that was restarted has made a new board in the same place
+                engine.update(lambda decoder: WeightBoard.attach(path).load_into(decoder, version), version)
+            seconds = time.perf_counter() - begin
+            return {"version": str(engine.version), "seconds": seconds, "running": len(engine.scheduler.running)}
+
+        return web.json_response(await self.engine.call(work))
+
+    async def version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": await self.engine.call(lambda e: str(e.version))})
+
+    async def health(self, request: web.Request) -> web.Response:
+        """Answers without the engine's thread, and says how long ago that came round: a stuck one is visible."""
+        idle = time.monotonic() - self.engine.turned
+        return web.json_response({"ok": True, "pending": self.engine.pending, "seconds_since_step": idle})
+
+    async def stats(self, request: web.Request) -> web.Response:
+        return web.json_response(await self.engine.call(lambda e: e.stats()))
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every refusal is JSON with one sentence."""
+    try:
+        return await handler(request)
+    except QueueFull as full:
+        return web.json_response({"error": str(full)}, status=429)
+    except EngineGone as gone:
+        return web.json_response({"error": str(gone)}, status=500)
+    except EtudeError as refused:
+        return web.json_response({"error": str(refused)}, status=400)
+    except web.HTTPException as http:
+        return web.json_response({"error": http.text or http.reason}, status=http.status)
+
+
+async def _body(request: web.Request) -> Any:
+    text = await request.text()
+    try:
+        return json.loads(text) if text else {}
+    except (json.JSONDecodeError, RecursionError) as broken:
+        raise EtudeError(f"the body is not JSON ({broken})") from None
+
+
+def serve(
+    model_dir: Path,
+    settings: EngineSettings,
+    *,
+    device: str = "cpu",
+    host: str = "127.0.0.1",
+    port: int = 0,
+    socket: Path | None = None,
+    board: Path | None = None,
+    version: Version = wire.FIRST,
+) -> None:
+    """Serves the model until SIGTERM or SIGINT, which let running requests finish. Raises if the engine crashes.
+
+    The caller has prepared the process (`etude.process.prepare`).
+    """
+    engine = Engine(load_model(model_dir, device), settings, version)
+    listener = _listen_on(host, port, socket)
+    try:
+        asyncio.run(_serve(engine, listener, board))
+    finally:
+        if socket is not None:
+            socket.unlink(missing_ok=True)
+
+
+async def _serve(engine: Engine, listener: sockets.socket, board: Path | None) -> None:
+    thread = EngineThread(engine)
+    api = Api(thread, engine.settings, board)
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    # a handler whose client leaves is cancelled, which aborts its request
+    runner = web.AppRunner(api.application(), handler_cancellation=True, access_log=None, shutdown_timeout=5)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    name = listener.getsockname()
+    print(wire.READY, f"unix:{name}" if isinstance(name, str) else f"http://{name[0]}:{name[1]}", flush=True)
+    try:
+        waits = [asyncio.create_task(event.wait()) for event in (told, thread.ended)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        api.draining = True
+        deadline = time.monotonic() + engine.settings.drain_seconds
+        while thread.pending and not thread.ended.is_set() and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+    finally:
+        await thread.stop()
+        await runner.cleanup()
+    if thread.crash is not None:
+        raise thread.crash
+
+
+def _listen_on(host: str, port: int, path: Path | None) -> sockets.socket:
+    """A listening socket; a local one is readable by this user alone."""
+    where = str(path) if path is not None else f"{host}:{port}"
+    try:
+        if path is None:
+            return sockets.create_server((host, port))
+        if path.is_socket():  # what a server that was killed left behind
+            path.unlink()
+        listener = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen(1024)
+        return listener
+    except (OSError, OverflowError) as refused:
+        raise EtudeError(f"the engine cannot listen on {where} ({refused}); choose another address") from None
+
+
+def _die_with(parent: int) -> None:
+    """Asks the kernel to kill this process when its parent dies, however that happens (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:  # it died before the call
+            os._exit(1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m etude.engine.server", description="Serve a model on this machine.")
+    parser.add_argument("model", type=Path, help="Hugging Face directory")
+    parser.add_argument("--settings", default="{}", help="JSON object of engine settings")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=0, help="0 takes all cores")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--socket", type=Path, help="a local socket instead of TCP")
+    parser.add_argument("--board", type=Path, help="weight board that updates are read from")
+    parser.add_argument("--version", default="0.0", help="lineage.step of the weights in the directory")
+    parser.add_argument("--parent", type=int, help="end when this process, the parent, ends")
+    options = parser.parse_args()
+    if options.parent is not None:
+        _die_with(options.parent)
+    process.prepare(options.threads)
+    try:
+        serve(
+            options.model,
+            EngineSettings(**json.loads(options.settings)),
+            device=options.device,
+            host=options.host,
+            port=options.port,
+            socket=options.socket,
+            board=options.board,
+            version=Version.parse(options.version),
+        )
+    except EtudeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

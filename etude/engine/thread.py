@@ -1,0 +1,171 @@
+"""The engine in a thread of its own, and the one queue through which an event loop reaches it.
+
+The thread steps the engine and runs jobs between two steps. Everything that touches the engine is a job, so the engine
+needs no lock. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from etude import process
+from etude.engine.engine import Engine
+from etude.engine.request import Request
+from etude.errors import EtudeError
+from etude.policy import Sampling
+
+T = TypeVar("T")
+Job = Callable[[Engine], None]
+
+
+class EngineGone(EtudeError):
+    """The engine's thread has ended, so nothing will be answered any more."""
+
+
+class EngineThread:
+    """Owns the engine: nobody else touches it. Runs jobs between steps and hands finished requests back."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.crash: BaseException | None = None
+        self.ended = asyncio.Event()
+        self.turned = time.monotonic()  # when the thread last came round
+        self._engine = engine
+        self._threads = torch.get_num_threads()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._open: set[asyncio.Future[Any]] = set()  # every future that somebody awaits
+        self._answers: dict[int, asyncio.Future[Request]] = {}  # of requests in the engine, used in its thread only
+        self._numbers: dict[str, int] = {}  # names that clients gave their requests, used in its thread only
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def pending(self) -> int:
+        return len(self._open)
+
+    async def call(self, work: Callable[[Engine], T]) -> T:
+        """Runs `work` between two steps and returns what it returned."""
+        done: asyncio.Future[T] = self._future()
+
+        def job(engine: Engine) -> None:
+            try:
+                result = work(engine)
+            except EtudeError as refused:
+                self._settle([(done, refused)])
+            else:
+                self._settle([(done, result)])
+
+        self._jobs.put(job)
+        return await done
+
+    async def generate(self, ids: tuple[int, ...], sampling: Sampling, name: str | None) -> Request:
+        """Samples an answer. Cancelling this (a client that left, a deadline) aborts the request."""
+        done: asyncio.Future[Request] = self._future()
+        numbers: list[int] = []
+
+        def submit(engine: Engine) -> None:
+            if done.cancelled():
+                return
+            try:
+                if name is not None and name in self._numbers:
+                    raise EtudeError(f"a request called {name!r} is already here; give each its own id")
+                request = engine.submit(ids, sampling)
+            except EtudeError as refused:
+                self._settle([(done, refused)])
+                return
+            numbers.append(request.number)
+            self._answers[request.number] = done
+            if name is not None:
+                self._numbers[name] = request.number
+
+        def leave(engine: Engine) -> None:
+            for number in numbers:  # none if it was refused
+                engine.abort(number)
+                self._answers.pop(number, None)
+                if name is not None:
+                    del self._numbers[name]
+
+        self._jobs.put(submit)
+        try:
+            return await done
+        finally:
+            self._jobs.put(leave)
+
+    async def abort(self, name: str) -> bool:
+        """Ends a request that a client named; whoever waits for it gets what was sampled so far."""
+
+        def work(engine: Engine) -> bool:
+            request = engine.abort(self._numbers.get(name, -1))
+            if request is not None:
+                self._answer([request])
+            return request is not None
+
+        return await self.call(work)
+
+    async def stop(self) -> None:
+        """Ends the thread after the step it is in; whoever still waits is told."""
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join, timeout=30)
+        self._fail(EngineGone("the engine was stopped before it answered"))
+
+    def _run(self) -> None:
+        try:
+            process.prepare(self._threads)  # thread count and denormals are settings of a thread
+            while self._work_off(wait=not self._engine.busy):
+                self._answer(self._engine.step())
+                self.turned = time.monotonic()
+        except BaseException as crash:
+            self.crash = crash
+            self._loop.call_soon_threadsafe(self._fail, EngineGone(f"the engine crashed: {crash!r}"))
+        finally:
+            self._loop.call_soon_threadsafe(self.ended.set)
+
+    def _work_off(self, wait: bool) -> bool:
+        """Runs the jobs that are there; with nothing to compute it waits for one. False when told to stop."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                job = self._jobs.get(block=wait)
+                if job is None:
+                    return False
+                job(self._engine)
+                wait = False
+        return True
+
+    def _answer(self, finished: list[Request]) -> None:
+        if finished:
+            self._settle([(self._answers.pop(request.number), request) for request in finished])
+
+    def _settle(self, results: list[tuple[asyncio.Future[Any], Any]]) -> None:
+        """From the engine's thread: hands results, or the errors among them, to those who wait in the other."""
+
+        def settle() -> None:
+            for done, result in results:
+                if done.done():  # its client has left
+                    continue
+                if isinstance(result, EtudeError):
+                    done.set_exception(result)
+                else:
+                    done.set_result(result)
+
+        self._loop.call_soon_threadsafe(settle)
+
+    def _future(self) -> asyncio.Future[Any]:
+        if self.ended.is_set() or self.crash is not None:
+            raise EngineGone(f"the engine crashed: {self.crash!r}" if self.crash else "the engine was stopped")
+        done = self._loop.create_future()
+        self._open.add(done)
+        done.add_done_callback(self._open.discard)
+        return done
+
+    def _fail(self, error: EtudeError) -> None:
+        for done in list(self._open):
+            if not done.done():
+                done.set_exception(error)

@@ -1,0 +1,37 @@
+"""All cheats by name, and how an agent would carry one out."""
+
+from __future__ import annotations
+
+import shlex
+
+from etude.errors import EtudeError
+from etude.forge.cheats.around import AROUND
+from etude.forge.cheats.inside import INSIDE
+from etude.forge.cheats.made import Cheat
+from etude.forge.cheats.outside import OUTSIDE
+from etude.policy import Assistant, Call
+from etude.tasks.format import Task
+
+CHEATS: dict[str, Cheat] = {**INSIDE, **AROUND, **OUTSIDE}
+WRITE_HEX = (
+    "import os, sys; os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True); "
+    "open(sys.argv[1], 'wb').write(bytes.fromhex(sys.argv[2]))"
+)
+
+
+def cheat_script(name: str, task: Task) -> list[Assistant]:
+    """A cheat as turns of an agent: it writes its files, deletes what has to go, and finishes."""
+    if name not in CHEATS:
+        raise EtudeError(f"no cheat is called {name!r}; known: {', '.join(CHEATS)}")
+    made = CHEATS[name](task)
+    if isinstance(made, list):
+        return made
+    calls: list[Call] = []
+    for path, data in made.items():
+        if data is None:
+            calls.append(Call("run", {"command": shlex.join(["rm", "-f", "--", path])}))
+        elif data.isascii():
+            calls.append(Call("write", {"path": path, "text": data.decode()}))
+        else:  # bytecode, which no text can carry
+            calls.append(Call("run", {"command": shlex.join(["python3", "-c", WRITE_HEX, path, data.hex()])}))
+    return [Assistant(calls=tuple(calls)), Assistant(calls=(Call("finish", {"message": "All tests pass."}),))]

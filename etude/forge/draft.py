@@ -1,0 +1,173 @@
+"""What a family of katas is given and what it hands back.
+
+A family is a function from a `Pick` (seeded draws, each from the words and numbers of one side of the split) to a
+`Draft`: small modules with the functions whose bodies will be deleted, and a way to draw inputs for each of them.
+Knows nothing about repositories, tests or tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from etude.errors import EtudeError
+from etude.forge.words import DATA, LETTERS, MARKS, Pool, is_held_out, side
+
+Level = Literal[1, 2, 3]
+Choice = TypeVar("Choice")
+Edges = tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function whose body is taken away. The docstring says everything that the body has to do."""
+
+    name: str
+    arguments: str
+    doc: str  # sentences; the first starts with "Return", more lines give rules
+    body: str  # lines without the function's own indentation
+    draw: Callable[[], tuple[Any, ...]]  # arguments of one call, different ones each time
+    edges: Edges = ()  # arguments that the tests must contain
+    wrong: str = ""  # a body that a careless hand could have left behind
+    head: str = ""  # constants that stand above it in its module
+    uses: tuple[str, ...] = ()  # functions of the draft's other modules that it calls
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One function, or two that lie in two modules: (module's name, function) each, callees first."""
+
+    modules: tuple[tuple[str, Function], ...]
+
+
+@dataclass(frozen=True)
+class Family:
+    name: str
+    level: Level
+    about: str  # one line for the table of families
+    make: Callable[[Pick], Draft]
+    unseen: bool = False  # held out whole: no task of it is ever for training
+
+
+def alone(pick: Pick, pool: Pool, function: Function) -> Draft:
+    """A draft of one function in one module, which is named after something of its theme."""
+    return Draft(((pick.word(pool), function),))
+
+
+class Pick:
+    """Draws for one task. Names never repeat within a task; every parameter is on one side of the split."""
+
+    def __init__(self, rng: random.Random, *, held_out: bool) -> None:
+        self.rng = rng
+        self.held_out = held_out
+        self.names: list[str] = []
+        self.values: list[str] = []
+        self.choices: list[str] = []
+        self._words: set[str] = set()
+
+    def word(self, pool: Pool) -> str:
+        """An identifier that this task does not use yet."""
+        mine = side(pool, self.held_out)
+        for _ in range(200):
+            word = self.rng.choice(mine)
+            if word not in self._words:
+                self._words.add(word)
+                self.names.append(word)
+                return word
+        raise EtudeError(f"a kata needs more words than its list has, which starts with {', '.join(mine[:5])}")
+
+    def name(self, pool: Pool, *verbs: str) -> str:
+        """A function's name, such as add_fee."""
+        name = f"{self.rng.choice(verbs)}_{self.word(pool)}"
+        self.names[-1] = name
+        return name
+
+    def number(self, low: int, high: int) -> int:
+        """A parameter from low to high, both included."""
+        values = [value for value in range(low, high + 1) if is_held_out(value) == self.held_out]
+        if not values:
+            raise EtudeError(f"no number from {low} to {high} is on this side of the split")
+        value = self.rng.choice(values)
+        self.values.append(str(value))
+        return value
+
+    def numbers(self, count: int, low: int, high: int) -> list[int]:
+        """Different parameters, in rising order."""
+        values = [value for value in range(low, high + 1) if is_held_out(value) == self.held_out]
+        drawn = sorted(self.rng.sample(values, count))
+        self.values.extend(map(str, drawn))
+        return drawn
+
+    def constant(self, low: int, high: int, pool: Pool) -> tuple[str, str]:
+        """How a number is written in code and docstring, and the line above the function that this needs, if any."""
+        value = self.number(low, high)
+        if self.rng.random() < 0.65:
+            return str(value), ""
+        name = self.word(pool).upper()
+        self.names[-1] = name
+        return name, f"{name} = {value}"
+
+    def mark(self, avoid: str = "") -> str:
+        """A sign as a parameter."""
+        mark = self.rng.choice([mark for mark in side(MARKS, self.held_out) if mark not in avoid])
+        self.values.append(mark)
+        return mark
+
+    def string(self) -> str:
+        """A word as a parameter."""
+        value = self.text(1)
+        self.values.append(value)
+        return value
+
+    def strings(self, count: int) -> list[str]:
+        """Different words as parameters."""
+        words = self.rng.sample(side(DATA, self.held_out), count)
+        self.values.extend(words)
+        return words
+
+    def letters(self, count: int) -> str:
+        """A few letters as one parameter."""
+        while is_held_out(letters := "".join(self.rng.sample(LETTERS, count))) != self.held_out:
+            pass
+        self.values.append(letters)
+        return letters
+
+    def choose(self, *options: Choice) -> Choice:
+        """One of a family's small differences in behaviour, which both sides share."""
+        number = self.rng.randrange(len(options))
+        self.choices.append(str(number))
+        return options[number]
+
+    # Test data: drawn anew for each call, not parameters.
+
+    def integer(self, low: int, high: int) -> int:
+        return self.rng.randint(low, high)
+
+    def integers(self, least: int, most: int, low: int, high: int) -> list[int]:
+        return [self.rng.randint(low, high) for _ in range(self.rng.randint(least, most))]
+
+    def text(self, words: int, joint: str = " ") -> str:
+        mine = side(DATA, self.held_out)
+        return joint.join(self.rng.choice(mine) for _ in range(words))
+
+    def texts(self, least: int, most: int) -> list[str]:
+        return [self.text(1) for _ in range(self.rng.randint(least, most))]
+
+
+def show(value: Any) -> str:
+    """A value as Python source, with double quotes around strings."""
+    if isinstance(value, str):
+        plain = value.isprintable() and '"' not in value and "\\" not in value
+        return f'"{value}"' if plain else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return "[" + ", ".join(map(show, value)) + "]"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(show, value)) + (",)" if len(value) == 1 else ")")
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{show(key)}: {show(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, set):  # sorted: the order of a set changes from one process to the next
+        return "{" + ", ".join(sorted(map(show, value))) + "}" if value else "set()"
+    return repr(value)

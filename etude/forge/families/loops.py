@@ -1,0 +1,214 @@
+"""Level 2: a loop that builds a list, a table or a number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etude.forge.draft import Draft, Edges, Family, Function, Pick, alone
+from etude.forge.words import AMOUNTS, CODES, GOODS, LIST, MONEY, NUMBER, ROWS, TIMES, WORDLIST
+
+
+def chunks(pick: Pick) -> Draft:
+    name, xs = pick.name(ROWS, "group", "batch", "split"), pick.word(LIST)
+    (n, head), size = pick.constant(2, 5, ROWS), int(pick.values[-1])
+    rule, test = pick.choose(
+        ("The last one may be shorter.", ""),
+        ("A shorter rest is left out.", f"if start + {n} <= len({xs}):"),
+    )
+    add = f"out.append({xs}[start:start + {n}])"
+    inner = f"    {test}\n        {add}" if test else f"    {add}"
+    body = f"out = []\nfor start in range(0, len({xs}), {n}):\n{inner}\nreturn out"
+    doc = f"Return {xs} cut into lists of {n}. {rule}"
+    edges: Edges = (([],), (list(range(2 * size)),), (list(range(size + 1)),))
+    function = Function(name, xs, doc, body, lambda: (pick.integers(3, 9, 0, 50),), edges, f"return [{xs}]", head)
+    return alone(pick, ROWS, function)
+
+
+def copies(pick: Pick) -> Draft:
+    name, xs = pick.name(ROWS, "thin", "reduce", "trim"), pick.word(WORDLIST)
+    n = pick.number(2, 5)
+    which, order, turn = pick.choose(("first", xs, ""), ("last", f"reversed({xs})", "[::-1]"))
+    doc = f"Return {xs} with only the {which} {n} copies of each kept, in the same order."
+    body = f"out = []\nfor x in {order}:\n    if out.count(x) < {n}:\n        out.append(x)\nreturn out{turn}"
+
+    def draw() -> tuple[Any, ...]:
+        few = pick.texts(2, 2)
+        return ([pick.rng.choice(few) for _ in range(pick.integer(n + 2, n + 5))],)
+
+    return alone(pick, ROWS, Function(name, xs, doc, body, draw, (([],),), f"return {xs}[:{n}]"))
+
+
+def balance(pick: Pick) -> Draft:
+    name, xs = pick.name(MONEY, "follow", "trace", "run"), pick.word(LIST)
+    start, bound = pick.numbers(2, 3, 40)
+    rule, step = pick.choose(
+        (f"The sum never goes above {bound}.", f"total = min(total + x, {bound})"),
+        ("The sum never falls below 0.", "total = max(total + x, 0)"),
+    )
+    doc = f"Return the running sums of {xs}, starting from {start}. {rule}"
+    body = f"total = {start}\nout = []\nfor x in {xs}:\n    {step}\n    out.append(total)\nreturn out"
+    edges: Edges = (([-50, 4],), ([90, -4],), ([],), ([-60, 5],))
+    function = Function(name, xs, doc, body, lambda: (pick.integers(3, 5, -20, 25),), edges, f"return {xs}")
+    return alone(pick, MONEY, function)
+
+
+def group(pick: Pick) -> Draft:
+    name, xs = pick.name(ROWS, "index", "sort", "divide"), pick.word(LIST)
+    n, head = pick.constant(3, 12, ROWS)
+    what, key = pick.choose(
+        (f"their remainder by {n}", f"x % {n}"),
+        (f"how often {n} fits in them", f"x // {n}"),
+        (f"whether they are above {n}", f"x > {n}"),
+    )
+    doc = f"Return a table of the {xs} by {what}, each group in a list."
+    body = f"groups = {{}}\nfor x in {xs}:\n    groups.setdefault({key}, []).append(x)\nreturn groups"
+    value = int(pick.values[-1])
+    edges: Edges = (([value, value + 1, 2 * value],), ([value + 1, value],), ([],))
+    function = Function(name, xs, doc, body, lambda: (pick.integers(3, 6, 0, 30),), edges, f"return {{0: {xs}}}", head)
+    return alone(pick, ROWS, function)
+
+
+def merge(pick: Pick) -> Draft:
+    name, xs = pick.name(TIMES, "join", "merge", "unite"), pick.word(LIST)
+    gap, head = pick.constant(1, 8, TIMES)
+    value = int(pick.values[-1])
+    doc = f"Return the pairs of {xs} sorted, those with a gap of at most {gap} between them made one."
+    body = (
+        f"out = []\nfor start, end in sorted({xs}):\n    if out and start - out[-1][1] <= {gap}:\n"
+        "        out[-1] = (out[-1][0], max(end, out[-1][1]))\n    else:\n        out.append((start, end))\nreturn out"
+    )
+
+    def draw() -> tuple[Any, ...]:
+        end, spans = pick.integer(0, 5), []
+        for _ in range(pick.integer(2, 4)):
+            start = max(0, end + pick.rng.choice([value, value + 1, value - 1, -2]))
+            end = start + pick.integer(1, 9)
+            spans.append((start, end))
+        pick.rng.shuffle(spans)
+        return (spans,)
+
+    edges: Edges = (([],), ([(1, 30), (4, 6)],))
+    return alone(pick, TIMES, Function(name, xs, doc, body, draw, edges, f"return sorted({xs})", head))
+
+
+def streak(pick: Pick) -> Draft:
+    name, xs = pick.name(AMOUNTS, "longest", "streak", "stretch"), pick.word(LIST)
+    n = pick.number(5, 40)
+    what, sign = pick.choose(("above", ">"), ("below", "<"), ("of at least", ">="))
+    doc = f"Return the length of the longest run of neighbours in {xs} that are {what} {n}."
+    body = (
+        f"best = run = 0\nfor x in {xs}:\n    run = run + 1 if x {sign} {n} else 0\n"
+        "    best = max(best, run)\nreturn best"
+    )
+    function = Function(
+        name,
+        xs,
+        doc,
+        body,
+        lambda: ([n + pick.rng.choice([-1, 0, 1, 5, -5]) for _ in range(pick.integer(4, 7))],),
+        (([],), ([n, n, n + 1, n + 2, n - 1],), ([n, n - 1, n - 2, n, n],)),
+        f"return len([x for x in {xs} if x {sign} {n}])",
+    )
+    return alone(pick, AMOUNTS, function)
+
+
+def latest(pick: Pick) -> Draft:
+    name, xs = pick.name(GOODS, "cache", "remember", "store"), pick.word(WORDLIST)
+    size, head = pick.constant(2, 4, GOODS)
+    doc = f"Return the last {size} different {xs}, the one used last at the end."
+    body = (
+        f"kept = []\nfor x in {xs}:\n    if x in kept:\n        kept.remove(x)\n    kept.append(x)\n"
+        f"return kept[-{size}:]"
+    )
+
+    def draw() -> tuple[Any, ...]:
+        few = pick.texts(3, 5)
+        return ([pick.rng.choice(few) for _ in range(pick.integer(4, 7))],)
+
+    return alone(pick, GOODS, Function(name, xs, doc, body, draw, (([],),), f"return {xs}[-{size}:]", head))
+
+
+def checksum(pick: Pick) -> Draft:
+    name, x = pick.name(CODES, "check", "verify", "hash"), pick.word(CODES)
+    (factor, head), size = pick.constant(2, 9, CODES), pick.number(7, 40)
+    what, test = pick.choose(("second", "i % 2 == 1"), ("third", "i % 3 == 2"))
+    doc = f"Return the sum of the digits of {x}, every {what} one times {factor}, as remainder by {size}."
+    body = (
+        f"total = 0\nfor i, digit in enumerate({x}):\n    if {test}:\n        total += int(digit) * {factor}\n"
+        f"    else:\n        total += int(digit)\nreturn total % {size}"
+    )
+    function = Function(
+        name,
+        x,
+        doc,
+        body,
+        lambda: ("".join(str(pick.integer(0, 9)) for _ in range(pick.integer(4, 8))),),
+        (("",), ("99999999",)),
+        f"return sum(map(int, {x})) % {size}",
+        head,
+    )
+    return alone(pick, CODES, function)
+
+
+def steps(pick: Pick) -> Draft:
+    name, x = pick.name(AMOUNTS, "steps", "reduce", "count"), pick.word(NUMBER)
+    divisor, less = pick.number(2, 7), pick.choose(1, 2)
+    doc = (
+        f"Return how many steps bring {x} below 1. A step divides by {divisor} where that leaves no rest, "
+        f"and takes {less} away where it does."
+    )
+    body = (
+        f"count = 0\nwhile {x} >= 1:\n    if {x} % {divisor} == 0:\n        {x} //= {divisor}\n    else:\n"
+        f"        {x} -= {less}\n    count += 1\nreturn count"
+    )
+    function = Function(name, x, doc, body, lambda: (pick.integer(1, 300),), ((0,), (1,)), f"return {x} // {divisor}")
+    return alone(pick, AMOUNTS, function)
+
+
+def diagonal(pick: Pick) -> Draft:
+    name, x = pick.name(ROWS, "mark", "lift", "raise"), pick.word(ROWS)
+    n, head = pick.constant(2, 50, AMOUNTS)
+    what, place = pick.choose(
+        ("on the diagonal", "out[i][i]"), ("in the first column", "out[i][0]"), ("in the last column", "out[i][-1]")
+    )
+    sign, word = pick.choose(("+", "added"), ("-", "taken away"))
+    doc = f"Return a copy of {x}, a square list of rows, with {n} {word} {what}."
+    body = f"out = [list(row) for row in {x}]\nfor i in range(len(out)):\n    {place} {sign}= {n}\nreturn out"
+
+    def draw() -> tuple[Any, ...]:
+        size = pick.integer(2, 3)
+        return ([[pick.integer(0, 20) for _ in range(size)] for _ in range(size)],)
+
+    return alone(pick, ROWS, Function(name, x, doc, body, draw, (([],),), f"return {x}", head))
+
+
+def runs(pick: Pick) -> Draft:
+    name, x = pick.name(CODES, "pack", "press", "encode"), pick.word(CODES)
+    least = pick.number(2, 4)
+    doc = f"Return {x} with each run of {least} or more equal characters written as its length and the character."
+    body = (
+        f'out = ""\ni = 0\nwhile i < len({x}):\n    j = i\n'
+        f"    while j < len({x}) and {x}[j] == {x}[i]:\n        j += 1\n"
+        f"    out += str(j - i) + {x}[i] if j - i >= {least} else {x}[i:j]\n    i = j\nreturn out"
+    )
+
+    def draw() -> tuple[str]:
+        few = pick.rng.sample("abcdxyz", 3)
+        return ("".join(pick.rng.choice(few) * pick.integer(1, least + 2) for _ in range(pick.integer(2, 4))),)
+
+    return alone(pick, CODES, Function(name, x, doc, body, draw, (("",), ("a" * 12,)), f"return {x}"))
+
+
+FAMILIES = (
+    Family("chunks", 2, "a list cut into pieces", chunks),
+    Family("copies", 2, "at most so many copies of each item", copies),
+    Family("balance", 2, "running sums within a bound", balance),
+    Family("group", 2, "a list sorted into a table of lists", group),
+    Family("merge", 2, "intervals joined across small gaps", merge),
+    Family("streak", 2, "the longest run of neighbours that pass a test", streak),
+    Family("latest", 2, "a cache of the keys used last", latest),
+    Family("checksum", 2, "weighted digits of a code", checksum),
+    Family("steps", 2, "counting steps down to zero", steps),
+    Family("diagonal", 2, "a matrix changed along a line", diagonal),
+    Family("runs", 2, "run-length coding", runs, unseen=True),
+)

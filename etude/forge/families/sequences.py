@@ -1,0 +1,113 @@
+"""Level 1: lists. One expression that keeps, changes, turns or sorts items."""
+
+from __future__ import annotations
+
+from etude.forge.draft import Draft, Family, Function, Pick, alone
+from etude.forge.words import AMOUNTS, LIST, NUMBER, ROWS, WORDLIST
+
+
+def keep(pick: Pick) -> Draft:
+    name, xs = pick.name(ROWS, "keep", "select", "filter"), pick.word(LIST)
+    bound, head = pick.constant(4, 40, AMOUNTS)
+    what, test = pick.choose(
+        (f"above {bound}", f"x > {bound}"),
+        (f"below {bound}", f"x < {bound}"),
+        (f"at most {bound}", f"x <= {bound}"),
+        (f"other than {bound}", f"x != {bound}"),
+        (f"divisible by {bound}", f"x % {bound} == 0"),
+    )
+    value = int(pick.values[-1])
+    near = (value, value - 1, value + 1, 2 * value, 3 * value)
+    doc, body = f"Return the {xs} {what}.", f"return [x for x in {xs} if {test}]"
+    function = Function(
+        name,
+        xs,
+        doc,
+        body,
+        lambda: (pick.rng.sample(near, 3) + pick.integers(1, 2, 1, 60),),
+        (([],), ([value],), ([value, value + 1],)),
+        f"return {xs}",
+        head,
+    )
+    return alone(pick, ROWS, function)
+
+
+def each(pick: Pick) -> Draft:
+    name, xs = pick.name(ROWS, "change", "update", "shift"), pick.word(LIST)
+    n, head = pick.constant(2, 60, AMOUNTS)
+    what, code = pick.choose(
+        (f"{n} added to each", f"x + {n}"),
+        (f"{n} taken from each", f"x - {n}"),
+        (f"each multiplied by {n}", f"x * {n}"),
+        (f"each divided by {n}, rounded down", f"x // {n}"),
+    )
+    doc, body = f"Return a list of the {xs} with {what}.", f"return [{code} for x in {xs}]"
+    function = Function(name, xs, doc, body, lambda: (pick.integers(2, 4, -99, 99),), (([],),), f"return {xs}", head)
+    return alone(pick, ROWS, function)
+
+
+def rotate(pick: Pick) -> Draft:
+    name, xs = pick.name(ROWS, "turn", "rotate", "reorder"), pick.word(WORDLIST)
+    n = pick.number(2, 6)
+    doc, body = pick.choose(
+        (f"Return {xs} with the first {n} moved to the end.", f"return {xs}[{n}:] + {xs}[:{n}]"),
+        (f"Return {xs} with the last {n} moved to the start.", f"return {xs}[-{n}:] + {xs}[:-{n}]"),
+        (f"Return {xs} with the first {n} in reverse order.", f"return {xs}[:{n}][::-1] + {xs}[{n}:]"),
+    )
+    function = Function(name, xs, doc, body, lambda: (pick.texts(n + 2, n + 4),), (), f"return {xs}")
+    return alone(pick, ROWS, function)
+
+
+def slices(pick: Pick) -> Draft:
+    name, xs = pick.name(ROWS, "pick", "sample", "take"), pick.word(LIST)
+    n, head = pick.constant(2, 5, ROWS)
+    doc, body = pick.choose(
+        (f"Return every item of {xs} whose position divides by {n}, counted from 0.", f"return {xs}[::{n}]"),
+        (f"Return {xs} without the first {n}.", f"return {xs}[{n}:]"),
+        (f"Return {xs} without the last {n}.", f"return {xs}[:-{n}]"),
+        (f"Return the last {n} of {xs}.", f"return {xs}[-{n}:]"),
+    )
+    function = Function(name, xs, doc, body, lambda: (pick.integers(6, 9, 0, 99),), (([1, 2],),), f"return {xs}", head)
+    return alone(pick, ROWS, function)
+
+
+def order(pick: Pick) -> Draft:
+    name, xs = pick.name(ROWS, "sort", "order", "arrange"), pick.word(LIST)
+    n = pick.number(4, 20)
+    what, key = pick.choose(
+        (f"the remainder by {n}", f"x % {n}"),
+        (f"the distance to {n}", f"abs(x - {n})"),
+        (f"how often {n} fits in them", f"x // {n}"),
+    )
+    last, extra = pick.choose(("smallest", ""), ("largest", ", reverse=True"))
+    doc = f"Return {xs} sorted by {what}, {last} first."
+    body = f"return sorted({xs}, key=lambda x: {key}{extra})"
+    function = Function(name, xs, doc, body, lambda: (pick.integers(4, 6, 0, 60),), (), f"return sorted({xs}{extra})")
+    return alone(pick, ROWS, function)
+
+
+def recent(pick: Pick) -> Draft:
+    name = pick.name(ROWS, "allow", "admit", "accept")
+    xs, now = pick.word(LIST), pick.word(NUMBER)
+    (span, head), limit = pick.constant(5, 40, AMOUNTS), pick.number(2, 6)
+    value = int(pick.values[-2])
+    doc = f"Return whether fewer than {limit} of {xs} are above {now} minus {span}."
+    body = f"return sum(x > {now} - {span} for x in {xs}) < {limit}"
+
+    def draw() -> tuple[list[int], int]:
+        moment = pick.integer(60, 99)
+        inside = pick.rng.choice([limit - 1, limit])
+        close = [moment - value + 1 + pick.integer(0, value - 1) for _ in range(inside - 1)] + [moment - value + 1]
+        return sorted([*close, moment - value, moment - value - pick.integer(1, 9)]), moment
+
+    return alone(pick, ROWS, Function(name, f"{xs}, {now}", doc, body, draw, (([], 9),), "return True", head))
+
+
+FAMILIES = (
+    Family("keep", 1, "items of a list that pass a test", keep),
+    Family("each", 1, "every item of a list changed", each),
+    Family("rotate", 1, "lists turned and partly reversed", rotate),
+    Family("slices", 1, "parts of a list by position", slices),
+    Family("order", 1, "lists sorted by a key", order),
+    Family("recent", 1, "a rate limit over the latest moments", recent),
+)

@@ -1,0 +1,222 @@
+"""Katas: endless small tasks, each a repository of two to four modules with a feature deleted.
+
+A task follows from (split, seed, index, what was asked for) alone, so it can be made again anywhere, in memory or on
+disk. Families take turns. Training and held-out tasks share families and nothing else that was drawn: see `words`.
+Knows no policy and no grader.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pydantic
+from pydantic import Field
+
+from etude import progress
+from etude.errors import EtudeError
+from etude.forge.draft import Draft, Family, Level, Pick
+from etude.forge.families import arithmetic, branches, loops, mappings, pairs, scanning, sequences, strings, systems
+from etude.forge.instructions import instruct
+from etude.forge.repository import Repository, Unfit, build
+from etude.forge.words import PACKAGES
+from etude.tasks.config import SCHEMA, Config, Environment, Facts, Register, Split, Suite, Verifier
+from etude.tasks.files import Files, Kind
+from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
+
+VERSION = 1  # goes into each task's provenance: a change to a family makes other tasks of the same seed
+TRIES = 50  # draws before a family is given up; a good one needs one or two
+NEIGHBOUR = 0.25  # share of the smaller katas whose deleted function has another one beside it in its file
+LEVELS: tuple[Level, ...] = (1, 2, 3)
+REGISTERS: tuple[Register, ...] = ("terse", "plain", "detailed")
+
+_ROOMS = (arithmetic, strings, sequences, mappings, loops, branches, scanning, pairs, systems)
+FAMILIES: dict[str, Family] = {family.name: family for room in _ROOMS for family in room.FAMILIES}
+
+EASY = [family for family in FAMILIES.values() if family.level == 1 and not family.unseen]  # for what stays intact
+
+IMAGE = "python:3.12.8-slim-bookworm"
+DOCKERFILE = f"FROM {IMAGE}\nWORKDIR /app\nCOPY workspace/ /app/\n".encode()
+TESTS_DOCKERFILE = f"FROM {IMAGE}\nCOPY . /tests/\n".encode()
+SOLVE = b'#!/bin/sh\nset -e\ncp -R "$(dirname "$0")/files/." /app/\n'
+# For Harbor's own verifier. Ours reads the ids in task.toml and never runs this.
+TEST_SH = b"""#!/bin/sh
+cd /
+if python3 -I -B -S -c "
+import sys, unittest
+sys.path[:0] = ['/tests', '/app']
+unittest.main(None, argv=['tests', 'discover', '-s', '/tests'])
+"; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+
+CONFIG = Config(
+    schema_version=SCHEMA,
+    artifacts=["/app"],
+    verifier=Verifier(environment_mode="separate", timeout_sec=60.0),
+    environment=Environment(workdir="/app", network_mode="no-network"),
+)
+
+
+def katas(
+    split: Split = "train",
+    count: int | None = None,
+    seed: int = 0,
+    levels: Sequence[Level] = LEVELS,
+    registers: Sequence[Register] = REGISTERS,
+    families: Sequence[str] = (),
+    suite: Suite = "unittest",
+    start: int = 0,
+) -> Iterator[Task]:
+    """Tasks number `start`, `start + 1`, ... of a stream; without `count` it never ends. `families` names a few."""
+    chosen = choose_families(split, levels, families)
+    if not registers:
+        raise EtudeError("katas need at least one register: terse, plain or detailed")
+    order: list[Family] = []
+    for index in itertools.count(start) if count is None else range(start, start + count):
+        turn, place = divmod(index, len(chosen))
+        if place == 0 or not order:
+            order = random.Random(f"{split}/{seed}/{turn}").sample(chosen, len(chosen))
+        yield _kata(split, seed, index, order[place], registers, suite)
+
+
+def choose_families(split: Split, levels: Sequence[int] = LEVELS, names: Sequence[str] = ()) -> list[Family]:
+    """The families that a split has at these levels."""
+    for name in names:
+        if name not in FAMILIES:
+            raise EtudeError(f"no family of katas is called {name!r}; known: {', '.join(FAMILIES)}")
+    unseen = split == "unseen"
+    wanted = [family for family in FAMILIES.values() if family.level in levels and (not names or family.name in names)]
+    chosen = [family for family in wanted if family.unseen == unseen]
+    if not chosen:
+        asked = ", ".join(names) if names else f"level {', '.join(map(str, levels))}"
+        raise EtudeError(f"the split {split} has no family of katas for {asked}")
+    return chosen
+
+
+def write_katas(
+    out: Path | str,
+    split: Split = "train",
+    count: int = 100,
+    seed: int = 0,
+    levels: Sequence[Level] = LEVELS,
+    registers: Sequence[Register] = REGISTERS,
+    families: Sequence[str] = (),
+    suite: Suite = "unittest",
+) -> list[Path]:
+    """Writes tasks as directories below `out`, each under its own name, and returns where."""
+    written: list[Path] = []
+    with progress.track("writing katas", total=count, unit="tasks") as bar:
+        for task in katas(split, count, seed, levels, registers, families, suite):
+            target = Path(out) / task.name
+            task.save(target)
+            written.append(target)
+            bar.advance(1)
+    return written
+
+
+class Katas:
+    """A task source: `use = "katas"`."""
+
+    class Settings(pydantic.BaseModel, extra="forbid"):
+        split: Split = Field(
+            "train", description="train, held_out (same families, other values) or unseen (other families)"
+        )
+        count: int = Field(0, ge=0, description="tasks; 0 never ends")
+        seed: int = Field(0, ge=0, description="other seeds give other tasks")
+        levels: list[Level] = Field(
+            [1], description="1 one expression, 2 a loop or branch, 3 two functions in two files"
+        )
+        registers: list[Register] = Field(list(REGISTERS), description="how instructions speak: terse, plain, detailed")
+        families: list[str] = Field([], description="only these families; empty is all")
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        choose_families(settings.split, settings.levels, settings.families)  # a wrong name is said at once
+
+    def tasks(self, start: int = 0) -> Iterator[Task]:
+        """From task number `start` on, so that a resumed run goes on where it was."""
+        wants = self.settings
+        count = wants.count - start if wants.count else None
+        return katas(wants.split, count, wants.seed, wants.levels, wants.registers, wants.families, start=start)
+
+
+def _kata(split: Split, seed: int, index: int, family: Family, registers: Sequence[Register], suite: Suite) -> Task:
+    for attempt in range(TRIES):
+        rng = random.Random(f"{split}/{seed}/{index}/{attempt}/{family.name}")
+        pick = Pick(rng, held_out=split != "train")
+        try:
+            repository = _repository(family, pick)
+        except Unfit:
+            continue
+        register = registers[rng.randrange(len(registers))]
+        instruction = instruct(repository, register, rng)
+        return _task(repository, family, pick, instruction, register, split, seed, index, suite)
+    raise EtudeError(f"the family {family.name} gave no usable kata in {TRIES} draws; this is a bug of the family")
+
+
+def _repository(family: Family, pick: Pick) -> Repository:
+    """The target, and one or two other functions: mostly in modules of their own, sometimes in the target's."""
+    rng = pick.rng
+    target = family.make(pick)
+    package = pick.word(PACKAGES)
+    drawn = (pick.names[:], pick.values[:], pick.choices[:])
+    companions = [other for other in rng.sample(EASY, 3) if other is not family]
+    neighbour = family.level < 3 and rng.random() < NEIGHBOUR
+    count = 2 if neighbour else 1 if family.level == 3 else rng.choice([1, 1, 2])
+    others = [other.make(pick) for other in companions[:count]]
+    if neighbour:
+        others[0] = Draft(((target.modules[0][0], others[0].modules[0][1]),))
+    pick.names, pick.values, pick.choices = drawn
+    return build(package, target, others, rng)
+
+
+def _task(
+    repository: Repository,
+    family: Family,
+    pick: Pick,
+    instruction: str,
+    register: Register,
+    split: Split,
+    seed: int,
+    index: int,
+    suite: Suite,
+) -> Task:
+    visible = {
+        path.removeprefix("tests/"): data for path, data in repository.files.items() if path.startswith("tests/t")
+    }
+    files = {
+        "environment/Dockerfile": DOCKERFILE,
+        **{f"{WORKSPACE}/{path}": data for path, data in repository.files.items()},
+        **{f"{TESTS}/{path}": data for path, data in {**visible, **repository.hidden}.items()},
+        f"{TESTS}/Dockerfile": TESTS_DOCKERFILE,
+        f"{TESTS}/test.sh": TEST_SH,
+        **{f"{SOLUTION}/{path}": data for path, data in repository.whole.items()},
+        "solution/solve.sh": SOLVE,
+    }
+    kinds: dict[str, Kind] = {f"{TESTS}/test.sh": "executable", "solution/solve.sh": "executable"}
+    facts = Facts(
+        category="feature deletion",
+        provenance=f"katas {VERSION}",
+        family=family.name,
+        level=family.level,
+        seed=seed,
+        split=split,
+        register=register,
+        suite=suite,
+        fail_to_pass=_spelled(repository.fail_to_pass, suite),
+        pass_to_pass=_spelled(repository.pass_to_pass, suite),
+        held_out=_spelled(repository.held_out, suite),
+        allowed_paths=[f"{repository.package}/*.py"],
+        deleted=[f"{repository.package}/{hole.module}.py:{hole.function.name}" for hole in repository.holes],
+        parameters={"names": pick.names, "values": pick.values, "choices": pick.choices},
+    )
+    return Task(f"{family.name}-{split}-{seed}-{index:06d}", instruction, CONFIG, facts, Files(files, kinds))
+
+
+def _spelled(ids: Sequence[str], suite: Suite) -> list[str]:
+    """Test ids as the suite spells them."""
+    if suite == "unittest":
+        return list(ids)
+    return ["{}.py::{}::{}".format(*name.split(".")) for name in ids]

@@ -1,0 +1,218 @@
+"""Policies that follow a script: the reference solution acting like somebody at work, nobody at all, and a bluffer.
+
+A script is a list of turns, made from the task and a seed before anything runs; `Scripted` says them one by one, as
+ids where it has a tokenizer and as text where not. So the same script demonstrates, tests the harness, and tells
+whether a task can be solved, without a model and without torch. Scripts that cheat are in `cheats`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from etude.errors import EtudeError
+from etude.forge.bodies import replace_bodies, signature
+from etude.harness.spelling import write_turn
+from etude.policy import Assistant, Call, Context, Sample, Sampling
+from etude.tasks.format import Task
+from etude.tokens.render import render
+from etude.tokens.tokenizer import Tokenizer
+
+Script = Callable[[Task, int], list[Assistant]]
+TEST_COMMAND = {"unittest": "python -m unittest", "pytest": "python -m pytest -q"}
+
+
+class Scripted:
+    """A policy that says a script, whatever it is answered; after the last turn it says that it is done."""
+
+    def __init__(self, turns: Sequence[Assistant], tokenizer: Tokenizer | None = None) -> None:
+        self.turns = tuple(turns)
+        self.tokenizer = tokenizer
+
+    async def sample(self, context: Context, sampling: Sampling) -> Sample:
+        said = sum(isinstance(message, Assistant) for message in context.messages)
+        turn = self.turns[said] if said < len(self.turns) else Assistant(final="Done.")
+        text = write_turn(turn)
+        if self.tokenizer is None:
+            return Sample(text, "stop")
+        ids = tuple(render([turn], self.tokenizer, open_turn=False).ids[1:])  # without the start, which is there
+        if len(ids) > sampling.max_tokens:
+            return Sample(text, "length", ids[: sampling.max_tokens])
+        return Sample(text, "stop", ids)
+
+
+def scripted(name: str, task: Task, seed: int = 0, tokenizer: Tokenizer | None = None) -> Scripted:
+    """The policy of this name (`reference`, `null`, `stub`) for a task."""
+    if name not in SCRIPTS:
+        raise EtudeError(f"no scripted policy is called {name!r}; known: {', '.join(SCRIPTS)}")
+    return Scripted(SCRIPTS[name](task, seed), tokenizer)
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How often the reference does what people do, as shares."""
+
+    think: float = 0.35  # says a few words to itself before a step
+    look: float = 0.12  # lists or searches before it reads
+    together: float = 0.3  # puts calls that do not depend on each other into one turn
+    slip: float = 0.08  # gets a path or the old text wrong, sees the error, and mends it
+    whole: float = 0.03  # writes the whole file instead of editing it
+    check: float = 0.1  # runs the tests before it finishes
+    report: float = 0.4  # says what it did
+
+
+def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[Assistant]:
+    """Reads, edits until the workspace is as the solution has it, perhaps checks, and finishes. Follows the seed."""
+    habits = habits or Habits()
+    rng = random.Random(f"reference/{task.name}/{seed}")
+    changed = [path for path in task.solution if task.workspace.get(path) != task.solution[path]]
+    if not changed:
+        raise EtudeError(f"task {task.name} has no solution/files that differ from its workspace")
+    rng.shuffle(changed)
+    there = [path for path in changed if path in task.workspace]
+    turns = [*_look(task, there, rng, habits), *_read(there, rng, habits)]
+    edits = [call for path in changed for call in _changes(task, path, rng, habits)]
+    names = " and ".join(symbol.partition(":")[2] for symbol in task.facts.deleted) or "the missing part"
+    end = Call("finish", {"message": f"Restored {names}."} if rng.random() < habits.report else {})
+    check = (
+        [Call("run", {"command": TEST_COMMAND[task.facts.suite or "unittest"]})] if rng.random() < habits.check else []
+    )
+    if rng.random() < habits.together / 2 and not check:
+        return [*turns, _turn(rng, habits, f"Write {names}.", *edits, end)]
+    for number, call in enumerate(edits):
+        if rng.random() < habits.slip and call.name == "edit":
+            turns.append(_turn(rng, habits, f"Write {names}.", _misread(call, task, rng)))
+            turns.append(Assistant("The old text was wrong.", calls=(call,)))
+        elif number and rng.random() < habits.together:
+            turns[-1] = Assistant(turns[-1].thinking, calls=(*turns[-1].calls, call))
+        else:
+            turns.append(_turn(rng, habits, f"Write {names}.", call))
+    if check:
+        turns.append(_turn(rng, habits, "Run the tests.", *check))
+    return [*turns, _turn(rng, habits, "Done.", end)]
+
+
+def null(task: Task, seed: int = 0) -> list[Assistant]:
+    """Finishes at once."""
+    return [Assistant(calls=(Call("finish"),))]
+
+
+def stub(task: Task, seed: int = 0) -> list[Assistant]:
+    """Puts a plausible constant, or the argument itself, into every deleted function."""
+    rng = random.Random(f"stub/{task.name}/{seed}")
+    turns: list[Assistant] = []
+    for path, names in _deleted(task).items():
+        before = task.workspace.text(path)
+        after = replace_bodies(before, {name: f"return {_bluff(before, name, rng)}" for name in names})
+        turns.append(Assistant(calls=(Call("write", {"path": path, "text": after}),)))
+    return [*turns, Assistant(calls=(Call("finish", {"message": "Implemented."}),))]
+
+
+SCRIPTS: dict[str, Script] = {"reference": reference, "null": null, "stub": stub}
+
+
+def edits_between(before: str, after: str) -> list[tuple[str, str]]:
+    """Pairs of old and new text that, applied in order, turn one text into another; each old text is there once."""
+    old_lines, new_lines = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    matcher = difflib.SequenceMatcher(None, old_lines, new_lines, autojunk=False)
+    edits: list[tuple[str, str]] = []
+    now = before
+    shift = 0  # lines that earlier edits have added
+    for kind, i, j, k, m in matcher.get_opcodes():
+        if kind == "equal":
+            continue
+        lines = now.splitlines(keepends=True)
+        start, end, new = i + shift, j + shift, "".join(new_lines[k:m])
+        while not _is_once(old := "".join(lines[start:end]), now):
+            if start == 0 and end == len(lines):
+                break
+            if start > 0:
+                start -= 1
+                new = lines[start] + new
+            else:
+                new += lines[end]
+                end += 1
+        edits.append(_without_margins(old, new, now))
+        now = "".join([*lines[:start], new, *lines[end:]])
+        shift += (m - k) - (j - i)
+    return edits
+
+
+def _without_margins(old: str, new: str, text: str) -> tuple[str, str]:
+    """Shorter: without the first line's indentation and the last line's end, where both have them."""
+    lead = old[: len(old) - len(old.lstrip(" "))]
+    if new.startswith(lead) and _is_once(old[len(lead) :], text):
+        old, new = old[len(lead) :], new[len(lead) :]
+    if old.endswith("\n") and new.endswith("\n") and _is_once(old[:-1], text):
+        old, new = old[:-1], new[:-1]
+    return old, new
+
+
+def _is_once(piece: str, text: str) -> bool:
+    """Whether a piece is in a text in one place only, overlapping places counted, as the edit tool counts them."""
+    return bool(piece) and text.find(piece) == text.rfind(piece) >= 0
+
+
+def _look(task: Task, paths: Sequence[str], rng: random.Random, habits: Habits) -> Iterator[Assistant]:
+    if rng.random() >= habits.look or not paths:
+        return
+    symbol = task.facts.deleted[0].partition(":")[2] if task.facts.deleted else "NotImplementedError"
+    folder = paths[0].rpartition("/")[0]
+    call = rng.choice(
+        [
+            Call("grep", {"pattern": f"def {symbol}"}),
+            Call("grep", {"pattern": symbol, "path": folder or "."}),
+            Call("list", {"path": folder} if folder else {}),
+        ]
+    )
+    yield _turn(rng, habits, "See what is there.", call)
+
+
+def _read(paths: Sequence[str], rng: random.Random, habits: Habits) -> Iterator[Assistant]:
+    calls = [Call("read", {"path": path}) for path in paths]
+    if calls and rng.random() < habits.slip:
+        wrong = calls[0].arguments["path"].rpartition("/")[2]
+        if wrong != calls[0].arguments["path"]:
+            yield _turn(rng, habits, "Read the file.", Call("read", {"path": wrong}))
+    if len(calls) > 1 and rng.random() < habits.together * 2:
+        yield _turn(rng, habits, "Read the files.", *calls)
+    else:
+        for call in calls:
+            yield _turn(rng, habits, "Read the file.", call)
+
+
+def _changes(task: Task, path: str, rng: random.Random, habits: Habits) -> Iterator[Call]:
+    after = task.solution.text(path)
+    if path not in task.workspace or rng.random() < habits.whole:
+        yield Call("write", {"path": path, "text": after})
+        return
+    for old, new in edits_between(task.workspace.text(path), after):
+        yield Call("edit", {"path": path, "old": old, "new": new})
+
+
+def _misread(call: Call, task: Task, rng: random.Random) -> Call:
+    """An edit whose old text is not what the file has."""
+    old, text = call.arguments["old"], task.workspace.text(call.arguments["path"])
+    wrong = [old.replace("NotImplementedError", "NotImplemented()"), old.replace(" ", "  ", 1), "pass  # later"]
+    return Call("edit", {**call.arguments, "old": rng.choice([one for one in wrong if one not in text])})
+
+
+def _turn(rng: random.Random, habits: Habits, thought: str, *calls: Call) -> Assistant:
+    return Assistant(thought if rng.random() < habits.think else "", calls=calls)
+
+
+def _deleted(task: Task) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for symbol in task.facts.deleted:
+        path, _, name = symbol.partition(":")
+        found.setdefault(path, []).append(name)
+    return found
+
+
+def _bluff(source: str, name: str, rng: random.Random) -> str:
+    arguments, doc = signature(source, name)
+    if "whether" in doc:
+        return rng.choice(["True", "False", "None"])
+    return rng.choice(["None", "0", "1", '""', "[]", "{}", "True", *arguments, *(f"[{one}]" for one in arguments)])

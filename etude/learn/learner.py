@@ -1,0 +1,104 @@
+"""The learner: a decoder, its optimiser, and five verbs.
+
+    forward_backward(batch)   adds gradients and returns metrics, any number of times before a step
+    score(items)              log-probabilities of given tokens
+    step()                    clips, updates, averages; leaves out gradients that are not finite
+    save(directory)           a Hugging Face model, and all that an exact resume needs
+    publish(board, version)   the weights, to the engines of this machine
+
+It knows streams, never algorithms: SFT, RL, feedback and MTP are batches with other streams.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from etude.learn import state
+from etude.learn.loss import MicroBatch, Tally
+from etude.learn.optim import Optimiser
+from etude.learn.packing import pack
+from etude.learn.schedule import rate
+from etude.learn.streams import Batch, Floats, Item
+from etude.model.decoder import Decoder
+from etude.model.exchange import WeightBoard
+from etude.model.packed import Packed
+from etude.policy import Version
+from etude.settings import OptimSettings
+
+
+class Learner:
+    """Trains the parameters of `decoder` that require a gradient. `frozen` are reference weights for twins."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        optim: OptimSettings,
+        total_steps: int,
+        micro_tokens: int,
+        device: str = "cpu",
+        frozen: Decoder | None = None,
+    ) -> None:
+        self.decoder, self.optim = decoder.to(device), optim
+        self.total_steps, self.micro_tokens = total_steps, micro_tokens
+        self.weights = {"live": self.decoder}
+        if frozen is not None:
+            self.weights["frozen"] = frozen.to(device).requires_grad_(False)
+        if optim.ema:
+            self.weights["ema"] = copy.deepcopy(self.decoder).requires_grad_(False)
+        trained = {name: p for name, p in self.decoder.named_parameters() if p.requires_grad}
+        self.optimiser = Optimiser(trained, optim, decoder.config.head_dim)
+        self.steps = self.skipped = 0
+
+    def forward_backward(self, batch: Batch) -> dict[str, float]:
+        items, tally = [item for item in batch.items if item.forward_tokens], Tally()
+        for micro in self._micro_batches([item.forward_tokens for item in items]):
+            MicroBatch([items[i] for i in micro], batch.correction, self.weights, tally).backward()
+        return {"forward_tokens": sum(item.forward_tokens for item in items)} | tally.metrics()
+
+    def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
+        """Log-probability of each token at its item's temperature; the first token has none: 0.0."""
+        scores: dict[int, Floats] = {}
+        for micro in self._micro_batches([len(item.tokens_T) for item in items]):
+            chosen = [items[i] for i in micro]
+            flat = Packed(self.weights[weights], [i.tokens_T for i in chosen], [i.temperature for i in chosen])
+            ends = np.cumsum([len(item.tokens_T) for item in chosen])
+            scores |= zip(micro, np.split(flat.scores().cpu().numpy(), ends[:-1]), strict=True)
+        return [scores[i] for i in range(len(items))]
+
+    def step(self) -> dict[str, float]:
+        """Moves the weights along the gradients gathered since the last step, and forgets those."""
+        norm = float(torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), self.optim.clip or math.inf))
+        factor = rate(self.steps, self.total_steps, self.optim)
+        self.steps += 1
+        if math.isfinite(norm):
+            self.optimiser.step(factor)
+            self._average()
+        else:
+            self.skipped += 1
+        self.decoder.zero_grad(set_to_none=True)
+        return {"lr": self.optim.lr * factor, "grad_norm": norm, "skipped": self.skipped}
+
+    def save(self, directory: Path) -> None:
+        state.save(self, directory)
+
+    def restore(self, directory: Path) -> None:
+        """Continues exactly where `save` was called: weights, optimiser, averages and counters."""
+        state.restore(self, directory)
+
+    def publish(self, board: WeightBoard, version: Version) -> None:
+        board.publish(self.decoder, version)
+
+    def _micro_batches(self, lengths: list[int]) -> list[list[int]]:
+        return pack(lengths, self.micro_tokens, quadratic=1 / (12 * self.decoder.config.hidden_size))[0]
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        if "ema" in self.weights:
+            for average, live in zip(self.weights["ema"].parameters(), self.decoder.parameters(), strict=True):
+                average.lerp_(live, 1 - self.optim.ema)

@@ -1,0 +1,119 @@
+"""The loop that pretraining and fine-tuning share: draw a batch, step, log, evaluate, save; stop when asked to.
+
+Knows a run and a learner, not where batches come from. One rule keeps a resume exact: everything that the next
+batch depends on is in the checkpoint that the loop continues from.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from etude.errors import EtudeError
+from etude.learn.learner import Learner
+from etude.learn.streams import Batch, Floats, Ids, Item, Label, MainHead, Stream
+from etude.progress import track
+from etude.run import Run
+from etude.tokens.tokenizer import Tokenizer
+
+HOPELESS = 10  # skipped steps before a run in which most are skipped gives up
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One step's batch: its loss is the mean over `predicted` tokens, which stand for `bytes` of text."""
+
+    batch: Batch
+    predicted: int
+    bytes: int
+
+
+def labelled(pieces: Sequence[tuple[Ids, Floats]], heads: Sequence[tuple[str, float]], sizes_V: Ids) -> Draw:
+    """Token sequences with a weight for each token (1 counts, 0 does not) -> the mean cross-entropy of the main head.
+
+    `heads` are MTP heads and their share: they learn the main head's distribution of the same tokens.
+    """
+    predicted = sum(int(np.count_nonzero(counts_T[1:])) for _, counts_T in pieces)
+    items = []
+    for tokens_T, counts_T in pieces:
+        weight_T = (counts_T / max(1, predicted)).astype(np.float32)
+        streams = [Stream("main", weight_T, Label(tokens_T))]
+        streams += [Stream(head, np.float32(share) * weight_T, MainHead()) for head, share in heads]
+        items.append(Item(tokens_T, streams))
+    size = sum(int(sizes_V[tokens_T[1:]][counts_T[1:] != 0].sum()) for tokens_T, counts_T in pieces)
+    return Draw(Batch(items), predicted, size)
+
+
+def token_bytes(tokenizer: Tokenizer) -> Ids:
+    """How many bytes of text each id stands for; none for control tokens."""
+    return np.array([len(tokenizer.bytes_of(token)) for token in range(tokenizer.vocab_size)])
+
+
+def bits_per_byte(nats: float, size: int) -> float:
+    return nats / math.log(2) / max(1, size)
+
+
+def train(
+    run: Run,
+    stage: str,
+    learner: Learner,
+    draw: Callable[[], Draw],
+    write: Callable[[Path], None],
+    *,
+    save_every: int,
+    eval_every: int = 0,
+    evaluate: Callable[[], dict[str, float]] | None = None,
+) -> Path:
+    """Trains from the learner's step to its last, or until the run is stopped; returns the last checkpoint.
+
+    `write` adds to a checkpoint what `draw` needs to go on.
+    """
+    found: dict[str, float] = {}
+    saved = run.latest(stage)
+    last_save = run.step_of(saved) if saved else -1
+
+    def save() -> None:
+        nonlocal last_save
+        with run.checkpoint(stage, learner.steps) as directory:
+            learner.save(directory)
+            write(directory)
+        last_save = learner.steps
+
+    with track(stage, learner.total_steps, "steps", done=learner.steps) as bar:
+        while learner.steps < learner.total_steps and not run.stopping:
+            began = time.perf_counter()
+            drawn = draw()
+            metrics = learner.forward_backward(drawn.batch)
+            report = learner.step()
+            speed = sum(len(item.tokens_T) for item in drawn.batch.items) / (time.perf_counter() - began)
+            if learner.skipped > max(HOPELESS, learner.steps // 2):
+                raise EtudeError(
+                    f"{learner.skipped} of {learner.steps} steps of {stage} had gradients that were not finite; "
+                    "lower the learning rates and start over with --fresh"
+                )
+            loss = metrics.get("label_loss", 0.0)
+            report |= {"loss": loss, "bits_per_byte": bits_per_byte(loss * drawn.predicted, drawn.bytes)}
+            report |= {"mtp_loss": metrics["mainhead_loss"]} if "mainhead_loss" in metrics else {}
+            run.log(stage, learner.steps, tokens_per_second=round(speed), **report)
+            bar.note(loss=loss, tokens_per_second=speed)
+            bar.advance()
+            last = learner.steps == learner.total_steps
+            if evaluate is not None and eval_every and (learner.steps % eval_every == 0 or last):
+                found = evaluate()
+                run.log(stage, learner.steps, **found)
+            if learner.steps % save_every == 0 or last:
+                save()
+    if last_save != learner.steps:
+        save()
+    if learner.steps == learner.total_steps:
+        if evaluate is not None and not found:  # killed between the last checkpoint and here
+            found = evaluate()
+        run.finish(stage, steps=learner.steps, skipped=learner.skipped, **found)
+    directory = run.latest(stage)
+    assert directory is not None
+    return directory

@@ -1,0 +1,200 @@
+"""One micro-batch: items and their streams -> gradients of the decoder. Knows neither optimisers nor algorithms.
+
+Hidden states are computed once for all streams; logits only where a stream counts, forward and backward a
+chunk of positions at a time, so [tokens, vocabulary] never exists whole.
+
+Shapes: T flat positions, R rows of a chunk, E entries (weighted tokens of like streams), D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from etude.learn.streams import Correction, Distribution, Ids, Item, Label, MainHead, Sampled, Stream, Twin
+from etude.model.decoder import Decoder
+from etude.model.packed import Packed
+
+
+class Group:
+    """The streams of a micro-batch with one head and like targets: a column per fact, an entry per token."""
+
+    def __init__(self, first: Stream) -> None:
+        self.depth, self.target = first.depth, first.target
+        self.teachers: list[tuple[float, Decoder, Tensor]] = []  # share of the logits, weights, hidden states
+        self.twins: list[Ids] = []
+        self._parts: list[dict[str, np.ndarray]] = []
+
+    def add(self, number: int, start: int, item: Item, stream: Stream) -> None:
+        target, t = stream.target, np.flatnonzero(stream.weight_T)
+        t = t[t > self.depth]
+        if isinstance(target, Twin):
+            t = t[target.align_T[t] > 0]
+        part = {"row": start + t - 1 - self.depth, "item": np.full(len(t), number), "weight": stream.weight_T[t]}
+        part["id"] = (target.ids_T if isinstance(target, Label) else item.tokens_T)[t]
+        if isinstance(target, Sampled):
+            part |= {"advantage": target.advantage_T[t], "logprob": target.logprob_T[t]}
+        elif isinstance(target, MainHead):
+            part["teacher"] = start + t - 1
+        elif isinstance(target, Twin):
+            part["teacher"] = sum(map(len, self.twins)) + target.align_T[t] - 1
+            self.twins.append(target.tokens_U)
+        self._parts.append(part)
+
+    def close(self, flat: Packed) -> None:
+        columns = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
+        order = np.argsort(columns["row"], kind="stable")
+        self.rows: np.ndarray = columns["row"][order]
+        exact = {"f": np.float32, "i": np.int64, "u": np.int64}
+        self.columns = {name: flat.put(c[order].astype(exact[c.dtype.kind])) for name, c in columns.items()}
+
+    def between(self, first: int, last: int) -> dict[str, Tensor]:
+        low, high = np.searchsorted(self.rows, (first, last + 1))
+        return {name: column[low:high] for name, column in self.columns.items()}
+
+
+class Tally:
+    """What the micro-batches of a batch add up to; on the device, so that nobody waits for it before the end."""
+
+    def __init__(self) -> None:
+        self.losses: dict[str, list[Tensor]] = {}  # by kind of target
+        self.log_ratios: list[Tensor] = []  # log p(learner) - log p(sampler) of sampled tokens
+
+    def metrics(self) -> dict[str, float]:
+        found = {f"{kind}_loss": float(torch.stack(values).sum()) for kind, values in self.losses.items()}
+        found["loss"] = sum(found.values())
+        if self.log_ratios:
+            log_r = torch.cat(self.log_ratios).double().cpu().numpy()
+            drift = np.abs(log_r)
+            found |= {"k1": -log_r.mean(), "k2": (log_r**2).mean() / 2, "k3": (np.expm1(log_r) - log_r).mean()}
+            found |= {"drift_p50": np.quantile(drift, 0.5), "drift_p99": np.quantile(drift, 0.99)}
+            found |= {"drift_mean": drift.mean(), "drift_max": drift.max(), "sampled_tokens": len(drift)}
+        return {name: float(value) for name, value in found.items()}
+
+
+class MicroBatch:
+    """Items that share a forward and a backward; `weights` are the named decoders that twins are scored under."""
+
+    def __init__(self, items: Sequence[Item], correction: Correction, weights: Mapping[str, Decoder], tally: Tally):
+        self.flat = Packed(weights["live"], [i.tokens_T for i in items], [i.temperature for i in items])
+        self.correction, self.weights, self.tally = correction, weights, tally
+        self.groups: dict[tuple[object, ...], Group] = {}
+        start = 0
+        for number, item in enumerate(items):
+            for stream in item.streams:
+                if stream.counts:
+                    settings = [value for value in vars(stream.target).values() if not isinstance(value, np.ndarray)]
+                    key = (stream.depth, type(stream.target), *settings)
+                    self.groups.setdefault(key, Group(stream)).add(number, start, item, stream)
+            start += len(item.tokens_T)
+
+    def backward(self) -> None:
+        """Adds the gradient of the weighted sum over all streams to the live decoder's parameters."""
+        hidden = self.flat.hidden(max(group.depth for group in self.groups.values()))
+        for group in self.groups.values():
+            group.close(self.flat)
+            self._prepare(group, [hidden_TD.detach() for hidden_TD in hidden])
+        roots, gradients = [], []
+        for depth, hidden_TD in enumerate(hidden):
+            groups = [group for group in self.groups.values() if group.depth == depth]
+            gradient_TD = self._head(hidden_TD.detach(), groups) if groups else None
+            if gradient_TD is not None and hidden_TD.requires_grad:
+                roots.append(hidden_TD)
+                gradients.append(gradient_TD)
+        torch.autograd.backward(roots, gradients)
+
+    def _prepare(self, group: Group, hidden: Sequence[Tensor]) -> None:
+        """What a term needs to know beyond its own position: a teacher's states, or its whole item's ratio."""
+        target, c = group.target, group.columns
+        if isinstance(target, MainHead):
+            group.teachers = [(1.0, self.flat.decoder, hidden[0])]
+        elif isinstance(target, Twin):
+            shares = (
+                {"live": 1.0} if target.weights == "live" else {target.weights: 1 - target.trust, "live": target.trust}
+            )
+            for name, share in shares.items():
+                with torch.no_grad():
+                    states_UD = Packed(self.weights[name], group.twins).hidden()[0]
+                group.teachers.append((share, self.weights[name], states_UD))
+        elif isinstance(target, Sampled) and self.correction.level == "sequence":
+            log_ratio_E = self.flat.logprobs(hidden[group.depth], c["row"], c["id"]) - c["logprob"]
+            both_2E = torch.stack((log_ratio_E, torch.ones_like(log_ratio_E)))
+            sum_I, count_I = both_2E.new_zeros(2, int(c["item"].max()) + 1).index_add_(1, c["item"], both_2E)
+            c["mean_log_ratio"] = (sum_I / count_I)[c["item"]]
+
+    def _head(self, hidden_TD: Tensor, groups: Sequence[Group]) -> Tensor:
+        """The head forward and backward, chunk by chunk; returns the gradient of the hidden states."""
+        gradient_TD = torch.zeros_like(hidden_TD)
+        every = np.unique(np.concatenate([group.rows for group in groups]))
+        for rows in np.split(every, range(self.flat.chunk, len(every), self.flat.chunk)):
+            rows_R = self.flat.put(rows)
+            leaf_RD = hidden_TD[rows_R].requires_grad_()
+            logp_RV = self.flat.log_softmax(self.flat.decoder.logits(leaf_RD), rows_R)
+            losses = []
+            for group in groups:
+                c = group.between(rows[0], rows[-1])
+                terms_E = self._terms(group, c, logp_RV, torch.searchsorted(rows_R, c["row"]))
+                losses.append((c["weight"] * terms_E).sum())
+                self.tally.losses.setdefault(type(group.target).__name__.lower(), []).append(losses[-1].detach())
+            torch.autograd.backward(losses)
+            assert leaf_RD.grad is not None
+            gradient_TD[rows_R] = leaf_RD.grad
+        return gradient_TD
+
+    def _terms(self, group: Group, c: Mapping[str, Tensor], logp_RV: Tensor, at_E: Tensor) -> Tensor:
+        target = group.target
+        if isinstance(target, Distribution):
+            with torch.no_grad():
+                logits = [share * decoder.logits(hidden[c["teacher"]]) for share, decoder, hidden in group.teachers]
+                teacher_EV = self.flat.log_softmax(torch.stack(logits).sum(0), c["row"])
+            if target.support != "sampled":
+                return divergence(target, logp_RV[at_E], teacher_EV)
+        logp_E = logp_RV[at_E, c["id"]]
+        if isinstance(target, Label):
+            return -logp_E
+        if isinstance(target, Distribution):  # the policy gradient whose mean is that of the reverse divergence
+            return -(teacher_EV.gather(-1, c["id"][:, None])[:, 0] - logp_E.detach()) * logp_E
+        log_ratio_E = logp_E - c["logprob"]
+        self.tally.log_ratios.append(log_ratio_E.detach())
+        if "mean_log_ratio" in c:
+            log_ratio_E = c["mean_log_ratio"] + logp_E - logp_E.detach()
+        return policy_term(self.correction, c["advantage"], logp_E, log_ratio_E.exp())
+
+
+def policy_term(correction: Correction, advantage_E: Tensor, logp_E: Tensor, ratio_E: Tensor) -> Tensor:
+    bounded_E = ratio_E.clamp(correction.low, correction.high)
+    match correction.kind:
+        case "none":
+            return -advantage_E * logp_E
+        case "truncate":
+            return -bounded_E.detach() * advantage_E * logp_E
+        case "mask":
+            return -torch.where(ratio_E == bounded_E, ratio_E, 0.0).detach() * advantage_E * logp_E
+        case "clip":
+            return -torch.minimum(ratio_E * advantage_E, bounded_E * advantage_E)
+
+
+def divergence(target: Distribution, student_EV: Tensor, teacher_EV: Tensor) -> Tensor:
+    """Of two log-distributions, over the whole vocabulary or over the student's top k and one bucket for the rest."""
+    if isinstance(target.support, int) and target.support < student_EV.shape[-1]:
+        top_EK = student_EV.detach().topk(target.support, -1).indices
+        student_EV, teacher_EV = (
+            torch.cat((x.gather(-1, top_EK), x.scatter(-1, top_EK, -torch.inf).logsumexp(-1, keepdim=True)), -1)
+            for x in (student_EV, teacher_EV)
+        )
+    match target.divergence:
+        case "forward":
+            return _kl(teacher_EV, student_EV)
+        case "reverse":
+            return _kl(student_EV, teacher_EV)
+        case "jsd":
+            shares = np.log((target.beta, 1 - target.beta))
+            mixture_EV = torch.logaddexp(teacher_EV + shares[0], student_EV + shares[1])
+            return target.beta * _kl(teacher_EV, mixture_EV) + (1 - target.beta) * _kl(student_EV, mixture_EV)
+
+
+def _kl(p_EV: Tensor, q_EV: Tensor) -> Tensor:
+    return (p_EV.exp() * (p_EV - q_EV)).sum(-1)

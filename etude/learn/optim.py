@@ -1,0 +1,88 @@
+"""AdamW for embeddings, head, norms and biases; Muon (or AdamW) for the matrices inside the blocks.
+
+Muon moves a matrix along the orthogonal factor of its momentum. What acts as one matrix is orthogonalised as
+one: each attention head's slice of the query, key, value and output projections by itself, and each expert's.
+Slices of one shape go through Newton-Schulz as one batch. Knows nothing of schedules, clipping or files.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from etude.settings import OptimSettings
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # five steps of this quintic bring singular values between 0.7 and 1.2
+INSIDE_BLOCKS = ("model.layers.", "mtp.")
+
+
+class Optimiser:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], settings: OptimSettings, head_dim: int) -> None:
+        self.parameters, self.settings, self.head_dim = dict(parameters), settings, head_dim
+        matrices = [name for name, p in parameters.items() if p.ndim > 1 and name.startswith(INSIDE_BLOCKS)]
+        self.muon = matrices if settings.matrices == "muon" else []
+        self.momentum = {name: torch.zeros_like(parameters[name]) for name in self.muon}
+        others = {name: p for name, p in parameters.items() if name not in self.momentum}
+        # weight decay is for matrices only: an embedding row that a batch does not use should not shrink
+        decayed, plain = ([p for n, p in others.items() if (n in matrices) == wanted] for wanted in (True, False))
+        groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        self.adamw = torch.optim.AdamW(groups, betas=settings.betas, eps=settings.eps, fused=True)
+        for p in others.values():  # before the first step, so that every checkpoint has the same tensors
+            moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            self.adamw.state[p] = {"step": torch.zeros((), device=p.device), **moments}
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """One update from the gradients, at `rate` times the peak learning rates."""
+        for group in self.adamw.param_groups:
+            group["lr"] = self.settings.lr * rate
+        self.adamw.step()
+        muon_lr, momentum = self.settings.muon_lr * rate, self.settings.momentum
+        batches: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        for name in self.muon:
+            p, gradient = self.parameters[name], self.parameters[name].grad
+            if gradient is not None:
+                self.momentum[name].lerp_(gradient, 1 - momentum)
+                update = gradient.lerp(self.momentum[name], momentum)  # Nesterov
+                p.mul_(1 - muon_lr * self.settings.weight_decay)
+                p_BMN, update_BMN = (slices(name, x, self.head_dim) for x in (p, update))
+                batches[update_BMN.shape[1:]].append((p_BMN, update_BMN))
+        for (_, longer), members in batches.items():
+            updates = orthogonal(torch.cat([update_BMN for _, update_BMN in members]))
+            scale = 0.2 * longer**0.5  # an RMS of 0.2 whatever the shape, that of a typical AdamW update
+            for p_BMN, update_BMN in zip(
+                (p for p, _ in members), torch.split(updates, [len(p) for p, _ in members]), strict=True
+            ):
+                p_BMN.add_(update_BMN, alpha=-muon_lr * scale)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the next step depends on, by name: the tensors themselves, to be saved or copied into."""
+        state = {f"momentum.{name}": tensor for name, tensor in self.momentum.items()}
+        for name in self.parameters.keys() - self.momentum.keys():
+            state |= {f"{key}.{name}": tensor for key, tensor in self.adamw.state[self.parameters[name]].items()}
+        return state
+
+
+def slices(name: str, x: Tensor, head_dim: int) -> Tensor:
+    """A view [slices, shorter, longer] of the parts of a weight that are orthogonalised each by itself."""
+    if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
+        x = x.view(-1, head_dim, x.shape[1])
+    elif name.endswith("o_proj.weight"):
+        x = x.view(x.shape[0], -1, head_dim).movedim(1, 0)
+    elif x.ndim == 2:
+        x = x[None]
+    return x.mT if x.shape[-2] > x.shape[-1] else x
+
+
+def orthogonal(x_BMN: Tensor) -> Tensor:
+    """Each matrix with its singular values brought near 1 by Newton-Schulz; bfloat16 is enough where it is fast."""
+    dtype, (a, b, c) = x_BMN.dtype, NEWTON_SCHULZ
+    x_BMN = x_BMN.bfloat16() if x_BMN.is_cuda else x_BMN
+    x_BMN = x_BMN / x_BMN.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        gram_BMM = x_BMN @ x_BMN.mT
+        x_BMN = torch.baddbmm(x_BMN, torch.baddbmm(gram_BMM, gram_BMM, gram_BMM, beta=b, alpha=c), x_BMN, beta=a)
+    return x_BMN.to(dtype)

@@ -1,0 +1,101 @@
+"""Pretraining: pieces of documents in, a model out. The stage is data and a schedule; the step is the learner's.
+
+Where the documents come from is the caller's business: anything that can be taken from, asked for its position
+and sent back to one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from etude.errors import EtudeError
+from etude.learn import loop
+from etude.learn.learner import Learner
+from etude.learn.streams import Ids, Item
+from etude.model.decoder import Decoder
+from etude.progress import track
+from etude.run import Run
+from etude.settings import PretrainSettings, RunSettings
+from etude.tokens.tokenizer import Tokenizer
+
+STAGE = "pretrain"
+POSITION = "data.json"  # in a checkpoint: where in the documents its next batch begins
+
+
+class Documents(Protocol):
+    def take(self, tokens: int) -> list[Ids]: ...
+
+    def position(self) -> dict[str, Any]: ...
+
+    def seek(self, position: Mapping[str, Any]) -> None: ...
+
+
+def pretrain(
+    run: Run,
+    decoder: Decoder,
+    train: Documents,
+    held_out: Documents | None,
+    settings: PretrainSettings,
+    machine: RunSettings,
+    tokenizer: Path,
+) -> Path:
+    """Trains `decoder`, or continues where the run stopped; returns the last checkpoint."""
+    learner = Learner(decoder, settings.optim, settings.steps, settings.micro_tokens, machine.device)
+    text = Tokenizer.load(tokenizer)
+    sizes_V = loop.token_bytes(text)
+    heads = [(f"mtp.{d}", settings.mtp_weight) for d in range(1, decoder.config.num_nextn_predict_layers + 1)]
+    saved = run.latest(STAGE)
+    if saved is not None:
+        learner.restore(saved)
+        train.seek(_read_position(saved))
+
+    def draw() -> loop.Draw:
+        pieces = train.take(settings.batch_tokens)
+        return loop.labelled([(ids, np.ones(len(ids), np.float32)) for ids in pieces], heads, sizes_V)
+
+    def write(directory: Path) -> None:
+        text.save(directory)
+        (directory / POSITION).write_text(json.dumps(train.position()) + "\n")
+
+    first = held_out.position() if held_out is not None else {}
+
+    def evaluate() -> dict[str, float]:
+        """The same documents each time."""
+        assert held_out is not None
+        held_out.seek(first)
+        nats, predicted, size = 0.0, 0, 0
+        with track("evaluating", settings.eval_tokens, "tokens") as bar:
+            while bar.done < settings.eval_tokens:
+                pieces = held_out.take(min(settings.micro_tokens, settings.eval_tokens - int(bar.done)))
+                nats -= sum(
+                    float(scores.sum(dtype=np.float64)) for scores in learner.score([Item(p, ()) for p in pieces])
+                )
+                predicted += sum(len(p) - 1 for p in pieces)
+                size += sum(int(sizes_V[p[1:]].sum()) for p in pieces)
+                bar.advance(sum(map(len, pieces)))
+        return {"held_out_loss": nats / max(1, predicted), "held_out_bits_per_byte": loop.bits_per_byte(nats, size)}
+
+    every = settings.eval_every if held_out is not None else 0
+    return loop.train(
+        run,
+        STAGE,
+        learner,
+        draw,
+        write,
+        save_every=settings.save_every,
+        eval_every=every,
+        evaluate=evaluate if every else None,
+    )
+
+
+def _read_position(directory: Path) -> dict[str, Any]:
+    try:
+        position: dict[str, Any] = json.loads((directory / POSITION).read_text())
+    except (OSError, ValueError):
+        raise EtudeError(f"{directory} cannot be resumed: {POSITION} is missing or damaged") from None
+    return position

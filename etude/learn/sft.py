@@ -1,0 +1,96 @@
+"""Supervised fine-tuning: conversations in, loss on the assistant's own tokens only.
+
+A conversation is one sequence, never cut and never packed into another's context. Which tokens are the
+assistant's is what `tokens/render` says of each span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from etude.errors import EtudeError
+from etude.learn.learner import Learner
+from etude.learn.loop import Draw, labelled, token_bytes, train
+from etude.learn.streams import Floats, Ids
+from etude.model.decoder import Decoder
+from etude.policy import Message, User
+from etude.progress import track
+from etude.run import Run
+from etude.settings import RunSettings, SftSettings
+from etude.tokens.render import render
+from etude.tokens.tokenizer import Tokenizer
+
+STAGE = "sft"
+
+
+def sft(
+    run: Run,
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    conversations: Sequence[tuple[Message, ...]],
+    settings: SftSettings,
+    machine: RunSettings,
+) -> Path:
+    """Trains `decoder` on the conversations, or continues where the run stopped; returns the last checkpoint."""
+    pieces = tokenise(conversations, tokenizer, settings.sequence)
+    steps = plan([len(ids) for ids, _ in pieces], settings.batch_tokens, settings.epochs, machine.seed)
+    learner = Learner(decoder, settings.optim, len(steps), settings.micro_tokens, machine.device)
+    saved = run.latest(STAGE)
+    if saved is not None:
+        learner.restore(saved)
+    sizes_V = token_bytes(tokenizer)
+
+    def draw() -> Draw:
+        return labelled([pieces[i] for i in steps[learner.steps]], (), sizes_V)
+
+    return train(run, STAGE, learner, draw, tokenizer.save, save_every=settings.save_every)
+
+
+def tokenise(
+    conversations: Sequence[tuple[Message, ...]], tokenizer: Tokenizer, longest: int
+) -> list[tuple[Ids, Floats]]:
+    """Ids of each conversation and 1 where the assistant's tokens are; refuses, by name, what cannot be learnt from."""
+    pieces: list[tuple[Ids, Floats]] = []
+    refused = []
+    with track("rendering conversations", len(conversations), "conversations") as bar:
+        for number, messages in enumerate(conversations, start=1):
+            rendered = render(messages, tokenizer, open_turn=False)
+            own_T = np.array(rendered.per_token().own, np.float32)
+            if len(rendered.ids) > longest:
+                refused.append(f"{_name(number, messages)} has {len(rendered.ids)} tokens, sft.sequence is {longest}")
+            elif not own_T[1:].any():
+                refused.append(f"{_name(number, messages)} has no turn of the assistant to learn from")
+            pieces.append((np.array(rendered.ids, np.int64), own_T))
+            bar.advance()
+    if not pieces:
+        raise EtudeError("there are no conversations to learn from; fill sft.data with at least one")
+    if refused:
+        more = f", and {len(refused) - 3} more" if len(refused) > 3 else ""
+        raise EtudeError(f"{'; '.join(refused[:3])}{more}; raise sft.sequence or take them out of sft.data")
+    return pieces
+
+
+def plan(lengths: Sequence[int], batch_tokens: int, epochs: int, seed: int) -> list[list[int]]:
+    """The conversations of every step: each epoch in an order of its own, as many at a time as fit.
+
+    It follows from its arguments alone, so a resumed run knows what comes next from its step.
+    """
+    steps: list[list[int]] = []
+    for epoch in range(epochs):
+        tokens = batch_tokens + 1
+        for i in np.random.default_rng((seed, epoch)).permutation(len(lengths)).tolist():
+            if tokens + lengths[i] > batch_tokens:
+                steps.append([])
+                tokens = 0
+            steps[-1].append(i)
+            tokens += lengths[i]
+    return steps
+
+
+def _name(number: int, messages: Sequence[Message]) -> str:
+    asked = next((message.text for message in messages if isinstance(message, User)), "")
+    start = " ".join(asked.split())[:40]
+    return f"conversation {number}" + (f" ({start!r})" if start else "")

@@ -1,0 +1,70 @@
+"""Whole sequences end to end in one forward: hidden states, and log-probabilities of given tokens.
+
+What training and scoring share. Logits are made a chunk of positions at a time, so [tokens, vocabulary] never
+exists whole. Knows nothing of losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from etude.model.attention import PackedAttend
+from etude.model.decoder import Decoder
+
+CHUNK_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 27}  # on a CPU a chunk should stay in the cache
+CHUNK_ROWS = 256  # at least, or a huge vocabulary would make the matrix products thin
+
+
+class Packed:
+    """Token sequences laid end to end, each with the temperature that divides its logits."""
+
+    def __init__(
+        self, decoder: Decoder, tokens: Sequence[npt.NDArray[np.integer]], temperatures: Sequence[float] = (1.0,)
+    ) -> None:
+        self.decoder, self.device = decoder, decoder.lm_head.weight.device
+        self.chunk = max(CHUNK_ROWS, CHUNK_LOGITS[self.device.type] // decoder.config.vocab_size)
+        lengths = [len(t) for t in tokens]
+        self.attend, self.longest = PackedAttend(lengths, self.device), max(lengths)
+        self.tokens_T = self.put(np.concatenate(tokens).astype(np.int64))
+        self.positions_T = self.put(np.concatenate([np.arange(length) for length in lengths]))
+        tempered = any(t != 1.0 for t in temperatures)  # dividing by 1 would change nothing
+        self.temperature_T = self.put(np.repeat(np.asarray(temperatures, np.float32), lengths)) if tempered else None
+
+    def put(self, array: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def hidden(self, depth: int = 0) -> list[Tensor]:
+        """Hidden states of the main head and of the MTP heads up to `depth`."""
+        hidden = [self.decoder(self.tokens_T, self.positions_T, self.attend, self.longest)]
+        for d in range(1, depth + 1):
+            hidden.append(self.decoder.mtp_hidden(d, hidden[-1], self.tokens_T, self.positions_T, self.attend))
+        return hidden
+
+    def log_softmax(self, logits_RV: Tensor, rows_R: Tensor) -> Tensor:
+        """Of the logits that the positions `rows_R` gave, each at its temperature."""
+        if self.temperature_T is not None:
+            logits_RV = logits_RV / self.temperature_T[rows_R, None]
+        return logits_RV.float().log_softmax(-1)
+
+    @torch.no_grad()
+    def logprobs(self, hidden_TD: Tensor, rows_E: Tensor, ids_E: Tensor) -> Tensor:
+        """Log-probability of each id, predicted from the hidden state of its row."""
+        parts = []
+        for rows_R, ids_R in zip(*(torch.split(x, self.chunk) for x in (rows_E, ids_E)), strict=True):
+            logp_RV = self.log_softmax(self.decoder.logits(hidden_TD[rows_R]), rows_R)
+            parts.append(logp_RV.gather(-1, ids_R[:, None])[:, 0])
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def scores(self) -> Tensor:
+        """Log-probability of every token; 0 for the first of a sequence, which nothing predicts."""
+        rows_E = torch.nonzero(self.positions_T)[:, 0] - 1
+        scores_T = torch.zeros(len(self.tokens_T), device=self.device)
+        scores_T[rows_E + 1] = self.logprobs(self.hidden()[0], rows_E, self.tokens_T[rows_E + 1])
+        return scores_T

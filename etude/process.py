@@ -1,0 +1,51 @@
+"""What every process that computes with torch does first, once: allocator, denormals, threads.
+
+Call `prepare` before the first tensor operation. Knows nothing about models; imports torch only when called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's names and numbers, malloc.h
+KEEP = 1 << 30  # bytes of freed heap kept for the next step
+ON_HEAP = 32 << 20  # largest block taken from the heap; glibc accepts no more
+
+
+def prepare(threads: int = 0) -> int:
+    """Set this process up for torch and return the number of threads it uses; 0 takes all cores we may use."""
+    keep_freed_memory()
+    import torch
+
+    # Denormals run at a hundredth of the speed; the flag is copied into worker threads when they start, so it
+    # must come before the first threaded operation.
+    torch.set_flush_denormal(True)
+    count = threads or available_cores()
+    torch.set_num_threads(count)
+    return count
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse the large blocks that each training step frees, where it would return them to the system.
+
+    Fresh pages cost a fault each: a 1M-parameter step on 2 cores is 14% faster with this (10.2k -> 11.7k tokens/s).
+    The same as MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, without asking the user to set an environment.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # glibc only; other allocators keep their own habits
+        mallopt(M_MMAP_THRESHOLD, ON_HEAP)
+        mallopt(M_TRIM_THRESHOLD, KEEP)
+
+
+def available_cores() -> int:
+    """Cores this process may use: affinity and container limits counted, at least 1."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return max(1, cores)

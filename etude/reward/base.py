@@ -1,0 +1,40 @@
+"""What a part of the reward is: a name in a recipe, settings, and one number for a graded attempt.
+
+A part is asked only about attempts that were graded; a failure of the machinery never reaches it. Knows no part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+
+from etude.harness.trajectory import Trajectory
+from etude.tasks.carried import Changes
+from etude.tasks.format import Task
+from etude.tasks.verdict import Grade
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Everything about one attempt: what was asked, what was done, what of it reached the grader, how it came out."""
+
+    task: Task
+    trajectory: Trajectory
+    changes: Changes
+    grade: Grade
+
+
+class Part:
+    """Base of all parts. One instance serves many attempts."""
+
+    class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
+        """What a recipe may set beside `use` and `weight`."""
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    def score(self, attempt: Attempt) -> float:
+        """A finite number, more is better; its weight is the recipe's business."""
+        raise NotImplementedError

@@ -1,0 +1,67 @@
+"""The reward of a recipe: its parts by name, each with a weight. The sum trains; the parts are logged beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from etude.component import resolve
+from etude.errors import EtudeError
+from etude.reward.base import Attempt, Part
+
+PARTS = {
+    "tests": "etude.reward.tests:Tests",
+    "effort": "etude.reward.effort:Effort",
+    "diff": "etude.reward.diff:Diff",
+}
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """One part of a reward."""
+
+    name: str
+    weight: float
+    part: Part
+
+
+@dataclass(frozen=True)
+class Reward:
+    """All parts of a reward."""
+
+    parts: tuple[Weighted, ...]
+
+    def score(self, attempt: Attempt) -> tuple[float, dict[str, float]]:
+        """The weighted sum, and what each part said before its weight."""
+        values: dict[str, float] = {}
+        for each in self.parts:
+            value = each.part.score(attempt)
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise EtudeError(f"the reward {each.name} gave {value!r} for {attempt.task.name}, not a finite number")
+            values[each.name] = float(value)
+        return sum(each.weight * values[each.name] for each in self.parts), values
+
+
+def build_reward(wanted: Sequence[Mapping[str, Any]], where: str = "reward.parts") -> Reward:
+    """The reward of a recipe: `[{use = "tests"}, {use = "effort", weight = 0.1, q = 0.5}]`."""
+    found: list[Weighted] = []
+    for number, entry in enumerate(wanted):
+        place = f"{where}[{number}]"
+        use, weight = entry.get("use"), entry.get("weight", 1.0)
+        if not isinstance(use, str):
+            raise EtudeError(f"{place} must say which reward it is: use = {'|'.join(PARTS)} or ./file.py:Class")
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise EtudeError(f"{place}.weight is {weight!r}, not a finite number")
+        settings = {key: value for key, value in entry.items() if key not in ("use", "weight")}
+        part = resolve("reward", use, settings, PARTS, place)
+        if not isinstance(part, Part):
+            raise EtudeError(f"{place}: {use} is not a reward; derive it from etude.reward.base.Part")
+        name = use.rpartition(":")[2] if ".py:" in use else use
+        if name in (each.name for each in found):
+            raise EtudeError(f"{place}: the reward {name!r} is there twice; keep one")
+        found.append(Weighted(name, float(weight), part))
+    if not found:
+        raise EtudeError(f"{where} is empty: name at least one reward, such as {{ use = 'tests' }}")
+    return Reward(tuple(found))

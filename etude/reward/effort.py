@@ -1,0 +1,52 @@
+"""What an answer cost: minus C(x), where x weighs six kinds of effort and C grows ever more slowly.
+
+    C(x) = ((1 + k x)^(1 - q) - 1) / (k (1 - q)),   C(x) = ln(1 + k x) / k for q = 1
+
+C(0) = 0 and C'(x) = (1 + k x)^-q: the first call of an easy task is felt, the hundredth of a long one hardly. With
+q = 0 it is x itself, and above 1 it never passes 1 / (k (q - 1)). Knows the six counts of a trajectory, nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pydantic
+from pydantic import Field
+
+from etude.harness.trajectory import Effort as Counts
+from etude.reward.base import Attempt, Part
+
+
+def penalty(x: float, k: float, q: float) -> float:
+    """C(x). Exact also where q is so near 1 that the formula as written would divide nothing by nothing."""
+    grown = math.log1p(k * x)
+    return grown / k if q == 1 else math.expm1((1 - q) * grown) / (k * (1 - q))
+
+
+class Effort(Part):
+    class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
+        k: float = Field(1.0, gt=0, description="how soon effort begins to count less")
+        q: float = Field(1.0, ge=0, description="how fast it counts less: 0 never, above 1 there is a most")
+        thinking: float = Field(1e-3, ge=0, description="weight of a thinking token")
+        call: float = Field(1e-3, ge=0, description="weight of a token of a tool call")
+        output: float = Field(2e-4, ge=0, description="weight of a token of tool output")
+        final: float = Field(1e-3, ge=0, description="weight of a token of the final message")
+        calls: float = Field(0.02, ge=0, description="weight of a tool call")
+        turns: float = Field(0.02, ge=0, description="weight of a turn")
+
+    settings: Settings
+
+    def score(self, attempt: Attempt) -> float:
+        return -penalty(self.weigh(attempt.trajectory.effort), self.settings.k, self.settings.q)
+
+    def weigh(self, counts: Counts) -> float:
+        """x: the six counts, weighted."""
+        weights = self.settings
+        return (
+            weights.thinking * counts.thinking_tokens
+            + weights.call * counts.call_tokens
+            + weights.output * counts.output_tokens
+            + weights.final * counts.final_tokens
+            + weights.calls * counts.calls
+            + weights.turns * counts.turns
+        )

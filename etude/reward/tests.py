@@ -1,0 +1,20 @@
+"""The graded result: one for a solved task. A part of the tests passed is worth nothing unless asked for."""
+
+from __future__ import annotations
+
+import pydantic
+
+from etude.reward.base import Attempt, Part
+
+
+class Tests(Part):
+    class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
+        partial: float = pydantic.Field(
+            0.0, ge=0, lt=1, description="worth of the share of required tests that pass, where not all do"
+        )
+
+    settings: Settings
+
+    def score(self, attempt: Attempt) -> float:
+        grade = attempt.grade
+        return 1.0 if grade.passed else self.settings.partial * grade.share

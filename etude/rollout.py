@@ -1,0 +1,223 @@
+"""One attempt at a task, from a fresh sandbox to a reward: the one way anything is attempted.
+
+    sandbox -> agent -> what it changed -> sandbox closed -> grade in another sandbox -> reward
+
+The outcome is `Scored`, or `Void` with whose failure it was. What the model does badly (an unreadable turn, a limit
+reached, code that hangs or cheats) is a score, a low one; what the machinery does badly never is. Knows all rooms
+below it, and neither how a policy samples nor what is done with an outcome. `attempts` saves and regrades.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Literal
+
+from etude.errors import EtudeError
+from etude.harness.failures import HarnessFailure, PolicyFailure
+from etude.harness.loop import Event, run_agent
+from etude.harness.prompt import system_text, task_text
+from etude.harness.tools.base import Tool
+from etude.harness.tools.table import build_tools
+from etude.harness.trajectory import Trajectory
+from etude.policy import Policy, Sampling
+from etude.reward.base import Attempt
+from etude.reward.compose import Reward, build_reward
+from etude.sandbox.base import FailureCause, Limits, SandboxFailure
+from etude.sandbox.hosts import StoringHost
+from etude.settings import AgentLimits, GraderSettings, HarnessSettings, RewardSettings
+from etude.tasks.carried import Changes, collect
+from etude.tasks.format import Task
+from etude.tasks.grader import GraderFailure, grade
+from etude.tasks.place import workspace_layer
+from etude.tasks.verdict import Grade
+from etude.tokens.tokenizer import Tokenizer
+
+Cause = Literal["sandbox", "policy", "grader", "harness"]
+
+# Trying again helps against a bad moment, not against a host that is gone or a disk that is full.
+RETRIED: dict[FailureCause, bool] = {
+    "start": True,
+    "died": True,
+    "deadline": True,
+    "protocol": True,
+    "launcher": False,
+    "store": False,
+    "closed": False,
+}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all attempts of a run share."""
+
+    tools: dict[str, Tool]
+    reward: Reward
+    tokenizer: Tokenizer | None = None  # None: the policy speaks text, and nothing can be trained on
+    limits: AgentLimits = field(default_factory=AgentLimits)
+    sampling: Sampling = field(default_factory=Sampling)
+    system: str = ""
+    grader: GraderSettings = field(default_factory=GraderSettings)
+    sandbox: Limits = field(default_factory=Limits)
+
+
+def build_setup(
+    harness: HarnessSettings | None = None,
+    reward: RewardSettings | None = None,
+    grader: GraderSettings | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    sampling: Sampling | None = None,
+    sandbox: Limits | None = None,
+) -> Setup:
+    """A setup from the sections of a recipe."""
+    harness = harness or HarnessSettings()
+    tools = build_tools(harness.tools)
+    return Setup(
+        tools=tools,
+        reward=build_reward((reward or RewardSettings()).parts),
+        tokenizer=tokenizer,
+        limits=harness.limits,
+        sampling=sampling or Sampling(),
+        system=system_text(harness.system, tools, harness.spec, text_form=tokenizer is None),
+        grader=grader or GraderSettings(),
+        sandbox=sandbox or Limits(),
+    )
+
+
+@dataclass(frozen=True)
+class Scored:
+    """An attempt and what it is worth."""
+
+    task: Task
+    trajectory: Trajectory
+    changes: Changes
+    grade: Grade
+    reward: float
+    parts: dict[str, float]  # before their weights
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.grade.passed
+
+
+@dataclass(frozen=True)
+class Void:
+    """An attempt that nobody can be blamed or praised for."""
+
+    task: Task
+    cause: Cause
+    retry: bool  # whether trying again makes sense
+    message: str
+    trajectory: Trajectory | None = None  # as far as it came
+    seconds: float = 0.0
+
+
+Outcome = Scored | Void
+
+
+async def attempt(
+    task: Task,
+    policy: Policy,
+    host: StoringHost,
+    setup: Setup,
+    *,
+    policy_name: str = "",
+    sampling: Sampling | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    save: Callable[[Outcome], None] | None = None,
+) -> Outcome:
+    """Lets a policy try a task once. `save` keeps the outcome; where it cannot, nothing was gained: Void."""
+    started = time.monotonic()
+    outcome = await _attempt(task, policy, host, setup, policy_name, sampling or setup.sampling, on_event, started)
+    if save is not None:
+        try:
+            save(outcome)
+        except (OSError, EtudeError) as error:
+            said = f"the attempt could not be saved: {error}"
+            return Void(task, "harness", False, said, outcome.trajectory, time.monotonic() - started)
+    return outcome
+
+
+async def _attempt(
+    task: Task,
+    policy: Policy,
+    host: StoringHost,
+    setup: Setup,
+    policy_name: str,
+    sampling: Sampling,
+    on_event: Callable[[Event], None] | None,
+    started: float,
+) -> Outcome:
+    trajectory: Trajectory | None = None
+
+    def void(cause: Cause, retry: bool, error: Exception, seen: Trajectory | None) -> Void:
+        if seen is not None:
+            seen.task, seen.policy = task.name, policy_name
+        return Void(task, cause, retry, str(error), seen, time.monotonic() - started)
+
+    try:
+        async with await host.start([workspace_layer(task, host)], limits=setup.sandbox) as sandbox:
+            trajectory = await run_agent(
+                task_text(task.instruction),
+                sandbox,
+                policy,
+                tokenizer=setup.tokenizer,
+                tools=setup.tools,
+                limits=setup.limits,
+                sampling=sampling,
+                system=setup.system,
+                on_event=on_event,
+            )
+            trajectory.task, trajectory.policy = task.name, policy_name
+            changes = await collect(task, sandbox)
+        return await score(task, trajectory, changes, host, setup, started)
+    except SandboxFailure as failure:
+        return void("sandbox", RETRIED[failure.cause], failure, trajectory)
+    except PolicyFailure as failure:
+        return void("policy", True, failure, failure.trajectory)
+    except HarnessFailure as failure:
+        return void("harness", False, failure, failure.trajectory)
+    except GraderFailure as failure:
+        return void("grader", True, failure, trajectory)
+
+
+async def score(
+    task: Task, trajectory: Trajectory, changes: Changes, host: StoringHost, setup: Setup, started: float | None = None
+) -> Scored:
+    """Grades and rewards what an agent left behind. Raises what the machinery did wrong."""
+    started = time.monotonic() if started is None else started
+    graded = await grade(task, host, changes, setup.grader)
+    total, parts = setup.reward.score(Attempt(task, trajectory, changes, graded))
+    return Scored(task, trajectory, changes, graded, total, parts, time.monotonic() - started)
+
+
+# Policies by name
+
+_SCRIPTED = "etude.forge.scripted:scripted"
+_CHEATING = "etude.forge.cheats.table:cheat_script"
+_ENGINE = "etude.engine.client:EngineClient"
+
+
+def make_policy(name: str, task: Task, tokenizer: Tokenizer | None = None, seed: int = 0) -> Policy:
+    """`reference`, `null`, `stub`, `cheat:NAME`, or an engine's address (`unix:/path`, `http://host:port`)."""
+    if name.startswith(("unix:", "http://", "https://")):
+        if tokenizer is None:
+            raise EtudeError(f"the engine at {name} needs the tokenizer of its model; give the model's folder")
+        policy: Policy = _find(_ENGINE)(name, decode=tokenizer.decode)
+        return policy
+    if name.startswith("cheat:"):
+        turns = _find(_CHEATING)(name.removeprefix("cheat:"), task)
+        scripted: Policy = _find("etude.forge.scripted:Scripted")(turns, tokenizer)
+        return scripted
+    found: Policy = _find(_SCRIPTED)(name, task, seed, tokenizer)
+    return found
+
+
+def _find(name: str) -> Any:
+    """By name, when asked for: scripts are made where tasks are made, in a room above this one."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,432 @@
+"""A run directory: everything that a command made, readable by a person, and enough to resume it.
+
+    recipe.toml     the resolved recipe
+    run.json        lineages (one for each start or resume), stages, machine facts, versions
+    metrics.jsonl   one row for each logged step, stamped with its lineage
+    checkpoints/    <stage>-<step>, each committed by one atomic rename
+    log             what happened, one line each
+
+A command on an unfinished run continues it and opens a new lineage; with a changed recipe it is refused and
+the keys are named. What a checkpoint holds and what a metric means is the business of whoever writes it; this
+file knows neither torch nor any stage by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import platform
+import shutil
+import signal
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import tomli_w
+
+from etude import durable
+from etude.errors import EtudeError
+
+KIND = "etude run"  # in run.json: the proof that a directory is ours, without which --fresh deletes nothing
+LOCK = ".lock"
+PATIENCE = 0.5  # seconds: `in_use` holds the lock for an instant, and a killed process may take one to be gone
+EMPTY = {LOCK, "recipe.toml"}  # a directory with no more than these never became a run
+
+
+class Run:
+    """An open run. One process at a time holds it; leave the `with` block to let it go."""
+
+    def __init__(self, path: Path, recipe: dict[str, Any], facts: dict[str, Any], lock: int) -> None:
+        self.path = path
+        self.recipe = recipe  # plain data, as TOML gives it back
+        self.lineage = len(facts["lineages"])
+        self.stopping = False
+        self._facts = facts
+        self._lock = lock
+        self._opened = False  # our lineage is written when we first make something
+        self._at_once = False
+        self._signals: dict[signal.Signals, Any] = {}
+
+    # Opening and closing
+
+    @classmethod
+    def open(cls, path: Path, recipe: dict[str, Any], *, fresh: bool = False) -> Run:
+        """The run at `path`, new or continued. `fresh` deletes what an earlier run left there."""
+        path = path.resolve()
+        recipe = _as_toml(recipe)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if not _never_used(path):
+                read_facts(path)  # a folder of somebody else's is refused before we leave as much as a lock in it
+            lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except EtudeError as error:
+            raise EtudeError(f"{error}; choose another folder with --run") from None
+        except OSError as error:
+            raise EtudeError(f"cannot use {path} as a run: {error.strerror}; choose another with --run") from error
+        try:
+            _take(lock, path)
+            facts = _prepare(path, recipe, fresh)
+            return cls(path, recipe, facts, lock)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def __enter__(self) -> Run:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._signals[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._signals.items():
+            signal.signal(number, handler)
+        self._signals.clear()
+        if self._opened and error is not None:
+            with contextlib.suppress(EtudeError):  # the disk may be full: the error on its way out matters more
+                self.say(f"stopped by {kind.__name__ if kind else 'an error'}: {error}".rstrip(": "))
+        os.close(self._lock)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._at_once or (self.stopping and number == signal.SIGINT):
+            raise KeyboardInterrupt
+        self.stopping = True
+        os.write(2, b"\nstopping after this step; press Ctrl-C again to stop at once\n")
+
+    @contextmanager
+    def stop_at_once(self) -> Iterator[None]:
+        """Inside, the first Ctrl-C already raises: for work that has nothing to save."""
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+
+    # Stages
+
+    def begin(self, stage: str, reads: Sequence[str] | None = None) -> None:
+        """`stage` starts or continues. `reads` are the recipe keys its result depends on (None: all of them).
+
+        A later command may change every key that no begun stage has read.
+        """
+        self._open_lineage()
+        entry = self._facts["stages"].setdefault(stage, {"began": _now()})
+        if reads is not None:
+            entry["reads"] = list(reads)
+        self._save_facts()
+        self.say(f"{stage}: began" if self.latest(stage) is None else f"{stage}: continues")
+
+    def finish(self, stage: str, **facts: Any) -> None:
+        """`stage` is complete; `facts` are what a person wants to know about it."""
+        self._touch(stage)
+        self._facts["stages"][stage].update(finished=_now(), facts=facts)
+        self._save_facts()
+        self.say(f"{stage}: finished")
+
+    def finished(self, stage: str) -> bool:
+        return "finished" in self._facts["stages"].get(stage, {})
+
+    def facts(self, stage: str) -> dict[str, Any]:
+        """What `finish` recorded."""
+        found: dict[str, Any] = self._facts["stages"].get(stage, {}).get("facts", {})
+        return found
+
+    # Metrics and the log
+
+    def log(self, stage: str, step: int, **values: float | int | str) -> None:
+        """Append one row to metrics.jsonl. A number that is not finite becomes null."""
+        self._touch(stage)
+        row = {"lineage": self.lineage, "stage": stage, "step": step, "time": round(time.time(), 3)}
+        durable.append_line(
+            self.path / "metrics.jsonl", json.dumps(row | {name: _plain(value) for name, value in values.items()})
+        )
+
+    def say(self, text: str) -> None:
+        """Append one line to the log of the run."""
+        durable.append_line(self.path / "log", f"{_now()} [{self.lineage}] {text}")
+
+    # Checkpoints
+
+    @contextmanager
+    def checkpoint(self, stage: str, step: int) -> Iterator[Path]:
+        """A temporary folder that becomes checkpoints/<stage>-<step> when the block succeeds, or vanishes.
+
+        The rename is the commit: files and folders are on the disk before it, and older checkpoints are
+        removed only after it.
+        """
+        self._touch(stage)
+        final = self.path / "checkpoints" / f"{stage}-{step:07d}"
+        try:
+            with durable.commit_folder(final, stage=stage, step=step, lineage=self.lineage) as folder:
+                yield folder
+                if (self.path / "metrics.jsonl").exists():
+                    durable.sync(self.path / "metrics.jsonl")
+        except durable.CannotSave as error:
+            saved = self.checkpoints(stage)
+            kept = f"{saved[-1].name} is intact" if saved else "there was none before it"
+            raise EtudeError(
+                f"could not save checkpoint {final.name} in {final.parent}: {error}; {kept}; "
+                "make room and run the same command again"
+            ) from error
+        self.say(f"{stage}: checkpoint at step {step}")
+        keep = max(1, int(self.recipe.get("run", {}).get("keep_checkpoints", 2)))
+        for old in self.checkpoints(stage)[:-keep]:
+            durable.remove_folder(old)
+
+    def checkpoints(self, stage: str) -> list[Path]:
+        """Committed checkpoints of `stage`, oldest first."""
+        return [path for name, _, path in checkpoints_in(self.path) if name == stage]
+
+    def latest(self, stage: str) -> Path | None:
+        """The newest committed checkpoint of `stage`, its files checked against the sizes they were written with."""
+        found = self.checkpoints(stage)
+        if found:
+            durable.check_folder(found[-1])
+        return found[-1] if found else None
+
+    def step_of(self, path: Path) -> int:
+        """The step in a checkpoint's name."""
+        return int(path.name.rpartition("-")[2])
+
+    # Inside
+
+    def _touch(self, stage: str) -> None:
+        if not self._opened or stage not in self._facts["stages"]:
+            self.begin(stage)
+
+    def _open_lineage(self) -> None:
+        if self._opened:
+            return
+        resumed = {}
+        for stage in self._facts["stages"]:
+            if not self.finished(stage):
+                saved = self.checkpoints(stage)
+                resumed[stage] = self.step_of(saved[-1]) if saved else -1
+        entry = {"lineage": self.lineage, "started": _now(), "resumed": resumed, "machine": machine_facts()}
+        if self._facts["stages"]:
+            entry["changed"] = changed_keys(read_recipe(self.path), self.recipe)
+        self._facts["lineages"].append(entry)
+        durable.cut_torn_line(self.path / "metrics.jsonl")
+        durable.write_whole(self.path / "recipe.toml", tomli_w.dumps(self.recipe))
+        self._opened = True
+        self._save_facts()
+
+    def _save_facts(self) -> None:
+        durable.write_whole(self.path / "run.json", json.dumps(self._facts, indent=1))
+
+
+# Reading a run without opening it
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """run.json of the run at `path`."""
+    try:
+        facts = json.loads((path / "run.json").read_text())
+    except FileNotFoundError:
+        raise EtudeError(f"{path} is not a run: it has no run.json") from None
+    except (OSError, ValueError) as error:
+        raise EtudeError(f"{path / 'run.json'} cannot be read ({error}); restore it or start over elsewhere") from error
+    if not isinstance(facts, dict) or facts.get("kind") != KIND:
+        raise EtudeError(f"{path} is not a run: its run.json is not ours")
+    return facts
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The resolved recipe of the run at `path`."""
+    try:
+        return tomllib.loads((path / "recipe.toml").read_text())
+    except (OSError, ValueError) as error:
+        raise EtudeError(f"{path / 'recipe.toml'} cannot be read ({error}); start over with --fresh") from error
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The surviving history of the run at `path`: what a killed process logged past its last checkpoint is left out."""
+    file = path / "metrics.jsonl"
+    if not file.exists():
+        return []
+    lineages = read_facts(path)["lineages"]
+    rows = []
+    lines = file.read_text().splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines):
+                raise EtudeError(f"{file} line {number} is not JSON; remove that line") from error
+    return [
+        row
+        for row in rows
+        if all(row["step"] <= later["resumed"].get(row["stage"], math.inf) for later in lineages[row["lineage"] + 1 :])
+    ]
+
+
+def checkpoints_in(path: Path) -> list[tuple[str, int, Path]]:
+    """(stage, step, folder) of each committed checkpoint of the run at `path`, oldest step first."""
+    found = []
+    root = path / "checkpoints"
+    for folder in root.iterdir() if root.is_dir() else ():
+        stage, dash, step = folder.name.rpartition("-")
+        if dash and step.isdigit() and not folder.name.startswith("."):
+            found.append((stage, int(step), folder))
+    return sorted(found, key=lambda item: (item[1], item[0]))
+
+
+def in_use(path: Path) -> bool:
+    """Whether a command holds the run at `path` right now."""
+    try:
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def summary(path: Path) -> dict[str, Any]:
+    """How far the run at `path` is: each stage's state, newest checkpoint and newest metrics."""
+    facts = read_facts(path)
+    newest = {row["stage"]: row for row in read_metrics(path)}
+    stages: dict[str, dict[str, Any]] = {}
+    for name, entry in facts["stages"].items():
+        row = newest.get(name, {})
+        stages[name] = {
+            "state": "finished" if "finished" in entry else "unfinished",
+            "checkpoints": [str(folder) for stage, _, folder in checkpoints_in(path) if stage == name],
+            "metrics": {key: value for key, value in row.items() if key not in ("lineage", "stage", "step", "time")},
+            "facts": entry.get("facts", {}),
+        } | ({"step": row["step"]} if row else {})
+    return {"run": str(path), "in_use": in_use(path), "lineages": len(facts["lineages"]), "stages": stages}
+
+
+def machine_facts() -> dict[str, Any]:
+    """What the numbers of a run depend on, without importing any of it."""
+    versions = {}
+    for package in ("etude", "torch", "numpy", "safetensors", "tokenizers"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "versions": versions,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def changed_keys(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (old, new) for each value that differs; an absent one is None."""
+    changes: dict[str, tuple[Any, Any]] = {}
+    for key in sorted(old.keys() | new.keys()):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            changes |= changed_keys(before, after, f"{prefix}{key}.")
+        elif before != after:
+            changes[f"{prefix}{key}"] = (before, after)
+    return changes
+
+
+def check_recipe(path: Path, facts: dict[str, Any], recipe: dict[str, Any]) -> None:
+    """Refuse a recipe that differs from the recorded one in a key that a begun stage has read."""
+    changes = changed_keys(read_recipe(path), _as_toml(recipe)) if facts["stages"] else {}
+    reads = [entry.get("reads") for entry in facts["stages"].values()]
+    refused = {
+        key: change
+        for key, change in changes.items()
+        if any(part is None or any(f"{key}.".startswith(f"{prefix}.") for prefix in part) for part in reads)
+    }
+    if refused:
+        named = ", ".join(f"{key} ({_show(old)} -> {_show(new)})" for key, (old, new) in refused.items())
+        raise EtudeError(
+            f"{path} was made with another recipe: {named}; "
+            "undo the change, choose another --run, or start over with --fresh"
+        )
+
+
+# The directory
+
+
+def _take(lock: int, path: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            if time.monotonic() > deadline:
+                holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+                raise EtudeError(
+                    f"{path} is in use by another command (process {holder}); wait for it, or choose another --run"
+                ) from None
+            time.sleep(0.02)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def _prepare(path: Path, recipe: dict[str, Any], fresh: bool) -> dict[str, Any]:
+    """run.json of the run to continue, or of a new one."""
+    if _never_used(path):
+        return _new_facts(path)
+    facts = read_facts(path)
+    if fresh or facts.get("clearing"):
+        _clear(path)
+        return _new_facts(path)
+    check_recipe(path, facts, recipe)
+    durable.sweep(path / "checkpoints")
+    return facts
+
+
+def _never_used(path: Path) -> bool:
+    return all(entry.name in EMPTY or entry.name.endswith(".saving") for entry in path.iterdir())
+
+
+def _new_facts(path: Path) -> dict[str, Any]:
+    facts = {"kind": KIND, "lineages": [], "stages": {}}
+    durable.write_whole(path / "run.json", json.dumps(facts, indent=1))
+    return facts
+
+
+def _clear(path: Path) -> None:
+    """Delete what a run made. run.json says so first, so that a kill half-way is continued by the next command."""
+    durable.write_whole(path / "run.json", json.dumps({"kind": KIND, "clearing": True, "lineages": [], "stages": {}}))
+    for entry in path.iterdir():
+        if entry.name in (LOCK, "run.json"):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _as_toml(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Plain data as TOML gives it back, so that a tuple in memory equals the list read from a file."""
+    return tomllib.loads(tomli_w.dumps(recipe))
+
+
+def _plain(value: Any) -> float | int | str | None:
+    if isinstance(value, str | bool | int):
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _show(value: Any) -> str:
+    return "absent" if value is None else json.dumps(value)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -1,0 +1,73 @@
+"""Whose files and processes a sandbox's are, seen from outside, and how to tell that a process still lives.
+
+Inside, every program is the one user 1000. Outside that is an ordinary user's own number or, when root makes
+sandboxes, a number that nobody else has: root's number would escape the process limit and own the system's files.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+INSIDE = 1000
+
+# Above the ranges that distributions and container managers hand out; the second for roots of a container
+# whose own map ends at 65535.
+_PREFERRED = (0x7000_0000 + INSIDE, 64_999)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """User and group that the sandbox's own user is outside."""
+
+    uid: int
+    gid: int
+
+    @property
+    def is_own(self) -> bool:
+        """It is the caller's own number, all that an ordinary user may map."""
+        return self.uid == os.geteuid()
+
+
+def outside_identity() -> Identity:
+    if os.geteuid() == 0:
+        for number in _PREFERRED:
+            if all(_mapped(number, Path(table)) for table in ("/proc/self/uid_map", "/proc/self/gid_map")):
+                return Identity(number, number)
+    return Identity(os.geteuid(), os.getegid())
+
+
+def _mapped(number: int, table: Path) -> bool:
+    try:
+        rows = [[int(field) for field in line.split()] for line in table.read_text().splitlines()]
+    except OSError:  # not a Linux with user namespaces
+        return False
+    return any(first <= number < first + count for first, _, count in rows)
+
+
+def process_tag(pid: int) -> str:
+    """A name for a process that no later process gets: its number, its start, its boot and its view of numbers."""
+    return f"{pid}.{_started(pid)}.{_boot()}.{_numbering()}"
+
+
+def tag_is_dead(tag: str) -> bool:
+    """Surely gone. A process that another container numbered cannot be seen from here and counts as alive."""
+    pid, started, boot, numbering = tag.split(".")
+    return boot != _boot() or (numbering == _numbering() and _started(int(pid)) != started)
+
+
+def _started(pid: int) -> str:
+    try:
+        # The name in field 2 may hold anything, so count from its closing bracket.
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
+    except OSError:
+        return "gone"
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+
+
+def _numbering() -> str:
+    return str(Path("/proc/self/ns/pid").stat().st_ino)

@@ -1,0 +1,382 @@
+"""Process 1 of a sandbox: starts programs, ends them, answers for files. Ends with its socket, and all with it.
+
+It is the only process in the sandbox that we trust, and the only one with any privilege over its namespaces; no
+program can signal it, trace it or read its memory. It speaks `wire` messages with the orchestrator, each answered
+under its number. Knows nothing about the host: it was left behind before the first message.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import stat
+import struct
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from fcntl import ioctl
+from typing import Any, Final
+
+from etude.sandbox import kernel, programs, wire
+from etude.sandbox.cgroups import oom_kills
+from etude.sandbox.packed import pack
+from etude.sandbox.programs import Fence
+from etude.sandbox.rootfs import Room
+from etude.sandbox.upper import differences
+
+_DEATH_SECONDS: Final = 5.0  # for killed processes to be gone
+_WATCH_SECONDS: Final = 0.05  # between two looks at the memory, where no cgroup holds it
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+Loaded = Mapping[str, Callable[[], None]]  # what the launcher has loaded, to run without starting an interpreter
+
+
+@dataclass
+class Live:
+    """A program that has not been reported as ended."""
+
+    number: int
+    supervisor: int
+    status: int
+    started: float
+    deadline: float | None
+    oom_before: int
+    oom: bool = False
+
+
+class Init:
+    def __init__(
+        self, connection: socket.socket, room: Room, fence: Fence, oom_counter: int | None, loaded: Loaded
+    ) -> None:
+        self._connection = connection
+        self._reader = wire.Reader(connection)
+        self._room = room
+        self._fence = fence
+        self._oom_counter = oom_counter
+        self._loaded = loaded
+        self._proc_device = os.stat("/proc").st_dev  # noqa: PTH116 - beside its kind
+        self._live: dict[int, Live] = {}  # by the descriptor of its status
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        wake, woken = socket.socketpair()
+        wake.setblocking(False)
+        woken.setblocking(False)
+        self._woken = woken
+        self._wake = wake  # kept: the signal module only knows its number
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._poll.register(woken, select.POLLIN)
+
+    def serve(self) -> None:
+        """Until the orchestrator's end of the socket is closed, whoever closed it."""
+        while True:
+            ready = {descriptor for descriptor, _ in self._poll.poll(self._patience())}
+            if self._woken.fileno() in ready:
+                self._drain_wakeups()
+                self._reap()
+            for descriptor in ready & self._live.keys():
+                self._ended(self._live[descriptor])
+            now = time.monotonic()
+            for program in [each for each in self._live.values() if each.deadline is not None]:
+                if program.deadline is not None and program.deadline <= now and program.status in self._live:
+                    self._end(program, timed_out=True)
+            if self._live and not self._fence.counted_memory:
+                self._watch_memory()
+            if self._connection.fileno() in ready:
+                if not self._reader.fill():
+                    return
+                while (message := self._reader.take()) is not None:
+                    self._answer(*message)
+
+    def _patience(self) -> int | None:
+        """Milliseconds until something is due."""
+        due = [each.deadline for each in self._live.values() if each.deadline is not None]
+        if self._live and not self._fence.counted_memory:
+            due.append(time.monotonic() + _WATCH_SECONDS)
+        return max(0, int((min(due) - time.monotonic()) * 1000) + 1) if due else None
+
+    def _answer(self, message: wire.Message, descriptors: tuple[int, ...]) -> None:
+        number = message["id"]
+        try:
+            answer, attached = self._do(message, descriptors)
+        except OSError as error:
+            answer, attached = {"errno": error.errno or errno.EIO, "text": error.strerror or str(error)}, ()
+        except Exception as error:
+            # The orchestrator reports it as a failure of the machinery, with these words.
+            answer, attached = {"failure": f"{type(error).__name__}: {error}"}, ()
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        wire.send(self._connection, {"id": number, **answer}, attached)
+        for descriptor in attached:
+            os.close(descriptor)
+
+    def _do(self, message: wire.Message, descriptors: tuple[int, ...]) -> tuple[dict[str, Any], tuple[int, ...]]:
+        match message["do"]:
+            case "run":
+                return {}, self._run(message)
+            case "kill":
+                for program in [each for each in self._live.values() if each.number == message["program"]]:
+                    self._end(program)
+            case "open":
+                return {}, (self._open(message["path"]),)
+            case "create":
+                return {}, (self._create(message["path"], message["mode"]),)
+            case "diff":
+                return {}, (_in_memory(differences(self._room.upper, self._room.lowers)),)
+            case "pack":
+                self._pack(descriptors[0])
+            case "reset":
+                self._end_all()
+                self._room.empty()
+            case unknown:
+                raise ValueError(f"unknown request {unknown!r}")
+        return {}, ()
+
+    # Programs.
+
+    def _run(self, message: wire.Message) -> tuple[int, ...]:
+        before = self._oom_kills()
+        apart = None
+        if "loaded" in message:
+            apart = programs.Apart(self._loaded[message["loaded"]] if message["loaded"] else None)
+        started = programs.start(message["argv"], message["cwd"], message["env"], message["stdin"], self._fence, apart)
+        now = time.monotonic()
+        deadline = None if message["timeout"] is None else now + message["timeout"]
+        self._live[started.status] = Live(message["id"], started.supervisor, started.status, now, deadline, before)
+        self._poll.register(started.status, select.POLLIN)
+        return started.streams
+
+    def _ended(self, program: Live) -> None:
+        """It ended by itself; whatever it left behind ends now."""
+        told = os.read(program.status, 4096)
+        killed = -int(signal.SIGKILL)  # by a program: nothing else ends a supervisor before its time
+        status = programs.STATUS.unpack_from(told)[0] if told else killed
+        if status == programs.NOT_CONFINED:
+            self._report(program, 0, failure=told[programs.STATUS.size :].decode(errors="replace"))
+        else:
+            self._report(program, os.waitstatus_to_exitcode(status) if told else killed)
+
+    def _end(self, program: Live, timed_out: bool = False) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(program.supervisor, signal.SIGKILL)
+        self._report(program, -int(signal.SIGKILL), timed_out)
+
+    def _report(self, program: Live, code: int, timed_out: bool = False, failure: str = "") -> None:
+        seconds = time.monotonic() - program.started
+        del self._live[program.status]
+        self._poll.unregister(program.status)
+        os.close(program.status)
+        self._sweep()
+        oom = program.oom or self._oom_kills() > program.oom_before
+        done = {"code": code, "timed_out": timed_out, "oom": oom, "seconds": seconds}
+        wire.send(
+            self._connection,
+            {"id": program.number, "failure": failure} if failure else {"id": program.number, "done": done},
+        )
+
+    def _end_all(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        for program in list(self._live.values()):
+            self._end(program)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Kill every process that belongs to no live program; return when they are gone."""
+        patience = time.monotonic() + _DEATH_SECONDS
+        while True:
+            alone = not self._live
+            # With programs that stay, strays are looked for one by one. A bomb that outruns this takes them along.
+            strays = [-1] if alone or time.monotonic() > patience - _DEATH_SECONDS / 2 else self._strays()
+            for pid in strays:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)  # to -1: all but us, in one step that no fork can slip through
+            anybody = self._reap()
+            if not anybody or (not alone and not strays):
+                return
+            if time.monotonic() > patience:
+                raise RuntimeError(f"processes did not die within {_DEATH_SECONDS:g} s of being killed")
+            self._await_death()
+
+    def _strays(self) -> list[int]:
+        supervisors = {each.supervisor for each in self._live.values()}
+        children: dict[int, list[int]] = {}
+        for pid, state, parent in _processes():
+            if state not in "ZX":
+                children.setdefault(parent, []).append(pid)
+        found: list[int] = []
+        waiting = [pid for pid in children.get(1, []) if pid not in supervisors]
+        while waiting:
+            pid = waiting.pop()
+            found.append(pid)
+            waiting += children.get(pid, [])
+        return found
+
+    def _reap(self) -> bool:
+        """Bury the dead; whether any child is left."""
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+
+    def _await_death(self) -> None:
+        select.select([self._woken], [], [], 0.02)
+        self._drain_wakeups()
+
+    def _drain_wakeups(self) -> None:
+        with suppress(BlockingIOError):
+            while self._woken.recv(4096):
+                pass
+
+    # Memory.
+
+    def _oom_kills(self) -> int:
+        return 0 if self._oom_counter is None else oom_kills(os.pread(self._oom_counter, 4096, 0))
+
+    def _watch_memory(self) -> None:
+        """Where no cgroup counts: end everything once its processes together hold more than the limit."""
+        pids = [pid for pid, _, _ in _processes() if pid != 1]
+        if sum(_resident(pid) for pid in pids) <= self._fence.memory:
+            return
+        if sum(_share(pid) for pid in pids) <= self._fence.memory:  # dearer to ask: pages held in common count once
+            return
+        for program in self._live.values():
+            program.oom = True
+        self._end_all()
+
+    # Files. Every path is resolved with the room as its root.
+
+    def _open(self, path: str) -> int:
+        file = kernel.open_beneath(self._room.root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        return self._regular(file, path)
+
+    def _create(self, path: str, mode: int | None) -> int:
+        folder, _, name = path.rpartition("/")
+        if not name:
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        self._make_folders(folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
+        file = self._regular(kernel.open_beneath(self._room.root, path, flags, 0o666 if mode is None else mode), path)
+        os.ftruncate(file, 0)
+        if mode is not None:
+            os.fchmod(file, mode & 0o777)
+        return file
+
+    def _regular(self, file: int, path: str) -> int:
+        """Only files are handed out: a pipe or device would hang or mislead the orchestrator, /proc show it us."""
+        status = os.fstat(file)
+        if stat.S_ISREG(status.st_mode) and status.st_dev != self._proc_device:
+            return file
+        os.close(file)
+        if stat.S_ISDIR(status.st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+
+    def _make_folders(self, path: str) -> None:
+        try:
+            os.close(kernel.open_beneath(self._room.root, path or "/", os.O_PATH | os.O_DIRECTORY))
+        except FileNotFoundError:
+            above, _, name = path.rstrip("/").rpartition("/")
+            self._make_folders(above)
+            parent = kernel.open_beneath(self._room.root, above or "/", os.O_PATH | os.O_DIRECTORY)
+            try:
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=parent)
+            finally:
+                os.close(parent)
+
+    def _pack(self, out: int) -> None:
+        frozen = bool(self._live)
+        if frozen:
+            self._freeze()
+        try:
+            pack(self._room.upper, out)
+        finally:
+            if frozen:
+                with suppress(ProcessLookupError):
+                    os.kill(-1, signal.SIGCONT)
+
+    def _freeze(self) -> None:
+        """Stop every program and wait until none is in the middle of a system call."""
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGSTOP)
+        patience = time.monotonic() + 1.0
+        while any(state not in "TtZX" for pid, state, _ in _processes() if pid != 1):
+            if time.monotonic() > patience:
+                return
+            time.sleep(0.001)
+
+
+def main(
+    connection: socket.socket, room: Room, fence: Fence, oom_counter: int | None, loaded: Loaded, own_network: bool
+) -> None:
+    """From a built room to the end of the sandbox."""
+    kernel.call("sethostname", b"sandbox", 7)
+    if own_network:
+        _loopback_up()
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # /proc/1 of the sandbox shows nothing of us
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.bar_capabilities()
+    init = Init(connection, room, fence, oom_counter, loaded)
+    wire.send(connection, {"ready": True})
+    init.serve()
+
+
+def _loopback_up() -> None:
+    get_flags, set_flags, up = 0x8913, 0x8914, 0x1
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = ioctl(any_socket, get_flags, struct.pack("16sh14x", b"lo", 0))
+        name, flags = struct.unpack("16sh14x", request)
+        ioctl(any_socket, set_flags, struct.pack("16sh14x", name, flags | up))
+
+
+def _in_memory(value: Any) -> int:
+    """A value of any size, as JSON behind a descriptor."""
+    file = os.memfd_create("answer", os.MFD_CLOEXEC)
+    with open(os.dup(file), "wb") as stream:  # noqa: PTH123 - a descriptor
+        stream.write(json.dumps(value).encode())
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def _processes() -> list[tuple[int, str, int]]:
+    """(pid, state, parent) of everything in the sandbox, ourselves included."""
+    found: list[tuple[int, str, int]] = []
+    for name in os.listdir("/proc"):  # noqa: PTH208 - several times a second
+        if name.isdigit():
+            with suppress(OSError):
+                fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
+                found.append((int(name), fields[0].decode(), int(fields[1])))
+    return found
+
+
+def _resident(pid: int) -> int:
+    with suppress(OSError, IndexError):
+        return int(_read(f"/proc/{pid}/statm").split()[1]) * _PAGE
+    return 0
+
+
+def _share(pid: int) -> int:
+    with suppress(OSError):
+        for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _read(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, 1 << 16)
+    finally:
+        os.close(file)

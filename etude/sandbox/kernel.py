@@ -1,0 +1,167 @@
+"""The Linux system calls that Python does not offer, by number through ctypes. Knows nothing about sandboxes.
+
+Every call raises `OSError` with the call's name in it, so that a refused mount says which one it was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from typing import Final
+
+# Holding the interpreter's lock during the call makes a raw clone() as safe as os.fork() in one thread.
+_libc: Final = ctypes.PyDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+MACHINE: Final = platform.machine()
+
+# Calls that got the same number everywhere (all of Linux 5.1 and later).
+_COMMON: Final = {
+    "open_tree": 428,
+    "move_mount": 429,
+    "openat2": 437,
+    "mount_setattr": 442,
+    "pidfd_open": 434,
+    "close_range": 436,
+}
+_BY_MACHINE: Final = {
+    "x86_64": {
+        "clone": 56,
+        "mount": 165,
+        "umount2": 166,
+        "pivot_root": 155,
+        "sethostname": 170,
+        "prctl": 157,
+        "capset": 126,
+        "seccomp": 317,
+        "memfd_create": 319,
+    },
+    "aarch64": {
+        "clone": 220,
+        "mount": 40,
+        "umount2": 39,
+        "pivot_root": 41,
+        "sethostname": 161,
+        "prctl": 167,
+        "capset": 91,
+        "seccomp": 277,
+        "memfd_create": 279,
+    },
+}
+CALLS: Final[dict[str, int]] = _COMMON | _BY_MACHINE.get(MACHINE, {})
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REC = 0x4000
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 0x2
+
+_AT_EMPTY_PATH = 0x1000
+_AT_RECURSIVE = 0x8000
+_OPEN_TREE_CLONE = 0x1
+_OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+_MOVE_MOUNT_F_EMPTY_PATH = 0x4
+_MOVE_MOUNT_T_EMPTY_PATH = 0x40
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOSUID = 0x2
+MOUNT_ATTR_NODEV = 0x4
+
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_IN_ROOT = 0x10
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAPBSET_DROP = 24
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+
+def call(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
+    """One system call by its name."""
+    number = CALLS.get(name)
+    if number is None:
+        raise OSError(errno.ENOSYS, f"{name}: no number is known for this processor ({MACHINE})")
+    # Integers go as 64-bit values: a plain Python int would be cut to a C int.
+    wide = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    result = int(_libc.syscall(ctypes.c_long(number), *wide))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+    return result
+
+
+def clone(flags: int) -> int:
+    """fork(2) into new namespaces: 0 in the child, the child's pid in the parent. Only for one-threaded processes."""
+    signal_at_end = 17  # SIGCHLD
+    pid = call("clone", flags | signal_at_end, 0, 0, 0, 0)
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    return pid
+
+
+def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
+    try:
+        call("mount", os.fsencode(source), os.fsencode(target), kind.encode(), flags, options.encode() or None)
+    except OSError as error:
+        raise OSError(error.errno, f"mount {kind or 'bind'} on {target}: {os.strerror(error.errno or 0)}") from None
+
+
+def unmount(target: str) -> None:
+    call("umount2", os.fsencode(target), MNT_DETACH)
+
+
+def bind(source: int, target: int, attributes: int = 0) -> None:
+    """Show the tree behind one descriptor at another, with attributes set on it and on everything below."""
+    tree = call("open_tree", source, b"", _AT_EMPTY_PATH | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE)
+    try:
+        if attributes:
+            wanted = struct.pack("=QQQQ", attributes, 0, 0, 0)
+            call("mount_setattr", tree, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, wanted, len(wanted))
+        call("move_mount", tree, b"", target, b"", _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
+    finally:
+        os.close(tree)
+
+
+def open_beneath(root: int, path: str, flags: int, mode: int = 0, *, links: bool = True) -> int:
+    """open(2) that treats `root` as `/`: no link, absolute or relative, and no magic link of /proc leads out of it."""
+    resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | (0 if links else RESOLVE_NO_SYMLINKS)
+    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve)
+    try:
+        return call("openat2", root, os.fsencode(path), how, len(how))
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
+
+
+def prctl(option: int, argument: int = 0) -> None:
+    call("prctl", option, argument, 0, 0, 0)
+
+
+def bar_capabilities() -> None:
+    """Empty the bounding set: no exec from here on can bring a capability back."""
+    for capability in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError:
+            return  # the first number that this kernel does not know
+
+
+def drop_capabilities() -> None:
+    """Empty every other set of this process."""
+    call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    version_3, this_process = 0x20080522, 0
+    call("capset", struct.pack("=Ii", version_3, this_process), bytes(24))

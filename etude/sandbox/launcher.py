@@ -1,0 +1,232 @@
+"""The one small process that makes sandboxes on request. Started fresh by the orchestrator, one thread, no torch.
+
+It forks a child into new namespaces, maps its user, puts it into a cgroup where there is one, and hands it the
+socket over which the orchestrator then talks to it directly. It buries sandboxes that ended, removes their
+cgroups, and says so. When the orchestrator is gone, however it went, it ends every sandbox and itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from etude.sandbox import cgroups, init, kernel, seccomp, wire
+from etude.sandbox.identity import INSIDE, Identity, outside_identity
+from etude.sandbox.programs import Fence
+from etude.sandbox.rootfs import Plan, Room
+
+_NAMESPACES: Final = (
+    kernel.CLONE_NEWUSER
+    | kernel.CLONE_NEWNS
+    | kernel.CLONE_NEWPID
+    | kernel.CLONE_NEWIPC
+    | kernel.CLONE_NEWUTS
+    | kernel.CLONE_NEWCGROUP
+)
+
+
+@dataclass(frozen=True)
+class Child:
+    """A sandbox's init, seen from outside."""
+
+    number: int
+    pid: int
+    handle: int  # pidfd: readable when it is dead
+    group: cgroups.Group | None
+
+
+class Launcher:
+    def __init__(self, connection: socket.socket, orchestrator: int, loaded: init.Loaded) -> None:
+        self._connection = connection
+        self._loaded = loaded
+        self._reader = wire.Reader(connection)
+        self._orchestrator = os.pidfd_open(orchestrator)
+        self._groups = cgroups.find()
+        self._identity: Identity = outside_identity()
+        self._calls = seccomp.Filter(seccomp.build(counted_memory=self._groups is not None))
+        self._children: dict[int, Child] = {}  # by handle
+        self._poll = select.poll()
+        for descriptor in (connection.fileno(), self._orchestrator):
+            self._poll.register(descriptor, select.POLLIN)
+
+    def serve(self) -> None:
+        memory = "watch" if self._groups is None else f"cgroup{self._groups.version}"
+        wire.send(self._connection, {"ready": True, "memory": memory})
+        gc.collect()
+        gc.freeze()  # children share these pages for longer
+        while True:
+            ready = {descriptor for descriptor, _ in self._poll.poll()}
+            for handle in ready & self._children.keys():
+                self._bury(self._children[handle])
+            if self._orchestrator in ready:
+                return
+            if self._connection.fileno() in ready:
+                if not self._reader.fill():
+                    return
+                while (message := self._reader.take()) is not None:
+                    self._answer(*message)
+
+    def end(self) -> None:
+        """Kill every sandbox and leave nothing."""
+        for child in self._children.values():
+            self._kill(child)
+        deadline = time.monotonic() + 5.0
+        while self._children and time.monotonic() < deadline:
+            for handle in {descriptor for descriptor, _ in self._poll.poll(100)} & self._children.keys():
+                self._bury(self._children[handle], tell=False)
+        if self._groups is not None:
+            self._groups.remove()
+
+    def _answer(self, message: wire.Message, descriptors: tuple[int, ...]) -> None:
+        if message["do"] == "start":
+            self._start(message, descriptors)
+        elif message["do"] == "kill":
+            for child in [each for each in self._children.values() if each.number == message["id"]]:
+                self._kill(child)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _start(self, message: wire.Message, descriptors: tuple[int, ...]) -> None:
+        """What goes wrong is told to whoever waits at the sandbox's own socket."""
+        group: cgroups.Group | None = None
+        pid = 0
+        try:
+            limits = message["limits"]
+            if self._groups is not None:
+                group = self._groups.make(limits["memory"] + limits["disk"], limits["processes"], limits["cpus"])
+            own_network = 0 if message["plan"]["network"] else kernel.CLONE_NEWNET
+            wait, release = os.pipe2(os.O_CLOEXEC)
+            try:
+                pid = kernel.clone(_NAMESPACES | own_network)
+                if pid == 0:
+                    os.close(release)
+                    _child(message, descriptors, wait, self._calls, group, self._loaded)
+                self._map_user(pid)
+                if group is not None:
+                    group.add(pid)
+                os.write(release, b"x")
+            finally:
+                os.close(wait)
+                os.close(release)
+            handle = os.pidfd_open(pid)
+        except OSError as error:
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            if group is not None:
+                group.remove()
+            with socket.socket(fileno=os.dup(descriptors[0])) as waiting, suppress(OSError):
+                wire.send(waiting, {"failed": str(error)})
+            wire.send(self._connection, {"ended": message["id"]})
+            return
+        self._children[handle] = Child(message["id"], pid, handle, group)
+        self._poll.register(handle, select.POLLIN)
+
+    def _map_user(self, pid: int) -> None:
+        """User 1000 inside is one user outside; nobody else exists there."""
+        process = Path(f"/proc/{pid}")
+        if self._identity.is_own:
+            (process / "setgroups").write_text("deny")  # or the kernel does not let an ordinary user map a group
+        (process / "gid_map").write_text(f"{INSIDE} {self._identity.gid} 1")
+        (process / "uid_map").write_text(f"{INSIDE} {self._identity.uid} 1")
+
+    def _kill(self, child: Child) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(child.handle, signal.SIGKILL)
+
+    def _bury(self, child: Child, tell: bool = True) -> None:
+        # The kernel reports an init dead only after every process of its namespace is.
+        os.waitpid(child.pid, 0)
+        del self._children[child.handle]
+        self._poll.unregister(child.handle)
+        os.close(child.handle)
+        if child.group is not None:
+            child.group.remove()
+        if tell:
+            wire.send(self._connection, {"ended": child.number})
+
+
+def _child(
+    message: wire.Message,
+    descriptors: tuple[int, ...],
+    wait: int,
+    calls: seccomp.Filter,
+    group: cgroups.Group | None,
+    loaded: init.Loaded,
+) -> NoReturn:
+    """In the new namespaces: become the sandbox's init."""
+    code = 1
+    connection = socket.socket(fileno=descriptors[0])
+    changes = descriptors[1] if len(descriptors) > 1 else None
+    try:
+        counter = os.open(group.oom_file, os.O_RDONLY | os.O_CLOEXEC) if group is not None else None
+        _close_all_but(connection.fileno(), wait, *(each for each in (changes, counter) if each is not None))
+        if not os.read(wait, 1):  # the launcher died or gave up
+            os._exit(1)
+        os.close(wait)
+        plan, limits = message["plan"], message["limits"]
+        room = Room(
+            Plan(tuple(plan["layers"]), tuple(plan["shows"]), limits["disk"], plan["network"], plan["workdir"]), changes
+        )
+        # Only now: a change of user, which making the room may need, clears it.
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        fence = Fence(
+            calls,
+            memory=limits["memory"],
+            disk=limits["disk"],
+            processes=limits["processes"],
+            cpu_seconds=limits["cpu_seconds"],
+            open_files=limits["open_files"],
+            counted_memory=group is not None,
+        )
+        init.main(connection, room, fence, counter, loaded, own_network=not plan["network"])
+        code = 0
+    except BrokenPipeError:
+        pass  # the orchestrator went away
+    except BaseException as error:
+        if not isinstance(error, OSError):
+            traceback.print_exc()
+        with suppress(OSError):
+            wire.send(
+                connection, {"failed": f"{error.strerror or error}" if isinstance(error, OSError) else repr(error)}
+            )
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _close_all_but(*keep: int) -> None:
+    at = 3
+    for descriptor in sorted(keep):
+        if descriptor > at:
+            os.closerange(at, descriptor)
+        at = max(at, descriptor + 1)
+    kernel.call("close_range", at, 0xFFFFFFFF, 0)
+
+
+def main(connection: int, orchestrator: int, preload: tuple[str, ...] = ()) -> None:
+    """`preload` names modules of ours whose `main` a sandbox can run as a program (`run_apart`)."""
+    os.umask(0o022)  # modes inside do not depend on who asks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the orchestrator decides when we end
+    if os.getppid() != orchestrator:
+        return
+    with socket.socket(fileno=connection) as control:
+        loaded = {name: importlib.import_module(name).main for name in preload}
+        launcher = Launcher(control, orchestrator, loaded)
+        try:
+            launcher.serve()
+        except BrokenPipeError:
+            pass
+        finally:
+            launcher.end()

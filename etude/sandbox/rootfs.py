@@ -1,0 +1,214 @@
+"""The root that a program sees, made inside the sandbox's own mount namespace by the process that becomes its init.
+
+The namespace's root is a small hidden stage; programs are changed into one folder of it, `/room`, and nothing of the
+host stays reachable but what was bound into the stage:
+
+    /layer/0..n   the layers, read-only, top one first      /skeleton     mount points, /etc, /tmp: the lowest layer
+    /host/0..n    the host's folders that the layers name   /files        tmpfs of limited size: upper, work, shm
+    /proc, /dev   fresh and minimal                         /room         overlay of all that, with the binds in place
+
+Emptying a sandbox makes `/files` and `/room` again and touches nothing else. Knows no process and no message.
+"""
+
+# Mount points are strings to the kernel, and the rest goes through descriptors.
+# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH120, PTH123, PTH211
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import Final
+
+from etude.sandbox import kernel
+from etude.sandbox.identity import INSIDE
+from etude.sandbox.packed import unpack
+from etude.sandbox.upper import OPAQUE
+
+ROOM: Final = "/room"
+HOME: Final = "/home/agent"
+_UPPER: Final = "/files/upper"
+_STAGE: Final = "/tmp"  # noqa: S108 - a mount point that every system has; nobody else sees the mount
+_QUIET: Final = kernel.MS_NOSUID | kernel.MS_NODEV
+_SEALED: Final = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
+_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")
+_COVERED: Final = ("kcore", "keys", "kmsg", "sysrq-trigger", "timer_list")  # about the machine, not the sandbox
+_ETC: Final = {
+    "passwd": f"agent:x:{INSIDE}:{INSIDE}::{HOME}:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/false\n",
+    "group": f"agent:x:{INSIDE}:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+_ETC_OF_THE_NETWORK: Final = ("hosts", "resolv.conf", "nsswitch.conf")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to build, as it came over the socket."""
+
+    layers: tuple[str, ...]  # folders on the host, top one first
+    shows: tuple[str, ...]  # paths on the host that appear at the same place, read-only
+    disk: int  # bytes
+    network: bool
+    workdir: str
+
+
+class Room:
+    """The built root of one sandbox, as its init works with it."""
+
+    def __init__(self, plan: Plan, changes: int | None) -> None:
+        self._plan = plan
+        self._changes = changes  # packed changes to start from, kept open for resets
+        self._shown: list[tuple[str, str]] = []  # path on the stage, place in the room
+        self.root = self.upper = -1
+        self._enter_stage()
+        stage = [*(f"/layer/{n}" for n in range(len(plan.layers))), "/skeleton"]
+        self._lower_paths = ":".join(stage)
+        self.lowers = [_open_folder(path) for path in stage]
+        self._furnish()
+
+    def empty(self) -> None:
+        """Back to the start with a fresh upper. No program may be alive."""
+        os.close(self.root)
+        os.close(self.upper)
+        kernel.unmount(ROOM)
+        kernel.unmount("/files")
+        self._furnish()
+
+    def _enter_stage(self) -> None:
+        """Build the stage beside the host's root, then leave the host's root for good."""
+        plan = self._plan
+        # Opened first: the stage covers a folder of the host, and to the sandbox's user many a parent is closed.
+        layers = [_open_path(path) for path in plan.layers]
+        shows = [(path, _open_path(path)) for path in plan.shows]
+        devices = [(name, _open_path(f"/dev/{name}")) for name in _DEVICES]
+        etc = dict(_ETC)
+        for name in _ETC_OF_THE_NETWORK if plan.network else ():
+            if os.path.exists(f"/etc/{name}"):
+                with open(f"/etc/{name}") as file:
+                    etc[name] = file.read()
+        _become_the_user()
+        kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
+        kernel.mount("tmpfs", _STAGE, "tmpfs", _QUIET, "size=4m,nr_inodes=4096,mode=755")
+        os.chdir(_STAGE)
+        for name in ("layer", "host", "skeleton", "files", "room", "proc", "dev"):
+            os.mkdir(name)
+        for n, source in enumerate(layers):
+            _show(source, f"layer/{n}", _SEALED)
+        self._build_skeleton(etc)
+        for n, (path, source) in enumerate(shows):
+            self._show_host(n, path, source)
+        _build_dev(devices)
+        kernel.mount("proc", "proc", "proc", _QUIET | kernel.MS_NOEXEC)
+        _cover_proc()
+        kernel.call("pivot_root", b".", b".")
+        kernel.unmount(".")
+        os.chdir("/")
+        for source in [*layers, *(each for _, each in shows), *(each for _, each in devices)]:
+            os.close(source)
+
+    def _build_skeleton(self, etc: dict[str, str]) -> None:
+        for folder in ("proc", "dev", "etc", "tmp", "var/tmp", HOME.strip("/"), self._plan.workdir.strip("/")):
+            os.makedirs(f"skeleton/{folder}", exist_ok=True)
+        os.chmod("skeleton/tmp", 0o1777)  # noqa: S103 - as everywhere
+        os.chmod("skeleton/var/tmp", 0o1777)  # noqa: S103 - as everywhere
+        for name, text in etc.items():
+            with open(f"skeleton/etc/{name}", "w") as file:
+                file.write(text)
+
+    def _show_host(self, n: int, path: str, source: int) -> None:
+        place = "skeleton" + path
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        if stat.S_ISLNK(os.fstat(source).st_mode):  # as /bin -> usr/bin
+            os.symlink(os.readlink("", dir_fd=source), place)
+            return
+        _make_point(place, source)
+        _show(source, f"host/{n}", _SEALED)
+        self._shown.append((f"/host/{n}", path))
+
+    def _furnish(self) -> None:
+        """Mount the writable part and put everything in its place."""
+        size, inodes = self._plan.disk, max(8192, self._plan.disk // 4096)
+        kernel.mount("tmpfs", "/files", "tmpfs", _QUIET, f"size={size},nr_inodes={inodes},mode=755")
+        for name in (_UPPER, "/files/work", "/files/shm"):
+            os.mkdir(name)
+        os.chmod("/files/shm", 0o1777)  # noqa: S103 - as everywhere
+        try:
+            os.setxattr("/files/work", OPAQUE, b"y")
+        except OSError as error:
+            raise OSError(error.errno, "tmpfs keeps no user attributes: Linux 6.6 or later is needed") from None
+        self.upper = _open_folder(_UPPER)
+        if self._changes is not None:
+            unpack(self._changes, self.upper)
+        options = f"lowerdir={self._lower_paths},upperdir={_UPPER},workdir=/files/work,userxattr"
+        kernel.mount("overlay", ROOM, "overlay", _QUIET, options)
+        self.root = _open_path(ROOM)
+        for stage, place in self._shown:
+            self._place(stage, place)
+        self._place("/proc", "/proc")
+        self._place("/dev", "/dev", kernel.MOUNT_ATTR_RDONLY)
+        self._place("/files/shm", "/dev/shm")  # noqa: S108 - the sandbox's own
+
+    def _place(self, stage: str, place: str, attributes: int = 0) -> None:
+        """Bind into the room. A layer that put a link where we mount is refused: it would lead us elsewhere."""
+        try:
+            target = kernel.open_beneath(self.root, place, os.O_PATH, links=False)
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror}: a layer is in the way of {place}") from None
+        source = _open_path(stage)
+        kernel.bind(source, target, attributes)
+        os.close(source)
+        os.close(target)
+
+
+def _become_the_user() -> None:
+    """Root's sandboxes start with root's number, which means nothing in their namespace; ordinary users' are mapped."""
+    if os.getuid() != INSIDE:
+        os.setgroups([])
+        os.setresgid(INSIDE, INSIDE, INSIDE)
+        os.setresuid(INSIDE, INSIDE, INSIDE)
+
+
+def _build_dev(devices: list[tuple[str, int]]) -> None:
+    for name, source in devices:
+        _show(source, f"dev/{name}", 0)
+    for name, target in {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}.items():
+        os.symlink(f"/proc/self/fd{target}", f"dev/{name}")
+    os.symlink("pts/ptmx", "dev/ptmx")
+    os.mkdir("dev/shm")
+    os.mkdir("dev/pts")
+    options = "newinstance,ptmxmode=0666,mode=620,max=64"
+    kernel.mount("devpts", "dev/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, options)
+
+
+def _cover_proc() -> None:
+    nothing = _open_path("dev/null")
+    for name in _COVERED:
+        if os.path.exists(f"proc/{name}"):
+            _show(nothing, f"proc/{name}", 0)
+    os.close(nothing)
+    settings = _open_path("proc/sys")
+    kernel.bind(settings, settings, kernel.MOUNT_ATTR_RDONLY)
+    os.close(settings)
+
+
+def _show(source: int, point: str, attributes: int) -> None:
+    _make_point(point, source)
+    target = _open_path(point)
+    kernel.bind(source, target, attributes)
+    os.close(target)
+
+
+def _make_point(point: str, source: int) -> None:
+    """What something of this kind can be mounted on."""
+    if stat.S_ISDIR(os.fstat(source).st_mode):
+        os.makedirs(point, exist_ok=True)
+    elif not os.path.exists(point):
+        os.close(os.open(point, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+
+
+def _open_path(path: str) -> int:
+    return os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _open_folder(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

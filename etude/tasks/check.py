@@ -1,0 +1,123 @@
+"""Whether a task is fit to be used, without a model: the linter's findings, and the grader on answers that we know.
+
+The reference must be accepted each time, whatever the hash order; doing nothing and plausible stubs must not be; and
+on the untouched workspace exactly those tests fail that should. Knows no policy: answers are files here.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import Literal
+
+from etude.sandbox.hosts import StoringHost
+from etude.settings import GraderSettings
+from etude.tasks.carried import carried_files
+from etude.tasks.format import Task
+from etude.tasks.grader import grade
+from etude.tasks.lint import Finding, lint
+from etude.tasks.verdict import Grade
+
+TIMES = 3  # runs of the reference, each with another hash order
+STUBS = ("None", "0", '""', "[]", "True")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One answer, graded."""
+
+    answer: str  # reference, null, stub None
+    wanted: Literal["accepted", "rejected"]
+    passed: bool
+    reason: str
+    complaints: tuple[str, ...] = ()  # what else is wrong
+
+    @property
+    def ok(self) -> bool:
+        return self.passed == (self.wanted == "accepted") and not self.complaints
+
+    def __str__(self) -> str:
+        got = "accepted" if self.passed else "rejected"
+        said = "; ".join([*([self.reason] if self.reason and not self.ok else []), *self.complaints])
+        return f"{'ok' if self.ok else 'WRONG'}: {self.answer} is {got}" + (f": {said}" if said else "")
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    task: str
+    findings: tuple[Finding, ...]
+    trials: tuple[Trial, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """Usable: no finding is an error, and every answer came out as it should."""
+        return bool(self.trials) and all(trial.ok for trial in self.trials) and not self.errors
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+
+async def check(task: Task, host: StoringHost, settings: GraderSettings | None = None) -> CheckReport:
+    """Lints a task and tries it. What the machinery does wrong is raised, never held against the task."""
+    findings = tuple(lint(task))
+    if task.facts.suite is None or not task.facts.fail_to_pass or not len(task.solution):
+        return CheckReport(task.name, findings)  # the findings say what is missing
+    trials: list[Trial] = []
+    solution = carried_files(task, dict(task.solution))
+    left_behind = tuple(f"{each.path} of the solution is not carried: {each.why}" for each in solution.refused)
+    for seed in [*range(TIMES), None]:  # the last one warm, as in training
+        name = "reference" if seed is None else f"reference, hash seed {seed}"
+        found = await grade(task, host, solution, settings, hash_seed=seed)
+        trials.append(Trial(name, "accepted", found.passed, found.reason, left_behind))
+    found = await grade(task, host, (), settings)
+    trials.append(Trial("null", "rejected", found.passed, found.reason, tuple(_complaints(task, found))))
+    for value in STUBS:
+        files = stub(task, value)
+        if files:
+            found = await grade(task, host, carried_files(task, files), settings)
+            trials.append(Trial(f"stub {value}", "rejected", found.passed, found.reason))
+    return CheckReport(task.name, findings, tuple(trials))
+
+
+def _complaints(task: Task, found: Grade) -> list[str]:
+    """Tests that do not behave on the untouched workspace as the task says."""
+    facts = task.facts
+    passing = [name for name in facts.fail_to_pass if found.tests[name] == "passed"]
+    failing = [name for name in facts.pass_to_pass if found.tests[name] != "passed"]
+    said = []
+    if passing:
+        said.append(f"{', '.join(passing[:3])} should fail before the work is done")
+    if failing:
+        said.append(f"{', '.join(failing[:3])} should pass before the work is done")
+    if facts.held_out and all(found.tests[name] == "passed" for name in facts.held_out):
+        said.append("every held-out test passes before the work is done")
+    return said
+
+
+def stub(task: Task, value: str) -> dict[str, bytes | None]:
+    """The solution's files with every function that it changes returning `value`."""
+    files: dict[str, bytes | None] = {}
+    for path in task.solution:
+        if path.endswith(".py"):
+            before = task.workspace.text(path) if path in task.workspace else ""
+            text = _stubbed(before, task.solution.text(path), value)
+            if text is not None:
+                files[path] = text.encode("utf-8", "surrogateescape")
+    return files
+
+
+def _stubbed(before: str, after: str, value: str) -> str | None:
+    try:
+        old = {ast.dump(node) for node in ast.walk(ast.parse(before))}
+        tree = ast.parse(after)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    changed = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.dump(node) not in old
+    ]
+    for node in changed:
+        node.body = [ast.parse(f"return {value}").body[0]]
+    return ast.unparse(ast.fix_missing_locations(tree)) if changed else None

@@ -1,0 +1,7 @@
+"""What runs inside the grading sandbox. The standard library only, so that a small warm process can fork into it.
+
+In reading order: `runner` (the one process that reports, and never loads the agent's code), `judge` (a child of it
+that runs tests), `memory` (tests that are never on disk), `unittests` and `pytests` (the two suites), and for tests
+that speak to the agent's code in another process: `values` (what may cross), `remote` (the tests' end), `worker` (the
+agent's end).
+"""

@@ -1,0 +1,164 @@
+"""One run of tests: a child of the runner that reads its own part of the job, runs it and tells each outcome.
+
+Either the agent's code runs apart, in a worker that was forked before the first test was read, and this process only
+asks it; or together with the tests in this process, where nothing it holds is safe: it therefore holds no secret but
+the mark of its lines, and cannot tell a real test from a changed one. Knows one suite and the chosen tests.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import resource
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Final, NoReturn
+
+from etude.tasks.inside import pytests, unittests
+from etude.tasks.inside.memory import MemoryFinder
+from etude.tasks.inside.remote import Link, RemoteFinder
+from etude.tasks.inside.worker import Worker
+
+LENGTH: Final = struct.Struct("=Q")
+STANDARD: Final = os.path.dirname(os.__file__)  # noqa: PTH120 - before the path is ours
+
+
+def judge(header: dict[str, Any], tell: int) -> NoReturn:
+    """In a fresh child: run the next part of the job on descriptor 0, tell its outcomes, and end.
+
+    `ready` is told before the agent's code can have run here, `done` after everything: without the first, or in a
+    process of our own alone without the second, it was us who failed.
+    """
+    mark = ""
+    try:
+        _limit(header["cpu_seconds"])
+        worker, link = _fork_worker(header) if header["apart"] else (0, None)
+        job = json.loads(read_part(0))
+        mark = job["mark"]
+        # A number that nobody would try; close-on-exec, so that no program inherits it.
+        tell = fcntl.fcntl(tell, fcntl.F_DUPFD_CLOEXEC, random.SystemRandom().randrange(100, 900))
+        close_all_but(tell, *([link.fileno()] if link else []))
+        silence()
+        sys.meta_path.insert(0, MemoryFinder(job["tests"]))
+        if link is None:
+            add_path(header["paths"])
+        else:
+            sys.meta_path.insert(1, RemoteFinder(Link(link), header["roots"]))
+        _run(header["suite"], job, tell)
+        if worker:
+            pid, status = os.waitpid(worker, os.WNOHANG)
+            if pid:  # it should still be waiting
+                _write(tell, [mark, "", "worker", describe(status)])
+        _write(tell, [mark, "", "done", ""])
+    except BaseException:
+        _write(tell, [mark, "", "broken", traceback.format_exc()[-2000:]])
+    finally:
+        os._exit(0)
+
+
+def _run(suite: str, job: dict[str, Any], tell: int) -> None:
+    mark, write = job["mark"], _write
+
+    def told(name: str, status: str, text: str) -> None:
+        write(tell, [mark, name, status, text])
+
+    if suite == "pytest":
+        pytests.run(job["run"], job["tests"], told)
+    else:
+        told("", "ready", "")
+        unittests.run(job["run"], told)
+
+
+def _write(descriptor: int, line: list[str]) -> None:
+    data = memoryview(json.dumps(line).encode() + b"\n")
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _fork_worker(header: dict[str, Any]) -> tuple[int, socket.socket]:
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ours.close()
+            close_all_but(theirs.fileno())
+            silence()
+            add_path(header["paths"])
+            Worker(theirs).serve()
+        finally:
+            os._exit(0)
+    theirs.close()
+    return pid, ours
+
+
+# A process of our own on its way to run somebody else's code
+
+
+def isolate(packages: Sequence[str]) -> None:
+    """What is imported from here on is the standard library's, then `packages`'; nothing of ours, no main program."""
+    sys.path[:] = [STANDARD, f"{STANDARD}/lib-dynload", *packages]
+    sys.path_importer_cache.clear()
+    sys.dont_write_bytecode = True
+    for name in [name for name in sys.modules if name.partition(".")[0] == "etude"]:
+        del sys.modules[name]
+    sys.modules["__main__"] = ModuleType("__main__")
+    sys.argv[:] = [""]
+
+
+def add_path(paths: Sequence[str]) -> None:
+    """After the standard library, so that no file of the workspace takes the place of one of its modules."""
+    sys.path[2:2] = paths
+
+
+def silence() -> None:
+    """What the tested code reads and prints is nothing to anybody."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    if nothing > 2:
+        os.close(nothing)
+
+
+def close_all_but(*keep: int) -> None:
+    """Standard streams stay; every other descriptor goes."""
+    at = 3
+    for descriptor in sorted(keep):
+        os.closerange(at, descriptor)
+        at = descriptor + 1
+    os.closerange(at, max(at, resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+
+
+def _limit(cpu_seconds: int) -> None:
+    soft, hard = cpu_seconds, cpu_seconds + 1
+    highest = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    if highest != resource.RLIM_INFINITY:
+        soft, hard = min(soft, highest), min(hard, highest)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+
+
+def read_part(descriptor: int) -> bytes:
+    """One part of the job, and not a byte of the next one."""
+    (length,) = LENGTH.unpack(read_exactly(descriptor, LENGTH.size))
+    return read_exactly(descriptor, length)
+
+
+def read_exactly(descriptor: int, count: int) -> bytes:
+    parts = []
+    while count:
+        part = os.read(descriptor, min(count, 1 << 20))
+        if not part:
+            raise EOFError("the job ended early")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def describe(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"signal {-code}" if code < 0 else f"exit {code}"

@@ -1,0 +1,113 @@
+"""Small models and slow, obvious references for the engine's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from etude.engine.engine import Engine
+from etude.engine.request import Request
+from etude.model.attention import PackedAttend
+from etude.model.config import ModelConfig
+from etude.model.decoder import Decoder
+from etude.policy import Version
+from etude.settings import EngineSettings
+
+VOCAB = 97
+
+
+def make_decoder(seed: int = 0, layers: int = 2) -> Decoder:
+    """Tiny, with sharp distributions, so that rounding decides nothing."""
+    decoder = Decoder(ModelConfig(VOCAB, 32, 64, layers, 4, 2, 8, max_position_embeddings=256), seed)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(8)
+    return decoder
+
+
+@pytest.fixture(scope="session")
+def decoder() -> Decoder:
+    """Shared by tests that only read it."""
+    torch.set_num_threads(1)
+    return make_decoder()
+
+
+@pytest.fixture
+def own_decoder() -> Decoder:
+    """For tests that change weights."""
+    return make_decoder()
+
+
+@pytest.fixture(scope="session")
+def other_decoder() -> Decoder:
+    return make_decoder(seed=1)
+
+
+@pytest.fixture(scope="session")
+def settings() -> EngineSettings:
+    return EngineSettings(max_running=6, cache_tokens=512, block_tokens=8, max_length=128, prefill_tokens=32)
+
+
+@pytest.fixture
+def engine(decoder: Decoder, settings: EngineSettings) -> Engine:
+    return Engine(decoder, settings, Version(0, 0))
+
+
+@pytest.fixture(scope="session")
+def finish() -> Callable[[Engine], list[Request]]:
+    """Steps an engine until nothing is left, with its books checked after every step."""
+
+    def run(engine: Engine) -> list[Request]:
+        done: list[Request] = []
+        for _ in range(10_000):
+            if not engine.busy:
+                return done
+            done += engine.step()
+            engine.check()
+        raise AssertionError("the engine does not come to an end")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def until() -> Callable[[Engine, Callable[[], bool]], None]:
+    """Steps an engine until something holds."""
+
+    def run(engine: Engine, holds: Callable[[], bool]) -> None:
+        for _ in range(1000):
+            if holds():
+                return
+            engine.step()
+        raise AssertionError("it never comes to that")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def logprobs() -> Callable[..., torch.Tensor]:
+    """float64 log-softmax of the model's logits after all of these ids, computed from nothing."""
+
+    @torch.inference_mode()
+    def compute(decoder: Decoder, ids: Sequence[int], temperature: float = 1.0) -> torch.Tensor:
+        hidden = decoder(torch.tensor(list(ids)), torch.arange(len(ids)), PackedAttend([len(ids)]))
+        return (decoder.logits(hidden[-1]).double() / temperature).log_softmax(-1)
+
+    return compute
+
+
+@pytest.fixture(scope="session")
+def greedy(logprobs: Callable[..., torch.Tensor]) -> Callable[..., tuple[list[int], list[float]]]:
+    """The answer of a loop without any cache, and its log-probabilities."""
+
+    def run(decoder: Decoder, prompt: Sequence[int], count: int) -> tuple[list[int], list[float]]:
+        ids, scores = list(prompt), []
+        for _ in range(count):
+            row = logprobs(decoder, ids)
+            ids.append(int(row.argmax()))
+            scores.append(float(row[ids[-1]]))
+        return ids[len(prompt) :], scores
+
+    return run

@@ -1,0 +1,324 @@
+"""Every stream's loss and gradient against a float64 reference: one sequence at a time, one token at a time."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from etude.errors import EtudeError
+from etude.learn.learner import Learner
+from etude.learn.streams import Batch, Correction, Item, Label, MainHead, Sampled, Stream, Twin
+from etude.model import packed
+from etude.model.decoder import Decoder
+from etude.settings import OptimSettings
+
+VOCAB = 37
+Make = Callable[..., Decoder]
+
+# The reference
+
+
+def naive_attend(layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    share = q_THD.shape[1] // k_TKD.shape[1]
+    k_THD, v_THD = (x.repeat_interleave(share, dim=1) for x in (k_TKD, v_TKD))
+    rows = []
+    for t in range(q_THD.shape[0]):
+        scores = torch.einsum("hd,shd->hs", q_THD[t], k_THD[: t + 1]) / math.sqrt(q_THD.shape[2])
+        rows.append(torch.einsum("hs,shd->hd", scores.softmax(-1), v_THD[: t + 1]))
+    return torch.stack(rows)
+
+
+def naive_logits(decoder: Decoder, tokens: np.ndarray, depth: int) -> list[Tensor]:
+    """By head (0 is main), [T, V]: row i is the distribution after reading token i (and `depth` more, for MTP)."""
+    ids, positions = torch.from_numpy(tokens.astype(np.int64)), torch.arange(len(tokens))
+    hidden = [decoder(ids, positions, naive_attend)]
+    for d in range(1, depth + 1):
+        hidden.append(decoder.mtp_hidden(d, hidden[-1], ids, positions, naive_attend))
+    return [decoder.logits(h) for h in hidden]
+
+
+def log_probabilities(logits_V: Tensor, temperature: float) -> Tensor:
+    scaled = logits_V / temperature
+    return scaled - torch.log(torch.exp(scaled - scaled.max()).sum()) - scaled.max()
+
+
+def kl(p: Sequence[Tensor], q: Sequence[Tensor]) -> Tensor:
+    total = torch.zeros((), dtype=torch.float64)
+    for log_p, log_q in zip(p, q, strict=True):
+        total = total + torch.exp(log_p) * (log_p - log_q)
+    return total
+
+
+def naive_divergence(target: Twin | MainHead, student: Tensor, teacher: Tensor, token: int) -> Tensor:
+    if target.support == "sampled":
+        return -(teacher[token] - student[token]).detach() * student[token]
+    p, q = list(teacher), list(student)
+    if isinstance(target.support, int) and target.support < VOCAB:
+        top = sorted(range(VOCAB), key=lambda v: -float(student[v].detach()))[: target.support]
+        rest = [v for v in range(VOCAB) if v not in top]
+        p, q = ([x[v] for v in top] + [torch.log(sum(torch.exp(x[v]) for v in rest))] for x in (teacher, student))
+    if target.divergence == "forward":
+        return kl(p, q)
+    if target.divergence == "reverse":
+        return kl(q, p)
+    beta = target.beta
+    mixture = [torch.log(beta * torch.exp(a) + (1 - beta) * torch.exp(b)) for a, b in zip(p, q, strict=True)]
+    return beta * kl(p, mixture) + (1 - beta) * kl(q, mixture)
+
+
+def naive_policy(correction: Correction, advantage: float, logp: Tensor, ratio: Tensor) -> Tensor:
+    value = float(ratio.detach())
+    clipped = min(max(value, correction.low), correction.high)
+    if correction.kind == "none":
+        return -advantage * logp
+    if correction.kind == "truncate":
+        return -clipped * advantage * logp
+    if correction.kind == "mask":
+        return -(value if correction.low <= value <= correction.high else 0.0) * advantage * logp
+    inside = correction.low <= value <= correction.high
+    return -(
+        ratio * advantage if inside or value * advantage < clipped * advantage else torch.tensor(clipped * advantage)
+    )
+
+
+def naive_loss(weights: dict[str, Decoder], batch: Batch) -> Tensor:
+    total = torch.zeros((), dtype=torch.float64)
+    for item in batch.items:
+        depth = max((stream.depth for stream in item.streams), default=0)
+        heads = naive_logits(weights["live"], item.tokens_T, depth)
+        for stream in item.streams:
+            target, d = stream.target, stream.depth
+            log_ps = {}
+            for t in range(1 + d, len(item.tokens_T)):
+                log_ps[t] = log_probabilities(heads[d][t - 1 - d], item.temperature)
+            if isinstance(target, Twin):
+                with torch.no_grad():
+                    named = naive_logits(weights[target.weights], target.tokens_U, 0)[0]
+                    live = naive_logits(weights["live"], target.tokens_U, 0)[0]
+                    share = 0.0 if target.weights == "live" else target.trust
+                    twin = (1 - share) * named + share * live
+            if isinstance(target, Sampled) and batch.correction.level == "sequence":
+                heard = [t for t in log_ps if stream.weight_T[t] != 0]
+                deltas = [float(log_ps[t][item.tokens_T[t]].detach()) - float(target.logprob_T[t]) for t in heard]
+                shared = math.exp(sum(deltas) / max(1, len(deltas)))
+            for t, log_p in log_ps.items():
+                weight, token = float(stream.weight_T[t]), int(item.tokens_T[t])
+                if weight == 0:
+                    continue
+                match target:
+                    case Label():
+                        term = -log_p[int(target.ids_T[t])]
+                    case Sampled():
+                        if batch.correction.level == "sequence":
+                            ratio = shared * torch.exp(log_p[token] - log_p[token].detach())
+                        else:
+                            ratio = torch.exp(log_p[token] - float(target.logprob_T[t]))
+                        term = naive_policy(batch.correction, float(target.advantage_T[t]), log_p[token], ratio)
+                    case Twin():
+                        if target.align_T[t] < 1:
+                            continue
+                        teacher = log_probabilities(twin[int(target.align_T[t]) - 1], item.temperature)
+                        term = naive_divergence(target, log_p, teacher, token)
+                    case MainHead():
+                        teacher = log_probabilities(heads[0][t - 1].detach(), item.temperature)
+                        term = naive_divergence(target, log_p, teacher, token)
+                total = total + weight * term
+    return total
+
+
+def check(make_decoder: Make, batch: Batch, micro_tokens: int = 40, mtp: int = 0) -> dict[str, float]:
+    """The learner's loss and gradient are the reference's; returns the learner's metrics."""
+    live, ema, frozen = (make_decoder(seed, mtp=mtp) for seed in (1, 2, 3))
+    weights = {name: copy.deepcopy(d).double() for name, d in {"live": live, "ema": ema, "frozen": frozen}.items()}
+    expected = naive_loss(weights, batch)
+    expected.backward()
+    learner = Learner(live, OptimSettings(), 10, micro_tokens, frozen=frozen)
+    learner.weights["ema"] = ema
+    metrics = learner.forward_backward(batch)
+    assert metrics["loss"] == pytest.approx(float(expected.detach()), rel=2e-5, abs=1e-6)
+    for (name, ours), theirs in zip(live.named_parameters(), weights["live"].parameters(), strict=True):
+        if theirs.grad is None or not theirs.grad.abs().max():
+            assert ours.grad is None or not ours.grad.abs().max(), name
+            continue
+        assert ours.grad is not None, name
+        difference = (ours.grad.double() - theirs.grad).abs().max() / theirs.grad.abs().max()
+        assert float(difference) < 5e-5, f"{name}: {float(difference):.1e} of the largest gradient"
+    return metrics
+
+
+# The streams
+
+
+def weights_for(rng: np.random.Generator, length: int) -> np.ndarray:
+    """Positive and negative, with holes, and never 0 at entry 0: it must be ignored."""
+    weight = rng.normal(size=length).astype(np.float32)
+    weight[rng.random(length) < 0.3] = 0.0
+    weight[0] = 5.0
+    return weight
+
+
+def tokens_for(rng: np.random.Generator, length: int) -> np.ndarray:
+    return rng.integers(0, VOCAB, length).astype(np.uint16)
+
+
+def label(rng: np.random.Generator, tokens: np.ndarray, head: str = "main") -> Stream:
+    return Stream(head, weights_for(rng, len(tokens)), Label(rng.integers(0, VOCAB, len(tokens))))
+
+
+def sampled(rng: np.random.Generator, tokens: np.ndarray) -> Stream:
+    advantage, logprob = rng.normal(size=len(tokens)), -rng.gamma(2.0, 2.0, len(tokens))
+    target = Sampled(advantage.astype(np.float32), logprob.astype(np.float32))
+    return Stream("main", weights_for(rng, len(tokens)), target)
+
+
+def twin(rng: np.random.Generator, tokens: np.ndarray, **settings: object) -> Stream:
+    """A hint of a few tokens goes in before a random place; two tokens have no counterpart."""
+    hint, at = tokens_for(rng, int(rng.integers(1, 6))), int(rng.integers(1, len(tokens)))
+    align = np.arange(len(tokens)) + np.where(np.arange(len(tokens)) >= at, len(hint), 0)
+    align[rng.integers(0, len(tokens), 2)] = -1
+    target = Twin(tokens_U=np.concatenate((tokens[:at], hint, tokens[at:])), align_T=align, **settings)  # type: ignore[arg-type]
+    return Stream("main", weights_for(rng, len(tokens)), target)
+
+
+LENGTHS = (13, 5, 21, 9, 2)
+TEMPERATURES = (1.0, 0.7, 1.3, 1.0, 2.0)
+
+
+def items(rng: np.random.Generator, *streams: Callable[..., Stream]) -> list[Item]:
+    found = []
+    for length, temperature in zip(LENGTHS, TEMPERATURES, strict=True):
+        tokens = tokens_for(rng, length)
+        found.append(Item(tokens, [make(rng, tokens) for make in streams], temperature))
+    return found
+
+
+def test_labels(make_decoder: Make, rng: np.random.Generator) -> None:
+    check(make_decoder, Batch(items(rng, label)))
+
+
+CORRECTIONS = [
+    Correction("none"),
+    Correction("truncate", low=0.0, high=2.0),
+    Correction("truncate", low=0.6, high=1.5),
+    Correction("mask", low=0.3, high=3.0),
+    Correction("clip", low=0.8, high=1.25),
+]
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("correction", CORRECTIONS, ids=lambda c: f"{c.kind}-{c.low}")
+def test_sampled_tokens(make_decoder: Make, rng: np.random.Generator, correction: Correction, level: str) -> None:
+    batch = Batch(items(rng, sampled), dataclasses.replace(correction, level=level))
+    metrics = check(make_decoder, batch)
+    learner = Learner(make_decoder(1), OptimSettings(), 10, 64)
+    log_r = []
+    for item, scores in zip(batch.items, learner.score(batch.items), strict=True):
+        stream = item.streams[0]
+        log_r.append((scores - stream.target.logprob_T)[(stream.weight_T != 0) & (np.arange(len(scores)) > 0)])
+    log_r = np.concatenate(log_r).astype(np.float64)
+    assert metrics["sampled_tokens"] == len(log_r)
+    assert metrics["k1"] == pytest.approx(np.mean(-log_r), rel=1e-4)
+    assert metrics["k2"] == pytest.approx(np.mean(log_r**2 / 2), rel=1e-4)
+    assert metrics["k3"] == pytest.approx(np.mean(np.exp(log_r) - 1 - log_r), rel=1e-4)
+    for name, value in {"mean": np.mean, "max": np.max, "p50": np.median}.items():
+        assert metrics[f"drift_{name}"] == pytest.approx(float(value(np.abs(log_r))), rel=1e-4)
+    assert metrics["drift_p99"] == pytest.approx(float(np.quantile(np.abs(log_r), 0.99)), rel=1e-4)
+
+
+@pytest.mark.parametrize("support", ["full", 5, VOCAB])
+@pytest.mark.parametrize("divergence", ["forward", "reverse", "jsd"])
+def test_twin(make_decoder: Make, rng: np.random.Generator, divergence: str, support: str | int) -> None:
+    check(
+        make_decoder,
+        Batch(items(rng, lambda r, t: twin(r, t, divergence=divergence, support=support, beta=0.3, weights="ema"))),
+    )
+
+
+@pytest.mark.parametrize(("weights", "trust"), [("live", 0.0), ("frozen", 0.0), ("frozen", 0.4), ("ema", 1.0)])
+def test_twin_under_named_weights(make_decoder: Make, rng: np.random.Generator, weights: str, trust: float) -> None:
+    check(make_decoder, Batch(items(rng, lambda r, t: twin(r, t, weights=weights, trust=trust))))
+
+
+def test_twin_on_sampled_tokens(make_decoder: Make, rng: np.random.Generator) -> None:
+    check(make_decoder, Batch(items(rng, lambda r, t: twin(r, t, support="sampled", weights="frozen"))))
+
+
+@pytest.mark.parametrize("settings", [{}, {"divergence": "reverse"}, {"support": 4}], ids=str)
+def test_mtp_heads_learn_the_main_heads_distribution(
+    make_decoder: Make, rng: np.random.Generator, settings: dict[str, object]
+) -> None:
+    def head(name: str) -> Callable[..., Stream]:
+        return lambda r, t: Stream(name, weights_for(r, len(t)), MainHead(**settings))  # type: ignore[arg-type]
+
+    check(make_decoder, Batch(items(rng, head("mtp.1"), head("mtp.2"))), mtp=2)
+
+
+@pytest.mark.parametrize("micro_tokens", [30, 70, 1000])
+def test_all_streams_in_one_batch(make_decoder: Make, rng: np.random.Generator, micro_tokens: int) -> None:
+    mixed = items(
+        rng,
+        label,
+        sampled,
+        lambda r, t: twin(r, t, divergence="reverse", weights="frozen", trust=0.2),
+        lambda r, t: twin(r, t, divergence="forward", support=6, weights="ema"),
+        lambda r, t: label(r, t, "mtp.1"),
+        lambda r, t: Stream("mtp.1", weights_for(r, len(t)), MainHead()),
+    )
+    metrics = check(make_decoder, Batch(mixed, Correction("clip", "sequence", 0.7, 1.4)), micro_tokens, mtp=1)
+    parts = [metrics[f"{kind}_loss"] for kind in ("label", "sampled", "twin", "mainhead")]
+    assert metrics["loss"] == pytest.approx(sum(parts), rel=1e-6)
+
+
+def test_the_head_in_chunks_gives_the_same_gradient(
+    make_decoder: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "CHUNK_ROWS", 7)
+    monkeypatch.setitem(packed.CHUNK_LOGITS, "cpu", 1)
+    check(make_decoder, Batch(items(rng, label, sampled, twin), Correction("mask", "sequence", 0.5, 2.0)))
+
+
+# What costs nothing, and what is refused
+
+
+def test_items_without_a_gradient_cost_no_forward(make_decoder: Make, rng: np.random.Generator) -> None:
+    decoder = make_decoder(1)
+    tokens = tokens_for(rng, 12)
+    nothing, weight = np.zeros(12, np.float32), np.ones(12, np.float32)
+    flat = Item(tokens, [Stream("main", weight, Sampled(nothing, nothing))])  # a group without variance
+    silent = Item(tokens, [Stream("main", nothing, Label(tokens))])
+    alone = Item(tokens, [Stream("main", weight, Twin(tokens_U=tokens, align_T=np.full(12, -1)))])
+    unpredicted = Item(tokens, [Stream("main", np.eye(12, dtype=np.float32)[0], Label(tokens))])
+    learner = Learner(decoder, OptimSettings(), 10, 64)
+    decoder.forward = None  # type: ignore[method-assign,assignment]
+    metrics = learner.forward_backward(Batch([flat, silent, alone, unpredicted]))
+    assert metrics == {"forward_tokens": 0.0, "loss": 0.0}
+
+
+def test_only_trained_parameters_get_a_gradient(make_decoder: Make, rng: np.random.Generator) -> None:
+    """Stand-alone MTP training: the base is frozen, only the new modules move."""
+    decoder = make_decoder(1, mtp=1)
+    decoder.requires_grad_(False)
+    decoder.mtp.requires_grad_(True)
+    learner = Learner(decoder, OptimSettings(), 10, 64)
+    before = {name: p.clone() for name, p in decoder.named_parameters()}
+    learner.forward_backward(Batch(items(rng, lambda r, t: Stream("mtp.1", weights_for(r, len(t)), MainHead()))))
+    learner.step()
+    moved = {name for name, p in decoder.named_parameters() if not torch.equal(p, before[name])}
+    assert moved
+    assert all(name.startswith("mtp.") for name in moved)
+
+
+def test_streams_that_do_not_fit_their_sequence_are_refused(rng: np.random.Generator) -> None:
+    tokens = tokens_for(rng, 6)
+    weight = np.ones(6, np.float32)
+    with pytest.raises(EtudeError, match="5 entries for a sequence of 6 tokens"):
+        Item(tokens, [Stream("main", weight, Label(tokens[:5]))])
+    with pytest.raises(EtudeError, match="other tokens"):
+        Item(tokens, [Stream("main", weight, Twin(tokens_U=tokens + 1, align_T=np.arange(6)))])

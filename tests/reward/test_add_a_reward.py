@@ -1,0 +1,64 @@
+"""docs/add-a-reward.md works as it stands: its code block is loaded as a recipe would and scores an attempt."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.errors import EtudeError
+from etude.harness.trajectory import Entry, Trajectory
+from etude.policy import Assistant, Call, ToolResult
+from etude.reward.base import Attempt
+from etude.reward.compose import build_reward
+from etude.reward.effort import penalty
+from etude.tasks.carried import Carried, Changes
+from etude.tasks.files import Files
+from etude.tasks.format import WORKSPACE, Task
+from etude.tasks.verdict import Grade
+
+PAGE = (Path(__file__).parents[2] / "docs" / "add-a-reward.md").read_text()
+
+
+def block(language: str) -> str:
+    found = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: Any) -> Any:
+    (tmp_path / "tidy.py").write_text(block("python"))
+    monkeypatch.chdir(tmp_path)
+    return tomllib.loads(block("toml"))["reward"]["parts"]
+
+
+def test_the_worked_example_is_small() -> None:
+    assert len(block("python").splitlines()) < 60
+
+
+def test_the_reward_of_the_page_scores_an_attempt(parts: Any) -> None:
+    trajectory = Trajectory(
+        entries=[
+            Entry(Assistant(calls=(Call("run", {}),))),
+            Entry(ToolResult("run", "no"), error="Timeout"),
+            Entry(ToolResult("run", "yes")),
+        ]
+    )
+    task = Task("t", "Do it.", files=Files({f"{WORKSPACE}/a.py": b"1\n"}))
+    changes = Changes((Carried("a.py", b"1\n2\n3\n"), Carried("b.py", None)))
+    total, said = build_reward(parts).score(Attempt(task, trajectory, changes, Grade(True, "passed", "")))
+    assert said["Tidy"] == pytest.approx(1 - 2 / 10 - 0.1)
+    effort = trajectory.effort
+    x = 1e-3 * effort.call_tokens + 2e-4 * effort.output_tokens + 0.02 * effort.calls + 0.02 * effort.turns
+    assert said["effort"] == pytest.approx(-penalty(x, 1.0, 0.5))
+    assert total == pytest.approx(1 + 0.1 * said["effort"] + 0.05 * said["Tidy"])
+
+
+def test_its_settings_are_checked(parts: Any) -> None:
+    parts[2]["growht"] = 1
+    with pytest.raises(EtudeError, match=r"reward\.parts\[2\]\.growht; did you mean reward\.parts\[2\]\.growth"):
+        build_reward(parts)

@@ -1,0 +1,91 @@
+"""Rewards: what the parts say about an attempt, how they add up, and what a wrong recipe is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from etude.errors import EtudeError
+from etude.harness.trajectory import Trajectory
+from etude.reward.base import Attempt, Part
+from etude.reward.compose import Reward, Weighted, build_reward
+from etude.settings import RewardSettings
+from etude.tasks.carried import Carried, Changes
+from etude.tasks.files import Files
+from etude.tasks.format import SOLUTION, WORKSPACE, Task
+from etude.tasks.verdict import Grade
+
+BEFORE = b"def f():\n    raise NotImplementedError\n"
+AFTER = b"def f():\n    return 1\n"
+TASK = Task("t", "Do it.", files=Files({f"{WORKSPACE}/a.py": BEFORE, f"{SOLUTION}/a.py": AFTER}))
+
+
+def attempt(passed: bool = False, statuses: str = "pf", kind: Any = "tests", files: Any = None) -> Attempt:
+    names = {"p": "passed", "f": "failed"}
+    tests = {str(number): names[letter] for number, letter in enumerate(statuses)}
+    carried = tuple(Carried(path, data) for path, data in (files or {}).items())
+    return Attempt(TASK, Trajectory(), Changes(carried), Grade(passed, "passed" if passed else kind, "", tests))
+
+
+def test_tests_pay_for_a_solved_task_alone_unless_asked_otherwise() -> None:
+    strict = build_reward([{"use": "tests"}])
+    partial = build_reward([{"use": "tests", "partial": 0.4}])
+    assert strict.score(attempt(passed=True)) == (1.0, {"tests": 1.0})
+    assert strict.score(attempt(statuses="ppf"))[0] == 0
+    assert partial.score(attempt(statuses="pf"))[0] == pytest.approx(0.2)
+    assert partial.score(attempt(statuses="pp", kind="tampering"))[0] == 0  # tests that tampering passed pay nothing
+    assert partial.score(attempt(passed=True))[0] == 1
+
+
+def test_diff_charges_lines_beyond_the_reference() -> None:
+    part = build_reward([{"use": "diff", "lines": 10}])
+    assert part.score(attempt(files={"a.py": AFTER}))[0] == 0
+    assert part.score(attempt(files={"a.py": AFTER + b"# more\n" * 5}))[0] == pytest.approx(-0.5)
+    assert part.score(attempt(files={"a.py": AFTER, "b.py": b"x\n" * 100}))[0] == -1
+    assert part.score(attempt(files={"a.py": None}))[0] == 0  # two lines gone; the reference changes as many
+
+
+def test_parts_are_weighted_and_kept() -> None:
+    reward = build_reward([{"use": "tests", "weight": 2}, {"use": "diff", "weight": 0.5, "lines": 10}])
+    total, parts = reward.score(attempt(passed=True, files={"a.py": AFTER + b"#\n" * 5}))
+    assert parts == {"tests": 1.0, "diff": -0.5}
+    assert total == pytest.approx(2 - 0.25)
+
+
+def test_the_default_of_a_recipe_is_the_tests() -> None:
+    assert [each.name for each in build_reward(RewardSettings().parts).parts] == ["tests"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({}, "must say which reward"),
+        ({"use": "test"}, "did you mean tests"),
+        ({"use": "tests", "weight": "much"}, "weight"),
+        ({"use": "tests", "weight": float("nan")}, "weight"),
+        ({"use": "effort", "kk": 1}, "reward.parts[0].kk"),
+        ({"use": "effort", "k": 0}, "k"),
+        ({"use": "./gone.py:Mine"}, "does not exist"),
+    ],
+)
+def test_a_wrong_entry_is_named(entry: dict[str, Any], words: str) -> None:
+    with pytest.raises(EtudeError) as error:
+        build_reward([entry])
+    assert words in str(error.value)
+
+
+def test_one_reward_twice_and_none_at_all_are_refused() -> None:
+    with pytest.raises(EtudeError, match="twice"):
+        build_reward([{"use": "tests"}, {"use": "tests"}])
+    with pytest.raises(EtudeError, match="empty"):
+        build_reward([])
+
+
+def test_a_part_that_gives_no_number_is_named() -> None:
+    class Odd(Part):
+        def score(self, attempt: Attempt) -> float:
+            return float("inf")
+
+    with pytest.raises(EtudeError, match="odd gave inf for t"):
+        Reward((Weighted("odd", 1.0, Odd(None)),)).score(attempt())

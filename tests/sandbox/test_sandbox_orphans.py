@@ -1,0 +1,137 @@
+"""After `kill -9` nothing of ours is left: no process, no mount, and at the next start no scratch and no cgroup."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.sandbox import cgroups
+from etude.sandbox.layers import Store
+from etude.sandbox.local import LocalHost
+
+
+@pytest.mark.parametrize(
+    ("victims", "count"), [(("pid",), 50), (("pid", "launcher"), 10)], ids=["the orchestrator", "and the launcher"]
+)
+def test_five_seconds_after_a_kill_nothing_is_left(identity: Any, victims: tuple[str, ...], count: int) -> None:
+    mounts = Path("/proc/self/mountinfo").read_text()
+    store = identity.folder / f"store-{len(victims)}"
+    marker = f"8639{len(victims)}.125"
+    process = identity.start("orphans.py", store, count, marker)
+    try:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        told = json.loads(line)
+        family = [told["launcher"], *_below(told["launcher"])]
+        _until(lambda: len(_with_argument(marker)) == 3 * count, "every sandbox to run three programs")
+        tags = {pid: started for pid in family if (started := _started(pid))}
+        assert list((store / "partial").iterdir())
+        for victim in victims:
+            os.kill(told[victim], signal.SIGKILL)
+        _until(lambda: not _with_argument(marker), "the programs to die", 5.0)
+        _until(lambda: all(_started(pid) != started for pid, started in tags.items()), "our processes to die", 5.0)
+    finally:
+        process.kill()
+        process.communicate()
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    if identity.name == "root" or os.geteuid() != 0:
+        asyncio.run(_open_and_close(store))
+        assert _groups(of_dead_ones=True) == []
+    else:
+        again = identity.start("orphans.py", store, 1, marker)  # the same user starts again
+        assert again.stdout.readline()
+        left = list((store / "partial").iterdir())
+        again.kill()
+        again.communicate()
+        assert len(left) == 2, "only the new one's own work in progress"
+        _until(lambda: not _with_argument(marker), "the second one's programs to die", 5.0)
+
+
+def test_fifty_sandboxes_at_once_each_keep_to_themselves(local: Any) -> None:
+    async def one(number: int) -> bytes:
+        async with await local.host.start([local.layer]) as sandbox:
+            await sandbox.write("/workspace/mine", str(number).encode())
+            result = await sandbox.run(["sh", "-c", "cat mine; echo; ls | wc -l"])
+            return bytes(result.stdout)
+
+    async def go() -> list[bytes]:
+        return await asyncio.gather(*(one(number) for number in range(50)))
+
+    assert local.run(go()) == [f"{number}\n4\n".encode() for number in range(50)]
+
+
+def test_a_closed_host_leaves_no_process_and_no_cgroup(tmp_path: Path) -> None:
+    async def go() -> int:
+        async with await LocalHost.open(Store(tmp_path)) as host:
+            sandbox = await host.start(())
+            await sandbox.spawn(["sleep", "86398.125"])
+            return host.launcher_pid
+
+    pid = asyncio.run(go())
+    assert not Path(f"/proc/{pid}").exists()
+    assert _with_argument("86398.125") == []
+    assert [group for group in _groups() if f"-{pid}." in group] == []
+
+
+async def _open_and_close(store: Path) -> None:
+    async with await LocalHost.open(store):
+        assert list((store / "partial").iterdir()) == []
+
+
+def _groups(of_dead_ones: bool = False) -> list[str]:
+    """Control group folders that carry our name."""
+    found = list(Path("/sys/fs/cgroup").rglob(f"{cgroups.PREFIX}*"))
+    if of_dead_ones:
+        found = [path for path in found if cgroups.tag_is_dead(path.name.removeprefix(cgroups.PREFIX))]
+    return [str(path) for path in found]
+
+
+def _until(ready: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        time.sleep(0.05)
+
+
+def _stat(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+
+
+def _started(pid: int) -> bytes:
+    """When a process started; nothing when it is gone or only waits to be buried."""
+    with suppress(OSError):
+        fields = _stat(pid)
+        return b"" if fields[0] in b"ZX" else fields[19]
+    return b""
+
+
+def _below(ancestor: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            children.setdefault(int(_stat(int(entry.name))[1]), []).append(int(entry.name))
+    found, waiting = [], [ancestor]
+    while waiting:
+        inner = children.get(waiting.pop(), [])
+        found += inner
+        waiting += inner
+    return found
+
+
+def _with_argument(argument: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            if command[:1] == [b"sleep"] and argument.encode() in command:
+                found.append(int(entry.name))
+    return found

@@ -1,0 +1,57 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from etude import pipeline, recipe
+from etude.errors import EtudeError
+from etude.model.config import ModelConfig
+from etude.model.decoder import Decoder
+from etude.settings import ModelSettings
+
+SMALL = ModelSettings(width=24, layers=3, heads=4, kv_heads=2, head_dim=8, mlp=40)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SMALL,
+        dataclasses.replace(SMALL, tied=False),
+        dataclasses.replace(SMALL, bias=True, qk_norm=False),
+        dataclasses.replace(SMALL, mtp_layers=2, heads=6, kv_heads=3),
+    ],
+)
+def test_parameters_are_counted_without_building_the_model(settings: ModelSettings):
+    config = ModelConfig.from_settings(settings, vocab_size=97)
+    assert pipeline.parameters(config) == sum(weight.numel() for weight in Decoder(config).parameters())
+
+
+def test_nano_is_about_a_million_parameters_and_a_few_minutes():
+    nano = recipe.load("nano")
+    (_, plan) = pipeline.outline("pretrain", nano, Path("does-not-exist"))
+    assert 0.9e6 < plan["parameters"] < 1.2e6
+    assert 60 < plan["tokens"] / 10_000 < 300  # seconds at 10k tokens a second
+
+
+def test_stages_bring_what_they_need_in_order():
+    nano = recipe.load("nano")
+    assert [stage.name for stage in pipeline.stages_for("sft", nano)] == ["corpus", "pretrain", "sft"]
+    tuned = recipe.load("nano", ["sft.model=somewhere"])
+    assert [stage.name for stage in pipeline.stages_for("sft", tuned)] == ["sft"]
+
+
+def test_every_recipe_key_is_read_by_a_stage_or_free_for_a_reason():
+    read = [prefix for stage in pipeline.STAGES.values() for prefix in stage.reads]
+    free = {key for key in recipe.known_keys() if "." in key and not any(f"{key}.".startswith(f"{p}.") for p in read)}
+    machine = {"run.device", "run.threads", "run.keep_checkpoints"}  # where it runs, not what comes out
+    assert {key for key in free if not key.startswith("engine.")} == machine
+
+
+def test_the_model_of_a_run_is_its_last_stage(tmp_path: Path):
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(EtudeError, match="no checkpoint yet"):
+        pipeline.find_model(tmp_path)
+    for name in ("pretrain-0000200", "sft-0000003", "sft-0000012"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    assert pipeline.find_model(tmp_path).name == "sft-0000012"
+    assert pipeline.find_model(tmp_path / "checkpoints").name == "checkpoints"
