@@ -1,28 +1,21 @@
 """The `etude` command: parsing, calling, and saying what happened. Nothing else.
 
-Every command runs inside `_answer`: a mistake of the user becomes one sentence and exit status 2, Ctrl-C the command
-that resumes and exit status 130, and `--json` one JSON object as the last line of standard output. Rooms are
-imported inside the commands, so that `etude --help` never loads torch.
+How a command answers people and scripts is in `console`; commands about tasks and sandboxes are in `cli_tasks`. Rooms
+are imported inside the commands, so that `etude --help` never loads torch.
 """
 
 from __future__ import annotations
 
 import io
-import json as jsonlib
-import shlex
 import sys
-from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from etude.errors import EtudeError
-from etude.progress import short
+from etude import __version__, cli_tasks
+from etude.console import Json, Overrides, answer, table, values
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,15 +25,12 @@ app = typer.Typer(
 )
 recipe_app = typer.Typer(no_args_is_help=True, help="Look at recipes.")
 app.add_typer(recipe_app, name="recipe")
+cli_tasks.register(app)
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A built-in recipe, or the path of a .toml file.")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as pretrain.steps=50.")
-]
 RunPath = Annotated[Path | None, typer.Option("--run", help="Run folder; default: runs/<name of the recipe>.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the run holds and start over.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the recipe and what would be done; do nothing.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A run, a checkpoint, or a Hugging Face directory.")]
 
 
@@ -102,7 +92,7 @@ def sample(
         sampling = Sampling(max_tokens=tokens, temperature=temperature, seed=seed)
         return sample_text(model, prompt, sampling, overrides or [])
 
-    _answer(work, lambda answer: print(answer["prompt"] + answer["text"]), json)
+    answer(work, lambda found: print(found["prompt"] + found["text"]), json)
 
 
 @app.command()
@@ -120,7 +110,7 @@ def serve(
         serve_model(model, overrides or [], host, port)
         return {}
 
-    _answer(work, lambda _: None, False)
+    answer(work, lambda _: None, False)
 
 
 @recipe_app.command("show")
@@ -138,7 +128,7 @@ def recipe_show(
         loaded = recipes.load(recipe, overrides or [])
         return {"recipe": recipes.to_dict(loaded), "toml": recipes.to_toml(loaded, explain)}
 
-    _answer(work, lambda answer: print(answer["toml"]), json)
+    answer(work, lambda found: print(found["toml"]), json)
 
 
 @recipe_app.command("list")
@@ -150,7 +140,7 @@ def recipe_list(json: Json = False) -> None:
 
         return {"recipes": {name: recipes.load(name).about for name in recipes.builtin()}}
 
-    _answer(work, lambda answer: _table(("recipe", "about"), list(answer["recipes"].items())), json)
+    answer(work, lambda found: table(("recipe", "about"), list(found["recipes"].items())), json)
 
 
 @app.command()
@@ -162,17 +152,17 @@ def status(run: Annotated[Path, typer.Argument(help="Run folder.")], json: Json 
 
         return summary(run)
 
-    def show(answer: dict[str, Any]) -> None:
-        _table(
+    def show(found: dict[str, Any]) -> None:
+        table(
             ("stage", "state", "step", "newest metrics"),
             [
-                (name, stage["state"], stage.get("step", ""), _values(stage.get("metrics", {})))
-                for name, stage in answer["stages"].items()
+                (name, stage["state"], stage.get("step", ""), values(stage.get("metrics", {})))
+                for name, stage in found["stages"].items()
             ],
         )
-        print(f"{run}: {'in use' if answer['in_use'] else 'idle'}, {answer['lineages']} start(s)")
+        print(f"{run}: {'in use' if found['in_use'] else 'idle'}, {found['lineages']} start(s)")
 
-    _answer(work, show, json)
+    answer(work, show, json)
 
 
 @app.command()
@@ -188,22 +178,22 @@ def doctor(json: Json = False) -> None:
         lacking = [row.what for row in rows if row.needed and row.state == "missing"]
         return {"ok": not lacking, "lacking": lacking, "rows": [asdict(row) for row in rows]}
 
-    def show(answer: dict[str, Any]) -> None:
+    def show(found: dict[str, Any]) -> None:
         colour = {"ok": "green", "limited": "yellow", "missing": "red"}
         rows = [
             (row["what"], Text(row["state"], style=colour[row["state"]]), row["found"], row["advice"])
-            for row in answer["rows"]
+            for row in found["rows"]
         ]
-        _table(("what", "", "found", "what to do"), rows)
-        print("cannot work without: " + ", ".join(answer["lacking"]) if answer["lacking"] else "ready")
+        table(("what", "", "found", "what to do"), rows)
+        print("cannot work without: " + ", ".join(found["lacking"]) if found["lacking"] else "ready")
 
-    _answer(work, show, json)
+    answer(work, show, json)
 
 
 @app.command()
 def version(json: Json = False) -> None:
     """Print the version."""
-    _answer(lambda: {"version": metadata.version("etude")}, lambda answer: print(answer["version"]), json)
+    answer(lambda: {"version": __version__}, lambda found: print(found["version"]), json)
 
 
 def main() -> None:
@@ -234,10 +224,10 @@ def _stage(
         stages = pipeline.outline(target, loaded, path, fresh=fresh)
         return {"run": str(path), "stages": stages, "recipe": recipe.to_dict(loaded), "toml": recipe.to_toml(loaded)}
 
-    def show_plan(answer: dict[str, Any]) -> None:
-        print(answer["toml"])
-        rows = [(row.pop("stage"), row.pop("state"), _values(row)) for row in answer["stages"]]
-        _table(("stage", "state", "what"), rows)
+    def show_plan(found: dict[str, Any]) -> None:
+        print(found["toml"])
+        rows = [(row.pop("stage"), row.pop("state"), values(row)) for row in found["stages"]]
+        table(("stage", "state", "what"), rows)
         print(f"would {'delete and remake' if fresh else 'write'} {path}; nothing was done")
 
     def work() -> dict[str, Any]:
@@ -255,61 +245,22 @@ def _stage(
             "model": str(outcome.model) if outcome.model else None,
         }
 
-    def show(answer: dict[str, Any]) -> None:
-        if target == "corpus" and not answer["stopped"]:
+    def show(found: dict[str, Any]) -> None:
+        if target == "corpus" and not found["stopped"]:
             from etude.corpus.manifest import load_manifest
 
             print(load_manifest(path / "corpus").table())
-        for stage, facts in answer["facts"].items():
-            was = "was finished already" if stage in answer["finished_before"] else "finished"
-            print(f"{stage} {was}: {_values(facts)}")
-        if answer["stopped"]:
-            print(f"{answer['stopped']} stopped before its end")
-        elif not answer["done"]:
+        for stage, facts in found["facts"].items():
+            was = "was finished already" if stage in found["finished_before"] else "finished"
+            print(f"{stage} {was}: {values(facts)}")
+        if found["stopped"]:
+            print(f"{found['stopped']} stopped before its end")
+        elif not found["done"]:
             print(f"{path} has nothing left to do; --fresh starts it over")
-        if answer["model"]:
-            print(f"model: {answer['model']}")
+        if found["model"]:
+            print(f"model: {found['model']}")
 
-    _answer(*((plan, show_plan) if dry_run else (work, show)), json)
-
-
-def _answer(work: Callable[[], dict[str, Any]], show: Callable[[dict[str, Any]], None], json: bool) -> None:
-    """Do the work, show or print its answer, and exit with the status that the answer deserves."""
-    code = 1
-    answer: dict[str, Any] = {"ok": False, "error": "unexpected error"}
-    try:
-        answer = {"ok": True} | work()
-        if not json:
-            show(dict(answer))
-        code = 0 if answer["ok"] else 1
-        if answer.get("stopped"):
-            raise KeyboardInterrupt
-    except EtudeError as error:
-        code, answer = 2, {"ok": False, "error": str(error)}
-        print(f"error: {error}", file=sys.stderr)
-    except KeyboardInterrupt:
-        resume = shlex.join(["etude", *(part for part in sys.argv[1:] if part != "--fresh")])
-        code, answer = 130, answer | {"ok": False, "error": "interrupted", "resume": resume}
-        print(f"interrupted; to continue: {resume}", file=sys.stderr)
-    finally:
-        if json:
-            print(jsonlib.dumps(answer, default=str), flush=True)
-    if code:
-        raise typer.Exit(code)
-
-
-def _table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    table = Table(*headers, box=None, header_style="bold", pad_edge=False)
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
-    Console().print(table)
-
-
-def _values(values: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {short(value) if isinstance(value, int | float) and not isinstance(value, bool) else value}"
-        for name, value in values.items()
-    )
+    answer(*((plan, show_plan) if dry_run else (work, show)), json)
 
 
 if __name__ == "__main__":

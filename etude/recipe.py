@@ -27,8 +27,11 @@ from etude.errors import EtudeError
 from etude.settings import (
     CorpusSettings,
     EngineSettings,
+    GraderSettings,
+    HarnessSettings,
     ModelSettings,
     PretrainSettings,
+    RewardSettings,
     RunSettings,
     SftSettings,
     TokensSettings,
@@ -48,6 +51,9 @@ class Recipe:
     pretrain: PretrainSettings = setting(PretrainSettings(), "continued pretraining")
     sft: SftSettings = setting(SftSettings(), "supervised fine-tuning")
     engine: EngineSettings = setting(EngineSettings(), "the sampler")
+    harness: HarnessSettings = setting(HarnessSettings(), "the agent")
+    grader: GraderSettings = setting(GraderSettings(), "the grader")
+    reward: RewardSettings = setting(RewardSettings(), "what an attempt is worth")
 
 
 # Reading

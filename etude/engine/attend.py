@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.engine.cache import KeyValueCache
+from etude.model.attention import PackedAttend
 
 # What opening one more span costs, in places of one row read by attention; it is where a longer padding starts to
 # cost more than another call (about 30 us against 30 ns a place, two heads of 32 dimensions on one core).
@@ -30,11 +31,15 @@ class Span:
     count: int  # new tokens of each row
     longest: int  # places of the longest row, its new tokens included
     token: int  # where its tokens begin in the flat batch
-    fresh: bool  # all rows begin with this step
 
     @property
     def tokens(self) -> slice:
         return slice(self.token, self.token + self.rows * self.count)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the rows hold nothing but these tokens."""
+        return self.longest == self.count
 
 
 def spans(rows: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> list[Span]:
@@ -42,17 +47,15 @@ def spans(rows: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> 
     out: list[Span] = []
     token = 0
     for row, start, count in zip(rows, starts, counts, strict=True):
-        length = start + count
-        last = out[-1] if out else None
-        if last is not None and row == last.row + last.rows and count == last.count:
-            longest = max(last.longest, length)
-            padding = longest * (last.rows + 1) - last.longest * last.rows - length
+        span = Span(row, 1, count, start + count, token)
+        if out and row == out[-1].row + out[-1].rows and count == out[-1].count:
+            last = out[-1]
+            longest = max(last.longest, span.longest)
+            padding = longest * (last.rows + 1) - last.longest * last.rows - span.longest
             if padding * count <= SPAN_COST:
-                fresh = last.fresh and start == 0
-                out[-1] = Span(last.row, last.rows + 1, count, longest, last.token, fresh)
-                token += count
-                continue
-        out.append(Span(row, 1, count, length, token, fresh=start == 0))
+                span = Span(last.row, last.rows + 1, count, longest, last.token)
+                out.pop()
+        out.append(span)
         token += count
     return out
 
@@ -60,60 +63,54 @@ def spans(rows: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> 
 class CachedAttend:
     """Writes the new keys and values into the rows, then lets each new token see its row up to itself."""
 
-    def __init__(
-        self,
-        cache: KeyValueCache,
-        rows_T: Tensor,
-        positions_T: Tensor,
-        parts: Sequence[Span],
-    ) -> None:
+    def __init__(self, cache: KeyValueCache, rows_T: Tensor, positions_T: Tensor, parts: Sequence[Span]) -> None:
         self.cache = cache.rows_L2RKSD
         self.rows_T, self.positions_T = rows_T, positions_T
-        self.parts = parts
-        self.masks = [self._mask(span) for span in parts]
+        self.parts = [(span, self._view(span)) for span in parts]
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         keys_RKSD, values_RKSD = self.cache[layer].unbind()
         keys_RKSD[self.rows_T, :, self.positions_T] = k_TKD
         values_RKSD[self.rows_T, :, self.positions_T] = v_TKD
         out = []
-        for span, mask in zip(self.parts, self.masks, strict=True):
+        for span, view in self.parts:
+            q = q_THD[span.tokens]
+            if isinstance(view, PackedAttend):
+                out.append(view(layer, q, k_TKD[span.tokens], v_TKD[span.tokens]))
+                continue
             rows = slice(span.row, span.row + span.rows)
             k, v = keys_RKSD[rows, :, : span.longest], values_RKSD[rows, :, : span.longest]
-            attend = _one_each if span.count == 1 else _several_each
-            out.append(attend(q_THD[span.tokens], k, v, mask))
+            out.append(_one_each(q, k, v, view) if span.count == 1 else _several_each(q, k, v, view))
         return out[0] if len(out) == 1 else torch.cat(out)
 
-    def _mask(self, span: Span) -> Tensor | None:
-        """0 where a new token may look, minus infinity elsewhere [rows, 1, count, places]; None is plain causal."""
-        if span.fresh and span.count == span.longest:
-            return None
+    def _view(self, span: Span) -> PackedAttend | Tensor:
+        """What the new tokens see: as in training if there is nothing but them, else a mask over their rows.
+
+        The mask [rows, 1, count, places] is 0 where a token may look and minus infinity elsewhere.
+        """
+        if span.fresh:
+            return PackedAttend([span.count] * span.rows, self.cache.device)
         positions = self.positions_T[span.tokens].view(span.rows, 1, span.count, 1)
         places = torch.arange(span.longest, device=positions.device)
         mask = torch.zeros(span.rows, 1, span.count, span.longest, device=positions.device, dtype=self.cache.dtype)
         return mask.masked_fill_(places > positions, float("-inf"))
 
 
-def _one_each(q_RHD: Tensor, k_RKSD: Tensor, v_RKSD: Tensor, mask: Tensor | None) -> Tensor:
+def _one_each(q_RHD: Tensor, k_RKSD: Tensor, v_RKSD: Tensor, mask: Tensor) -> Tensor:
     """One query a row. The query heads that share a key head stand as so many queries, so each key is read once.
 
     Written out, because `scaled_dot_product_attention` takes up to twice as long for so few queries on two cores.
     """
     rows, heads, dims = q_RHD.shape
-    q, k, v = q_RHD.reshape(rows * k_RKSD.shape[1], -1, dims), k_RKSD.flatten(0, 1), v_RKSD.flatten(0, 1)
-    if mask is None:
-        scores = torch.bmm(q, k.transpose(1, 2)) * dims**-0.5
-    else:
-        mask = mask.expand(-1, k_RKSD.shape[1], -1, -1).flatten(0, 1)
-        scores = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=dims**-0.5)
+    q, k, v = q_RHD.view(rows * k_RKSD.shape[1], -1, dims), k_RKSD.flatten(0, 1), v_RKSD.flatten(0, 1)
+    mask = mask.expand(-1, k_RKSD.shape[1], -1, -1).flatten(0, 1)
+    scores = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=dims**-0.5)
     return torch.bmm(torch.softmax(scores, -1), v).view(rows, heads, -1)
 
 
-def _several_each(q_THD: Tensor, k_RKSD: Tensor, v_RKSD: Tensor, mask: Tensor | None) -> Tensor:
+def _several_each(q_THD: Tensor, k_RKSD: Tensor, v_RKSD: Tensor, mask: Tensor) -> Tensor:
     tokens, heads, dims = q_THD.shape
     q_RHCD = q_THD.view(k_RKSD.shape[0], -1, heads, dims).transpose(1, 2)
     shared = heads != k_RKSD.shape[1]
-    out = F.scaled_dot_product_attention(
-        q_RHCD, k_RKSD, v_RKSD, attn_mask=mask, is_causal=mask is None, enable_gqa=shared
-    )
+    out = F.scaled_dot_product_attention(q_RHCD, k_RKSD, v_RKSD, attn_mask=mask, enable_gqa=shared)
     return out.transpose(1, 2).reshape(tokens, heads, -1)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,12 +21,10 @@ from etude.engine.request import Request, refuse_ids, refuse_sampling
 from etude.engine.sampler import sample
 from etude.engine.scheduler import Chunk, Scheduler
 from etude.errors import EtudeError
-from etude.model.attention import PackedAttend
 from etude.model.decoder import Decoder
+from etude.model.packed import Packed
 from etude.policy import Sampling, Version
 from etude.settings import EngineSettings
-
-_SCORED = 512  # positions whose logits exist at once while scoring
 
 
 class QueueFull(EtudeError):
@@ -134,7 +133,11 @@ class Engine:
             refuse_ids(ids, config.vocab_size, self.settings, config.max_position_embeddings)
         out: list[list[float]] = []
         for batch in _batches(sequences, self.settings.prefill_tokens):
-            out += self._score(batch, temperature)
+            packed = Packed(self.decoder, [np.array(ids) for ids in batch], [temperature] * len(batch))
+            scores_T = packed.scores()
+            if not scores_T.isfinite().all():
+                raise EtudeError(f"scoring at version {self.version} gave log-probabilities that are not finite")
+            out += [part.tolist() for part in torch.split(scores_T, [len(ids) for ids in batch])]
         return out
 
     def stats(self) -> dict[str, int | float | str | bool]:
@@ -224,25 +227,6 @@ class Engine:
     def _retire(self, request: Request) -> None:
         del self._requests[request.number]
         self.scheduler.remove(request, keep=request.error is None)
-
-    def _score(self, sequences: Sequence[Sequence[int]], temperature: float) -> list[list[float]]:
-        lengths = [len(ids) for ids in sequences]
-        tokens_T = torch.tensor([token for ids in sequences for token in ids], device=self.device)
-        positions_T = torch.cat([torch.arange(length, device=self.device) for length in lengths])
-        hidden_TD = self.decoder(tokens_T, positions_T, PackedAttend(lengths, self.device), longest=max(lengths))
-        logprobs = [0.0]
-        for start in range(0, len(tokens_T) - 1, _SCORED):
-            logits_TV = self.decoder.logits(hidden_TD[start : start + _SCORED]) / temperature
-            targets_T = tokens_T[start + 1 : start + 1 + _SCORED]
-            logits_TV = logits_TV[: len(targets_T)]
-            logprobs += (logits_TV.gather(-1, targets_T[:, None])[:, 0] - logits_TV.logsumexp(-1)).tolist()
-        if not all(map(math.isfinite, logprobs)):
-            raise EtudeError(f"scoring at version {self.version} gave log-probabilities that are not finite")
-        out, start = [], 0
-        for length in lengths:
-            out.append([0.0, *logprobs[start + 1 : start + length]])
-            start += length
-        return out
 
 
 def _batches(sequences: Sequence[Sequence[int]], tokens: int) -> list[list[Sequence[int]]]:

@@ -53,8 +53,7 @@ class InlinePolicy:
                     if not (done := self._waiting[request.number]).done():
                         done.set_result(request)
                 await asyncio.sleep(0)  # lets those who got their answer ask again before the next step
-        except BaseException as crash:
+        except Exception as crash:
             for done in self._waiting.values():
                 if not done.done():
                     done.set_exception(crash)
-            raise

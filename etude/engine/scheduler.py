@@ -66,7 +66,7 @@ class Scheduler:
     def plan(self, version: Version) -> list[Chunk]:
         """The work of the next step, in the order of the rows. Empty when there is nothing to do."""
         self._grow()
-        if self.waiting:
+        if self.waiting and len(self.running) < self.settings.max_running:
             self._admit(version)
         return self._divide()
 

@@ -183,6 +183,7 @@ def serve(
     """
     engine = Engine(load_model(model_dir, device), settings, version)
     listener = _listen_on(host, port, socket)
+    print(f"key-value cache: {engine.cache.bytes >> 20} MiB", file=sys.stderr)
     try:
         asyncio.run(_serve(engine, listener, board))
     finally:

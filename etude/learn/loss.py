@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.errors import EtudeError
 from etude.learn.streams import Correction, Distribution, Ids, Item, Label, MainHead, Sampled, Stream, Twin
 from etude.model.decoder import Decoder
 from etude.model.packed import Packed
@@ -112,13 +113,13 @@ class MicroBatch:
         if isinstance(target, MainHead):
             group.teachers = [(1.0, self.flat.decoder, hidden[0])]
         elif isinstance(target, Twin):
-            shares = (
-                {"live": 1.0} if target.weights == "live" else {target.weights: 1 - target.trust, "live": target.trust}
-            )
-            for name, share in shares.items():
+            if target.weights not in self.weights:
+                raise EtudeError(f"a twin asks for {target.weights!r} weights; this learner has {list(self.weights)}")
+            shares = {"live": target.trust} | {target.weights: 1 - target.trust * (target.weights != "live")}
+            for name in (name for name, share in shares.items() if share):
                 with torch.no_grad():
                     states_UD = Packed(self.weights[name], group.twins).hidden()[0]
-                group.teachers.append((share, self.weights[name], states_UD))
+                group.teachers.append((shares[name], self.weights[name], states_UD))
         elif isinstance(target, Sampled) and self.correction.level == "sequence":
             log_ratio_E = self.flat.logprobs(hidden[group.depth], c["row"], c["id"]) - c["logprob"]
             both_2E = torch.stack((log_ratio_E, torch.ones_like(log_ratio_E)))

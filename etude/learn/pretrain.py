@@ -7,7 +7,7 @@ and sent back to one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ POSITION = "data.json"  # in a checkpoint: where in the documents its next batch
 
 
 class Documents(Protocol):
-    def take(self, tokens: int) -> list[Ids]: ...
+    def take(self, tokens: int) -> Sequence[Ids]: ...
 
     def position(self) -> dict[str, Any]: ...
 

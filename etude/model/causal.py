@@ -97,10 +97,10 @@ class _Batch:
         for block, (q_MRD, kept) in zip(self._blocks(), self.kept, strict=True):
             p_MRL = self._probabilities(q_MRD, block) if kept is None else kept
             g_MRD, keys = self._rows(g_THD, block), slice(block.stop)
-            dv_MDL[:, :, keys].baddbmm_(g_MRD.mT, p_MRL)
+            dv_MDL[:, :, keys] += torch.bmm(g_MRD.mT, p_MRL)
             slope_MRL = torch.bmm(g_MRD, self.v_MLD[:, keys].mT)
             slope_MRL.sub_(self._rows(along_TH1, block)).mul_(p_MRL)
-            dk_MDL[:, :, keys].baddbmm_(q_MRD.mT, slope_MRL)
+            dk_MDL[:, :, keys] += torch.bmm(q_MRD.mT, slope_MRL)
             self._set_rows(dq_THD, block, torch.bmm(slope_MRL, self.k_MLD[:, keys]))
         return dq_THD, self._tokens(dk_MDL.mul_(self.scale)), self._tokens(dv_MDL)
 

@@ -28,7 +28,9 @@ class Packed:
         self, decoder: Decoder, tokens: Sequence[npt.NDArray[np.integer]], temperatures: Sequence[float] = (1.0,)
     ) -> None:
         self.decoder, self.device = decoder, decoder.lm_head.weight.device
-        self.chunk = max(CHUNK_ROWS, CHUNK_LOGITS[self.device.type] // decoder.config.vocab_size)
+        self.chunk = max(
+            CHUNK_ROWS, CHUNK_LOGITS.get(self.device.type, CHUNK_LOGITS["cuda"]) // decoder.config.vocab_size
+        )
         lengths = [len(t) for t in tokens]
         self.attend, self.longest = PackedAttend(lengths, self.device), max(lengths)
         self.tokens_T = self.put(np.concatenate(tokens).astype(np.int64))

@@ -28,6 +28,7 @@ class Rope(nn.Module):
         rows = self.table[positions_T].unsqueeze(1)  # [T, 1, 2, D/2]
         return rows[:, :, 0], rows[:, :, 1]
 
+    @torch.inference_mode(False)  # a table that an engine made must also serve a learner with the same decoder
     def _angles(self, length: int, device: torch.device) -> Tensor:
         # float32 like transformers, so that both round the angle of a late position the same way
         exponent = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=device) / self.head_dim

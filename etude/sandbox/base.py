@@ -32,6 +32,11 @@ class SandboxFailure(EtudeError):
         self.cause: FailureCause = cause
 
 
+def absolute(path: str, workdir: str) -> str:
+    """A path of the protocol: a relative one starts at the sandbox's working folder."""
+    return path if path.startswith("/") else f"{workdir}/{path}"
+
+
 @dataclass(frozen=True)
 class Limits:
     """What one sandbox may use. Files of a sandbox live in memory, so it may use `memory + disk` bytes of it."""
@@ -139,7 +144,10 @@ class Process(Protocol):
 
 
 class Sandbox(Protocol):
-    """One closed room. Closed by `close()` or by leaving `async with`; nothing in it outlives that."""
+    """One closed room. Closed by `close()` or by leaving `async with`; nothing in it outlives that.
+
+    Paths are those of the sandbox; relative ones start at its working folder.
+    """
 
     @property
     def capabilities(self) -> Capabilities: ...

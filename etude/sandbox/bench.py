@@ -21,10 +21,16 @@ from etude.sandbox.hosts import open_host
 from etude.sandbox.layers import Store
 
 BARS: Final = {"start": 25.0, "reset": 5.0, "fork": 80.0}  # p50 in milliseconds, on 2 cores
-_FILES: Final = 5657
-_BYTES: Final = 60_000_000
-_CHANGED_FILES: Final = 231
-_CHANGED_BYTES: Final = 2_000_000
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """How much there is in it, and how much of it a usual sandbox has changed."""
+
+    files: int = 5657
+    bytes: int = 60_000_000
+    changed_files: int = 231
+    changed_bytes: int = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,6 @@ class Figures:
     fork: Spread  # with the usual changes
     fork_full: Spread  # with every file of the workspace rewritten
     starts_per_second: float  # start, `true`, close, with several at once
-    idle_bytes: int  # memory of one more idle sandbox
     layer_seconds: float  # to make the workspace's layer
     bars: dict[str, float]
 
@@ -65,17 +70,20 @@ class Figures:
         return {"passed": self.passed, **asdict(self)}
 
 
-def bench(backend: str = "local", rounds: int = 40, folder: Path | None = None) -> Figures:
+def bench(
+    backend: str = "local", rounds: int = 40, folder: Path | None = None, workspace: Workspace | None = None
+) -> Figures:
     """Measure; `folder` is where the store goes, a temporary one unless given."""
+    shape = workspace or Workspace()
     if folder is not None:
-        return asyncio.run(_measure(backend, rounds, folder))
+        return asyncio.run(_measure(backend, rounds, folder, shape))
     with tempfile.TemporaryDirectory(prefix="etude-bench-") as temporary:
-        return asyncio.run(_measure(backend, rounds, Path(temporary)))
+        return asyncio.run(_measure(backend, rounds, Path(temporary), shape))
 
 
-async def _measure(backend: str, rounds: int, folder: Path) -> Figures:
+async def _measure(backend: str, rounds: int, folder: Path, shape: Workspace) -> Figures:
     store = Store(folder)
-    files = workspace_files()
+    files = workspace_files(shape)
     began = time.perf_counter()
     layer = store.add_files(files)
     layer_seconds = time.perf_counter() - began
@@ -88,12 +96,12 @@ async def _measure(backend: str, rounds: int, folder: Path) -> Figures:
             run_shell = await _timed(rounds, lambda: sandbox.run(["bash", "-c", "true"]))
             read_write = await _timed(rounds, lambda: _read_write(sandbox))
             reset = await _timed(rounds, sandbox.reset, before=lambda: sandbox.write("/workspace/changed", b"changed"))
-            for path, content in _changed(files, _CHANGED_FILES, _CHANGED_BYTES).items():
+            for path, content in _changed(files, shape.changed_files, shape.changed_bytes).items():
                 await sandbox.write(path, content)
             diff = await _timed(rounds, sandbox.diff)
             snapshot = await _timed(rounds, sandbox.snapshot)
             fork = await _forks(sandbox, rounds)
-            for path, content in _changed(files, len(files), _BYTES).items():
+            for path, content in _changed(files, len(files), shape.bytes).items():
                 await sandbox.write(path, content)
             fork_full = await _forks(sandbox, max(3, rounds // 8))
         return Figures(
@@ -111,18 +119,17 @@ async def _measure(backend: str, rounds: int, folder: Path) -> Figures:
             fork=fork,
             fork_full=fork_full,
             starts_per_second=await _throughput(host, layer, limits, rounds * 4),
-            idle_bytes=await _idle_bytes(host, layer, limits),
             layer_seconds=layer_seconds,
             bars=dict(BARS),
         )
 
 
-def workspace_files() -> dict[str, bytes]:
+def workspace_files(shape: Workspace) -> dict[str, bytes]:
     """A repository's worth of files: many small ones, a few large, in folders up to three deep."""
     chance = random.Random(0)
-    sizes = [chance.lognormvariate(0.0, 1.2) for _ in range(_FILES)]
-    scale = _BYTES / sum(sizes)
-    names = (f"package{n % 400 % 20}/part{n % 400}/module{n}.py" for n in range(_FILES))
+    sizes = [chance.lognormvariate(0.0, 1.2) for _ in range(shape.files)]
+    scale = shape.bytes / sum(sizes)
+    names = (f"package{n % 400 % 20}/part{n % 400}/module{n}.py" for n in range(shape.files))
     return {name: chance.randbytes(max(1, int(size * scale))) for name, size in zip(names, sizes, strict=True)}
 
 
@@ -188,20 +195,3 @@ async def _throughput(host: Host, layer: Layer, limits: Limits, count: int) -> f
     began = time.perf_counter()
     await asyncio.gather(*(worker() for _ in range(2 * (os.cpu_count() or 1))))
     return count / (time.perf_counter() - began)
-
-
-async def _idle_bytes(host: Host, layer: Layer, limits: Limits, count: int = 20) -> int:
-    """By the machine's own account of free memory, so that what the kernel needs is in it."""
-    before = _available()
-    sandboxes = await asyncio.gather(*(host.start([layer], limits=limits) for _ in range(count)))
-    used = before - _available()
-    await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
-    return max(0, used // count)
-
-
-def _available() -> int:
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.exists():
-        return 0
-    fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    return int(fields["MemAvailable"].split()[0]) * 1024

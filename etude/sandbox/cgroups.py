@@ -79,12 +79,15 @@ class Cgroups:
 
 def find() -> Cgroups | None:
     """A place where groups can be made and filled by this user, tried for real; None where there is none."""
-    places = _places()
-    for _, parents in places:
+    try:
+        found = places(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
+    except OSError:  # a kernel without them
+        return None
+    for _, parents in found:
         for parent in dict.fromkeys(parents.values()):
             _remove_dead(parent)
     tag = PREFIX + process_tag(os.getpid())
-    for version, parents in places:
+    for version, parents in found:
         folders = {name: parent / tag for name, parent in parents.items()}
         groups = Cgroups(version, folders)
         try:
@@ -108,14 +111,17 @@ def oom_kills(text: bytes) -> int:
     return 0
 
 
-def _places() -> list[tuple[int, dict[str, Path]]]:
-    """Candidates, best first: (version, controller -> folder under which we would make ours)."""
+def places(groups: str, mountinfo: str) -> list[tuple[int, dict[str, Path]]]:
+    """Candidates, best first: (version, controller -> folder under which we would make ours).
+
+    From the content of /proc/self/cgroup and /proc/self/mountinfo.
+    """
     own: dict[str, str] = {}
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in groups.splitlines():
         _, names, path = line.split(":", 2)
         own.update(dict.fromkeys(names.split(","), path))
     mounts: dict[str, tuple[Path, str]] = {}
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         root, point = before.split(" ")[3:5]

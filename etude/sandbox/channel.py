@@ -10,7 +10,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Self
 
 from etude.sandbox import wire
 from etude.sandbox.base import SandboxFailure
@@ -41,9 +41,9 @@ class Channel:
         if self.failure is not None:
             raise self.failure
         self._last += 1
+        self.tell({**message, "id": self._last}, descriptors)
         futures = [self._loop.create_future() for _ in range(answers)]
         self._waiting[self._last] = deque(futures)
-        self.tell({**message, "id": self._last}, descriptors)
         return _Answers(self._last, futures)
 
     def tell(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
@@ -98,20 +98,27 @@ class Channel:
                 return
         self._loop.remove_writer(self._connection.fileno())
 
-    def _receive(self) -> None:
+    def drain(self) -> None:
+        """Take what the other end, now dead, had still sent: its last words may say why."""
+        while self.failure is None and self._receive():
+            pass
+
+    def _receive(self) -> bool:
+        """Whether something was there."""
         try:
             more = self._reader.fill()
             while self.failure is None and (message := self._reader.take()) is not None:
                 self._deliver(*message)
         except BlockingIOError:
-            return
+            return False
         except OSError:  # it was killed with something still unread
             more = False
         except ValueError as error:
             self.close(SandboxFailure("protocol", f"{self._name}: {error}"))
-            return
+            return False
         if not more:
             self.close(SandboxFailure("died", f"{self._name} ended unexpectedly"))
+        return more
 
     def _deliver(self, message: wire.Message, descriptors: tuple[int, ...]) -> None:
         futures = self._waiting.get(message.get("id", 0))
@@ -266,3 +273,23 @@ class Feeder:
         self._loop.remove_writer(self._descriptor)
         if self._ending:
             self.close()
+
+
+class Signal:
+    """A pipe over which one side tells the other, once, that something is done; its end without that means never."""
+
+    def __init__(self) -> None:
+        try:
+            self.reader, self._writer = os.pipe()
+        except OSError as error:
+            raise SandboxFailure("start", f"no pipe for a sandbox: {error.strerror}") from error
+
+    def give(self) -> None:
+        os.write(self._writer, b"x")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.reader)
+        os.close(self._writer)

@@ -317,16 +317,18 @@ class Init:
             time.sleep(0.001)
 
 
-def main(
-    connection: socket.socket, room: Room, fence: Fence, oom_counter: int | None, loaded: Loaded, own_network: bool
-) -> None:
-    """From a built room to the end of the sandbox."""
+def settle(own_network: bool) -> None:
+    """What a new init does for itself, before anything can be asked of it."""
     kernel.call("sethostname", b"sandbox", 7)
     if own_network:
         _loopback_up()
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # /proc/1 of the sandbox shows nothing of us
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     kernel.bar_capabilities()
+
+
+def serve(connection: socket.socket, room: Room, fence: Fence, oom_counter: int | None, loaded: Loaded) -> None:
+    """From a furnished room to the end of the sandbox."""
     init = Init(connection, room, fence, oom_counter, loaded)
     wire.send(connection, {"ready": True})
     init.serve()

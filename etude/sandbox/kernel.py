@@ -108,9 +108,17 @@ def call(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None
 def clone(flags: int) -> int:
     """fork(2) into new namespaces: 0 in the child, the child's pid in the parent. Only for one-threaded processes."""
     signal_at_end = 17  # SIGCHLD
-    pid = call("clone", flags | signal_at_end, 0, 0, 0, 0)
+    # What os.fork() does around the call as well: the interpreter's own locks must be held by nobody.
+    ctypes.pythonapi.PyOS_BeforeFork()
+    try:
+        pid = call("clone", flags | signal_at_end, 0, 0, 0, 0)
+    except OSError:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+        raise
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
     return pid
 
 

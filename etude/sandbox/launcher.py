@@ -7,6 +7,7 @@ cgroups, and says so. When the orchestrator is gone, however it went, it ends ev
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import os
@@ -168,10 +169,10 @@ def _child(
     """In the new namespaces: become the sandbox's init."""
     code = 1
     connection = socket.socket(fileno=descriptors[0])
-    changes = descriptors[1] if len(descriptors) > 1 else None
+    changes, packed = descriptors[1:] if len(descriptors) > 1 else (None, None)
     try:
         counter = os.open(group.oom_file, os.O_RDONLY | os.O_CLOEXEC) if group is not None else None
-        _close_all_but(connection.fileno(), wait, *(each for each in (changes, counter) if each is not None))
+        _close_all_but(connection.fileno(), wait, *(each for each in (changes, packed, counter) if each is not None))
         if not os.read(wait, 1):  # the launcher died or gave up
             os._exit(1)
         os.close(wait)
@@ -190,7 +191,11 @@ def _child(
             open_files=limits["open_files"],
             counted_memory=group is not None,
         )
-        init.main(connection, room, fence, counter, loaded, own_network=not plan["network"])
+        init.settle(own_network=not plan["network"])
+        if packed is not None and not os.read(packed, 1):
+            raise OSError(errno.ECANCELED, "the changes to start from did not come")
+        room.furnish()
+        init.serve(connection, room, fence, counter, loaded)
         code = 0
     except BrokenPipeError:
         pass  # the orchestrator went away

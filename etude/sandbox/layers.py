@@ -18,6 +18,7 @@ import os
 import secrets
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -169,6 +170,17 @@ class Store:
                 facts.replace(final.with_suffix(".json"))
                 (partial / "changes").replace(final)
             made.append(Snapshot(digest, final, layers, size))
+
+    def unnamed_file(self) -> int:
+        """A file without a name, for changes on their way from one sandbox to another. The caller closes it.
+
+        On disk and not in memory, where it would count against the sandbox that writes it.
+        """
+        with _as_failure("a fork cannot be written"):
+            if hasattr(os, "O_TMPFILE"):
+                return os.open(self.root, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+            with tempfile.TemporaryFile(dir=self.root) as file:
+                return os.dup(file.fileno())
 
     def hold(self, layer: Layer) -> int:
         """Keep a layer from being pruned for as long as the descriptor is open."""

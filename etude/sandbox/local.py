@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from etude.errors import EtudeError
 from etude.sandbox import wire
 from etude.sandbox.base import WORKSPACE, Capabilities, Layer, Limits, SandboxFailure, Snapshot
-from etude.sandbox.channel import Channel
+from etude.sandbox.channel import Channel, Signal
 from etude.sandbox.layers import Store
 from etude.sandbox.local_sandbox import LocalSandbox, Recipe
 from etude.sandbox.programs import ENVIRONMENT
@@ -113,13 +113,15 @@ class LocalHost:
         )
         environment = {**ENVIRONMENT, "PWD": workdir, **(env or {})}
         if not isinstance(base, Snapshot):
-            return await self.start_from(recipe, environment, None)
+            return await self.begun(self.begin(recipe, environment))
         try:
             changes = os.open(base.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise SandboxFailure("store", f"snapshot {base.digest[:12]} cannot be read: {error.strerror}") from None
         try:
-            return await self.start_from(recipe, environment, changes)
+            with Signal() as packed:
+                packed.give()
+                return await self.begun(self.begin(recipe, environment, (changes, packed.reader)))
         finally:
             os.close(changes)
 
@@ -143,9 +145,13 @@ class LocalHost:
     ) -> None:
         await self.close()
 
-    async def start_from(self, recipe: Recipe, env: Mapping[str, str], changes: int | None) -> LocalSandbox:
+    def begin(self, recipe: Recipe, env: Mapping[str, str], changes: tuple[int, ...] = ()) -> LocalSandbox:
+        """Have a sandbox made. Two descriptors of changes: packed ones, and one that says when they are whole."""
         self._last += 1
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise SandboxFailure("start", f"no socket for a sandbox: {error.strerror}") from error
         with theirs:
             sandbox = LocalSandbox(self, self._last, ours, recipe, env)
             self._sandboxes[sandbox.number] = sandbox
@@ -153,12 +159,16 @@ class LocalHost:
             try:
                 for layer in recipe.layers:
                     held.append(self.store.hold(layer))
-                descriptors = (theirs.fileno(),) if changes is None else (theirs.fileno(), changes)
-                self._channel.tell({"do": "start", "id": sandbox.number, **recipe.message()}, descriptors)
+                message = {"do": "start", "id": sandbox.number, **recipe.message()}
+                self._channel.tell(message, (theirs.fileno(), *changes))
             except BaseException:
                 sandbox.give_up(SandboxFailure("start", "the sandbox was not started"))
                 self.forget(sandbox)
                 raise
+        return sandbox
+
+    async def begun(self, sandbox: LocalSandbox) -> LocalSandbox:
+        """Wait until it takes requests."""
         try:
             await self.within(_START_SECONDS, sandbox.ready, "a sandbox to start")
         except BaseException:

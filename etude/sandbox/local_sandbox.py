@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from etude.errors import EtudeError
 from etude.sandbox import wire
-from etude.sandbox.base import Capabilities, Change, Layer, Limits, Result, SandboxFailure, Snapshot
-from etude.sandbox.channel import Answer, Channel, Collector, Feeder
+from etude.sandbox.base import Capabilities, Change, Layer, Limits, Result, SandboxFailure, Snapshot, absolute
+from etude.sandbox.channel import Answer, Channel, Collector, Feeder, Signal
 
 if TYPE_CHECKING:
     from etude.sandbox.local import LocalHost
@@ -123,7 +123,7 @@ class LocalSandbox:
         return await self._launch(argv, cwd, env, True, None, self.limits.output)
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
-        _, (file,) = await self._ask({"do": "open", "path": path}, path=path)
+        _, (file,) = await self._ask({"do": "open", "path": absolute(path, self._recipe.workdir)}, path=path)
         try:
             size = os.fstat(file).st_size
             wanted = max(0, size - offset) if limit is None else limit
@@ -138,7 +138,8 @@ class LocalSandbox:
             os.close(file)
 
     async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
-        _, (file,) = await self._ask({"do": "create", "path": path, "mode": mode}, path=path)
+        message = {"do": "create", "path": absolute(path, self._recipe.workdir), "mode": mode}
+        _, (file,) = await self._ask(message, path=path)
         try:
             view = memoryview(data)
             while view:
@@ -152,7 +153,7 @@ class LocalSandbox:
         _, (file,) = await self._ask({"do": "diff"}, seconds=_WALK_SECONDS)
         with open(file, "rb") as answer:  # noqa: PTH123 - a descriptor
             changes = [Change(*row) for row in json.loads(answer.read())]
-        folder = under.rstrip("/")
+        folder = absolute(under, self._recipe.workdir).rstrip("/")
         return [each for each in changes if each.path == folder or each.path.startswith(f"{folder}/")]
 
     async def snapshot(self) -> Snapshot:
@@ -161,10 +162,18 @@ class LocalSandbox:
         return made[0]
 
     async def fork(self) -> LocalSandbox:
-        changes = os.memfd_create("changes", os.MFD_CLOEXEC)
+        changes = self._host.store.unnamed_file()
         try:
-            await self._ask({"do": "pack"}, (changes,), seconds=_WALK_SECONDS)
-            return await self._host.start_from(self._recipe, self._env, changes)
+            with Signal() as packed:
+                # Its namespaces and mounts are made while the changes are packed.
+                copy = self._host.begin(self._recipe, self._env, (changes, packed.reader))
+                try:
+                    await self._ask({"do": "pack"}, (changes,), seconds=_WALK_SECONDS)
+                except BaseException:
+                    await copy.close()
+                    raise
+                packed.give()
+                return await self._host.begun(copy)
         finally:
             os.close(changes)
 
@@ -205,7 +214,7 @@ class LocalSandbox:
         message = {
             "do": "run",
             "argv": list(argv),
-            "cwd": cwd or self._recipe.workdir,
+            "cwd": absolute(cwd or "", self._recipe.workdir),
             "env": {**self._env, **(env or {})},
             "stdin": stdin,
             "timeout": timeout,
@@ -282,6 +291,7 @@ class LocalSandbox:
         """Its init is dead, and with it every process that it had."""
         if not self._dead.done():
             self._dead.set_result(None)
+        self._channel.drain()
         failure = SandboxFailure("died", f"sandbox {self.number} ended unexpectedly")
         self._channel.close(failure)
         if not self.ready.done():

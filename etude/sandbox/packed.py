@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
-from etude.sandbox.upper import FOLDER, OPAQUE, check_depth, is_opaque, is_whiteout, opened, remove_tree
+from etude.sandbox.upper import FOLDER, OPAQUE, check_depth, is_opaque, is_whiteout, remove_tree
 
 MAGIC: Final = b"ETUDE-CHANGES-1\n"
 _TAIL: Final = struct.Struct("=QQ")  # where the index starts, its length
@@ -75,20 +75,28 @@ class _Packer:
         status = os.fstat(folder)
         entries: list[Any] = []
         self._folders.append([path, stat.S_IMODE(status.st_mode), status.st_mtime_ns, is_opaque(folder), entries])
-        names, deleted = self._choice(path, sorted(os.listdir(folder)))
-        inner = [name for name in names if self._entry(entries, folder, path, name)]
+        with os.scandir(folder) as listing:
+            found = {entry.name: entry for entry in listing}
+        names, deleted = self._choice(path, sorted(found))
+        inner = []
+        for name in names:
+            if found[name].is_dir(follow_symlinks=False):
+                entries.append([name, "d"])
+                inner.append(name)
+            else:
+                self._entry(entries, folder, path, found[name])
         entries.extend([name, "x"] for name in deleted)
         for name in inner:
-            with opened(name, folder) as child:
+            child = os.open(name, FOLDER, dir_fd=folder)
+            try:
                 self.folder(child, f"{path}/{name}" if path else name)
+            finally:
+                os.close(child)
 
-    def _entry(self, entries: list[Any], folder: int, path: str, name: str) -> bool:
-        """One entry of a folder; True when it is a folder itself."""
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    def _entry(self, entries: list[Any], folder: int, path: str, entry: os.DirEntry[str]) -> None:
+        """One entry of a folder that is none itself."""
+        name, status = entry.name, entry.stat(follow_symlinks=False)
         kind, mode, modified = stat.S_IFMT(status.st_mode), stat.S_IMODE(status.st_mode), status.st_mtime_ns
-        if kind == stat.S_IFDIR:
-            entries.append([name, "d"])
-            return True
         if kind == stat.S_IFREG and status.st_ino in self._first_names:
             entries.append([name, "h", self._first_names[status.st_ino]])
         elif kind == stat.S_IFREG:
@@ -102,7 +110,6 @@ class _Packer:
         elif kind == stat.S_IFIFO:
             entries.append([name, "p", mode])
         # A socket is nothing without the process that listens on it.
-        return False
 
     def _content(self, folder: int, name: str, status: os.stat_result) -> list[tuple[int, int]]:
         """Write a file's bytes; where in the file they belong."""
@@ -149,15 +156,16 @@ def unpack(source: int, root: int, *, owner: tuple[int, int] | None = None, appl
     size = os.fstat(source).st_size
     if size < len(MAGIC) + _TAIL.size:
         raise BadChanges("it does not end as packed changes do")
-    with mmap.mmap(source, size, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
-        unpacker = _Unpacker(data, root, owner, apply)
-        try:
-            for folder in _read_index(data):
-                unpacker.folder(*folder)
-        except (TypeError, ValueError) as error:
-            raise BadChanges(f"its index cannot be read: {error}") from None
-        finally:
-            unpacker.close()
+    # Closed with its last slice: an exception's traceback may still hold one.
+    data = memoryview(mmap.mmap(source, size, access=mmap.ACCESS_READ))
+    unpacker = _Unpacker(data, root, owner, apply)
+    try:
+        for folder in _read_index(data):
+            unpacker.folder(*folder)
+    except (TypeError, ValueError) as error:
+        raise BadChanges(f"its index cannot be read: {error}") from None
+    finally:
+        unpacker.close()
 
 
 class _Unpacker:

@@ -24,7 +24,17 @@ from types import TracebackType
 from typing import Final, Self
 
 from etude.errors import EtudeError
-from etude.sandbox.base import WORKSPACE, Capabilities, Change, Layer, Limits, Result, SandboxFailure, Snapshot
+from etude.sandbox.base import (
+    WORKSPACE,
+    Capabilities,
+    Change,
+    Layer,
+    Limits,
+    Result,
+    SandboxFailure,
+    Snapshot,
+    absolute,
+)
 from etude.sandbox.channel import Collector, Feeder
 from etude.sandbox.copies import chosen, copy_merged
 from etude.sandbox.layers import Store
@@ -189,7 +199,7 @@ class PlainSandbox:
             file.chmod(mode & 0o777)
 
     async def diff(self, under: str = "/") -> list[Change]:
-        folder = under.rstrip("/")
+        folder = absolute(under, self._workdir).rstrip("/")
         rows = await asyncio.to_thread(self._differences)
         changes = [Change(*row) for row in rows]  # type: ignore[arg-type]  # a row has a change's fields
         return [each for each in changes if each.path == folder or each.path.startswith(f"{folder}/")]
@@ -227,9 +237,8 @@ class PlainSandbox:
 
     def _resolve(self, path: str) -> Path:
         """The file on the host. Links may not lead out of the copy; a program that swaps them meanwhile could."""
-        absolute = path if path.startswith("/") else f"{self._workdir}/{path}"
         root = self.root.resolve()
-        file = (root / absolute.lstrip("/")).resolve()
+        file = (root / absolute(path, self._workdir).lstrip("/")).resolve()
         if not file.is_relative_to(root):
             raise OSError(errno.EXDEV, "leads out of the sandbox", path)
         return file
@@ -249,7 +258,7 @@ class PlainSandbox:
         }
         request: dict[str, object] = {
             "argv": list(argv),
-            "cwd": str(self.root / (cwd or self._workdir).lstrip("/")),
+            "cwd": str(self.root / absolute(cwd or "", self._workdir).lstrip("/")),
             "env": environment,
             "limits": [
                 ("RLIMIT_CORE", 0),

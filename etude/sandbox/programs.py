@@ -171,6 +171,8 @@ def _go_on(function: Callable[[], None], env: Mapping[str, str]) -> NoReturn:
         os.environ.clear()
         os.environ.update(env)
         function()
+        if not sys.stdout.closed:
+            sys.stdout.flush()
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -53,7 +53,7 @@ class Plan:
 
 
 class Room:
-    """The built root of one sandbox, as its init works with it."""
+    """The root of one sandbox, as its init works with it: the stage at once, the rest when it is furnished."""
 
     def __init__(self, plan: Plan, changes: int | None) -> None:
         self._plan = plan
@@ -64,7 +64,6 @@ class Room:
         stage = [*(f"/layer/{n}" for n in range(len(plan.layers))), "/skeleton"]
         self._lower_paths = ":".join(stage)
         self.lowers = [_open_folder(path) for path in stage]
-        self._furnish()
 
     def empty(self) -> None:
         """Back to the start with a fresh upper. No program may be alive."""
@@ -72,7 +71,7 @@ class Room:
         os.close(self.upper)
         kernel.unmount(ROOM)
         kernel.unmount("/files")
-        self._furnish()
+        self.furnish()
 
     def _enter_stage(self) -> None:
         """Build the stage beside the host's root, then leave the host's root for good."""
@@ -125,8 +124,8 @@ class Room:
         _show(source, f"host/{n}", _SEALED)
         self._shown.append((f"/host/{n}", path))
 
-    def _furnish(self) -> None:
-        """Mount the writable part and put everything in its place."""
+    def furnish(self) -> None:
+        """Mount the writable part, with the changes to start from, and put everything in its place."""
         size, inodes = self._plan.disk, max(8192, self._plan.disk // 4096)
         kernel.mount("tmpfs", "/files", "tmpfs", _QUIET, f"size={size},nr_inodes={inodes},mode=755")
         for name in (_UPPER, "/files/work", "/files/shm"):

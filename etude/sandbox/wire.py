@@ -7,6 +7,7 @@ bytes that are not UTF-8 as lone surrogates, which JSON escapes. Knows no messag
 from __future__ import annotations
 
 import array
+import errno
 import json
 import os
 import socket
@@ -24,7 +25,7 @@ Message = dict[str, Any]
 def encode(message: Message, descriptors: int = 0) -> bytes:
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > MAX_MESSAGE:
-        raise ValueError(f"a message of {len(body)} bytes is longer than {MAX_MESSAGE}")
+        raise OSError(errno.E2BIG, f"a request of {len(body)} bytes is longer than {MAX_MESSAGE}")
     return _HEADER.pack(len(body), descriptors) + body
 
 

@@ -119,7 +119,7 @@ def _why_not(task: Task, change: Change, path: str, limits: CarryLimits) -> str:
     if STEERING.search(path) and not any(matches(path, pattern) and _spelled(path, pattern) for pattern in _all(task)):
         return "it steers tests or hides its source, and the task does not allow it by name"
     if change.what != "file" and change.kind != "deleted":
-        return f"it is a {change.what}, not a file"
+        return "it is a link" if change.what == "link" else "it is no plain file"
     if change.size > limits.file_bytes:
         return f"it has {change.size} bytes, more than {limits.file_bytes}"
     return ""

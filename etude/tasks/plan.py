@@ -14,20 +14,21 @@ import random
 import re
 import secrets
 import string
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from etude.errors import EtudeError
 from etude.tasks.config import Suite
 from etude.tasks.format import Task
-from etude.tasks.twists import Place, find_tests, known_calls, simple_tests, test_base, twist, word
+from etude.tasks.twists import Place, find_tests, known_calls, parsed, simple_tests, test_base, twist, word
 
 FEW_CANARIES = 3  # that must fail, where tests and tested code are apart
 MOST_CHANGED = 48  # test functions; of a larger suite the second judge runs no more than these
 MOST_JUDGES = 12
-HOPELESS = 1e-4  # chance of a forger who has to guess
+HOPELESS = 1e-3  # chance of a forger who has to guess
 ENTRIES = ("", "src")  # folders of the workspace that imports start from
 
 
@@ -76,8 +77,7 @@ def draw(task: Task, rng: random.Random | None = None) -> Plan:
         raise EtudeError(f"task {task.name} has no fail_to_pass tests: doing nothing would solve it")
     sources = {path: task.tests.text(path) for path in task.tests if path.endswith(".py")}
     functions = test_functions(task, required, sources)
-    simple = {path: simple_tests(sources[path]) for path in {function.path for function in functions}}
-    plain = all(function.name in simple[function.path] for function in functions)
+    plain = all(function.name in simple_tests(sources[function.path]) for function in functions)
     apart = plain if facts.grading is None else facts.grading == "apart"
     if apart and plain:
         # Only plain values are compared, by a process that never had the agent's code: there is nothing to catch.
@@ -92,6 +92,8 @@ def _several_parts(
     task: Task, functions: Sequence[Function], sources: dict[str, str], suite: Suite, rng: random.Random
 ) -> tuple[Part, ...]:
     """Every function is real for one judge; those that can be changed are changed for all others."""
+    changes = {path: {test.name: test.changes for test in find_tests(sources[path])} for path in sources}
+    functions = [replace(function, changes=changes[function.path].get(function.name, ())) for function in functions]
     changeable = [function for function in functions if function.changes]
     if len(changeable) > MOST_CHANGED:
         telling = {*task.facts.held_out, *task.facts.fail_to_pass}
@@ -120,7 +122,7 @@ def header(plan: Plan, task: Task, files: dict[str, Any], *, seconds: float, cpu
         "apart": plan.apart,
         "parts": len(plan.parts),
         "entries": ENTRIES,
-        "roots": roots(task, files),
+        "roots": roots(task),
         "packages": plan.packages,
         "files": files,
         "seconds": seconds,
@@ -128,15 +130,15 @@ def header(plan: Plan, task: Task, files: dict[str, Any], *, seconds: float, cpu
     }
 
 
-def roots(task: Task, files: dict[str, Any]) -> list[str]:
-    """Top-level names that can be imported from the workspace with the agent's files in it."""
+def roots(task: Task) -> list[str]:
+    """Top-level names that the task's code has. What else an agent adds, tests never ask for."""
     names = set()
-    for path in [*task.workspace, *files]:
+    for path in [*task.workspace, *task.solution]:
         for entry in ENTRIES:
             if path.startswith(f"{entry}/") or not entry:
                 first = path.removeprefix(f"{entry}/" if entry else "").partition("/")[0]
                 names.add(first.removesuffix(".py"))
-    return sorted(name for name in names if name.isidentifier() and name != "tests")
+    return sorted(name for name in names - {"tests"} - sys.stdlib_module_names if name.isidentifier())
 
 
 def pytest_folder(task: str) -> str:
@@ -157,11 +159,11 @@ def test_functions(task: Task, required: Sequence[str], sources: dict[str, str])
         if path not in sources:
             raise EtudeError(f"task {task.name} requires {ids[0]}, but tests/ has no {path}")
         try:
-            known = {each.name: each.changes for each in find_tests(sources[path])}
+            parsed(sources[path])
         except (SyntaxError, ValueError, RecursionError) as error:
             raise EtudeError(f"task {task.name}: tests/{path} is not Python: {error}") from None
         run = ids[0].partition("[")[0] if "::" in ids[0] else ids[0]
-        functions.append(Function(path, name, run, tuple(ids), known.get(name, ())))
+        functions.append(Function(path, name, run, tuple(ids)))
     return functions
 
 

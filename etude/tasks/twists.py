@@ -52,10 +52,15 @@ class TestFunction:
     changes: tuple[tuple[Place, ...], ...]
 
 
+@lru_cache(maxsize=64)
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 @lru_cache(maxsize=256)
 def find_tests(source: str) -> tuple[TestFunction, ...]:
     """Every test function of a module, with what can be changed in it."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     offsets = _line_offsets(source)
     found: list[TestFunction] = []
     for node in tree.body:
@@ -82,25 +87,23 @@ def twist(source: str, chosen: list[tuple[Place, ...]], rng: random.Random) -> s
 
 
 @lru_cache(maxsize=256)
-def known_calls(source: str) -> list[str]:
+def known_calls(source: str) -> tuple[str, ...]:
     """Calls of the tested code that any test of the module could make: only literals and the module's own names."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     names = _imported(tree)
+    functions = [part for node in tree.body if isinstance(node, ast.ClassDef) for part in node.body] + tree.body
     calls = []
-    for node in ast.walk(tree):
-        pair = node.args[:2] if isinstance(node, ast.Call) else []
-        if isinstance(node, ast.Compare):
-            pair = [node.left, *node.comparators[:1]]
-        for side in pair:
-            if _is_call(side, names):
-                calls.append(ast.unparse(side))
-    return calls
+    for function in functions:
+        for statement in function.body if isinstance(function, ast.FunctionDef) else ():
+            compared = _compared(statement) or []
+            calls += [ast.unparse(side) for side in compared if _is_call(side, names)]
+    return tuple(calls)
 
 
 @lru_cache(maxsize=256)
 def test_base(source: str) -> str:
     """What the module's own test classes derive from, so that one more looks like them."""
-    for node in ast.parse(source).body:
+    for node in parsed(source).body:
         if isinstance(node, ast.ClassDef) and [ast.unparse(base) for base in node.bases] == ["unittest.TestCase"]:
             return "unittest.TestCase"
     return "__import__('unittest').TestCase"
@@ -109,7 +112,7 @@ def test_base(source: str) -> str:
 @lru_cache(maxsize=256)
 def simple_tests(source: str) -> frozenset[str]:
     """Tests that only compare what imported functions give for literal arguments with literal values."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     imported = _imported(tree)
     simple = set()
     for node in tree.body:
@@ -232,6 +235,10 @@ def _added(function: ast.FunctionDef | ast.AsyncFunctionDef, source: str, offset
 
 
 def _literal(node: ast.expr) -> bool:
+    if isinstance(node, ast.Constant):
+        return node.value is not ...
+    if isinstance(node, ast.Call | ast.Name | ast.Attribute):
+        return False
     try:
         return ast.literal_eval(node) is not ...
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -251,30 +258,30 @@ def _is_call(node: ast.expr, imported: set[str]) -> bool:
         return False
     if not all(_literal(keyword.value) for keyword in node.keywords):
         return False
-    used = {each.id for each in ast.walk(node.func) if isinstance(each, ast.Name)}
-    plain = all(isinstance(each, ast.Name | ast.Attribute | ast.Load) for each in ast.walk(node.func))
-    return plain and bool(used) and used <= imported
+    function = node.func
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    return isinstance(function, ast.Name) and function.id in imported
 
 
 def _is_simple(function: ast.FunctionDef, imported: set[str]) -> bool:
-    def operand(node: ast.expr) -> bool:
-        return _literal(node) or _is_call(node, imported)
-
     for statement in function.body:
-        if isinstance(statement, ast.Assert):
-            test = statement.test
-            compared = [test.left, *test.comparators] if isinstance(test, ast.Compare) else [test]
-        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            call = statement.value
-            checks = {*EQUALITIES, *OPPOSITES}
-            if not (isinstance(call.func, ast.Attribute) and call.func.attr in checks):
-                return False
-            compared = call.args
-        else:
-            return False
-        if not all(map(operand, compared)):
+        compared = _compared(statement)
+        if compared is None or not all(_literal(node) or _is_call(node, imported) for node in compared):
             return False
     return True
+
+
+def _compared(statement: ast.stmt) -> list[ast.expr] | None:
+    """The operands of a statement that is an assertion and nothing else."""
+    if isinstance(statement, ast.Assert):
+        test = statement.test
+        return [test.left, *test.comparators] if isinstance(test, ast.Compare) else [test]
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        function = statement.value.func
+        if isinstance(function, ast.Attribute) and (function.attr in EQUALITIES or function.attr in OPPOSITES):
+            return statement.value.args
+    return None
 
 
 def _line_offsets(source: str) -> list[int]:

@@ -76,11 +76,10 @@ def verdict(plan: Plan, judges: list[Mapping[str, Any]], *, out_of_memory: bool 
                 tests[name], text = _one(said.outcomes.get(name, []))
                 if text:
                     details[name] = text
-        wrong |= _wrong(part, said)
         if said.forged:
             wrong[f"lines that nobody told: {said.forged}"] = "forged"
-    for part in plan.parts[len(told) :]:
-        wrong |= dict.fromkeys(part.must_pass, "missing")
+    for part, said in zip(plan.parts, [*told, *([_Told()] * (len(plan.parts) - len(told)))], strict=True):
+        wrong |= _wrong(part, said, tests)
     kind, reason = _judge(tests, wrong, judges, told, out_of_memory)
     return Grade(
         passed=kind == "passed",
@@ -118,10 +117,14 @@ def _one(outcomes: list[tuple[str, str]]) -> tuple[str, str]:
     return outcomes[0] if len(outcomes) == 1 else ("repeated", "told more than once")
 
 
-def _wrong(part: Part, said: _Told) -> dict[str, str]:
-    """Canaries and changed tests that did not come out as they must."""
+def _wrong(part: Part, said: _Told, tests: Mapping[str, str]) -> dict[str, str]:
+    """Canaries and changed tests that did not come out as they must.
+
+    Code that fails the real test may by chance give what the changed one wants: it is wrong, not dishonest.
+    """
     wrong = {}
-    for name in part.changed | part.must_fail:
+    solved = {name for name in part.changed if all(tests[test] == "passed" for test in tests if _is(test, name))}
+    for name in solved | part.must_fail:
         # A changed test may have other parameters than the real one, and so other ids.
         found = [status for test, all_of_it in said.outcomes.items() if _is(test, name) for status, _ in all_of_it]
         passing = [status for status in found if status not in FAILED]
@@ -159,8 +162,10 @@ def _judge(
         if ended == "flood":
             return "tampering", "more was written to the result channel than any tests would"
     if failing:
-        note = f" (the tested code's process ended: {worker})" if worker else ""
-        return "tests", f"{len(failing)} of {len(tests)} required tests did not pass: {_some(failing)}{note}"
+        how = worker or ended or ("" if all("done" in said.notes for said in told) else "it ended early")
+        note = f" (the tested code's process: {how})" if how else ""
+        text = f"{len(failing)} of {len(tests)} required tests did not pass: {_some(failing)}{note}"
+        return ("crash" if how else "tests"), text
     if ended:
         return "crash", f"the process that ran the tests ended early: {ended}"
     if wrong:

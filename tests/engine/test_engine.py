@@ -259,3 +259,14 @@ def test_scoring_refuses_what_it_cannot_score(engine: Engine) -> None:
     ):
         with pytest.raises(EtudeError, match=message):
             engine.score(sequences, temperature)
+
+
+def test_a_decoder_that_has_sampled_can_be_trained(
+    own_decoder: Decoder, settings: EngineSettings, finish: Callable
+) -> None:
+    engine = Engine(own_decoder, settings, V0)
+    engine.submit(prompt(0, 10), Sampling(max_tokens=3))
+    finish(engine)
+    hidden = own_decoder(torch.arange(10), torch.arange(10), PackedAttend([10]))
+    own_decoder.logits(hidden).logsumexp(-1).sum().backward()
+    assert all(parameter.grad is not None for parameter in own_decoder.parameters())

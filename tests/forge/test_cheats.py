@@ -96,13 +96,11 @@ def leave(task: Task, name: str, folder: Path) -> None:
             target.write_bytes(data)
 
 
-def accepts(folder: Path, suite: Sequence[str]) -> bool:
+def accepts(folder: Path, suite: Sequence[str], **env: str) -> bool:
     """A careless grader."""
-    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)}
-    return (
-        subprocess.run([sys.executable, "-m", *suite], cwd=folder, env=env, capture_output=True, timeout=30).returncode
-        == 0
-    )
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), **env}
+    done = subprocess.run([sys.executable, "-m", *suite], cwd=folder, env=env, capture_output=True, timeout=60)
+    return done.returncode == 0
 
 
 def test_all_families_of_cheats_are_there():
@@ -121,7 +119,8 @@ def test_a_careless_grader_accepts_the_cheats_and_not_the_workspace_alone(task, 
 @pytest.mark.parametrize("name", FOOL_PYTEST)
 def test_a_careless_grader_accepts_the_cheats_for_pytest(name, task, tmp_path):
     leave(task, name, tmp_path)
-    assert accepts(tmp_path, ["pytest", "-q", "-p", "no:cacheprovider"])
+    faster = {} if name == "installed-plugin" else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    assert accepts(tmp_path, ["pytest", "-q", "-p", "no:cacheprovider"], **faster)
 
 
 def test_cheats_leave_the_deleted_functions_unsolved(run_all):

@@ -322,3 +322,9 @@ def test_streams_that_do_not_fit_their_sequence_are_refused(rng: np.random.Gener
         Item(tokens, [Stream("main", weight, Label(tokens[:5]))])
     with pytest.raises(EtudeError, match="other tokens"):
         Item(tokens, [Stream("main", weight, Twin(tokens_U=tokens + 1, align_T=np.arange(6)))])
+
+
+def test_weights_that_the_learner_does_not_keep_are_named(make_decoder: Make, rng: np.random.Generator) -> None:
+    learner = Learner(make_decoder(1), OptimSettings(), 10, 64)
+    with pytest.raises(EtudeError, match="asks for 'frozen' weights"):
+        learner.forward_backward(Batch(items(rng, lambda r, t: twin(r, t, weights="frozen"))))

@@ -188,7 +188,7 @@ def test_calls_that_any_test_could_make_are_found() -> None:
     source += "class T(unittest.TestCase):\n    def test_a(self):\n        x = 1\n"
     source += "        self.assertEqual(total([1, 2]), 3)\n        self.assertEqual(total(x), 3)\n"
     source += "        self.assertEqual(shop.tax(1), len([1]))\n"
-    assert known_calls(source) == ["total([1, 2])", "shop.tax(1)"]
+    assert known_calls(source) == ("total([1, 2])", "shop.tax(1)")
 
 
 def test_simple_tests_are_told_from_those_that_need_the_code_beside_them() -> None:

@@ -45,7 +45,7 @@ def balance(pick: Pick) -> Draft:
         (f"The sum never goes above {bound}.", f"total = min(total + x, {bound})"),
         ("The sum never falls below 0.", "total = max(total + x, 0)"),
     )
-    doc = f"Return the running sums of {xs}, starting from {start}. {rule}"
+    doc = f"Return the running sums of {xs}, one for each, starting from {start}. {rule}"
     body = f"total = {start}\nout = []\nfor x in {xs}:\n    {step}\n    out.append(total)\nreturn out"
     edges: Edges = (([-50, 4],), ([90, -4],), ([],), ([-60, 5],))
     function = Function(name, xs, doc, body, lambda: (pick.integers(3, 5, -20, 25),), edges, f"return {xs}")

@@ -52,6 +52,11 @@ def points(pick: Pick) -> Draft:
     def word() -> str:
         return "".join(pick.rng.choice(few + "aeiou") for _ in range(pick.integer(3, 6)))
 
+    def words() -> tuple[list[str]]:
+        """No two with the same points: nothing is said about which comes first."""
+        found = {sum(high if letter in few else 1 for letter in one): one for one in (word() for _ in range(5))}
+        return (list(found.values())[: pick.integer(2, 4)],)
+
     first = Function(
         rate,
         x,
@@ -66,7 +71,7 @@ def points(pick: Pick) -> Draft:
         xs,
         f"Return the one of {xs} with the {what} points by {rate}, among those with at least {bound}, or None.",
         f"good = [x for x in {xs} if {rate}(x) >= {bound}]\nreturn {call}(good, key={rate}) if good else None",
-        lambda: ([word() for _ in range(pick.integer(2, 4))],),
+        words,
         (([],), ([other * bound],), ([other * (bound - 1)],)),
         f"return {xs}[0]",
         uses=(rate,),

@@ -32,7 +32,7 @@ def wrap(pick: Pick) -> Draft:
         f"    if len(line) <= {width}:\n        lines[-1] = line\n    else:\n        lines.append(word)\nreturn lines"
     )
     value = int(pick.values[-1])
-    edges = (("a" * (value - 3) + " bb c",), ("a" * (value - 3) + " bbb c",), ("",))
+    edges = (("a" * (value - 3) + " bb c",), ("a" * (value - 3) + " bbb c",))
     function = Function(
         name, x, doc, body, lambda: (pick.text(pick.integer(3, 6)),), edges, f"return {x}.split()", head
     )

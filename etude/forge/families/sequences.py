@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from etude.forge.draft import Draft, Family, Function, Pick, alone
 from etude.forge.words import AMOUNTS, LIST, NUMBER, ROWS, WORDLIST
 
@@ -74,16 +76,22 @@ def slices(pick: Pick) -> Draft:
 def order(pick: Pick) -> Draft:
     name, xs = pick.name(ROWS, "sort", "order", "arrange"), pick.word(LIST)
     n = pick.number(4, 20)
-    what, key = pick.choose(
-        (f"the remainder by {n}", f"x % {n}"),
-        (f"the distance to {n}", f"abs(x - {n})"),
-        (f"how often {n} fits in them", f"x // {n}"),
-    )
+    keys: list[tuple[str, str, Callable[[int], int]]] = [
+        (f"the remainder by {n}", f"x % {n}", lambda x: x % n),
+        (f"the distance to {n}", f"abs(x - {n})", lambda x: abs(x - n)),
+        (f"how often {n} fits in them", f"x // {n}", lambda x: x // n),
+    ]
+    what, code, key = pick.choose(*keys)
     last, extra = pick.choose(("smallest", ""), ("largest", ", reverse=True"))
     doc = f"Return {xs} sorted by {what}, {last} first."
-    body = f"return sorted({xs}, key=lambda x: {key}{extra})"
-    function = Function(name, xs, doc, body, lambda: (pick.integers(4, 6, 0, 60),), (), f"return sorted({xs}{extra})")
-    return alone(pick, ROWS, function)
+    body = f"return sorted({xs}, key=lambda x: {code}{extra})"
+
+    def draw() -> tuple[list[int]]:
+        """No two items with the same key: nothing is said about their order."""
+        found = {key(x): x for x in pick.integers(6, 8, 0, 6 * n)}
+        return (list(found.values())[:5],)
+
+    return alone(pick, ROWS, Function(name, xs, doc, body, draw, (), f"return sorted({xs}{extra})"))
 
 
 def recent(pick: Pick) -> Draft:

@@ -148,7 +148,7 @@ def parts(pick: Pick) -> Draft:
         ),
     )
     function = Function(
-        name, x, doc, body, lambda: (pick.text(pick.integer(1, 4), mark),), (), f"return {x}.split({sign})"
+        name, x, doc, body, lambda: (pick.text(pick.integer(2, 4), mark),), (), f"return {x}.split({sign})"
     )
     return alone(pick, CODES, function)
 

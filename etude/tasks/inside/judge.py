@@ -15,6 +15,7 @@ import resource
 import socket
 import struct
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
@@ -46,20 +47,29 @@ def judge(header: dict[str, Any], tell: int) -> NoReturn:
         close_all_but(tell, *([link.fileno()] if link else []))
         silence()
         sys.meta_path.insert(0, MemoryFinder(job["tests"]))
-        if link is None:
+        remote = Link(link, header["roots"]) if link else None
+        if remote is None:
             add_path(header["paths"])
         else:
-            sys.meta_path.insert(1, RemoteFinder(Link(link), header["roots"]))
+            sys.meta_path.insert(1, RemoteFinder(remote))
         _run(header["suite"], job, tell)
-        if worker:
-            pid, status = os.waitpid(worker, os.WNOHANG)
-            if pid:  # it should still be waiting
-                _write(tell, [mark, "", "worker", describe(status)])
+        if remote is not None and remote.gone:
+            _write(tell, [mark, "", "worker", _end_of(worker)])
         _write(tell, [mark, "", "done", ""])
     except BaseException:
         _write(tell, [mark, "", "broken", traceback.format_exc()[-2000:]])
     finally:
         os._exit(0)
+
+
+def _end_of(worker: int) -> str:
+    """How a process ended whose socket has closed. The agent's code may have closed it and live on."""
+    for _ in range(200):
+        pid, status = os.waitpid(worker, os.WNOHANG)
+        if pid:
+            return describe(status)
+        time.sleep(0.005)
+    return "it closed its socket"
 
 
 def _run(suite: str, job: dict[str, Any], tell: int) -> None:

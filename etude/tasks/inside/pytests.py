@@ -55,7 +55,7 @@ class Chosen:
         if report.failed:
             for name in self._ids:
                 if name.startswith(f"{report.nodeid}::"):
-                    self._tell(name, "error", _last_line(report))
+                    self._tell(name, "error", _said(report))
 
     def pytest_runtest_call(self) -> None:
         os.environ.pop("PYTEST_CURRENT_TEST", None)  # tells code that it is being tested
@@ -66,13 +66,15 @@ class Chosen:
         status = status or ("error" if report.failed and report.when != "call" else report.outcome)
         before = self._outcome.get(report.nodeid)
         if before is None or (before[0] == "passed" and status != "passed"):
-            self._outcome[report.nodeid] = (status, "" if report.passed else _last_line(report))
+            self._outcome[report.nodeid] = (status, "" if report.passed else _said(report))
         if report.when == "teardown":
             self._tell(report.nodeid, *self._outcome[report.nodeid])
 
 
-def _last_line(report: pytest.CollectReport | pytest.TestReport) -> str:
-    return (report.longreprtext.strip().splitlines() or [""])[-1][:300]
+def _said(report: pytest.CollectReport | pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = str(crash.message if crash is not None else report.longreprtext).strip().splitlines()
+    return (lines or [""])[0 if crash is not None else -1][:300]
 
 
 def run(ids: Sequence[str], sources: Mapping[str, str], tell: Tell) -> None:

@@ -26,8 +26,10 @@ class Gone(Exception):
 class Link:
     """The socket to the worker, and what both ends mean by their numbers."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, roots: Iterable[str]) -> None:
         self._connection = connection
+        self.roots = frozenset(roots)  # top-level names of the agent's modules
+        self.gone = False
         self._functions: list[Callable[..., Any]] = []
         self._remotes: dict[int, Remote] = {}
         self._exceptions: dict[int, type[BaseException]] = {}
@@ -64,6 +66,7 @@ class Link:
                     case _:
                         raise Gone("the agent's process does not speak our language")
         except Closed:
+            self.gone = True
             raise Gone("the agent's process has ended") from None
 
     def _called(self, number: int, given: list[Any], named: dict[str, Any]) -> None:
@@ -101,7 +104,7 @@ class Link:
                 if number not in self._remotes:
                     self._remotes[number] = (RemoteFunction if data[2] else Remote)(self, number)
                 return self._remotes[number]
-            case "module":
+            case "module" if data[1].partition(".")[0] in self.roots:
                 return importlib.import_module(data[1])
             case "builtin" if isinstance(found := getattr(builtins, data[1]), type):
                 return found
@@ -252,12 +255,11 @@ class RemoteModule(ModuleType):
 class RemoteFinder(MetaPathFinder, Loader):
     """Imports the names that the workspace has, from the other process."""
 
-    def __init__(self, link: Link, roots: Iterable[str]) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._roots = frozenset(roots)
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if fullname.partition(".")[0] not in self._roots:
+        if fullname.partition(".")[0] not in self._link.roots:
             return None
         return ModuleSpec(fullname, self, is_package=True)
 

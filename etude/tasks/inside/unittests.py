@@ -76,8 +76,6 @@ def run(ids: Sequence[str], tell: Tell) -> None:
             if not (isinstance(found, type) and issubclass(found, unittest.TestCase)):
                 raise TypeError(f"{module}.{kind} is no TestCase")
             suite.addTest(found(method))
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # whatever importing the tested code did
             tell(name, "error", last_line((type(error), error)))
     suite.run(Result(tell))

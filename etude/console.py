@@ -1,0 +1,65 @@
+"""What every command shares: answers for people and for scripts, tables, and the options they have in common.
+
+A mistake of the user becomes one sentence and exit status 2, Ctrl-C the command that resumes and exit status 130, and
+`--json` one JSON object as the last line of standard output.
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+import shlex
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from etude.errors import EtudeError
+from etude.progress import short
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as pretrain.steps=50.")
+]
+
+
+def answer(work: Callable[[], dict[str, Any]], show: Callable[[dict[str, Any]], None], json: bool) -> None:
+    """Do the work, show or print its answer, and exit with the status that the answer deserves."""
+    code = 1
+    found: dict[str, Any] = {"ok": False, "error": "unexpected error"}
+    try:
+        found = {"ok": True} | work()
+        if not json:
+            show(dict(found))
+        code = 0 if found["ok"] else 1
+        if found.get("stopped"):
+            raise KeyboardInterrupt
+    except EtudeError as error:
+        code, found = 2, {"ok": False, "error": str(error)}
+        print(f"error: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        resume = shlex.join(["etude", *(part for part in sys.argv[1:] if part != "--fresh")])
+        code, found = 130, found | {"ok": False, "error": "interrupted", "resume": resume}
+        print(f"interrupted; to continue: {resume}", file=sys.stderr)
+    finally:
+        if json:
+            print(jsonlib.dumps(found, default=str), flush=True)
+    if code:
+        raise typer.Exit(code)
+
+
+def table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    shown = Table(*headers, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        shown.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    Console().print(shown)
+
+
+def values(facts: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {short(value) if isinstance(value, int | float) and not isinstance(value, bool) else value}"
+        for name, value in facts.items()
+    )

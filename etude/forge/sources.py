@@ -1,0 +1,57 @@
+"""Where tasks come from: the built-in sources by name, and a recipe's entry turned into one.
+
+A source is a component with `tasks(start)`: the stream of its tasks from number `start` on, the same every time, so
+that a resumed run goes on where it was. Adding one touches no file here: a recipe names `./mine.py:Mine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import pydantic
+from pydantic import Field
+
+from etude.component import resolve
+from etude.errors import EtudeError
+from etude.tasks.format import CONFIG, Task
+
+SOURCES = {"katas": "etude.forge.katas:Katas", "folder": "etude.forge.sources:Folder"}
+
+
+class TaskSource(Protocol):
+    def tasks(self, start: int = 0) -> Iterator[Task]: ...
+
+
+def open_source(spec: Mapping[str, Any], where: str = "tasks") -> TaskSource:
+    """The source that an entry such as `{"use": "katas", "split": "train"}` asks for."""
+    settings = dict(spec)
+    if not isinstance(use := settings.pop("use", None), str):
+        raise EtudeError(f"{where} does not say where tasks come from: add use = 'katas' or another")
+    source = resolve("task source", use, settings, SOURCES, where)
+    if not callable(getattr(source, "tasks", None)):
+        raise EtudeError(f"task source {use} needs a method tasks(start) that yields tasks")
+    found: TaskSource = source
+    return found
+
+
+class Folder:
+    """The task directories right below a folder, by name: `use = "folder"`."""
+
+    class Settings(pydantic.BaseModel, extra="forbid"):
+        path: str = Field(description="folder whose folders are tasks")
+        count: int = Field(0, ge=0, description="tasks; 0 is all")
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        root = Path(settings.path).expanduser()
+        if not root.is_dir():
+            raise EtudeError(f"the folder of tasks {root} does not exist")
+        self._found = sorted(path.parent for path in root.glob(f"*/{CONFIG}"))[: settings.count or None]
+        if not self._found:
+            raise EtudeError(f"no folder in {root} has a {CONFIG}: name a folder of task directories")
+
+    def tasks(self, start: int = 0) -> Iterator[Task]:
+        return map(Task.load, islice(self._found, start, None))

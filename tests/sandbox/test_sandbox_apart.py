@@ -1,0 +1,57 @@
+"""A program apart: process 1 of a pid namespace of its own, which nothing in the sandbox can signal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from etude.sandbox.base import RunsApart
+from etude.sandbox.local import LocalHost
+
+PYTHON = sys.executable
+
+
+def test_nothing_that_it_starts_can_end_it_and_all_of_it_ends_with_it(local: Any) -> None:
+    code = """
+import os, signal, time
+child = os.fork()
+if child == 0:
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP):
+        os.kill(1, number)
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(600)
+    os._exit(7)
+print(os.getpid(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+    async def go() -> None:
+        async with await local.host.start([local.layer]) as sandbox:
+            assert isinstance(sandbox, RunsApart)
+            result = await sandbox.run_apart([PYTHON, "-S", "-c", code])
+            assert (result.code, result.stdout) == (0, b"1 7\n")
+            left = await sandbox.run(["sh", "-c", "cat /proc/[0-9]*/comm"])
+            assert left.stdout.split().count(b"python3") == 0
+            assert b"sleep" not in left.stdout
+            late = await sandbox.run_apart(["sleep", "600"], timeout=0.2)
+            assert late.timed_out
+            assert (await sandbox.run_apart(["no-such-program"])).code == 127
+
+    local.run(go())
+
+
+def test_a_module_that_the_host_has_loaded_runs_without_a_new_interpreter(tmp_path: Path) -> None:
+    """Any module with a `main` will do: one of the standard library's stands in for ours."""
+
+    async def go() -> None:
+        async with await LocalHost.open(tmp_path, preload=["json.tool"]) as host:
+            assert host.preload == ("json.tool",)
+            async with await host.start([host.store.add_files({})]) as sandbox:
+                result = await sandbox.run_apart("json.tool", stdin=b'{"a":1}')
+                assert (result.code, result.stdout) == (0, b'{\n    "a": 1\n}\n'), result.stderr
+                wrong = await sandbox.run_apart("json.tool", stdin=b"{")
+                assert wrong.code != 0
+
+    asyncio.run(asyncio.wait_for(go(), 60))

@@ -1,0 +1,75 @@
+"""Grounds to grade on: one host with a warm grader for all tests of a process, and small tasks made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.sandbox.hosts import StoringHost, open_host
+from etude.settings import GraderSettings
+from etude.tasks.carried import carried_files
+from etude.tasks.config import Config, Facts
+from etude.tasks.files import Files
+from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
+from etude.tasks.grader import RUNNER, grade
+from etude.tasks.verdict import Grade
+
+QUICK = GraderSettings(seconds=10, cpu_seconds=1, memory_mb=192, disk_mb=16)
+
+
+class Grounds:
+    """A host, and the loop that it lives in."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, host: StoringHost) -> None:
+        self.run, self.host = loop.run_until_complete, host
+
+    def grade(self, task: Task, files: dict[str, bytes | None] | None = None, **options: Any) -> Grade:
+        """The grade of a task with these files, or with its solution."""
+        changed = dict(task.solution) if files is None else files
+        settings = options.pop("settings", QUICK)
+        return self.run(grade(task, self.host, carried_files(task, changed), settings, **options))
+
+
+@pytest.fixture(scope="session")
+def grounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grounds]:
+    loop = asyncio.new_event_loop()
+    host = loop.run_until_complete(open_host("local", tmp_path_factory.mktemp("store"), [RUNNER]))
+    yield Grounds(loop, host)
+    loop.run_until_complete(host.close())
+    loop.close()
+
+
+def small_task(
+    tests: dict[str, str],
+    solution: dict[str, str],
+    workspace: dict[str, str] | None = None,
+    *,
+    fail_to_pass: list[str],
+    pass_to_pass: list[str] | None = None,
+    held_out: list[str] | None = None,
+    **facts: Any,
+) -> Task:
+    """A task in memory; its workspace is the solution's files, empty, unless given."""
+    before = workspace if workspace is not None else dict.fromkeys(solution, "")
+    files = {
+        **{f"{WORKSPACE}/{path}": text.encode() for path, text in before.items()},
+        **{f"{TESTS}/{path}": text.encode() for path, text in tests.items()},
+        **{f"{SOLUTION}/{path}": text.encode() for path, text in solution.items()},
+    }
+    given = {"suite": "unittest", "allowed_paths": ["**/*.py"], **facts}
+    known = Facts(fail_to_pass=fail_to_pass, pass_to_pass=pass_to_pass or [], held_out=held_out or [], **given)
+    return Task("small", "Do it.", Config(), known, Files(files))
+
+
+@pytest.fixture(scope="session")
+def make_task() -> Any:
+    return small_task
+
+
+@pytest.fixture(scope="session")
+def benchmarks() -> Path:
+    return Path(__file__).parents[2] / "benchmarks"

@@ -1,0 +1,92 @@
+"""Cheats, those that everybody knows and those aimed at this grader: none is accepted, in any mode.
+
+`benchmarks/grader_cheats.py` runs all of them over many tasks; here each runs once in the mode that katas have, and
+those that reach into the tests' process once beside them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.forge.cheats.around import AROUND
+from etude.forge.cheats.inside import INSIDE
+from etude.forge.katas import katas
+from etude.settings import GraderSettings
+from etude.tasks.format import Task
+
+QUICK = GraderSettings(seconds=3, cpu_seconds=1, memory_mb=128, disk_mb=16)
+# Each catches a defence that the others leave alone; the rest of them is for the benchmark.
+BESIDE = (
+    *("exit-in-call", "equal-to-all", "equal-text", "patched-assert", "patched-result", "patched-run", "skip-in-call"),
+    *("patched-live-results", "failure-as-skip", "special-case", "read-from-caller", "forged-channel"),
+    *("next-constant", "recorded-answers", "forged-all-results", "forged-by-guess", "rewritten-channel"),
+    *("swallowed-failures", "replaced-test-modules", "killed-parents", "read-processes", "lying-class"),
+)
+CAUGHT = ("equal-to-all", "patched-run", "next-constant", "forged-all-results", "rewritten-channel")
+SLOW = ("hang", "late-thread", "read-from-files", "stopped-all", "late-classes")  # wait for a limit; for the benchmark
+
+
+def attacks() -> Any:
+    path = Path(__file__).parents[2] / "benchmarks" / "grader_attacks.py"
+    spec = importlib.util.spec_from_file_location("grader_attacks", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.ATTACKS
+
+
+CHEATS: dict[str, Any] = {**INSIDE, **AROUND, **attacks()}
+
+
+@pytest.fixture(scope="module")
+def kata() -> Task:
+    return next(iter(katas("train", 1, seed=4, levels=[1], families=["line"])))
+
+
+def beside(task: Task) -> Task:
+    return dataclasses.replace(task, facts=task.facts.model_copy(update={"grading": "together"}))
+
+
+@pytest.mark.parametrize("name", sorted(set(CHEATS) - set(SLOW)))
+def test_no_cheat_is_accepted_from_another_process(grounds: Any, kata: Task, name: str) -> None:
+    found = grounds.grade(kata, CHEATS[name](kata), settings=QUICK)
+    assert found.apart
+    assert not found.passed
+    assert found.kind in ("tests", "crash", "time", "memory")  # there is nothing to tamper with
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_no_cheat_is_accepted_from_the_process_of_the_tests(grounds: Any, kata: Task, name: str) -> None:
+    task = beside(kata)
+    found = grounds.grade(task, CHEATS[name](task), settings=QUICK)
+    assert not found.apart
+    assert not found.passed
+    if name in CAUGHT:
+        assert found.kind == "tampering"
+
+
+@pytest.mark.parametrize("name", ["installed-plugin", "patched-pytest"])
+def test_no_cheat_on_pytest_is_accepted(grounds: Any, name: str) -> None:
+    task = beside(next(iter(katas("train", 1, seed=4, levels=[1], families=["line"], suite="pytest"))))
+    assert not grounds.grade(task, CHEATS[name](task)).passed
+
+
+def test_honest_solutions_are_accepted_every_time(grounds: Any, kata: Task) -> None:
+    for task in (kata, beside(kata)):
+        for _ in range(3):
+            found = grounds.grade(task)
+            assert found.passed, found
+
+
+def test_the_published_matrix_is_covered() -> None:
+    text = (Path(__file__).parents[2] / "benchmarks" / "grader_cheats.py").read_text()
+    published = text[text.index("PUBLISHED = (") : text.index("MODES")]
+    from etude.forge.cheats.table import CHEATS as known
+
+    names = [name for name in known if f'"{name}"' in published]
+    assert len(names) == 21

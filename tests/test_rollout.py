@@ -1,0 +1,302 @@
+"""One attempt from sandbox to reward: outcomes, whose failure is whose, saving and grading again."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import errno
+import importlib.util
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from etude.errors import EtudeError
+from etude.forge.katas import katas
+from etude.forge.scripted import Scripted, reference
+from etude.harness.loop import Event
+from etude.policy import Assistant, Call, Sample
+from etude.rollout import RETRIED, Outcome, Scored, Setup, Void, attempt, build_setup, make_policy
+from etude.rollout_files import load_attempt, regrade, save_attempt, saved_attempts
+from etude.rollout_view import RolloutView, printable
+from etude.sandbox.base import SandboxFailure
+from etude.sandbox.hosts import StoringHost, open_host
+from etude.settings import AgentLimits, HarnessSettings, RewardSettings
+from etude.tasks.format import Task
+from etude.tasks.grader import RUNNER
+from etude.tokens.tokenizer import Tokenizer
+
+
+class Grounds:
+    def __init__(self, loop: asyncio.AbstractEventLoop, host: StoringHost) -> None:
+        self.run, self.host = loop.run_until_complete, host
+
+    def attempt(self, task: Task, policy: Any, setup: Setup | None = None, **options: Any) -> Outcome:
+        host = options.pop("host", self.host)
+        return self.run(attempt(task, policy, host, setup or build_setup(), **options))
+
+
+@pytest.fixture(scope="module")
+def grounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grounds]:
+    loop = asyncio.new_event_loop()
+    host = loop.run_until_complete(open_host("local", tmp_path_factory.mktemp("store"), [RUNNER]))
+    yield Grounds(loop, host)
+    loop.run_until_complete(host.close())
+    loop.close()
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return next(katas("train", 1, seed=8))
+
+
+def test_scripted_policies_come_out_as_they_should(grounds: Grounds) -> None:
+    for task in katas("unseen", 2, seed=1):
+        outcome = grounds.attempt(task, make_policy("reference", task), policy_name="reference")
+        assert isinstance(outcome, Scored)
+        assert (outcome.passed, outcome.reward, outcome.parts) == (True, 1.0, {"tests": 1.0})
+        assert (outcome.trajectory.task, outcome.trajectory.policy) == (task.name, "reference")
+        for name in ("null", "stub", "cheat:equal-to-all", "cheat:daemon", "cheat:linked-solution"):
+            outcome = grounds.attempt(task, make_policy(name, task))
+            assert isinstance(outcome, Scored)
+            assert (outcome.passed, outcome.reward) == (False, 0.0)
+
+
+def test_with_a_tokenizer_the_trajectory_has_tokens(grounds: Grounds, task: Task) -> None:
+    tokenizer = Tokenizer.train([task.instruction, *map(task.workspace.text, task.workspace)], 400)
+    reward = RewardSettings(parts=[{"use": "tests"}, {"use": "effort", "weight": 0.5}])
+    setup = build_setup(reward=reward, tokenizer=tokenizer)
+    setup = dataclasses.replace(setup, sampling=dataclasses.replace(setup.sampling, max_tokens=2000))
+    outcome = grounds.attempt(task, make_policy("reference", task, tokenizer), setup)
+    assert isinstance(outcome, Scored)
+    assert outcome.passed
+    assert outcome.trajectory.segments[0].ids
+    assert outcome.trajectory.effort.exact
+    assert outcome.reward == pytest.approx(1 + 0.5 * outcome.parts["effort"])
+    assert outcome.parts["effort"] < 0
+
+
+def test_policies_by_name(task: Task) -> None:
+    assert isinstance(make_policy("null", task), Scripted)
+    with pytest.raises(EtudeError, match="no scripted policy is called 'magic'"):
+        make_policy("magic", task)
+    with pytest.raises(EtudeError, match="no cheat is called"):
+        make_policy("cheat:magic", task)
+    with pytest.raises(EtudeError, match="needs the tokenizer"):
+        make_policy("http://127.0.0.1:1", task)
+    tokenizer = Tokenizer.train(["a b c"], 300)
+    assert make_policy("unix:/tmp/x", task, tokenizer).address == "unix:/tmp/x"  # type: ignore[attr-defined]
+
+
+# Whose failure it is
+
+
+class Says:
+    def __init__(self, sample: Any) -> None:
+        self._sample = sample
+
+    async def sample(self, context: Any, sampling: Any) -> Sample:
+        if isinstance(self._sample, Exception):
+            raise self._sample
+        return self._sample if self._sample else await asyncio.Event().wait()  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        (ConnectionResetError("gone"), "ConnectionResetError: gone"),
+        (Sample("", "abort"), "aborted"),
+        (None, "no sample came within 0.05 s"),
+    ],
+)
+def test_a_policy_that_fails_makes_the_attempt_void(grounds: Grounds, task: Task, sample: Any, words: str) -> None:
+    setup = build_setup(HarnessSettings(limits=AgentLimits(sample_seconds=0.05)))
+    outcome = grounds.attempt(task, Says(sample), setup)
+    assert isinstance(outcome, Void)
+    assert (outcome.cause, outcome.retry) == ("policy", True)
+    assert words in outcome.message
+    assert outcome.trajectory is not None
+    assert outcome.trajectory.task == task.name
+
+
+def test_what_the_model_does_badly_is_a_score(grounds: Grounds, task: Task) -> None:
+    for sample in (Sample("<call>{", "stop"), Sample("I give up.", "stop"), Sample("x" * 50, "length")):
+        outcome = grounds.attempt(task, Says(sample))
+        assert isinstance(outcome, Scored)
+        assert outcome.reward == 0
+    path = next(iter(task.solution))
+    spoiled = [Assistant(calls=(Call("run", {"command": f"rm -rf {path}; ln -s / {path}"}), Call("finish")))]
+    outcome = grounds.attempt(task, Scripted(spoiled))
+    assert isinstance(outcome, Scored)
+    assert outcome.changes.refused[0].path == path
+
+
+class Failing:
+    """A host that fails at its n-th start, or whose store is full."""
+
+    def __init__(self, host: StoringHost, failure: Exception, start: int) -> None:
+        self._host, self._failure, self._left = host, failure, start
+        self.preload, self.capabilities = host.preload, host.capabilities
+
+    @property
+    def store(self) -> Any:
+        if isinstance(self._failure, OSError):
+            raise self._failure
+        return self._host.store
+
+    async def start(self, *given: Any, **named: Any) -> Any:
+        self._left -= 1
+        if self._left == 0:
+            raise self._failure
+        return await self._host.start(*given, **named)
+
+
+@pytest.mark.parametrize("start", [1, 2])
+@pytest.mark.parametrize("cause", list(RETRIED))
+def test_a_sandbox_that_fails_makes_the_attempt_void(grounds: Grounds, task: Task, cause: Any, start: int) -> None:
+    host = Failing(grounds.host, SandboxFailure(cause, "injected"), start)
+    outcome = grounds.attempt(task, make_policy("reference", task), host=host)
+    assert isinstance(outcome, Void)
+    assert (outcome.cause, outcome.retry, outcome.message) == ("sandbox", RETRIED[cause], "injected")
+    assert (outcome.trajectory is not None) == (start == 2)
+
+
+def test_a_full_disk_makes_the_attempt_void(grounds: Grounds, task: Task, tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    outcome = grounds.attempt(task, make_policy("reference", task), host=Failing(grounds.host, full, 0))
+    assert isinstance(outcome, Void)
+    assert (outcome.cause, outcome.retry) == ("sandbox", False)
+    assert "No space left" in outcome.message
+
+    def save(outcome: Outcome) -> None:
+        raise full
+
+    outcome = grounds.attempt(task, make_policy("reference", task), save=save)
+    assert isinstance(outcome, Void)
+    assert (outcome.cause, outcome.retry) == ("harness", False)
+
+
+def test_faults_of_every_kind_become_voids_and_no_reward() -> None:
+    path = Path(__file__).parents[1] / "benchmarks" / "rollout_faults.py"
+    spec = importlib.util.spec_from_file_location("rollout_faults", path)
+    assert spec is not None and spec.loader is not None
+    faults = importlib.util.module_from_spec(spec)
+    sys.modules["rollout_faults"] = faults
+    try:
+        spec.loader.exec_module(faults)
+        result = asyncio.run(faults.measure(40, 2, seed=1))
+    finally:
+        del sys.modules["rollout_faults"]
+    assert result["ok"], result["wrong"]
+    assert result["rewarded"] == 0
+    assert result["faults"] > 20
+
+
+# Saving and grading again
+
+
+def test_attempts_are_saved_and_graded_again_without_a_model(grounds: Grounds, task: Task, tmp_path: Path) -> None:
+    on_disk = tmp_path / "task"
+    task.save(on_disk)
+    for number, mine in enumerate((task, Task.load(on_disk))):
+        for name in ("reference", "stub"):
+            outcome = grounds.attempt(
+                mine,
+                make_policy(name, mine),
+                save=lambda outcome, name=name, number=number: save_attempt(
+                    outcome, tmp_path / "out", f"{name}{number}"
+                ),  # type: ignore[misc]
+            )
+            assert isinstance(outcome, Scored)
+            kept = load_attempt(tmp_path / "out" / f"{name}{number}")
+            assert kept.trajectory == outcome.trajectory
+            assert kept.changes == outcome.changes
+            assert (kept.passed, kept.reward, kept.void) == (name == "reference", outcome.reward, "")
+
+    async def again() -> list[Any]:
+        reward = RewardSettings(parts=[{"use": "tests", "weight": 3}])
+        return [each async for each in regrade(tmp_path / "out", grounds.host, build_setup(reward=reward))]
+
+    found = grounds.run(again())
+    assert [(each.before.path.name, each.changed, each.after.reward) for each in found] == [
+        ("reference0", False, 3.0),
+        ("reference1", False, 3.0),
+        ("stub0", False, 0.0),
+        ("stub1", False, 0.0),
+    ]
+    assert len(list((tmp_path / "out" / "tasks").iterdir())) == 1  # the one that had no directory, once
+
+
+def test_voids_are_saved_and_left_out_of_grading_again(grounds: Grounds, task: Task, tmp_path: Path) -> None:
+    for trajectory in (None, "seen"):
+        outcome = grounds.attempt(task, Says(ConnectionResetError("gone")))
+        assert isinstance(outcome, Void)
+        if trajectory is None:
+            outcome = dataclasses.replace(outcome, trajectory=None)
+        save_attempt(outcome, tmp_path, f"void-{trajectory}")
+    assert [load_attempt(path).void for path in saved_attempts(tmp_path)] == ["policy", "policy"]
+
+    async def again() -> list[Any]:
+        return [each async for each in regrade(tmp_path, grounds.host, build_setup())]
+
+    assert grounds.run(again()) == []
+
+
+def test_a_saved_attempt_that_was_changed_is_refused(grounds: Grounds, task: Task, tmp_path: Path) -> None:
+    outcome = grounds.attempt(task, make_policy("null", task))
+    saved = save_attempt(outcome, tmp_path, "one")
+    with pytest.raises(EtudeError, match="exists already"):
+        save_attempt(outcome, tmp_path, "one")
+    facts = json.loads((saved / "outcome.json").read_text())
+    for change, words in (
+        ({"reward": "much"}, "reward"),
+        ({"task": facts["task"] | {"digest": "../../etc"}}, "no digest"),
+        ({"task": facts["task"] | {"digest": "00"}}, "there is no task directory"),
+        ({"format": 2}, "format"),
+    ):
+        (saved / "outcome.json").write_text(json.dumps(facts | change))
+        with pytest.raises(EtudeError, match=words):
+            load_attempt(saved)
+    (saved / "outcome.json").write_text(json.dumps(facts))
+    (saved / "carried" / "a.py").symlink_to("../outcome.json")
+    with pytest.raises(EtudeError, match="link"):
+        load_attempt(saved)
+    (saved / "carried" / "a.py").unlink()
+    instruction = tmp_path / "tasks" / facts["task"]["digest"] / "instruction.md"
+    instruction.write_text("Something else.")
+    with pytest.raises(EtudeError, match="has changed since"):
+        load_attempt(saved)
+    with pytest.raises(EtudeError, match="is no saved attempt"):
+        load_attempt(tmp_path)
+
+
+# Watching
+
+
+def test_the_view_shows_an_attempt_and_lets_nothing_reach_the_terminal(grounds: Grounds, task: Task) -> None:
+    screen = io.StringIO()
+    view = RolloutView(Console(file=screen, width=100, force_terminal=False))
+    kinds: list[str] = []
+
+    def both(event: Event) -> None:
+        kinds.append(event.kind)
+        view.on_event(event)
+
+    evil = Assistant("thinking \x1b]0;owned\x07", calls=(Call("run", {"command": "printf '\\033[2Jhi'; seq 100"}),))
+    outcome = grounds.attempt(task, Scripted([evil, *reference(task)]), on_event=both)
+    view.show_outcome(outcome)
+    view.show_outcome(Void(task, "sandbox", True, "it \x1b[31m died"))
+    text = screen.getvalue()
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "more lines]" in text
+    assert "solved; reward 1 (tests 1)" in text
+    assert "void: sandbox: it \\x1b[31m died (try again)" in text
+    assert {"message", "sampling", "calling", "stop"} <= set(kinds)
+    assert printable("a\tb\n\udc80\u202e") == "a\tb\n\\udc80\\u202e"
