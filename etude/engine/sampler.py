@@ -68,14 +68,14 @@ def sample(logits_RV: Tensor, sampling: Sequence[Sampling], counters: Sequence[i
 def _pick(weights_RV: Tensor, uniform_R1: Tensor) -> tuple[Tensor, Tensor]:
     """The token at which the running sum of the weights passes the uniform share of the total; and the total.
 
-    Sums are float64: in float32 a token rarer than 1e-7 would be lost, and the log-probability blurred. A running sum
-    over a whole vocabulary is slow, so it is taken over pieces first, then within the piece that holds the point.
+    Running sums are float64: in float32 a token rarer than 1e-7 would be lost, and the log-probability blurred. One over
+    a whole vocabulary is slow, so it is taken over pieces first, then within the piece that holds the point.
     """
     rows, width = weights_RV.shape
     if width % _PIECE:
         weights_RV = torch.nn.functional.pad(weights_RV, (0, -width % _PIECE))
     pieces_RPW = weights_RV.view(rows, -1, _PIECE)
-    sums_RP = pieces_RPW.sum(-1, dtype=torch.float64).cumsum(-1)
+    sums_RP = pieces_RPW.sum(-1).cumsum(-1, dtype=torch.float64)
     total_R1 = sums_RP[:, -1:]
     point_R1 = uniform_R1 * total_R1
     piece_R1 = _passed(sums_RP, point_R1)

@@ -47,7 +47,8 @@ class Cgroups:
 
     def make(self, memory: int, processes: int, cpus: float) -> Group:
         self._made += 1
-        folders = {name: parent / str(self._made) for name, parent in self._parents.items()}
+        wanted = [name for name in self._parents if name != "cpu" or cpus > 0]
+        folders = {name: self._parents[name] / str(self._made) for name in wanted}
         distinct = tuple(dict.fromkeys(folders.values()))
         try:
             for folder in distinct:
@@ -59,18 +60,23 @@ class Cgroups:
             else:
                 (folders["memory"] / "memory.limit_in_bytes").write_text(str(memory))
             (folders["pids"] / "pids.max").write_text(str(processes + _RESERVE))
-            if cpus > 0 and "cpu" in folders:
-                period = 100_000
-                quota = max(1000, int(cpus * period))
-                if self.version == 2:
-                    (folders["cpu"] / "cpu.max").write_text(f"{quota} {period}")
-                else:
-                    (folders["cpu"] / "cpu.cfs_quota_us").write_text(str(quota))
+            if "cpu" in folders:
+                self._limit_processors(folders["cpu"], cpus)
         except OSError:
             Group(distinct, Path()).remove()
             raise
         counter = "memory.events" if self.version == 2 else "memory.oom_control"
         return Group(distinct, folders["memory"] / counter)
+
+    def _limit_processors(self, folder: Path, cpus: float) -> None:
+        """Only where asked for: beside it, a group counts as one task against all others of the machine."""
+        period = 100_000
+        quota = max(1000, int(cpus * period))
+        if self.version == 2:
+            (self._parents["cpu"] / "cgroup.subtree_control").write_text("+cpu")
+            (folder / "cpu.max").write_text(f"{quota} {period}")
+        else:
+            (folder / "cpu.cfs_quota_us").write_text(str(quota))
 
     def remove(self) -> None:
         for parent in dict.fromkeys(self._parents.values()):
@@ -94,7 +100,7 @@ def find() -> Cgroups | None:
             for folder in dict.fromkeys(folders.values()):
                 folder.mkdir()
                 if version == 2:
-                    (folder / "cgroup.subtree_control").write_text("".join(f"+{name} " for name in folders))
+                    (folder / "cgroup.subtree_control").write_text("+memory +pids")
             _try(groups)
         except OSError:
             groups.remove()

@@ -111,7 +111,9 @@ class LocalHost:
         recipe = Recipe(
             tuple(base.layers if isinstance(base, Snapshot) else base), limits or Limits(), network, workdir
         )
-        environment = {**ENVIRONMENT, "PWD": workdir, **(env or {})}
+        # `python` is the interpreter that we run on, which a layer shows unless it says otherwise
+        path = f"{Path(sys.executable).parent}:{ENVIRONMENT['PATH']}"
+        environment = {**ENVIRONMENT, "PATH": path, "PWD": workdir, **(env or {})}
         if not isinstance(base, Snapshot):
             return await self.begun(self.begin(recipe, environment))
         try:

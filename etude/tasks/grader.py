@@ -27,6 +27,7 @@ from etude.settings import GraderSettings
 from etude.tasks.carried import Carried, Changes
 from etude.tasks.format import Task
 from etude.tasks.inside.judge import LENGTH
+from etude.tasks.inside.memory import FOLDER
 from etude.tasks.place import workspace_layer
 from etude.tasks.plan import Plan, draw, header
 from etude.tasks.verdict import Broken, Grade, verdict
@@ -34,6 +35,7 @@ from etude.tasks.verdict import Broken, Grade, verdict
 RUNNER: Final = "etude.tasks.inside.runner"  # what a host should load before it starts (`preload`)
 GRACE: Final = 20.0  # seconds for the runner to report after its own deadline
 MAX_REPORT: Final = 32 << 20  # bytes
+NO_DATA: Final = (".py", "test.sh", "test.bat", "Dockerfile")  # of tests/: never on the sandbox's disk
 _ARCHIVE: Final = "/opt/etude/grader.pyz"
 
 FailureCause = Literal["report", "killed", "deadline"]
@@ -70,7 +72,7 @@ async def grade(
     job = _frame(told) + b"".join(_frame({"mark": p.mark, "tests": p.tests, "run": p.run}) for p in plan.parts)
     limits = Limits(memory=settings.memory_mb << 20, disk=settings.disk_mb << 20, processes=settings.processes)
     warm = hash_seed is None and not settings.python and RUNNER in host.preload
-    layers = [workspace_layer(task, host)] + ([] if warm else [_archive_layer(host)])
+    layers = [workspace_layer(task, host), *_data_layers(task, host), *([] if warm else [_archive_layer(host)])]
     async with await host.start(layers, limits=limits) as sandbox:
         result = await _run(sandbox, job + plan.nonce.encode(), seconds, warm, settings.python, hash_seed)
     report = _report(plan, result)
@@ -124,6 +126,12 @@ def _report(plan: Plan, result: Result) -> dict[str, Any]:
 def _frame(value: Any) -> bytes:
     body = json.dumps(value).encode()
     return LENGTH.pack(len(body)) + body
+
+
+def _data_layers(task: Task, host: StoringHost) -> list[Layer]:
+    """Files beside the tests that are no tests, where the tests look for them. The tested code can read them too."""
+    data = {path: task.tests[path] for path in task.tests if not path.endswith(NO_DATA)}
+    return [host.store.add_files(data, at=FOLDER)] if data else []
 
 
 def _archive_layer(host: StoringHost) -> Layer:

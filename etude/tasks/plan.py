@@ -23,7 +23,8 @@ from typing import Any
 from etude.errors import EtudeError
 from etude.tasks.config import Suite
 from etude.tasks.format import Task
-from etude.tasks.twists import Place, find_tests, known_calls, parsed, simple_tests, test_base, twist, word
+from etude.tasks.reading import known_calls, parsed, simple_tests, test_base
+from etude.tasks.twists import Place, find_tests, twist, word
 
 FEW_CANARIES = 3  # that must fail, where tests and tested code are apart
 MOST_CHANGED = 48  # test functions; of a larger suite the second judge runs no more than these
@@ -52,6 +53,7 @@ class Plan:
     nonce: str
     suite: Suite
     apart: bool  # the agent's code runs in another process than the tests
+    plain: bool  # and nothing but plain values is compared: there is nothing that canaries would have to catch
     packages: tuple[str, ...] = ()  # where pytest is
 
 
@@ -80,19 +82,19 @@ def draw(task: Task, rng: random.Random | None = None) -> Plan:
     plain = all(function.name in simple_tests(sources[function.path]) for function in functions)
     apart = plain if facts.grading is None else facts.grading == "apart"
     if apart and plain:
-        # Only plain values are compared, by a process that never had the agent's code: there is nothing to catch.
         parts: tuple[Part, ...] = (_part(functions, set(), sources, facts.suite, rng, canaries=FEW_CANARIES),)
     else:
         parts = _several_parts(task, functions, sources, facts.suite, rng)
     packages = (pytest_folder(task.name),) if facts.suite == "pytest" else ()
-    return Plan(required, parts, secrets.token_hex(16), facts.suite, apart, packages)
+    return Plan(required, parts, secrets.token_hex(16), facts.suite, apart, apart and plain, packages)
 
 
 def _several_parts(
     task: Task, functions: Sequence[Function], sources: dict[str, str], suite: Suite, rng: random.Random
 ) -> tuple[Part, ...]:
     """Every function is real for one judge; those that can be changed are changed for all others."""
-    changes = {path: {test.name: test.changes for test in find_tests(sources[path])} for path in sources}
+    paths = {function.path for function in functions}
+    changes = {path: {test.name: test.changes for test in find_tests(sources[path])} for path in paths}
     functions = [replace(function, changes=changes[function.path].get(function.name, ())) for function in functions]
     changeable = [function for function in functions if function.changes]
     if len(changeable) > MOST_CHANGED:
@@ -120,6 +122,7 @@ def header(plan: Plan, task: Task, files: dict[str, Any], *, seconds: float, cpu
     return {
         "suite": plan.suite,
         "apart": plan.apart,
+        "plain": plan.plain,
         "parts": len(plan.parts),
         "entries": ENTRIES,
         "roots": roots(task),

@@ -5,8 +5,11 @@ That a group really holds its limit is shown by the escapes, on whichever versio
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
+from etude.sandbox.base import Limits
 from etude.sandbox.cgroups import Cgroups, oom_kills, places
 
 HYBRID_GROUPS = """9:name=systemd:/
@@ -76,7 +79,29 @@ def test_limits_are_written_in_each_versions_own_words(tmp_path: Path) -> None:
     assert group.oom_file == tmp_path / "memory/1/memory.oom_control"
 
 
+def test_processors_are_left_alone_unless_a_limit_is_asked_for(tmp_path: Path) -> None:
+    for name in ("memory", "pids", "cpu"):
+        (tmp_path / name).mkdir()
+    group = Cgroups(1, {name: tmp_path / name for name in ("memory", "pids", "cpu")}).make(1000, 50, 0.0)
+    assert group.folders == (tmp_path / "memory/1", tmp_path / "pids/1")
+
+
 def test_kills_are_counted_from_either_versions_file() -> None:
     assert oom_kills(b"low 0\nhigh 0\nmax 3\noom 2\noom_kill 2\noom_group_kill 0\n") == 2
     assert oom_kills(b"oom_kill_disable 0\nunder_oom 0\noom_kill 5\n") == 5
     assert oom_kills(b"") == 0
+
+
+def test_a_share_of_a_processor_is_held_where_a_group_can_hold_it(local: Any) -> None:
+    code = "import time\nwhile time.process_time() < 0.3: pass"
+
+    async def seconds(cpus: float) -> float:
+        async with await local.host.start([local.layer], limits=Limits(cpus=cpus)) as sandbox:
+            result = await sandbox.run([sys.executable, "-I", "-S", "-c", code])
+            assert result.code == 0, result.stderr
+            return float(result.seconds)
+
+    if local.host.capabilities.memory == "watch":
+        assert local.run(seconds(0.25)) > 0  # asked for and not to be had: the program runs all the same
+    else:
+        assert local.run(seconds(0.25)) > 0.9

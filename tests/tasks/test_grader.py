@@ -115,9 +115,13 @@ def test_helpers_folders_and_setup_of_tests_work(grounds: Any, make_task: Any) -
         "deep/test_a.py": "import unittest\nfrom deep.helper import two\nfrom tests.deep import helper\nimport shop\n"
         "class T(unittest.TestCase):\n    @classmethod\n    def setUpClass(cls):\n        cls.base = 10\n"
         "    def setUp(self):\n        self.x = two()\n"
-        "    def test_a(self):\n        self.assertEqual(shop.double(self.x) + self.base, 14)\n",
+        "    def test_a(self):\n        self.assertEqual(shop.double(self.x) + self.base, 14)\n"
+        "        self.assertEqual(helper.data(), 'two')\n",
         "deep/__init__.py": "",
-        "deep/helper.py": "def two():\n    return 2\n",
+        "deep/helper.py": "from pathlib import Path\ndef two():\n    return 2\n"
+        "def data():\n    return (Path(__file__).parent / 'data.txt').read_text()\n",
+        "deep/data.txt": "two",
+        "test.sh": "",
     }
     for grading in ("apart", "together"):
         task = make_task(tests, {"shop.py": DOUBLE}, fail_to_pass=["deep.test_a.T.test_a"], grading=grading)

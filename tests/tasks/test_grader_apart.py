@@ -179,3 +179,45 @@ def test_objects_never_equal_plain_values_and_lies_are_caught(grounds: Any, make
     lies = "class C:\n    def __init__(self, *x): pass\n    def __eq__(self, other): return True\n"
     lies += "    def __ne__(self, other): return False\nf = C\n"
     assert grounds.grade(task, {"shop.py": lies.encode()}).tests == {names[0]: "failed", names[1]: "passed"}
+
+
+AGREEABLE = """
+class Yes:
+    def __getattr__(self, name): return Yes()
+    def __call__(self, *given): return 0
+    def __iter__(self): return iter(range(5))
+    def __len__(self): return 2
+    def __getitem__(self, place): return place
+    def __abs__(self): return 0
+    def __round__(self, *given): return 0
+    def __float__(self): return 1.5
+    __eq__ = __contains__ = __lt__ = __gt__ = __le__ = __ge__ = lambda self, other: True
+    __sub__ = __rsub__ = __add__ = lambda self, other: 0
+    __hash__ = None
+
+def f(x):
+    return {"object": Yes(), "listed": [Yes()], "class": Yes, "error": ValueError}[KIND]
+"""
+ASSERTIONS = {
+    "almost": "self.assertAlmostEqual(f(1), 1.5)",
+    "in": "self.assertIn(2, f(1))",
+    "greater": "self.assertGreater(f(1), 1)",
+    "equal": "self.assertEqual(f(1), [1])",
+    "sequence": "self.assertSequenceEqual(f(1), [1, 2])",
+    "count": "self.assertCountEqual(f(1), [1, 2])",
+    "regex": "self.assertRegex(f(1), 'a')",
+    "not_equal": "self.assertEqual(f(1), 1.5)",
+    "plain": "assert f(1) == 1.5",
+    "plain_in": "assert 1 in f(1)",
+}
+
+
+@pytest.mark.parametrize("kind", ["object", "listed", "class", "error"])
+def test_an_object_that_agrees_to_everything_passes_no_plain_test(grounds: Any, make_task: Any, kind: str) -> None:
+    test = "import unittest\nfrom shop import f\nclass T(unittest.TestCase):\n"
+    test += "".join(f"    def test_{name}(self):\n        {line}\n" for name, line in ASSERTIONS.items())
+    names = [f"test_shop.T.test_{name}" for name in ASSERTIONS]
+    task = make_task({"test_shop.py": test}, {"shop.py": ""}, fail_to_pass=names)
+    found = grounds.grade(task, {"shop.py": AGREEABLE.replace("KIND", repr(kind)).encode()})
+    assert found.apart
+    assert "passed" not in found.tests.values(), found.tests

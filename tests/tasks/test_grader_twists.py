@@ -14,7 +14,8 @@ from etude.forge.katas import katas
 from etude.tasks.format import Task
 from etude.tasks.inside import unittests
 from etude.tasks.inside.memory import MemoryFinder, module_of
-from etude.tasks.twists import find_tests, known_calls, other_value, simple_tests, spell, twist
+from etude.tasks.reading import known_calls, simple_tests
+from etude.tasks.twists import find_tests, other_value, spell, twist
 
 
 @pytest.fixture
@@ -206,6 +207,7 @@ def test_simple_tests_are_told_from_those_that_need_the_code_beside_them() -> No
         "total(1)",
         "self.assertRaises(ValueError, total, 1)",
         "self.assertEqual(len(total(1)), 2)",
+        "self.assertEqual(total(1), total(2))",
     ]
     for line in simple:
         assert simple_tests(f"{head}        {line}\n") == {"T.test_a"}, line

@@ -47,7 +47,7 @@ def judge(header: dict[str, Any], tell: int) -> NoReturn:
         close_all_but(tell, *([link.fileno()] if link else []))
         silence()
         sys.meta_path.insert(0, MemoryFinder(job["tests"]))
-        remote = Link(link, header["roots"]) if link else None
+        remote = Link(link, header["roots"], header["plain"]) if link else None
         if remote is None:
             add_path(header["paths"])
         else:

@@ -26,22 +26,24 @@ class Gone(Exception):
 class Link:
     """The socket to the worker, and what both ends mean by their numbers."""
 
-    def __init__(self, connection: socket.socket, roots: Iterable[str]) -> None:
+    def __init__(self, connection: socket.socket, roots: Iterable[str], plain: bool = False) -> None:
         self._connection = connection
         self.roots = frozenset(roots)  # top-level names of the agent's modules
+        self._plain = plain  # what a call gives is plain data, and anything else in it is inert
         self.gone = False
         self._functions: list[Callable[..., Any]] = []
         self._remotes: dict[int, Remote] = {}
         self._exceptions: dict[int, type[BaseException]] = {}
 
     def load(self, module: str) -> None:
-        self._talk(["import", module], ())
+        self._talk(["import", module], ())  # gives nothing
 
     def do(self, operation: str, *given: Any) -> Any:
-        return self._ask("do", operation, given, {})
+        return decode(self._ask("do", operation, given, {}), self._read)
 
     def call(self, target: Remote, given: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        return self._ask("call", self._spell(target), given, named)
+        value = self._ask("call", self._spell(target), given, named)
+        return decode(value, Inert if self._plain else self._read)
 
     def _ask(self, verb: str, target: Any, given: Sequence[Any], named: Mapping[str, Any]) -> Any:
         spelled = [encode(each, self._spell) for each in given]
@@ -58,7 +60,7 @@ class Link:
                     case "value":
                         for place, after in reply[2]:
                             _become(given[place], decode(after, self._read))
-                        return decode(reply[1], self._read)
+                        return reply[1]
                     case "raise":
                         raise self._exception(reply[1])
                     case "call":
@@ -157,6 +159,13 @@ def _become(mine: Any, after: Any) -> None:
     elif isinstance(mine, dict | set):
         mine.clear()
         mine.update(after)
+
+
+class Inert:
+    """Stands for an object of the agent's where only plain values count: it can do nothing and equals nothing."""
+
+    def __init__(self, spelled: list[Any]) -> None:
+        pass
 
 
 class Remote:
