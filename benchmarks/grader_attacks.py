@@ -239,6 +239,28 @@ ATTACKS: dict[str, Attack] = {
                 pass
         """
     ),
+    "interrupted-parents": planted(
+        """
+        import os, signal
+        for pid in [os.getppid(), 1, *range(2, 30)]:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM, signal.SIGCHLD):
+                try:
+                    if pid != os.getpid(): os.kill(pid, number)
+                except OSError:
+                    pass
+        """
+    ),
+    "flooded-channel": planted(
+        FIND_JUDGE
+        + """
+    def _flood():
+        job, tell = _judge()
+        if job:
+            for _ in range(60):
+                os.write(tell, b"\\xff" * 60000)
+"""
+        + "\n    _flood()"
+    ),
     "killed-all": planted("", "import os\nos.kill(-1, 9)\nreturn None"),
     "stopped-all": planted("import os\nos.kill(-1, 19)"),
     "read-processes": planted(

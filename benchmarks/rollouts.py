@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import platform
+import resource
 import statistics
 import sys
 import tempfile
@@ -73,6 +75,8 @@ async def measure(seconds: float, at_once: int, seed: int) -> dict[str, object]:
             started, used = time.monotonic(), time.process_time()
             await asyncio.gather(*(work() for _ in range(at_once)))
             wall, used = time.monotonic() - started, time.process_time() - used
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)  # the launcher and all sandboxes, now that they are gone
+    processor = used + (spent.ru_utime + spent.ru_stime) * len(took) / (len(took) + WARM_UP)
     return {
         "rollouts_per_second": round(len(took) / wall, 2),
         "rollouts": len(took),
@@ -83,6 +87,8 @@ async def measure(seconds: float, at_once: int, seed: int) -> dict[str, object]:
         "rollout_ms_p95": round(statistics.quantiles(took, n=20)[-1] * 1000, 1),
         "grade_ms_p50": round(statistics.median(graded) * 1000, 1),
         "orchestrator_cpu_ms": round(used / len(took) * 1000, 1),
+        "cpu_ms": round(processor / len(took) * 1000, 1),  # all processes together
+        "load": round(os.getloadavg()[0], 1),  # of the machine, ours included
         "cores": available_cores(),
         "python": platform.python_version(),
         "bar": BAR,

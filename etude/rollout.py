@@ -4,7 +4,7 @@
 
 The outcome is `Scored`, or `Void` with whose failure it was. What the model does badly (an unreadable turn, a limit
 reached, code that hangs or cheats) is a score, a low one; what the machinery does badly never is. Knows all rooms
-below it, and neither how a policy samples nor what is done with an outcome. `attempts` saves and regrades.
+below it, and neither how a policy samples nor what is done with an outcome; `rollout_files` saves and regrades.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ class OptimSettings:
     matrices: Literal["muon", "adamw"] = setting(
         "muon", "optimiser of the matrices inside the blocks; everything else uses AdamW"
     )
-    lr: float = setting(3e-3, "peak learning rate of AdamW", least=0)
-    muon_lr: float = setting(2e-2, "peak learning rate of Muon, in RMS of the update", least=0)
+    lr: float = setting(1e-2, "peak learning rate of AdamW; matrices = 'adamw' wants about a tenth of it", least=0)
+    muon_lr: float = setting(5e-3, "peak learning rate of Muon; an update has an RMS of 0.2 times it", least=0)
     schedule: Literal["cosine", "linear", "constant", "wsd"] = setting(
         "wsd", "shape of the decay; wsd is warm-up, stable, decay"
     )
@@ -128,7 +128,7 @@ class SftSettings:
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
     sequence: int = setting(1024, "longest conversation, tokens; longer ones are refused by name", least=2)
     save_every: int = setting(100, "steps between checkpoints", least=1)
-    optim: OptimSettings = setting(OptimSettings(lr=1e-3, muon_lr=1e-2), "optimiser")
+    optim: OptimSettings = setting(OptimSettings(lr=2e-3, muon_lr=1e-3), "optimiser")
 
 
 @dataclass(frozen=True)

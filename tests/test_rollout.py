@@ -68,6 +68,17 @@ def test_scripted_policies_come_out_as_they_should(grounds: Grounds) -> None:
             assert (outcome.passed, outcome.reward) == (False, 0.0)
 
 
+def test_the_weaker_backend_is_stamped_into_every_grade(task: Task, tmp_path: Path) -> None:
+    async def play() -> list[Outcome]:
+        async with await open_host("plain", tmp_path) as host:
+            policies = [make_policy(name, task) for name in ("reference", "null")]
+            return [await attempt(task, policy, host, build_setup()) for policy in policies]
+
+    outcomes = asyncio.run(play())
+    assert [isinstance(outcome, Scored) and outcome.passed for outcome in outcomes] == [True, False]
+    assert all(isinstance(outcome, Scored) and outcome.grade.backend == "plain" for outcome in outcomes)
+
+
 def test_with_a_tokenizer_the_trajectory_has_tokens(grounds: Grounds, task: Task) -> None:
     tokenizer = Tokenizer.train([task.instruction, *map(task.workspace.text, task.workspace)], 400)
     reward = RewardSettings(parts=[{"use": "tests"}, {"use": "effort", "weight": 0.5}])

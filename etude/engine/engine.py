@@ -17,7 +17,7 @@ from torch import Tensor
 from etude.engine.attend import CachedAttend, spans
 from etude.engine.blocks import BlockPool
 from etude.engine.cache import KeyValueCache
-from etude.engine.request import Request, refuse_ids, refuse_sampling
+from etude.engine.request import COLDEST, Request, refuse_ids, refuse_sampling
 from etude.engine.sampler import sample
 from etude.engine.scheduler import Chunk, Scheduler
 from etude.errors import EtudeError
@@ -127,8 +127,8 @@ class Engine:
     def score(self, sequences: Sequence[Sequence[int]], temperature: float = 1.0) -> list[list[float]]:
         """The log-probability of every id given those before it (0.0 for the first), without the cache."""
         config = self.decoder.config
-        if not (math.isfinite(temperature) and temperature > 0):
-            raise EtudeError(f"temperature is {temperature}; scoring needs a positive number")
+        if not COLDEST <= temperature < math.inf:
+            raise EtudeError(f"temperature is {temperature}; scoring needs one of at least {COLDEST}")
         for ids in sequences:
             refuse_ids(ids, config.vocab_size, self.settings, config.max_position_embeddings)
         out: list[list[float]] = []

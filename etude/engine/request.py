@@ -16,6 +16,7 @@ from etude.policy import Sample, Sampling, StopReason, Version
 from etude.settings import EngineSettings
 
 WAITING = -1
+COLDEST = 1e-3  # logits divided by less would overflow
 
 
 @dataclass(eq=False)
@@ -122,8 +123,8 @@ def refuse_ids(ids: Sequence[int], vocab_size: int, settings: EngineSettings, po
 def refuse_sampling(sampling: Sampling) -> None:
     if sampling.max_tokens < 1:
         raise EtudeError(f"max_tokens is {sampling.max_tokens}; ask for at least 1")
-    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-        raise EtudeError(f"temperature is {sampling.temperature}; it must be 0 (greedy) or a positive number")
+    if sampling.temperature and not COLDEST <= sampling.temperature < math.inf:
+        raise EtudeError(f"temperature is {sampling.temperature}; it must be 0 (greedy) or at least {COLDEST}")
     if not 0 < sampling.top_p <= 1:
         raise EtudeError(f"top_p is {sampling.top_p}; it must be above 0 and at most 1")
     if sampling.top_k < 0:

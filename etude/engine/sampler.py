@@ -41,7 +41,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def sample(logits_RV: Tensor, sampling: Sequence[Sampling], counters: Sequence[int]) -> tuple[list[int], list[float]]:
     """A token and its log-probability for each row. Logits that are not finite give NaN, never a token to trust."""
-    device = logits_RV.device
+    device, logits_RV = logits_RV.device, logits_RV.float()
     temperatures = [s.temperature or 1.0 for s in sampling]
     if any(t != 1.0 for t in temperatures):
         logits_RV = logits_RV / torch.tensor(temperatures, device=device, dtype=logits_RV.dtype)[:, None]
@@ -68,8 +68,8 @@ def sample(logits_RV: Tensor, sampling: Sequence[Sampling], counters: Sequence[i
 def _pick(weights_RV: Tensor, uniform_R1: Tensor) -> tuple[Tensor, Tensor]:
     """The token at which the running sum of the weights passes the uniform share of the total; and the total.
 
-    Running sums are float64: in float32 a token rarer than 1e-7 would be lost, and the log-probability blurred. One over
-    a whole vocabulary is slow, so it is taken over pieces first, then within the piece that holds the point.
+    Running sums are float64: in float32 a token rarer than 1e-7 would be lost, and the log-probability blurred. Over a
+    whole vocabulary they are slow, so they are taken over pieces first, then within the piece that holds the point.
     """
     rows, width = weights_RV.shape
     if width % _PIECE:

@@ -135,6 +135,12 @@ class Pick:
         self.values.append(letters)
         return letters
 
+    def letter(self) -> str:
+        """One letter as a parameter, another one each time."""
+        mine = [one for one in LETTERS if is_held_out(one) == self.held_out and one not in self.values]
+        self.values.append(self.rng.choice(mine))
+        return self.values[-1]
+
     def choose(self, *options: Choice) -> Choice:
         """One of a family's small differences in behaviour, which both sides share."""
         number = self.rng.randrange(len(options))

@@ -12,11 +12,13 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from etude.sandbox.identity import process_tag, tag_is_dead
 
 PREFIX = "etude-sandboxes-"
+_MOST_FOLDERS = 5000  # groups looked at in search of what dead launchers left
 _RESERVE = 16  # processes of our own: init, supervisors, what is being reaped
 
 
@@ -89,9 +91,7 @@ def find() -> Cgroups | None:
         found = places(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
     except OSError:  # a kernel without them
         return None
-    for _, parents in found:
-        for parent in dict.fromkeys(parents.values()):
-            _remove_dead(parent)
+    _remove_dead()
     tag = PREFIX + process_tag(os.getpid())
     for version, parents in found:
         folders = {name: parent / tag for name, parent in parents.items()}
@@ -188,11 +188,14 @@ def _try(groups: Cgroups) -> None:
         group.remove()
 
 
-def _remove_dead(parent: Path) -> None:
-    with contextlib.suppress(OSError):
-        for folder in parent.glob(PREFIX + "*"):
-            if tag_is_dead(folder.name.removeprefix(PREFIX)):
-                _remove_tree(folder)
+def _remove_dead() -> None:
+    """What dead launchers left, wherever in the hierarchies they were started."""
+    for folder, inner, _ in islice(os.walk("/sys/fs/cgroup"), _MOST_FOLDERS):
+        for name in [each for each in inner if each.startswith(PREFIX)]:
+            inner.remove(name)
+            with contextlib.suppress(ValueError):  # a name like ours that is not ours
+                if tag_is_dead(name.removeprefix(PREFIX)):
+                    _remove_tree(Path(folder, name))
 
 
 def _remove_tree(folder: Path) -> None:

@@ -139,11 +139,8 @@ def _archive_layer(host: StoringHost) -> Layer:
     root = Path(__file__).parents[1]
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
-        for path in [
-            root / "__init__.py",
-            root / "tasks" / "__init__.py",
-            *sorted((root / "tasks/inside").glob("*.py")),
-        ]:
+        inside = sorted((root / "tasks" / "inside").glob("*.py"))
+        for path in [root / "__init__.py", root / "tasks" / "__init__.py", *inside]:
             archive.writestr(zipfile.ZipInfo(f"etude/{path.relative_to(root)}"), path.read_bytes())
         archive.writestr(zipfile.ZipInfo("__main__.py"), f"from {RUNNER} import main\n\nmain()\n")
     folder, _, name = _ARCHIVE.rpartition("/")

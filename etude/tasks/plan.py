@@ -2,8 +2,7 @@
 
 Drawn anew for each run. Where the tested code shares a process with the tests, several judges run a part each: a
 required test is real for exactly one of them and changed for the others, so that who forges results has to guess for
-each test which is which. Only this process knows.
-Knows the task; starts nothing.
+each test which is which. Only this process knows. Knows the task; starts nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def draw(task: Task, rng: random.Random | None = None) -> Plan:
     required = (*facts.fail_to_pass, *facts.pass_to_pass, *facts.held_out)
     if not facts.fail_to_pass:
         raise EtudeError(f"task {task.name} has no fail_to_pass tests: doing nothing would solve it")
-    sources = {path: task.tests.text(path) for path in task.tests if path.endswith(".py")}
+    sources = {path: task.tests.text(path).removeprefix("\ufeff") for path in task.tests if path.endswith(".py")}
     functions = test_functions(task, required, sources)
     plain = all(function.name in simple_tests(sources[function.path]) for function in functions)
     apart = plain if facts.grading is None else facts.grading == "apart"
@@ -175,6 +174,8 @@ def _place(name: str) -> tuple[str, str]:
     if "::" in name:
         path, *rest = name.partition("[")[0].split("::")
         return path, ".".join(rest)
+    if name.count(".") < 2:
+        raise EtudeError(f"{name!r} is no test's id: write module.Class.method, or path.py::test for pytest")
     module, kind, method = name.rsplit(".", 2)
     return f"{module.replace('.', '/')}.py", f"{kind}.{method}"
 
@@ -216,9 +217,7 @@ def _canaries(
     """A class of tests as nobody wrote them: its source, the ids that must fail, and those that must pass."""
     near = [function.name.split(".") for function in functions if function.path == path]
     kind = next((names[0] for names in near if len(names) == 2), "Tests")
-    kind = word(rng).capitalize() + (
-        kind if kind.lower().startswith("test") or kind.endswith("Test") else f"{kind}Test"
-    )
+    kind = word(rng).capitalize() + kind
     same, one, two = word(rng), word(rng), word(rng)
     number = rng.randrange(2, 1000)
     failing = [

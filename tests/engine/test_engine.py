@@ -169,6 +169,7 @@ def test_impossible_requests_are_refused_at_the_door(decoder: Decoder) -> None:
         ([1], Sampling(max_tokens=0), "max_tokens is 0"),
         ([1], Sampling(temperature=-1.0), "temperature is -1"),
         ([1], Sampling(temperature=float("nan")), "temperature is nan"),
+        ([1], Sampling(temperature=1e-9), "temperature is 1e-09"),
         ([1], Sampling(top_p=0.0), "top_p is 0"),
         ([1], Sampling(top_k=-2), "top_k is -2"),
         ([1] * 60, Sampling(max_tokens=41), "engine.max_length = 100"),
@@ -255,7 +256,7 @@ def test_scoring_refuses_what_it_cannot_score(engine: Engine) -> None:
         ([[]], 1.0, "at least one token"),
         ([[1] * 129], 1.0, "engine.max_length = 128"),
         ([[VOCAB]], 1.0, "outside the vocabulary"),
-        ([[1]], 0.0, "positive"),
+        ([[1]], 0.0, "temperature is 0.0"),
     ):
         with pytest.raises(EtudeError, match=message):
             engine.score(sequences, temperature)

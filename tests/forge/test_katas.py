@@ -181,6 +181,7 @@ def test_the_two_sides_share_no_name_value_or_text(train, held_out):
         assert len(ours) > 100 and len(theirs) > 50 and ours.isdisjoint(theirs), kind
     for ours, theirs in zip(_words_of(train), _words_of(held_out), strict=True):
         assert len(ours) > 20 and ours.isdisjoint(theirs)
+    assert _constants(train) & _constants(held_out) <= STRUCTURE
     lines = [{line for task in side for line in task.instruction.split("\n") if line} for side in (train, held_out)]
     assert lines[0].isdisjoint(lines[1])
 
@@ -325,6 +326,24 @@ def _words_of(tasks: list[Task]) -> tuple[set[str], set[str], set[str]]:
                 if isinstance(node, ast.Constant) and node.value in long_words:
                     strings.add(node.value)
     return names - {"self"}, docs, strings
+
+
+# What bodies are built with, and the brackets, which are one of the small choices that both sides share.
+STRUCTURE = {"", " ", "02d", "a", "z", *"()[]{}<>", 0, 1, 2, 3, 26, 97, 100}
+
+
+def _constants(tasks: list[Task]) -> set[str | int]:
+    """The constants that really stand in what was deleted and above it, whatever the generator says it drew."""
+    found: set[str | int] = set()
+    for task in tasks:
+        names = [symbol.partition(":")[2] for symbol in task.facts.deleted]
+        for path in task.solution:
+            for part in ast.parse(task.solution[path]).body:
+                bodies = part.body[1:] if isinstance(part, ast.FunctionDef) and part.name in names else []
+                for node in [*bodies, *([part.value] if isinstance(part, ast.Assign) else [])]:
+                    constants = [each for each in ast.walk(node) if isinstance(each, ast.Constant)]
+                    found.update(each.value for each in constants if type(each.value) in (int, str))
+    return found
 
 
 def _shingles(task: Task, size: int = 5) -> set[int]:

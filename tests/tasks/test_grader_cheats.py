@@ -76,6 +76,12 @@ def test_no_cheat_on_pytest_is_accepted(grounds: Any, name: str) -> None:
     assert not grounds.grade(task, CHEATS[name](task)).passed
 
 
+@pytest.mark.parametrize("name", ["interrupted-parents", "killed-parents", "killed-all"])
+def test_nothing_can_make_itself_void_in_a_new_interpreter_either(grounds: Any, kata: Task, name: str) -> None:
+    for task in (kata, beside(kata)):
+        assert not grounds.grade(task, CHEATS[name](task), settings=QUICK, hash_seed=1).passed
+
+
 def test_honest_solutions_are_accepted_every_time(grounds: Any, kata: Task) -> None:
     for task in (kata, beside(kata)):
         for _ in range(3):

@@ -36,7 +36,8 @@ def found():
         bad.append("streams")
     for top in ("/workspace", "/tests", "/solution", "/app", "/logs", "/tmp", "/var", "/home", "/dev/shm", "/opt"):
         for folder, _, names in os.walk(top):
-            bad += [folder + "/" + name for name in names if name.startswith("test_")]
+            if "/lib/python3" not in folder:
+                bad += [folder + "/" + name for name in names if name.startswith("test_")]
     for pid in {1, os.getppid()}:
         for name in ("mem", "environ", "fd/1", "fd/0"):
             try:

@@ -83,9 +83,7 @@ def sizes(pick: Pick) -> Draft:
     parse, x = pick.name(AMOUNTS, "read", "parse"), pick.word(TEXT)
     total, xs = pick.name(GOODS, "total", "load"), pick.word(WORDLIST)
     small, big = pick.numbers(2, 4, 60)
-    a, b = (word[0] for word in pick.strings(2))
-    if a == b:
-        b = "x" if a != "x" else "y"
+    a, b, most = pick.letter(), pick.letter(), pick.number(200, 900)
 
     def text() -> str:
         return f"{pick.integer(1, 20)}{pick.rng.choice([a, b, ''])}"
@@ -103,11 +101,11 @@ def sizes(pick: Pick) -> Draft:
     second = Function(
         total,
         xs,
-        f"Return the sum of {parse} over {xs}, but at most {big * 20}.",
-        f"return min(sum({parse}(x) for x in {xs}), {big * 20})",
+        f"Return the sum of {parse} over {xs}, but at most {most}.",
+        f"return min(sum({parse}(x) for x in {xs}), {most})",
         lambda: ([text() for _ in range(pick.integer(1, 4))],),
-        (([],), ([f"40{b}"],)),
-        f"return {big * 20}",
+        (([],), ([f"{most}{b}"],)),
+        f"return {most}",
         uses=(parse,),
     )
     return Draft(((pick.word(AMOUNTS), first), (pick.word(GOODS), second)))
@@ -154,7 +152,7 @@ def hours(pick: Pick) -> Draft:
     parse, x = pick.name(TIMES, "read", "minutes"), pick.word(TEXT)
     length, start, end = pick.name(TIMES, "length", "worked"), pick.word(NUMBER), pick.word(NUMBER)
     mark, rest, per = pick.mark(), pick.number(4, 50), pick.number(10, 90)
-    day = per * 24
+    day = pick.number(per * 20, per * 30)
     same = f"{pick.integer(0, 23)}{mark}{pick.integer(0, per - 1)}"
 
     def text() -> str:

@@ -124,7 +124,7 @@ def base(pick: Pick) -> Draft:
 
 def numerals(pick: Pick) -> Draft:
     name, x = pick.name(CODES, "value", "decode", "solve"), pick.word(TEXT)
-    one, five, ten = list(pick.letters(3))
+    one, five, ten = pick.letter(), pick.letter(), pick.letter()
     table = pick.word(CODES).upper()
     pick.names[-1] = table
     rest = pick.number(4, 9)

@@ -147,7 +147,7 @@ def _said(error: Any) -> str:
 
 def _attribute_of_error(error: Any, name: str) -> Any:
     remote = error.__dict__.get("_etude_remote")
-    if remote is None:
+    if remote is None or name.startswith("__"):  # what frameworks look at must not be the agent's to answer
         raise AttributeError(name)
     return getattr(remote, name)
 

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from etude.tasks.inside import judge
 
-LONGEST: Final = 2 << 20  # bytes that one judge may tell
+LONGEST: Final = 4 << 20  # bytes that all judges together may tell
 _PR_SET_DUMPABLE: Final = 4
 _EXIT_SECONDS: Final = 5.0  # between a judge's last word and its end
 
@@ -36,6 +36,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody else may look into this process or its children
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN)  # as every interpreter starts: an error says it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # sent to a judge it ends it, like any other signal
     os.environ.pop("PYTHONHASHSEED", None)  # it has done its work; warm or cold looks the same
     os.umask(0o022)
     header = json.loads(judge.read_part(0))
@@ -47,7 +48,8 @@ def main() -> None:
     deadline = time.monotonic() + header["seconds"]
     reports: list[dict[str, Any]] = []
     while len(reports) < header["parts"] and (not reports or reports[-1]["ended"] == "exit 0"):
-        reports.append(_hear_judge(header, deadline))
+        room = LONGEST - sum(len(report["told"]) for report in reports)
+        reports.append(_hear_judge(header, deadline, room))
     for _ in range(header["parts"] - len(reports)):  # those that would tell nothing new stand before the nonce
         judge.read_part(0)
     _write(1, _rest(0) + json.dumps({"refused": refused, "judges": reports}).encode())
@@ -71,7 +73,7 @@ def _lay_out(files: dict[str, list[Any] | None]) -> list[list[str]]:
     return refused
 
 
-def _hear_judge(header: dict[str, Any], deadline: float) -> dict[str, Any]:
+def _hear_judge(header: dict[str, Any], deadline: float, room: int) -> dict[str, Any]:
     started = time.monotonic()
     hear, tell = os.pipe()
     pid = os.fork()
@@ -81,21 +83,21 @@ def _hear_judge(header: dict[str, Any], deadline: float) -> dict[str, Any]:
     os.close(tell)
     handle = os.pidfd_open(pid)
     try:
-        told, timed_out, flooded = _listen(hear, handle, deadline)
+        told, timed_out, flooded = _listen(hear, handle, deadline, room)
     finally:
         _end(pid)
         os.close(hear)
         os.close(handle)
     status, cpu_seconds = _wait(pid)
     return {
-        "told": told.decode("utf-8", "replace"),
+        "told": told.decode("latin-1"),  # what a judge of ours tells is ASCII
         "ended": "time" if timed_out else "flood" if flooded else judge.describe(status),
         "seconds": time.monotonic() - started,
         "cpu_seconds": cpu_seconds,
     }
 
 
-def _listen(hear: int, handle: int, deadline: float) -> tuple[bytes, bool, bool]:
+def _listen(hear: int, handle: int, deadline: float, room: int) -> tuple[bytes, bool, bool]:
     """What the judge tells until it ends; whether its time was over, and whether it told too much."""
     told = bytearray()
     poll = select.poll()
@@ -109,8 +111,8 @@ def _listen(hear: int, handle: int, deadline: float) -> tuple[bytes, bool, bool]
         if hear in ready:
             data = os.read(hear, 1 << 16)
             told += data
-            if len(told) > LONGEST:
-                return bytes(told[:LONGEST]), False, True
+            if len(told) > room:
+                return bytes(told[:room]), False, True
             if not data:  # every holder of the other end is gone
                 poll.unregister(hear)
                 deadline = min(deadline, time.monotonic() + _EXIT_SECONDS)
