@@ -161,14 +161,13 @@ def _isolation() -> Iterator[Row]:
         "mount": "follows from user namespaces",
         "pid": "follows from user namespaces",
         "net": "follows from user namespaces; without it code under test is not cut off from the network",
-        "overlay": "a kernel of 5.11 or newer forks sandboxes without copying; without it they are copied",
+        "overlay": "sandboxes need a kernel of 6.6 or newer",
     }
     for name in ("user", "mount", "pid", "net", "overlay"):
         what = "overlayfs" if name == "overlay" else f"{name} namespaces"
         problem = found.get(name, "could not be tried")
         if problem:
-            state: Literal["limited", "missing"] = "limited" if name == "overlay" else "missing"
-            yield Row(what, state, problem, remedies[name] if name == "overlay" else f"{remedies[name]}; or {weaker}")
+            yield Row(what, "missing", problem, f"{remedies[name]}; or {weaker}")
         else:
             yield Row(what, "ok", "tried and works")
     controllers = _read("/sys/fs/cgroup/cgroup.controllers").split()
