@@ -5,6 +5,7 @@ Call `prepare` before the first tensor operation. Knows nothing about models; im
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from pathlib import Path
@@ -17,6 +18,7 @@ ON_HEAP = 32 << 20  # largest block taken from the heap; glibc accepts no more
 def prepare(threads: int = 0) -> int:
     """Set this process up for torch and return the number of threads it uses; 0 takes all cores we may use."""
     keep_freed_memory()
+    let_waiting_threads_sleep()
     import torch
 
     # Denormals run at a hundredth of the speed; the flag is copied into worker threads when they start, so it
@@ -37,6 +39,17 @@ def keep_freed_memory() -> None:
     if mallopt is not None:  # glibc only; other allocators keep their own habits
         mallopt(M_MMAP_THRESHOLD, ON_HEAP)
         mallopt(M_TRIM_THRESHOLD, KEEP)
+
+
+def let_waiting_threads_sleep() -> None:
+    """On a machine that is busy already, let worker threads sleep while they wait; must come before torch is loaded.
+
+    They spin by default, which suits a machine of one's own, and on any other holds the very core that the thread
+    they wait for needs: at a load of 7 on 2 cores, a 1M-parameter model trains at 1k tokens/s spinning, 3k sleeping.
+    """
+    with contextlib.suppress(OSError):  # some containers hide the load
+        if os.getloadavg()[0] > available_cores() / 2:
+            os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def available_cores() -> int:
