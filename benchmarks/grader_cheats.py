@@ -26,8 +26,9 @@ from grader_attacks import ATTACKS
 from etude.forge.cheats.table import CHEATS, cheat_script
 from etude.forge.katas import FAMILIES, katas
 from etude.forge.scripted import Scripted
+from etude.policies import make_policy
 from etude.policy import Assistant, Call, Policy
-from etude.rollout import Outcome, Scored, attempt, build_setup, make_policy
+from etude.rollout import Outcome, Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.settings import GraderSettings
 from etude.tasks.carried import carried_files

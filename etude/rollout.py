@@ -12,8 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any, Literal
+from typing import Literal
 
 from etude.errors import EtudeError
 from etude.harness.failures import HarnessFailure, PolicyFailure
@@ -193,31 +192,3 @@ async def score(
     graded = await grade(task, host, changes, setup.grader)
     total, parts = setup.reward.score(Attempt(task, trajectory, changes, graded))
     return Scored(task, trajectory, changes, graded, total, parts, time.monotonic() - started)
-
-
-# Policies by name
-
-_SCRIPTED = "etude.forge.scripted:scripted"
-_CHEATING = "etude.forge.cheats.table:cheat_script"
-_ENGINE = "etude.engine.client:EngineClient"
-
-
-def make_policy(name: str, task: Task, tokenizer: Tokenizer | None = None, seed: int = 0) -> Policy:
-    """`reference`, `null`, `stub`, `cheat:NAME`, or an engine's address (`unix:/path`, `http://host:port`)."""
-    if name.startswith(("unix:", "http://", "https://")):
-        if tokenizer is None:
-            raise EtudeError(f"the engine at {name} needs the tokenizer of its model; give the model's folder")
-        policy: Policy = _find(_ENGINE)(name, decode=tokenizer.decode)
-        return policy
-    if name.startswith("cheat:"):
-        turns = _find(_CHEATING)(name.removeprefix("cheat:"), task)
-        scripted: Policy = _find("etude.forge.scripted:Scripted")(turns, tokenizer)
-        return scripted
-    found: Policy = _find(_SCRIPTED)(name, task, seed, tokenizer)
-    return found
-
-
-def _find(name: str) -> Any:
-    """By name, when asked for: scripts are made where tasks are made, in a room above this one."""
-    module, _, attribute = name.partition(":")
-    return getattr(import_module(module), attribute)

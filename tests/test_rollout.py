@@ -21,8 +21,9 @@ from etude.errors import EtudeError
 from etude.forge.katas import katas
 from etude.forge.scripted import Scripted, reference
 from etude.harness.loop import Event
+from etude.policies import make_policy
 from etude.policy import Assistant, Call, Sample
-from etude.rollout import RETRIED, Outcome, Scored, Setup, Void, attempt, build_setup, make_policy
+from etude.rollout import RETRIED, Outcome, Scored, Setup, Void, attempt, build_setup
 from etude.rollout_files import load_attempt, regrade, save_attempt, saved_attempts
 from etude.rollout_view import RolloutView, printable
 from etude.sandbox.base import SandboxFailure

@@ -23,9 +23,9 @@ def benchmark_module() -> ModuleType:
 
 
 def test_every_answer_under_random_load_is_the_answer_alone(benchmark_module: ModuleType) -> None:
-    report = benchmark_module.stress(count=150, seed=1)
+    report = benchmark_module.stress(count=120, seed=1)
     assert report.passed, report
-    assert report.compared > 100
+    assert report.compared > 80
     assert report.aborted > 5
     assert report.stats["preemptions"] > 5
     assert report.stats["updates"] > 5

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 from etude.forge.katas import katas
 from etude.tasks.check import CheckReport, check, stub
 from etude.tasks.format import Task
@@ -21,6 +23,13 @@ def checked(grounds: Any, task: Task) -> CheckReport:
     return grounds.run(check(task, grounds.host))
 
 
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run of the reference in a new interpreter, and one stub."""
+    monkeypatch.setattr("etude.tasks.check.TIMES", 1)
+    monkeypatch.setattr("etude.tasks.check.STUBS", ("None",))
+
+
 def wrong(report: CheckReport) -> list[str]:
     return [str(trial) for trial in report.trials if not trial.ok]
 
@@ -33,6 +42,7 @@ def test_a_kata_is_fit(grounds: Any) -> None:
     assert any(name.startswith("stub") for name in names)
 
 
+@pytest.mark.usefixtures("briefly")
 def test_a_solution_that_fails_or_is_not_allowed_is_named(grounds: Any, make_task: Any) -> None:
     four = {"shop.py": "def f(x):\n    return 4\n"}
     bad = make_task({"test_shop.py": GOOD}, four, {"shop.py": BROKEN}, fail_to_pass=IDS)
@@ -42,6 +52,7 @@ def test_a_solution_that_fails_or_is_not_allowed_is_named(grounds: Any, make_tas
     assert "shop.py of the solution is not carried" in wrong(checked(grounds, kept))[0]
 
 
+@pytest.mark.usefixtures("briefly")
 def test_tests_that_tell_nothing_are_named(grounds: Any, make_task: Any) -> None:
     lazy = TEST + "    def test_a(self):\n        pass\n    def test_b(self):\n        self.assertTrue(f)\n"
     report = checked(grounds, make_task({"test_shop.py": lazy}, {"shop.py": F}, {"shop.py": BROKEN}, fail_to_pass=IDS))
