@@ -1,0 +1,87 @@
+"""The commands about tasks, through the real command line and a real sandbox."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.forge.cheats.table import CHEATS
+from etude.forge.katas import write_katas
+
+
+def etude(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "etude.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def answer(*arguments: object, code: int = 0) -> dict[str, Any]:
+    finished = etude(*arguments, "--json")
+    assert finished.returncode == code, finished.stderr
+    found: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (found,) = write_katas(tmp_path_factory.mktemp("tasks"), count=1, seed=3, levels=(1,))
+    return found
+
+
+def test_katas_are_written_and_found_fit(tmp_path: Path) -> None:
+    assert answer("tasks", "katas", tmp_path / "katas", "--count", 2, "--levels", "1")["tasks"] == 2
+    report = answer("tasks", "check", tmp_path / "katas")
+    assert report["ok"] and report["checked"] == 2
+    assert all("reference is accepted" in trial for row in report["tasks"] for trial in row["trials"][3:4])
+
+
+def test_a_task_whose_tests_are_gone_is_unfit(task: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    subprocess.run(["cp", "-R", task, broken], check=True)
+    for test in (broken / "tests").glob("test_*.py"):
+        test.unlink()
+    finished = etude("tasks", "check", broken)
+    assert finished.returncode != 0
+    assert "Traceback" not in finished.stderr
+    assert "0 of 1 tasks are fit" in finished.stdout or finished.stderr.startswith("error: ")
+
+
+def test_an_attempt_is_shown_saved_and_graded_again(task: Path, tmp_path: Path) -> None:
+    shown = etude("rollout", task, "--policy", "reference", "--save", tmp_path / "attempts")
+    assert shown.returncode == 0, shown.stderr
+    assert "solved; reward 1" in shown.stdout and "turn 1" in shown.stdout
+    again = answer("regrade", tmp_path / "attempts")
+    assert (again["graded"], again["changed"]) == (1, 0)
+    assert again["attempts"][0]["after"] is True
+
+
+@pytest.mark.parametrize("policy", ["null", "stub", f"cheat:{min(CHEATS)}"])
+def test_doing_nothing_bluffing_and_cheating_are_failed_attempts(task: Path, policy: str) -> None:
+    found = answer("rollout", task, "--policy", policy)
+    assert found["passed"] is False and found["reward"] <= 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["rollout", "nowhere"], "there is no task directory nowhere"),
+        (["rollout", "nowhere", "harness.sistem=x"], "did you mean harness.system"),
+        (["regrade", "nowhere"], "there is no folder nowhere"),
+        (["tasks", "katas", "out", "--split", "secret"], "splits train, held_out, unseen"),
+        (["tasks", "check", "nowhere"], "there is no task directory nowhere"),
+        (["sandbox", "bench", "--sandbox", "cloud"], "no sandbox backend 'cloud'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(arguments: list[str], sentence: str) -> None:
+    finished = etude(*arguments)
+    assert finished.returncode == 2
+    assert sentence in finished.stderr and finished.stderr.count("\n") == 1
+
+
+def test_an_engine_without_its_tokenizer_is_refused(task: Path) -> None:
+    finished = etude("rollout", task, "--policy", "unix:/nowhere")
+    assert finished.returncode == 2 and "needs the tokenizer" in finished.stderr
