@@ -87,7 +87,7 @@ class _Batch:
             self._set_rows(self.out_THD, block, torch.bmm(p_MRL, self.v_MLD[:, : block.stop]))
             if trained:
                 self.kept.append((q_MRD, p_MRL if small else None))
-        return self.out_THD
+        return self.out_THD.detach()  # the output that autograd knows must not be ours, or each would keep the other
 
     def backward(self, g_THD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         dq_THD = g_THD.new_empty(*g_THD.shape[:2], self.k_MLD.shape[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,18 @@ def test_late_positions_grow_the_rope_table() -> None:
     near = ours(tokens, torch.arange(4), PackedAttend([4]))
     far = ours(tokens, torch.arange(4) + 3000, PackedAttend([4]))
     assert torch.allclose(near, far, atol=1e-3)  # rotary attention depends on distances only
+
+
+def test_a_backward_pass_leaves_nothing_for_the_collector() -> None:
+    """What attention keeps for its gradient must go with the graph, not wait for a garbage collection."""
+    ours, tokens = Decoder(config()), random_sequences([40, 40])
+    packed_logits(ours, tokens)[0].sum().backward()
+    gc.collect()
+    gc.disable()
+    try:
+        packed_logits(ours, tokens)[0].sum().backward()
+        tensors = [x for x in gc.get_objects() if issubclass(type(x), torch.Tensor)]
+        kept = [x for x in tensors if x.grad_fn is not None]
+    finally:
+        gc.enable()
+    assert not kept
