@@ -1,6 +1,6 @@
 """Does a pretraining run that is killed again and again end with the same bits as one that is left alone?
 
-    python benchmarks/resume_kill.py --kills 10 [--steps 40] [--seed 0] [--json]
+    python benchmarks/resume_kill.py --kills 10 [--steps 52] [--threads 2] [--seed 0] [--json]
 
 Both runs go through the real command line on the standard library's own source. The victim is killed with
 SIGKILL at random moments (while starting, between steps, while saving) and started again with the same command.
@@ -24,9 +24,9 @@ DEADLINE = 300.0  # seconds for any one process to do what it is waited for
 COMPARED = ("model.safetensors", "optimiser.safetensors", "learner.json", "data.json")
 
 
-def command(run: Path, steps: int) -> list[str]:
+def command(run: Path, steps: int, threads: int) -> list[str]:
     settings = {
-        "run.threads": 1,
+        "run.threads": threads,
         "corpus.max_bytes": 400_000,
         "corpus.held_out": 0.1,
         "tokens.vocab_size": 512,
@@ -48,8 +48,10 @@ def command(run: Path, steps: int) -> list[str]:
     return [sys.executable, "-m", "etude.cli", "pretrain", "nano", *overrides, "--run", str(run), "--json"]
 
 
-def start(run: Path, steps: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command(run, steps), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+def start(run: Path, steps: int, threads: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command(run, steps, threads), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
@@ -63,9 +65,9 @@ def rows(run: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def attack(run: Path, steps: int, chance: random.Random, startup: float) -> str | None:
+def attack(run: Path, steps: int, threads: int, chance: random.Random, startup: float) -> str | None:
     """Start the run and kill it at a random moment; says when that was, or None when the run was faster."""
-    process = start(run, steps)
+    process = start(run, steps, threads)
     before, began = rows(run), time.monotonic()
     if chance.random() < 0.2:
         wait_rows, extra, when = 0, chance.random() * startup, "while starting"
@@ -92,21 +94,21 @@ def surviving_losses(run: Path) -> list[float]:
     return [row["loss"] for row in read_metrics(run) if "loss" in row]
 
 
-def compare(kills: int, steps: int, seed: int, folder: Path) -> dict[str, object]:
+def compare(kills: int, steps: int, threads: int, seed: int, folder: Path) -> dict[str, object]:
     straight, victim = folder / "straight", folder / "victim"
     began = time.monotonic()
-    finish(start(straight, steps))
+    finish(start(straight, steps, threads))
     alone = time.monotonic() - began
     chance, moments, finished = random.Random(seed), [], False
     while len(moments) < kills:
-        moment = attack(victim, steps, chance, startup=min(alone, 3.0))
+        moment = attack(victim, steps, threads, chance, startup=min(alone, 3.0))
         if moment is None:
             finished = True
             break
         moments.append(moment)
         print(f"kill {len(moments)}: {moment}, {rows(victim)} rows logged so far", file=sys.stderr)
     if not finished:
-        finish(start(victim, steps))
+        finish(start(victim, steps, threads))
     last = f"checkpoints/pretrain-{steps:07d}"
     different = [n for n in COMPARED if (straight / last / n).read_bytes() != (victim / last / n).read_bytes()]
     if surviving_losses(straight) != surviving_losses(victim):
@@ -116,6 +118,7 @@ def compare(kills: int, steps: int, seed: int, folder: Path) -> dict[str, object
         "kills": len(moments),
         "moments": {moment: moments.count(moment) for moment in sorted(set(moments))},
         "steps": steps,
+        "threads": threads,
         "different": different,
         "seconds_alone": round(alone, 1),
         "seconds": round(time.monotonic() - began, 1),
@@ -126,11 +129,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--steps", type=int, default=0, help="optimiser steps; 0 takes 4 for each kill and 12 more")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = compare(arguments.kills, arguments.steps or 12 + 4 * arguments.kills, arguments.seed, Path(folder))
+        steps = arguments.steps or 12 + 4 * arguments.kills
+        result = compare(arguments.kills, steps, arguments.threads, arguments.seed, Path(folder))
     if arguments.json:
         print(json.dumps(result))
     else:

@@ -1,4 +1,4 @@
-"""What every process that computes with torch does first, once: allocator, denormals, threads.
+"""How a process computes with torch: what it does first, once (allocator, denormals, threads), and lanes.
 
 Call `prepare` before the first tensor operation. Knows nothing about models; imports torch only when called.
 """
@@ -8,7 +8,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import TypeVar
+
+Share = TypeVar("Share")
+Result = TypeVar("Result")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's names and numbers, malloc.h
 KEEP = 1 << 30  # bytes of freed heap kept for the next step
@@ -62,3 +68,31 @@ def available_cores() -> int:
     except (OSError, ValueError):
         pass
     return max(1, cores)
+
+
+class Lanes:
+    """Whole pieces of work side by side, one core each, where torch would split every single operation.
+
+    A small model's operations are too short to be worth splitting: threads wait for each other at the end of each.
+    With a lane for each core they meet once (1M parameters on 2 cores: training 9.6k -> 13.8k tokens/s).
+    """
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.count = torch.get_num_threads() if device == "cpu" else 1
+        self._pool = ThreadPoolExecutor(self.count - 1) if self.count > 1 else None
+
+    def run(self, work: Callable[[Share], Result], shares: Sequence[Share]) -> list[Result]:
+        """`work` on each of at most `count` shares; a single share gets all threads for its operations."""
+        import torch
+
+        if self._pool is None or len(shares) < 2:
+            return [work(share) for share in shares]
+        torch.set_num_threads(1)
+        others = [self._pool.submit(work, share) for share in shares[1:]]
+        try:
+            return [work(shares[0]), *(other.result() for other in others)]
+        finally:
+            wait(others)
+            torch.set_num_threads(self.count)

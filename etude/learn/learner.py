@@ -16,7 +16,6 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from etude.learn import state
@@ -28,6 +27,7 @@ from etude.learn.streams import Batch, Floats, Item
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
 from etude.model.packed import Packed
+from etude.model.replicas import Replicas
 from etude.policy import Version
 from etude.settings import OptimSettings
 
@@ -53,22 +53,35 @@ class Learner:
             self.weights["ema"] = copy.deepcopy(self.decoder).requires_grad_(False)
         trained = {name: p for name, p in self.decoder.named_parameters() if p.requires_grad}
         self.optimiser = Optimiser(trained, optim, decoder.config.head_dim)
+        self.replicas = Replicas(self.decoder)
         self.steps = self.skipped = 0
 
     def forward_backward(self, batch: Batch) -> dict[str, float]:
-        items, tally = [item for item in batch.items if item.forward_tokens], Tally()
-        for micro in self._micro_batches([item.forward_tokens for item in items]):
-            MicroBatch([items[i] for i in micro], batch.correction, self.weights, tally).backward()
-        return {"forward_tokens": sum(item.forward_tokens for item in items)} | tally.metrics()
+        items = [item for item in batch.items if item.forward_tokens]
+
+        def work(decoder: Decoder, micro_batches: list[list[int]]) -> Tally:
+            tally = Tally()
+            for micro in micro_batches:
+                chosen, weights = [items[i] for i in micro], self.weights | {"live": decoder}
+                MicroBatch(chosen, batch.correction, weights, tally).backward()
+            return tally
+
+        tallies = self.replicas.run(work, self._shares([item.forward_tokens for item in items]))
+        self.replicas.gather()
+        return {"forward_tokens": sum(item.forward_tokens for item in items)} | Tally(tallies).metrics()
 
     def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
         """Log-probability of each token at its item's temperature; the first token has none: 0.0."""
         scores: dict[int, Floats] = {}
-        for micro in self._micro_batches([len(item.tokens_T) for item in items]):
-            chosen = [items[i] for i in micro]
-            flat = Packed(self.weights[weights], [i.tokens_T for i in chosen], [i.temperature for i in chosen])
-            ends = np.cumsum([len(item.tokens_T) for item in chosen])
-            scores |= zip(micro, np.split(flat.scores().cpu().numpy(), ends[:-1]), strict=True)
+
+        def work(_: Decoder, micro_batches: list[list[int]]) -> None:
+            for micro in micro_batches:
+                chosen = [items[i] for i in micro]
+                flat = Packed(self.weights[weights], [i.tokens_T for i in chosen], [i.temperature for i in chosen])
+                parts = torch.split(flat.scores(), flat.lengths)
+                scores.update({i: part.cpu().numpy() for i, part in zip(micro, parts, strict=True)})
+
+        self.replicas.run(work, self._shares([len(item.tokens_T) for item in items]))
         return [scores[i] for i in range(len(items))]
 
     def step(self) -> dict[str, float]:
@@ -78,7 +91,9 @@ class Learner:
         self.steps += 1
         if math.isfinite(norm):
             self.optimiser.step(factor)
-            self._average()
+            if self.optim.ema:
+                for average, live in zip(self.weights["ema"].parameters(), self.decoder.parameters(), strict=True):
+                    average.lerp_(live.detach(), 1 - self.optim.ema)
         else:
             self.skipped += 1
         self.decoder.zero_grad(set_to_none=True)
@@ -94,11 +109,9 @@ class Learner:
     def publish(self, board: WeightBoard, version: Version) -> None:
         board.publish(self.decoder, version)
 
-    def _micro_batches(self, lengths: list[int]) -> list[list[int]]:
-        return pack(lengths, self.micro_tokens, quadratic=1 / (12 * self.decoder.config.hidden_size))[0]
-
-    @torch.no_grad()
-    def _average(self) -> None:
-        if "ema" in self.weights:
-            for average, live in zip(self.weights["ema"].parameters(), self.decoder.parameters(), strict=True):
-                average.lerp_(live, 1 - self.optim.ema)
+    def _shares(self, lengths: list[int]) -> list[list[list[int]]]:
+        """Micro-batches for each thread that gets any."""
+        packed = pack(
+            lengths, self.micro_tokens, len(self.replicas.decoders), 1 / (12 * self.decoder.config.hidden_size)
+        )
+        return [share for rank in packed if (share := [micro for micro in rank if micro])]

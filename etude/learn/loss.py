@@ -58,14 +58,18 @@ class Group:
 
 
 class Tally:
-    """What the micro-batches of a batch add up to; on the device, so that nobody waits for it before the end."""
+    """What micro-batches add up to; on the device, so that nobody waits for it before the end of the batch."""
 
-    def __init__(self) -> None:
-        self.losses: dict[str, list[Tensor]] = {}  # by kind of target
-        self.log_ratios: list[Tensor] = []  # log p(learner) - log p(sampler) of sampled tokens
+    def __init__(self, parts: Sequence[Tally] = ()) -> None:
+        self.losses: list[tuple[str, Tensor]] = [loss for part in parts for loss in part.losses]  # kind of target, sum
+        self.log_ratios: list[Tensor] = [
+            x for part in parts for x in part.log_ratios
+        ]  # log p(learner) - log p(sampler)
 
     def metrics(self) -> dict[str, float]:
-        found = {f"{kind}_loss": float(torch.stack(values).sum()) for kind, values in self.losses.items()}
+        found = {f"{kind}_loss": 0.0 for kind, _ in self.losses}
+        for kind, loss in self.losses:
+            found[f"{kind}_loss"] += float(loss)
         found["loss"] = sum(found.values())
         if self.log_ratios:
             log_r = torch.cat(self.log_ratios).double().cpu().numpy()
@@ -139,7 +143,7 @@ class MicroBatch:
                 c = group.between(rows[0], rows[-1])
                 terms_E = self._terms(group, c, logp_RV, torch.searchsorted(rows_R, c["row"]))
                 losses.append((c["weight"] * terms_E).sum())
-                self.tally.losses.setdefault(type(group.target).__name__.lower(), []).append(losses[-1].detach())
+                self.tally.losses.append((type(group.target).__name__.lower(), losses[-1].detach()))
             torch.autograd.backward(losses)
             assert leaf_RD.grad is not None
             gradient_TD[rows_R] = leaf_RD.grad
@@ -167,15 +171,13 @@ class MicroBatch:
 
 def policy_term(correction: Correction, advantage_E: Tensor, logp_E: Tensor, ratio_E: Tensor) -> Tensor:
     bounded_E = ratio_E.clamp(correction.low, correction.high)
-    match correction.kind:
-        case "none":
-            return -advantage_E * logp_E
-        case "truncate":
-            return -bounded_E.detach() * advantage_E * logp_E
-        case "mask":
-            return -torch.where(ratio_E == bounded_E, ratio_E, 0.0).detach() * advantage_E * logp_E
-        case "clip":
-            return -torch.minimum(ratio_E * advantage_E, bounded_E * advantage_E)
+    if correction.kind == "clip":
+        return -torch.minimum(ratio_E * advantage_E, bounded_E * advantage_E)
+    if correction.kind == "none":
+        return -advantage_E * logp_E
+    if correction.kind == "mask":
+        bounded_E = torch.where(ratio_E == bounded_E, ratio_E, 0.0)
+    return -bounded_E.detach() * advantage_E * logp_E
 
 
 def divergence(target: Distribution, student_EV: Tensor, teacher_EV: Tensor) -> Tensor:
@@ -186,15 +188,13 @@ def divergence(target: Distribution, student_EV: Tensor, teacher_EV: Tensor) -> 
             torch.cat((x.gather(-1, top_EK), x.scatter(-1, top_EK, -torch.inf).logsumexp(-1, keepdim=True)), -1)
             for x in (student_EV, teacher_EV)
         )
-    match target.divergence:
-        case "forward":
-            return _kl(teacher_EV, student_EV)
-        case "reverse":
-            return _kl(student_EV, teacher_EV)
-        case "jsd":
-            shares = np.log((target.beta, 1 - target.beta))
-            mixture_EV = torch.logaddexp(teacher_EV + shares[0], student_EV + shares[1])
-            return target.beta * _kl(teacher_EV, mixture_EV) + (1 - target.beta) * _kl(student_EV, mixture_EV)
+    if target.divergence == "forward":
+        return _kl(teacher_EV, student_EV)
+    if target.divergence == "reverse":
+        return _kl(student_EV, teacher_EV)
+    shares = np.log((target.beta, 1 - target.beta))
+    mixture_EV = torch.logaddexp(teacher_EV + shares[0], student_EV + shares[1])
+    return target.beta * _kl(teacher_EV, mixture_EV) + (1 - target.beta) * _kl(student_EV, mixture_EV)
 
 
 def _kl(p_EV: Tensor, q_EV: Tensor) -> Tensor:

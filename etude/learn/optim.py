@@ -52,17 +52,16 @@ class Optimiser:
                 batches[update_BMN.shape[1:]].append((p_BMN, update_BMN))
         for (_, longer), members in batches.items():
             updates = orthogonal(torch.cat([update_BMN for _, update_BMN in members]))
-            scale = 0.2 * longer**0.5  # an RMS of 0.2 whatever the shape, that of a typical AdamW update
-            for p_BMN, update_BMN in zip(
-                (p for p, _ in members), torch.split(updates, [len(p) for p, _ in members]), strict=True
-            ):
-                p_BMN.add_(update_BMN, alpha=-muon_lr * scale)
+            parts = torch.split(updates, [len(p_BMN) for p_BMN, _ in members])
+            for (p_BMN, _), part_BMN in zip(members, parts, strict=True):
+                # an RMS of 0.2 whatever the shape: that of a typical AdamW update
+                p_BMN.add_(part_BMN, alpha=-muon_lr * 0.2 * longer**0.5)
 
     def state(self) -> dict[str, Tensor]:
         """All that the next step depends on, by name: the tensors themselves, to be saved or copied into."""
         state = {f"momentum.{name}": tensor for name, tensor in self.momentum.items()}
-        for name in self.parameters.keys() - self.momentum.keys():
-            state |= {f"{key}.{name}": tensor for key, tensor in self.adamw.state[self.parameters[name]].items()}
+        for name, p in self.parameters.items():
+            state |= {f"{key}.{name}": tensor for key, tensor in self.adamw.state.get(p, {}).items()}
         return state
 
 

@@ -21,13 +21,9 @@ def pack(lengths: Sequence[int], budget: int, ranks: int = 1, quadratic: float =
     rounds = -(-sum(lengths) // (room * ranks))
     while (bins := _fill(lengths, cost, room, rounds * ranks)) is None:
         rounds += 1
-    packed: list[list[list[int]]] = [[] for _ in range(ranks)]
-    spent = [0.0] * ranks
-    for members in sorted(bins, key=lambda members: -sum(cost[i] for i in members)):
-        rank = min((r for r in range(ranks) if len(packed[r]) < rounds), key=spent.__getitem__)
-        packed[rank].append(members)
-        spent[rank] += sum(cost[i] for i in members)
-    return packed
+    bins.sort(key=lambda members: -sum(cost[i] for i in members))
+    rows = [bins[r * ranks : (r + 1) * ranks][:: -1 if r % 2 else 1] for r in range(rounds)]  # to and fro over ranks
+    return [[row[rank] for row in rows] for rank in range(ranks)]
 
 
 def _fill(lengths: Sequence[int], cost: Sequence[float], room: int, count: int) -> list[list[int]] | None:

@@ -31,7 +31,7 @@ class Packed:
         self.chunk = max(
             CHUNK_ROWS, CHUNK_LOGITS.get(self.device.type, CHUNK_LOGITS["cuda"]) // decoder.config.vocab_size
         )
-        lengths = [len(t) for t in tokens]
+        self.lengths = lengths = [len(t) for t in tokens]
         self.attend, self.longest = PackedAttend(lengths, self.device), max(lengths)
         self.tokens_T = self.put(np.concatenate(tokens).astype(np.int64))
         self.positions_T = self.put(np.concatenate([np.arange(length) for length in lengths]))

@@ -84,6 +84,35 @@ def test_micro_batches_do_not_change_the_gradient(make_decoder: Make) -> None:
         torch.testing.assert_close(other, gradients[0], rtol=1e-4, atol=1e-7)
 
 
+def test_threads_share_the_weights_and_add_up_to_the_same_gradient(make_decoder: Make) -> None:
+    """Each thread has a replica; only the order of summation may differ from one thread, and never between runs."""
+
+    def train(threads: int) -> tuple[Learner, list[dict[str, float]]]:
+        torch.set_num_threads(threads)
+        try:
+            learner = Learner(make_decoder(1), OptimSettings(), 10, 17)
+            reports = []
+            for step in range(3):
+                reports.append(learner.forward_backward(mixed(step, weights="live")) | learner.step())
+            scores = learner.score(mixed(0).items)
+        finally:
+            torch.set_num_threads(1)
+        reports.append({str(i): float(x.sum()) for i, x in enumerate(scores)})
+        return learner, reports
+
+    (alone, one), (first, two), (second, again) = train(1), train(3), train(3)
+    assert [len(learner.replicas.decoders) for learner in (alone, first)] == [1, 3]
+    assert two == again
+    for a, b in zip(first.decoder.parameters(), second.decoder.parameters(), strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(first.decoder.parameters(), alone.decoder.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-3)
+    for found, wanted in zip(two, one, strict=True):
+        assert found == pytest.approx(wanted, rel=1e-2, abs=1e-3)
+    for name in ("loss", "grad_norm", "k1", "drift_max"):
+        assert two[0][name] == pytest.approx(one[0][name], rel=1e-5)
+
+
 def test_gradients_are_clipped_to_the_global_norm(make_decoder: Make) -> None:
     """AdamW ignores the scale of a first gradient, so the moments tell."""
     learner = Learner(make_decoder(1), OptimSettings(matrices="adamw", clip=1e-3, betas=(0.0, 0.95)), 10, 64)
@@ -128,13 +157,13 @@ def test_averaged_weights_follow_the_live_ones(make_decoder: Make) -> None:
     torch.testing.assert_close(learner.weights["ema"].model.embed_tokens.weight.detach(), expected)
 
 
-def mixed(seed: int) -> Batch:
+def mixed(seed: int, weights: str = "ema") -> Batch:
     """Labels, sampled tokens and a twin under averaged weights, so that a resume has everything to get wrong."""
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, VOCAB, 15)
     weight, noise = np.full(15, 0.1, np.float32), rng.normal(size=(2, 15)).astype(np.float32)
     hinted, places = np.concatenate((tokens[:4], [1, 2], tokens[4:])), np.arange(15)
-    twin = Twin(tokens_U=hinted, align_T=places + 2 * (places > 3), weights="ema")
+    twin = Twin(tokens_U=hinted, align_T=places + 2 * (places > 3), weights=weights)  # type: ignore[arg-type]
     streams = [Stream("main", weight, target) for target in (Sampled(noise[0], noise[1] - 3), twin)]
     return Batch([*labels(seed).items, Item(tokens, streams, 0.8)], Correction("truncate", high=2.0))
 
