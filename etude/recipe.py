@@ -25,13 +25,16 @@ from pydantic_core import ErrorDetails
 
 from etude.errors import EtudeError
 from etude.settings import (
+    BenchSettings,
     CorpusSettings,
+    DemosSettings,
     EngineSettings,
     GraderSettings,
     HarnessSettings,
     ModelSettings,
     PretrainSettings,
     RewardSettings,
+    RLSettings,
     RunSettings,
     SftSettings,
     TokensSettings,
@@ -54,6 +57,9 @@ class Recipe:
     harness: HarnessSettings = setting(HarnessSettings(), "the agent")
     grader: GraderSettings = setting(GraderSettings(), "the grader")
     reward: RewardSettings = setting(RewardSettings(), "what an attempt is worth")
+    demos: DemosSettings = setting(DemosSettings(), "demonstrations")
+    rl: RLSettings = setting(RLSettings(), "reinforcement learning")
+    bench: BenchSettings = setting(BenchSettings(), "the benchmark before and after")
 
 
 # Reading

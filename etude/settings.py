@@ -6,6 +6,7 @@ installed. `recipe.py` reads TOML into them, refuses unknown keys and prints thi
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,8 +15,8 @@ from typing import Any, Literal
 def setting(default: Any, doc: str, *, least: float | None = None, most: float | None = None) -> Any:
     """A field with its one line of documentation (`etude recipe show NAME --explain` prints it) and its bounds."""
     facts = {"doc": doc, "least": least, "most": most}
-    if isinstance(default, list):
-        return dataclasses.field(default_factory=lambda: list(default), metadata=facts)
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=lambda: copy.copy(default), metadata=facts)
     return dataclasses.field(default=default, metadata=facts)
 
 
@@ -86,7 +87,7 @@ class OptimSettings:
     matrices: Literal["muon", "adamw"] = setting(
         "muon", "optimiser of the matrices inside the blocks; everything else uses AdamW"
     )
-    lr: float = setting(1e-2, "peak learning rate of AdamW; matrices = 'adamw' wants about a tenth of it", least=0)
+    lr: float = setting(1e-2, "peak learning rate of AdamW; matrices = 'adamw' wants about a third of it", least=0)
     muon_lr: float = setting(5e-3, "peak learning rate of Muon; an update has an RMS of 0.2 times it", least=0)
     schedule: Literal["cosine", "linear", "constant", "wsd"] = setting(
         "wsd", "shape of the decay; wsd is warm-up, stable, decay"
@@ -192,3 +193,67 @@ class RewardSettings:
         [{"use": "tests"}],
         "components that are added up: tests, effort, diff or ./mine.py:Mine, each with its `weight` (1) and settings",
     )
+
+
+@dataclass(frozen=True)
+class DemosSettings:
+    """Demonstrations: tasks solved by the reference policy in the real harness, for supervised fine-tuning."""
+
+    tasks: dict[str, Any] = setting({"use": "katas", "split": "train"}, "task source")
+    count: int = setting(1000, "tasks demonstrated, each once", least=1)
+    concurrency: int = setting(8, "demonstrations at once", least=1)
+
+
+@dataclass(frozen=True)
+class RLSettings:
+    """Asynchronous reinforcement learning on groups of rollouts."""
+
+    model: str = setting("", "checkpoint to start from; empty takes this run's supervised fine-tuning")
+    tasks: dict[str, Any] = setting({"use": "katas", "split": "train"}, "task source; every task is used once")
+    first_task: int = setting(0, "tasks of the source left out at its beginning: those that were demonstrated", least=0)
+    steps: int = setting(60, "optimiser steps", least=1)
+    seconds: float = setting(0.0, "stop after this wall time if it comes before the last step; 0 is no limit", least=0)
+    groups: int = setting(8, "groups in one optimiser step", least=1)
+    group: int = setting(8, "rollouts of one task", least=2)
+    concurrency: int = setting(64, "rollouts in flight", least=1)
+    staleness: int = setting(2, "most steps between the version that began a rollout and the one it trains", least=0)
+    algorithm: dict[str, Any] = setting({"use": "dr_grpo"}, "dr_grpo, grpo, rloo or ./mine.py:Mine")
+    correction: Literal["none", "truncate", "mask", "clip"] = setting(
+        "truncate", "what is done about tokens that older weights sampled"
+    )
+    correction_level: Literal["token", "sequence"] = setting("token", "ratios of single tokens or of whole sequences")
+    correction_low: float = setting(0.0, "lower bound of the importance ratio", least=0)
+    correction_high: float = setting(2.0, "upper bound of the importance ratio", least=0)
+    kl: float = setting(0.0, "weight of k1 against the starting model, taken from the reward; 0 is off", least=0)
+    overlong: Literal["keep", "mask"] = setting(
+        "keep", "rollouts stopped by a limit: trained like others, or not at all"
+    )
+    temperature: float = setting(1.0, "of the sampler; the learner applies the same", least=0.01)
+    eval_every: int = setting(20, "steps between evaluations on held-out tasks; 0 turns them off", least=0)
+    eval_tasks: int = setting(32, "held-out tasks of one evaluation", least=1)
+    eval_samples: int = setting(1, "rollouts of each", least=1)
+    save_every: int = setting(20, "steps between checkpoints", least=1)
+    keep_trajectories: int = setting(200, "newest rollouts kept readable on disk once they are trained", least=0)
+    probe_tokens: int = setting(512, "tokens at each publish on which learner and engine are compared", least=64)
+    probe_mean: float = setting(1e-5, "largest mean difference of log-probabilities before the run stops", least=0)
+    probe_max: float = setting(1e-3, "largest single difference before the run stops", least=0)
+    retries: int = setting(2, "times a rollout that the machinery spoiled is tried again", least=0)
+    micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
+    concurrent: bool = setting(True, "sample and learn at once; off alternates, both threads for each phase")
+    optim: OptimSettings = setting(
+        OptimSettings(matrices="adamw", lr=3e-4, schedule="constant", weight_decay=0.0), "optimiser"
+    )
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """A benchmark of one checkpoint on tasks that it has not seen."""
+
+    tasks: dict[str, Any] = setting({"use": "katas", "split": "held_out"}, "task source")
+    unseen: dict[str, Any] = setting({"use": "katas", "split": "unseen"}, "source of families never trained on")
+    count: int = setting(100, "tasks", least=1)
+    unseen_count: int = setting(0, "tasks of the unseen source, reported apart", least=0)
+    samples: int = setting(4, "rollouts of each task", least=1)
+    temperature: float = setting(1.0, "of the sampler", least=0)
+    concurrency: int = setting(64, "rollouts in flight", least=1)
+    seed: int = setting(1, "of the samples", least=0)
