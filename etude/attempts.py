@@ -1,4 +1,4 @@
-"""What the commands about tasks do: make katas, check tasks, attempt one, grade saved attempts again.
+"""What the commands about tasks do: make and check tasks, attempt one, benchmark a model, grade attempts again.
 
 Joins tasks, policies, sandboxes and the grader for one command at a time. Every host opened here is closed here, and
 no command leaves a sandbox behind.
@@ -7,27 +7,29 @@ no command leaves a sandbox behind.
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from etude import process
 from etude import recipe as recipes
-from etude.engine.client import EngineClient
+from etude.bench.outcome import compare, load_result, summarise
+from etude.bench.runner import run_bench
+from etude.engine.client import EngineClient, launch
 from etude.errors import EtudeError
 from etude.forge.katas import write_katas
+from etude.forge.sources import open_source
 from etude.policies import make_policy
+from etude.policy import Sampling
 from etude.progress import track
 from etude.recipe import Recipe
-from etude.rollout import Scored, attempt, build_setup
+from etude.rollout import Scored, attempt, build_setup, temporary_host
 from etude.rollout_files import regrade, save_attempt, saved_attempts
 from etude.rollout_view import RolloutView
-from etude.sandbox.hosts import StoringHost, open_host
+from etude.stages import find_model, recipe_of
 from etude.tasks.check import CheckReport, check
 from etude.tasks.format import CONFIG, Task
-from etude.tasks.grader import RUNNER
 from etude.tokens.tokenizer import Tokenizer
 
 
@@ -47,7 +49,7 @@ def check_tasks(directories: Sequence[Path], backend: str, overrides: Sequence[s
 
     async def work() -> list[CheckReport]:
         reports = []
-        async with _host(backend) as host:
+        async with temporary_host(backend) as host:
             with track("checking tasks", total=len(tasks), unit="tasks") as bar:
                 for task in tasks:
                     reports.append(await check(task, host, grader))
@@ -76,7 +78,7 @@ def roll_out(
     async def work() -> dict[str, Any]:
         setup = _setup(settings, tokenizer)
         try:
-            async with _host(backend) as host:
+            async with temporary_host(backend) as host:
                 outcome = await attempt(
                     task, made, host, setup, policy_name=policy, on_event=view.on_event if view else None
                 )
@@ -105,6 +107,69 @@ def roll_out(
     return asyncio.run(work())
 
 
+def watch(
+    path: Path,
+    number: int,
+    directory: Path | None,
+    seed: int,
+    backend: str,
+    overrides: Sequence[str],
+    view: RolloutView | None,
+) -> dict[str, Any]:
+    """One attempt of a trained model at a task of its benchmark, or at one of your own, shown as it happens."""
+    settings, model = recipe_of(path, list(overrides)), find_model(path)
+    task = Task.load(directory) if directory else next(open_source(settings.bench.tasks).tasks(number), None)
+    if task is None:
+        raise EtudeError(f"the benchmark has no task number {number}")
+    tokenizer = Tokenizer.load(model)
+
+    async def work() -> dict[str, Any]:
+        setup = _setup(settings, tokenizer)
+        sampling = Sampling(settings.harness.limits.sampled_tokens, settings.bench.temperature, seed=seed)
+        async with (
+            temporary_host(backend) as host,
+            await launch(model, settings.engine, device=settings.run.device, decode=tokenizer.decode) as engine,
+        ):
+            on_event = view.on_event if view else None
+            outcome = await attempt(
+                task, engine, host, setup, policy_name=str(model), sampling=sampling, on_event=on_event
+            )
+        if view:
+            view.show_outcome(outcome)
+        facts: dict[str, Any] = {"task": task.name, "model": str(model), "seconds": round(outcome.seconds, 3)}
+        if isinstance(outcome, Scored):
+            return facts | {"passed": outcome.passed, "reward": outcome.reward}
+        return facts | {"ok": False, "void": outcome.cause, "error": outcome.message}
+
+    return asyncio.run(work())
+
+
+def benchmark(
+    path: Path, save: Path | None, against: Path | None, backend: str, overrides: Sequence[str]
+) -> dict[str, Any]:
+    """A model's figures on the benchmark of its recipe, and its gain over an earlier result, in pairs."""
+    settings, model = recipe_of(path, list(overrides)), find_model(path)
+    earlier = load_result(against) if against is not None else None
+    rollouts = (settings.bench.count + settings.bench.unseen_count) * settings.bench.samples
+
+    async def work() -> dict[str, Any]:
+        async with temporary_host(backend) as host:
+            with track("benchmark", rollouts, "rollouts") as bar:
+                result = await run_bench(
+                    model,
+                    settings,
+                    host=host,
+                    threads=settings.run.threads or process.available_cores(),
+                    save=save,
+                    on_progress=lambda done, _: bar.advance(done - bar.done),
+                )
+        facts = {"model": str(model), **summarise(result)}
+        gain = compare(earlier, result) if earlier is not None else None
+        return facts | ({"gain": list(gain)} if gain is not None else {})
+
+    return asyncio.run(work())
+
+
 def regrade_saved(root: Path, backend: str, overrides: Sequence[str]) -> dict[str, Any]:
     """Grades every saved attempt below `root` again, without a model."""
     settings = recipes.load(None, overrides)
@@ -114,7 +179,7 @@ def regrade_saved(root: Path, backend: str, overrides: Sequence[str]) -> dict[st
 
     async def work() -> list[dict[str, Any]]:
         rows = []
-        async with _host(backend) as host:
+        async with temporary_host(backend) as host:
             with track("grading", total=total, unit="attempts") as bar:
                 async for graded in regrade(root, host, _setup(settings, None)):
                     rows.append(
@@ -136,13 +201,6 @@ def regrade_saved(root: Path, backend: str, overrides: Sequence[str]) -> dict[st
 
 def _setup(settings: Recipe, tokenizer: Tokenizer | None) -> Any:
     return build_setup(settings.harness, settings.reward, settings.grader, tokenizer=tokenizer)
-
-
-@asynccontextmanager
-async def _host(backend: str) -> AsyncIterator[StoringHost]:
-    with tempfile.TemporaryDirectory(prefix="etude-store-") as store:
-        async with await open_host(backend, Path(store), preload=(RUNNER,)) as host:
-            yield host
 
 
 def _task_folders(directories: Sequence[Path]) -> list[Path]:

@@ -1,7 +1,7 @@
 """The `etude` command: parsing, calling, and saying what happened. Nothing else.
 
-How a command answers people and scripts is in `console`; commands about tasks and sandboxes are in `cli_tasks`. Rooms
-are imported inside the commands, so that `etude --help` never loads torch.
+How a command answers people and scripts is in `console`; the stages of a run are in `cli_stages`, commands about tasks
+and sandboxes in `cli_tasks`. Rooms are imported inside the commands, so that `etude --help` never loads torch.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from etude import __version__, cli_tasks
-from etude.console import Json, Overrides, answer, table, values
+from etude import __version__, cli_stages, cli_tasks
+from etude.cli_stages import RecipeName
+from etude.cli_tasks import Backend
+from etude.console import Json, Overrides, answer, figure, table, values
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,52 +27,10 @@ app = typer.Typer(
 )
 recipe_app = typer.Typer(no_args_is_help=True, help="Look at recipes.")
 app.add_typer(recipe_app, name="recipe")
+cli_stages.register(app)
 cli_tasks.register(app)
 
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A built-in recipe, or the path of a .toml file.")]
-RunPath = Annotated[Path | None, typer.Option("--run", help="Run folder; default: runs/<name of the recipe>.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the run holds and start over.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the recipe and what would be done; do nothing.")]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A run, a checkpoint, or a Hugging Face directory.")]
-
-
-@app.command()
-def corpus(
-    recipe: RecipeName,
-    overrides: Overrides = None,
-    run: RunPath = None,
-    fresh: Fresh = False,
-    dry_run: DryRun = False,
-    json: Json = False,
-) -> None:
-    """Read, filter and tokenise the training text."""
-    _stage("corpus", recipe, overrides, run, fresh, dry_run, json)
-
-
-@app.command()
-def pretrain(
-    recipe: RecipeName,
-    overrides: Overrides = None,
-    run: RunPath = None,
-    fresh: Fresh = False,
-    dry_run: DryRun = False,
-    json: Json = False,
-) -> None:
-    """Train a model on the corpus, which is built first when it is not there."""
-    _stage("pretrain", recipe, overrides, run, fresh, dry_run, json)
-
-
-@app.command()
-def sft(
-    recipe: RecipeName,
-    overrides: Overrides = None,
-    run: RunPath = None,
-    fresh: Fresh = False,
-    dry_run: DryRun = False,
-    json: Json = False,
-) -> None:
-    """Fine-tune a model on conversations (sft.data)."""
-    _stage("sft", recipe, overrides, run, fresh, dry_run, json)
 
 
 @app.command()
@@ -111,6 +71,59 @@ def serve(
         return {}
 
     answer(work, lambda _: None, False)
+
+
+@app.command()
+def chat(
+    model: ModelPath,
+    overrides: Overrides = None,
+    number: Annotated[int, typer.Option("--task", min=0, help="Which of the benchmark's tasks.")] = 0,
+    directory: Annotated[Path | None, typer.Option("--dir", help="A task directory of your own instead.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed, another attempt.")] = 0,
+    sandbox: Backend = "local",
+    json: Json = False,
+) -> None:
+    """Watch a trained agent solve a task."""
+
+    def work() -> dict[str, Any]:
+        from etude.attempts import watch
+        from etude.rollout_view import RolloutView
+
+        return watch(model, number, directory, seed, sandbox, overrides or [], None if json else RolloutView())
+
+    answer(work, lambda _: None, json)
+
+
+@app.command()
+def bench(
+    model: ModelPath,
+    overrides: Overrides = None,
+    save: Annotated[Path | None, typer.Option("--save", help="JSON file for the result.")] = None,
+    against: Annotated[Path | None, typer.Option("--against", help="An earlier result: the gain, in pairs.")] = None,
+    sandbox: Backend = "local",
+    json: Json = False,
+) -> None:
+    """Benchmark a model on tasks that it has not seen."""
+
+    def work() -> dict[str, Any]:
+        from etude.attempts import benchmark
+
+        return benchmark(model, save, against, sandbox, overrides or [])
+
+    answer(work, lambda found: table(("", ""), [(name, figure(value)) for name, value in found.items()]), json)
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="Run folder.")], json: Json = False) -> None:
+    """Write the report of a run: one HTML file."""
+
+    def work() -> dict[str, Any]:
+        from etude.bench.report.page import write_report
+        from etude.bench.results import write_results
+
+        return {"results": write_results(run), "report": str(write_report(run))}
+
+    answer(work, lambda found: print(found["report"]), json)
 
 
 @recipe_app.command("show")
@@ -201,66 +214,6 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may answer with bytes that are no text
     app()
-
-
-# What every command shares
-
-
-def _stage(
-    target: str,
-    name: str,
-    overrides: list[str] | None,
-    run: Path | None,
-    fresh: bool,
-    dry_run: bool,
-    json: bool,
-) -> None:
-    path = run or Path("runs") / Path(name).stem
-
-    def plan() -> dict[str, Any]:
-        from etude import pipeline, recipe
-
-        loaded = recipe.load(name, overrides or [])
-        stages = pipeline.outline(target, loaded, path, fresh=fresh)
-        return {"run": str(path), "stages": stages, "recipe": recipe.to_dict(loaded), "toml": recipe.to_toml(loaded)}
-
-    def show_plan(found: dict[str, Any]) -> None:
-        print(found["toml"])
-        rows = [(row.pop("stage"), row.pop("state"), values(row)) for row in found["stages"]]
-        table(("stage", "state", "what"), rows)
-        print(f"would {'delete and remake' if fresh else 'write'} {path}; nothing was done")
-
-    def work() -> dict[str, Any]:
-        from etude import pipeline, recipe
-
-        outcome = pipeline.execute(target, recipe.load(name, overrides or []), path, fresh=fresh)
-        return {
-            "ok": not outcome.stopped,
-            "run": str(outcome.path),
-            "stage": target,
-            "done": list(outcome.done),
-            "finished_before": list(outcome.before),
-            "stopped": outcome.stopped,
-            "facts": outcome.facts,
-            "model": str(outcome.model) if outcome.model else None,
-        }
-
-    def show(found: dict[str, Any]) -> None:
-        if target == "corpus" and not found["stopped"]:
-            from etude.corpus.manifest import load_manifest
-
-            print(load_manifest(path / "corpus").table())
-        for stage, facts in found["facts"].items():
-            was = "was finished already" if stage in found["finished_before"] else "finished"
-            print(f"{stage} {was}: {values(facts)}")
-        if found["stopped"]:
-            print(f"{found['stopped']} stopped before its end")
-        elif not found["done"]:
-            print(f"{path} has nothing left to do; --fresh starts it over")
-        if found["model"]:
-            print(f"model: {found['model']}")
-
-    answer(*((plan, show_plan) if dry_run else (work, show)), json)
 
 
 if __name__ == "__main__":

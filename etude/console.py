@@ -63,3 +63,10 @@ def values(facts: dict[str, Any]) -> str:
         f"{name} {short(value) if isinstance(value, int | float) and not isinstance(value, bool) else value}"
         for name, value in facts.items()
     )
+
+
+def figure(value: Any) -> str:
+    """A share, or a share with its interval, as people read it; anything else as it is."""
+    if isinstance(value, list | tuple) and len(value) == 3 and all(isinstance(part, float) for part in value):
+        return f"{value[0]:.1%} ({value[1]:.1%} to {value[2]:.1%})"
+    return f"{value:.1%}" if isinstance(value, float) else str(value)

@@ -13,12 +13,15 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TypeVar
 
+from etude.errors import EtudeError
+
 Share = TypeVar("Share")
 Result = TypeVar("Result")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's names and numbers, malloc.h
 KEEP = 1 << 30  # bytes of freed heap kept for the next step
 ON_HEAP = 32 << 20  # largest block taken from the heap; glibc accepts no more
+MOST_THREADS = 1024  # a wrong number must not fill the machine with threads
 
 
 def prepare(threads: int = 0) -> int:
@@ -30,9 +33,25 @@ def prepare(threads: int = 0) -> int:
     # Denormals run at a hundredth of the speed; the flag is copied into worker threads when they start, so it
     # must come before the first threaded operation.
     torch.set_flush_denormal(True)
+    return use_threads(threads)
+
+
+def use_threads(threads: int) -> int:
+    """Split operations of the calling thread over this many threads from now on; 0 takes all cores we may use."""
+    import torch
+
+    if not 0 <= threads <= MOST_THREADS:
+        raise EtudeError(f"threads is {threads}; it must be between 0 (all cores) and {MOST_THREADS}")
     count = threads or available_cores()
     torch.set_num_threads(count)
     return count
+
+
+def threads() -> int:
+    """How many threads the operations of the calling thread are split over."""
+    import torch
+
+    return torch.get_num_threads()
 
 
 def keep_freed_memory() -> None:
@@ -96,3 +115,8 @@ class Lanes:
         finally:
             wait(others)
             torch.set_num_threads(self.count)
+
+    def close(self) -> None:
+        """Lets the threads go."""
+        if self._pool is not None:
+            self._pool.shutdown()

@@ -9,9 +9,12 @@ below it, and neither how a policy samples nor what is done with an outcome; `ro
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from etude.errors import EtudeError
@@ -25,11 +28,11 @@ from etude.policy import Policy, Sampling
 from etude.reward.base import Attempt
 from etude.reward.compose import Reward, build_reward
 from etude.sandbox.base import FailureCause, Limits, SandboxFailure
-from etude.sandbox.hosts import StoringHost
+from etude.sandbox.hosts import StoringHost, open_host
 from etude.settings import AgentLimits, GraderSettings, HarnessSettings, RewardSettings
 from etude.tasks.carried import Changes, collect
 from etude.tasks.format import Task
-from etude.tasks.grader import GraderFailure, grade
+from etude.tasks.grader import RUNNER, GraderFailure, grade
 from etude.tasks.place import workspace_layer
 from etude.tasks.verdict import Grade
 from etude.tokens.tokenizer import Tokenizer
@@ -84,6 +87,14 @@ def build_setup(
         grader=grader or GraderSettings(),
         sandbox=sandbox or Limits(),
     )
+
+
+@asynccontextmanager
+async def temporary_host(backend: str) -> AsyncIterator[StoringHost]:
+    """Sandboxes for one command, with the grader's runner warm; nothing of them is left afterwards."""
+    with tempfile.TemporaryDirectory(prefix="etude-store-") as store:
+        async with await open_host(backend, Path(store), preload=(RUNNER,)) as host:
+            yield host
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class RunSettings:
     seed: int = setting(0, "every random choice of the run follows from it", least=0)
     device: str = setting("cpu", "torch device of learner and engine: cpu, cuda, cuda:1")
     threads: int = setting(0, "torch threads of each process; 0 takes all cores", least=0)
+    sandbox: str = setting("local", "local, or plain where there are no namespaces (weaker, and stamped into reports)")
     keep_checkpoints: int = setting(2, "newest checkpoints kept; older ones are removed after each save", least=1)
 
 
@@ -42,6 +43,11 @@ class TokensSettings:
 class ModelSettings:
     """The shape of a new decoder."""
 
+    depth: int = setting(
+        0,
+        "one dial: so many blocks, 32 times as wide, and the rest follows; 0 takes the fields below",
+        least=0,
+    )
     width: int = setting(128, "hidden size", least=1)
     layers: int = setting(4, "decoder blocks", least=1)
     heads: int = setting(4, "query heads", least=1)
@@ -54,6 +60,21 @@ class ModelSettings:
     bias: bool = setting(False, "bias on the query, key, value and output projections")
     tied: bool = setting(True, "the output head shares the embedding")
     mtp_layers: int = setting(0, "multi-token-prediction modules", least=0)
+
+    def shaped(self) -> ModelSettings:
+        """The fields as the dial sets them."""
+        if not self.depth:
+            return self
+        return dataclasses.replace(
+            self,
+            depth=0,
+            layers=self.depth,
+            width=32 * self.depth,
+            heads=self.depth,
+            kv_heads=1 if self.depth % 2 else self.depth // 2,
+            head_dim=32,
+            mlp=96 * self.depth,
+        )
 
 
 @dataclass(frozen=True)
@@ -122,7 +143,7 @@ class PretrainSettings:
 class SftSettings:
     """Supervised fine-tuning on conversations: loss on the assistant's tokens only."""
 
-    data: str = setting("", "JSONL file of conversations, one a line")
+    data: str = setting("", "JSONL file of conversations, one a line; empty takes this run's demonstrations")
     model: str = setting("", "checkpoint to start from; empty takes this run's pretraining")
     epochs: int = setting(2, "passes over the conversations", least=1)
     batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
@@ -201,6 +222,9 @@ class DemosSettings:
 
     tasks: dict[str, Any] = setting({"use": "katas", "split": "train"}, "task source")
     count: int = setting(1000, "tasks demonstrated, each once", least=1)
+    habits: dict[str, float] = setting(
+        {}, "how often the reference thinks, looks, checks, slips, ... as shares; empty takes its own habits"
+    )
     concurrency: int = setting(8, "demonstrations at once", least=1)
 
 

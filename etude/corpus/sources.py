@@ -17,6 +17,7 @@ SOURCES = {
     "folder": "etude.corpus.folder:Folder",
     "archive": "etude.corpus.archive:Archive",
     "git": "etude.corpus.git:Git",
+    "katas": "etude.forge.code:KataCode",  # loaded by name: this room knows none of those above it
 }
 
 

@@ -6,59 +6,20 @@ for; when the server is a process that we started and it died, the error shows t
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import shutil
-import sys
-import tempfile
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 
+from etude.child import Child, start
 from etude.engine import wire
 from etude.errors import EtudeError
 from etude.policy import Context, Sample, Sampling, Version
 from etude.settings import EngineSettings
-
-LOG_LINES = 30  # of a dead server's log, shown in the error
-
-
-@dataclass
-class Server:
-    """A server process that we started, and where its log and its socket lie."""
-
-    process: Process
-    log: Path
-    folder: Path
-
-    async def last_words(self) -> str | None:
-        """How it ended and the end of its log; None while it lives."""
-        try:
-            code = await asyncio.wait_for(self.process.wait(), timeout=5)
-        except TimeoutError:
-            return None
-        return f"the engine process ended with code {code}; {self.log_end()}"
-
-    def log_end(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-        return f"the end of its log {self.log}:\n" + ("\n".join(f"    {line}" for line in lines) or "    (nothing)")
-
-    async def close(self, seconds: float) -> None:
-        """Asks it to stop, waits for its running requests, and kills it if that takes too long."""
-        if self.process.returncode is None:
-            self.process.terminate()
-            try:
-                await asyncio.wait_for(self.process.wait(), timeout=seconds)
-            except TimeoutError:
-                self.process.kill()
-                await self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class EngineClient:
@@ -74,7 +35,7 @@ class EngineClient:
         decode: Callable[[Sequence[int]], str] | None = None,
         deadline: float = 60.0,
         sample_deadline: float = 3600.0,
-        server: Server | None = None,
+        server: Child | None = None,
     ) -> None:
         self.address = address
         self.decode = decode
@@ -117,6 +78,10 @@ class EngineClient:
     async def update(self, version: Version) -> dict[str, Any]:
         """Swaps in a version from the weight board, between two steps, with running requests kept."""
         return await self._call("POST", "/update", {"version": str(version)})
+
+    async def set_threads(self, threads: int) -> None:
+        """Computes with this many threads from the next step on."""
+        await self._call("POST", "/threads", {"threads": threads})
 
     async def version(self) -> Version:
         return Version.parse((await self._call("GET", "/version"))["version"])
@@ -190,27 +155,9 @@ async def launch(
     The server also ends when this process ends, in whatever way. Its log goes to `log`, or into a folder that is
     removed with it.
     """
-    folder = Path(tempfile.mkdtemp(prefix="etude-engine-"))  # short: the path of a socket has at most 107 bytes
-    log = log or folder / "engine.log"
     arguments = [str(model), "--settings", json.dumps(asdict(settings)), "--device", device]
-    arguments += ["--threads", str(threads), "--socket", str(folder / "socket")]
-    arguments += ["--version", str(version), "--parent", str(os.getpid())]
+    arguments += ["--threads", str(threads), "--version", str(version)]
     if board is not None:
         arguments += ["--board", str(board)]
-    with log.open("ab") as output:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "etude.engine.server", *arguments, stdout=PIPE, stderr=output
-        )
-    server = Server(process, log, folder)
-    try:
-        assert process.stdout is not None
-        line = (await asyncio.wait_for(process.stdout.readline(), timeout=deadline)).decode()
-        if not line.startswith(wire.READY):
-            raise EtudeError(await server.last_words() or f"the engine process said {line!r} where its address belongs")
-    except BaseException as failed:
-        said = server.log_end()
-        await server.close(0)
-        if isinstance(failed, TimeoutError):
-            raise EtudeError(f"the engine process was not ready within {deadline:g} s; {said}") from None
-        raise
-    return EngineClient(line.removeprefix(wire.READY).strip(), decode=decode, server=server)
+    server = await start("engine", "etude.engine.server", arguments, ready=wire.READY, log=log, deadline=deadline)
+    return EngineClient(server.said, decode=decode, server=server)

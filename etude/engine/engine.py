@@ -17,7 +17,7 @@ from torch import Tensor
 from etude.engine.attend import CachedAttend, spans
 from etude.engine.blocks import BlockPool
 from etude.engine.cache import KeyValueCache
-from etude.engine.request import COLDEST, Request, refuse_ids, refuse_sampling
+from etude.engine.request import COLDEST, QueueFull, Request, refuse_ids, refuse_sampling
 from etude.engine.sampler import sample
 from etude.engine.scheduler import Chunk, Scheduler
 from etude.errors import EtudeError
@@ -25,10 +25,6 @@ from etude.model.decoder import Decoder
 from etude.model.packed import Packed
 from etude.policy import Sampling, Version
 from etude.settings import EngineSettings
-
-
-class QueueFull(EtudeError):
-    """The one refusal that goes away by itself: ask again later."""
 
 
 @dataclass

@@ -19,6 +19,14 @@ WAITING = -1
 COLDEST = 1e-3  # logits divided by less would overflow
 
 
+class QueueFull(EtudeError):
+    """The one refusal that goes away by itself: ask again later."""
+
+
+class EngineGone(EtudeError):
+    """The engine's thread has ended, so nothing will be answered any more."""
+
+
 @dataclass(eq=False)
 class Request:
     number: int  # order of arrival: smaller is older, and older is never set back for newer

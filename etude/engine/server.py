@@ -8,35 +8,37 @@ this process knows no text.
     POST /abort     {id}                            -> {aborted}; the request is answered with what it has
     POST /pause     POST /resume                    -> {paused}
     POST /update    {version}                       -> {version, seconds, running}, read from the weight board
+    POST /threads   {threads}                       -> {threads}, from the next step on
     GET  /version   GET /health   GET /stats
+
+Loading this file does not load torch: as a program it must prepare its process first.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import ctypes
 import json
-import os
 import signal
 import socket as sockets
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from etude import process
+from etude import child, process
 from etude.engine import wire
-from etude.engine.engine import Engine, QueueFull
-from etude.engine.thread import EngineGone, EngineThread
+from etude.engine.request import EngineGone, QueueFull
 from etude.errors import EtudeError
-from etude.model.checkpoint import load_model
-from etude.model.exchange import WeightBoard
 from etude.policy import Version
 from etude.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from etude.engine.engine import Engine
+    from etude.engine.thread import EngineThread
 
 BODY_BYTES = 16 << 20  # a longer body is refused before it is read
 
@@ -60,6 +62,7 @@ class Api:
                 web.post("/pause", self.pause),
                 web.post("/resume", self.resume),
                 web.post("/update", self.update),
+                web.post("/threads", self.threads),
                 web.get("/version", self.version),
                 web.get("/health", self.health),
                 web.get("/stats", self.stats),
@@ -116,6 +119,8 @@ class Api:
         version = wire.read_version(wire.only(await _body(request), "version").get("version"))
         if self.board is None:
             raise EtudeError("this engine was started without a weight board, so it cannot be updated")
+        from etude.model.exchange import WeightBoard
+
         path = self.board
 
         def work(engine: Engine) -> dict[str, Any]:
@@ -128,6 +133,13 @@ class Api:
 
         return web.json_response(await self.engine.call(work))
 
+    async def threads(self, request: web.Request) -> web.Response:
+        threads = wire.only(await _body(request), "threads").get("threads")
+        if type(threads) is not int:
+            raise EtudeError("'threads' must be a whole number")
+        # a setting of the thread that computes, so it is made there
+        return web.json_response({"threads": await self.engine.call(lambda _: process.use_threads(threads))})
+
     async def version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": await self.engine.call(lambda e: str(e.version))})
 
@@ -137,7 +149,8 @@ class Api:
         return web.json_response({"ok": True, "pending": self.engine.pending, "seconds_since_step": idle})
 
     async def stats(self, request: web.Request) -> web.Response:
-        return web.json_response(await self.engine.call(lambda e: e.stats()))
+        facts = await self.engine.call(lambda e: {**e.stats(), "threads": process.threads()})
+        return web.json_response(facts)
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -181,6 +194,9 @@ def serve(
 
     The caller has prepared the process (`etude.process.prepare`).
     """
+    from etude.engine.engine import Engine
+    from etude.model.checkpoint import load_model
+
     engine = Engine(load_model(model_dir, device), settings, version)
     listener = _listen_on(host, port, socket)
     print(f"key-value cache: {engine.cache.bytes >> 20} MiB", file=sys.stderr)
@@ -192,6 +208,8 @@ def serve(
 
 
 async def _serve(engine: Engine, listener: sockets.socket, board: Path | None) -> None:
+    from etude.engine.thread import EngineThread
+
     thread = EngineThread(engine)
     api = Api(thread, engine.settings, board)
     told = asyncio.Event()
@@ -218,31 +236,12 @@ async def _serve(engine: Engine, listener: sockets.socket, board: Path | None) -
 
 
 def _listen_on(host: str, port: int, path: Path | None) -> sockets.socket:
-    """A listening socket; a local one is readable by this user alone."""
-    where = str(path) if path is not None else f"{host}:{port}"
+    if path is not None:
+        return child.listen(path)
     try:
-        if path is None:
-            return sockets.create_server((host, port))
-        if path.is_socket():  # what a server that was killed left behind
-            path.unlink()
-        listener = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
-        before = os.umask(0o177)
-        try:
-            listener.bind(str(path))
-        finally:
-            os.umask(before)
-        listener.listen(1024)
-        return listener
+        return sockets.create_server((host, port))
     except (OSError, OverflowError) as refused:
-        raise EtudeError(f"the engine cannot listen on {where} ({refused}); choose another address") from None
-
-
-def _die_with(parent: int) -> None:
-    """Asks the kernel to kill this process when its parent dies, however that happens (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:  # it died before the call
-            os._exit(1)
+        raise EtudeError(f"the engine cannot listen on {host}:{port} ({refused}); choose another address") from None
 
 
 def main() -> int:
@@ -253,15 +252,14 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=0, help="0 takes all cores")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument("--socket", type=Path, help="a local socket instead of TCP")
     parser.add_argument("--board", type=Path, help="weight board that updates are read from")
     parser.add_argument("--version", default="0.0", help="lineage.step of the weights in the directory")
-    parser.add_argument("--parent", type=int, help="end when this process, the parent, ends")
+    child.add_arguments(parser)  # a socket is taken instead of TCP
     options = parser.parse_args()
     if options.parent is not None:
-        _die_with(options.parent)
-    process.prepare(options.threads)
+        child.die_with(options.parent, [path for path in (options.socket, options.folder) if path is not None])
     try:
+        process.prepare(options.threads)
         serve(
             options.model,
             EngineSettings(**json.loads(options.settings)),

@@ -18,16 +18,12 @@ import torch
 
 from etude import process
 from etude.engine.engine import Engine
-from etude.engine.request import Request
+from etude.engine.request import EngineGone, Request
 from etude.errors import EtudeError
 from etude.policy import Sampling
 
 T = TypeVar("T")
 Job = Callable[[Engine], None]
-
-
-class EngineGone(EtudeError):
-    """The engine's thread has ended, so nothing will be answered any more."""
 
 
 class EngineThread:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from etude.errors import EtudeError
-from etude.forge.words import DATA, LETTERS, MARKS, Pool, is_held_out, side
+from etude.forge.words import DATA, LETTERS, MARKS, Pool, invent, is_held_out, side
 
 Level = Literal[1, 2, 3]
 Choice = TypeVar("Choice")
@@ -58,11 +58,15 @@ def alone(pick: Pick, pool: Pool, function: Function) -> Draft:
 
 
 class Pick:
-    """Draws for one task. Names never repeat within a task; every parameter is on one side of the split."""
+    """Draws for one task. Names never repeat within a task; every parameter is on one side of the split.
 
-    def __init__(self, rng: random.Random, *, held_out: bool) -> None:
+    `invented` is the share of words that come from no list.
+    """
+
+    def __init__(self, rng: random.Random, *, held_out: bool, invented: float = 0.0) -> None:
         self.rng = rng
         self.held_out = held_out
+        self.invented = invented
         self.names: list[str] = []
         self.values: list[str] = []
         self.choices: list[str] = []
@@ -72,7 +76,7 @@ class Pick:
         """An identifier that this task does not use yet."""
         mine = side(pool, self.held_out)
         for _ in range(200):
-            word = self.rng.choice(mine)
+            word = self._draw(mine)
             if word not in self._words:
                 self._words.add(word)
                 self.names.append(word)
@@ -157,10 +161,15 @@ class Pick:
 
     def text(self, words: int, joint: str = " ") -> str:
         mine = side(DATA, self.held_out)
-        return joint.join(self.rng.choice(mine) for _ in range(words))
+        return joint.join(self._draw(mine) for _ in range(words))
 
     def texts(self, least: int, most: int) -> list[str]:
         return [self.text(1) for _ in range(self.rng.randint(least, most))]
+
+    def _draw(self, words: Pool) -> str:
+        if self.invented and self.rng.random() < self.invented:
+            return invent(self.rng, self.held_out)
+        return self.rng.choice(words)
 
 
 def show(value: Any) -> str:

@@ -68,8 +68,12 @@ def katas(
     families: Sequence[str] = (),
     suite: Suite = "unittest",
     start: int = 0,
+    invented: float = 0.0,
 ) -> Iterator[Task]:
-    """Tasks number `start`, `start + 1`, ... of a stream; without `count` it never ends. `families` names a few."""
+    """Tasks number `start`, `start + 1`, ... of a stream; without `count` it never ends. `families` names a few.
+
+    `invented` is the share of words that come from no list.
+    """
     chosen = choose_families(split, levels, families)
     if not registers:
         raise EtudeError("katas need at least one register: terse, plain or detailed")
@@ -78,7 +82,7 @@ def katas(
         turn, place = divmod(index, len(chosen))
         if place == 0 or not order:
             order = random.Random(f"{split}/{seed}/{turn}").sample(chosen, len(chosen))
-        yield _kata(split, seed, index, order[place], registers, suite)
+        yield _kata(split, seed, index, order[place], registers, suite, invented)
 
 
 def choose_families(split: Split, levels: Sequence[int] = LEVELS, names: Sequence[str] = ()) -> list[Family]:
@@ -130,6 +134,7 @@ class Katas:
         )
         registers: list[Register] = Field(list(REGISTERS), description="how instructions speak: terse, plain, detailed")
         families: list[str] = Field([], description="only these families; empty is all")
+        invented: float = Field(0.0, ge=0, le=1, description="share of words that are invented, not from a list")
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -139,13 +144,30 @@ class Katas:
         """From task number `start` on, so that a resumed run goes on where it was."""
         wants = self.settings
         count = wants.count - start if wants.count else None
-        return katas(wants.split, count, wants.seed, wants.levels, wants.registers, wants.families, start=start)
+        return katas(
+            wants.split,
+            count,
+            wants.seed,
+            wants.levels,
+            wants.registers,
+            wants.families,
+            start=start,
+            invented=wants.invented,
+        )
 
 
-def _kata(split: Split, seed: int, index: int, family: Family, registers: Sequence[Register], suite: Suite) -> Task:
+def _kata(
+    split: Split,
+    seed: int,
+    index: int,
+    family: Family,
+    registers: Sequence[Register],
+    suite: Suite,
+    invented: float,
+) -> Task:
     for attempt in range(TRIES):
         rng = random.Random(f"{split}/{seed}/{index}/{attempt}/{family.name}")
-        pick = Pick(rng, held_out=split != "train")
+        pick = Pick(rng, held_out=split != "train", invented=invented)
         try:
             repository = _repository(family, pick)
         except Unfit:

@@ -44,6 +44,7 @@ class ModelConfig:
 
     @classmethod
     def from_settings(cls, settings: ModelSettings, vocab_size: int) -> ModelConfig:
+        settings = settings.shaped()
         return cls(
             vocab_size=vocab_size,
             hidden_size=settings.width,

@@ -1,9 +1,10 @@
 """Weights between one learner process and the engine processes of the same machine, through shared memory.
 
 A board is one file (put it under /dev/shm) with a JSON header and two slots. The learner writes the next
-version into the slot that nobody was told about yet; an engine copies a version out and checks its checksum.
-The contract is Hugging Face names, shapes and dtype; how an engine applies a version is its own business.
-Messages ("version 0.7 is there") travel elsewhere: the board holds data and says which two versions it has.
+version over the one written longer ago, so that the last one stays readable meanwhile; an engine copies a
+version out and checks its checksum. The contract is Hugging Face names, shapes and dtype; how an engine
+applies a version is its own business. Messages ("version 0.7 is there") travel elsewhere: the board holds
+data and says which two versions it has.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import struct
 import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,11 +26,25 @@ from etude.model.checkpoint import named_weights
 from etude.model.decoder import Decoder
 from etude.policy import Version
 
-_MAGIC = b"ETUDEWB1"
+_MAGIC = b"ETUDEWB2"
 _ALIGN = 64
-# a slot's seal: lineage, step, checksum, state (0 empty, 1 being written, 2 complete)
-_SEAL = struct.Struct("<qqIi")
 _SLOTS = 2
+_SEAL = struct.Struct("<qqqIi")
+_EMPTY, _WRITING, _COMPLETE = range(3)
+
+
+class _Seal(NamedTuple):
+    """What is said about a slot, in the order it is stored."""
+
+    lineage: int
+    step: int
+    turn: int  # counts the writes to the board: a version may be lower than the one before it, its turn never is
+    checksum: int
+    state: int
+
+    @property
+    def version(self) -> Version:
+        return Version(self.lineage, self.step)
 
 
 class WeightBoard:
@@ -85,33 +101,37 @@ class WeightBoard:
         return cls(path, header, memory, _aligned(start + size + _SLOTS * _SEAL.size))
 
     def publish(self, decoder: Decoder, version: Version) -> None:
-        """Writes the weights as `version` into the slot that holds the older one."""
+        """Writes the weights as `version` over those that were written longer ago, whatever their versions are.
+
+        Engines read what was written last, also when that is a step back to an older version.
+        """
         weights = named_weights(decoder)
         self._check_shapes(weights)
-        slot = min(range(_SLOTS), key=self._age)
-        self._seal(slot, version, 0, state=1)
+        seals = self._seals()
+        slot = min(seals, key=lambda slot: (seals[slot].state == _COMPLETE, seals[slot].turn))
+        turn = 1 + max(seal.turn for seal in seals.values())
+        self._write_seal(slot, _Seal(*version, turn, 0, _WRITING))
         start = self._base + slot * self._slot_bytes
         for name, tensor in weights.items():
             self._tensor(self._memory, name, start).copy_(tensor.detach())
         checksum = zlib.crc32(memoryview(self._memory)[start : start + self._slot_bytes])
-        self._seal(slot, version, checksum, state=2)
+        self._write_seal(slot, _Seal(*version, turn, checksum, _COMPLETE))
 
     def versions(self) -> tuple[Version, ...]:
-        """The complete versions on the board, oldest first."""
-        seals = (self._read_seal(slot) for slot in range(_SLOTS))
-        return tuple(sorted(version for version, _, state in seals if state == 2))
+        """The complete versions on the board, the one written last at the end."""
+        seals = sorted(self._seals().values(), key=lambda seal: seal.turn)
+        return tuple(seal.version for seal in seals if seal.state == _COMPLETE)
 
     def load_into(self, decoder: Decoder, version: Version) -> None:
         """Copies `version` into the decoder, which stays untouched unless the whole version checks out."""
         self._check_shapes(named_weights(decoder))
-        for slot in range(_SLOTS):
-            held, checksum, state = self._read_seal(slot)
-            if held != version or state != 2:
+        for slot, seal in sorted(self._seals().items(), key=lambda pair: -pair[1].turn):
+            if seal.version != version or seal.state != _COMPLETE:
                 continue
             # a private copy is checked and then used, so a learner that writes meanwhile cannot tear it
             start = self._base + slot * self._slot_bytes
             copy = bytearray(memoryview(self._memory)[start : start + self._slot_bytes])
-            if zlib.crc32(copy) != checksum:
+            if zlib.crc32(copy) != seal.checksum:
                 raise EtudeError(f"version {version} on {self.path} is damaged or was overwritten while it was read")
             with torch.no_grad():
                 for name, tensor in named_weights(decoder).items():
@@ -139,19 +159,14 @@ class WeightBoard:
         flat = torch.frombuffer(memory, dtype=getattr(torch, dtype), count=math.prod(shape), offset=start + offset)
         return flat.view(shape)
 
-    def _seal(self, slot: int, version: Version, checksum: int, state: int) -> None:
-        _SEAL.pack_into(self._memory, self._seal_at(slot), version.lineage, version.step, checksum, state)
+    def _write_seal(self, slot: int, seal: _Seal) -> None:
+        _SEAL.pack_into(self._memory, self._seal_at(slot), *seal)
 
-    def _read_seal(self, slot: int) -> tuple[Version, int, int]:
-        lineage, step, checksum, state = _SEAL.unpack_from(self._memory, self._seal_at(slot))
-        return Version(lineage, step), checksum, state
+    def _seals(self) -> dict[int, _Seal]:
+        return {slot: _Seal(*_SEAL.unpack_from(self._memory, self._seal_at(slot))) for slot in range(_SLOTS)}
 
     def _seal_at(self, slot: int) -> int:
         return self._base - (_SLOTS - slot) * _SEAL.size  # the seals end where the first slot begins
-
-    def _age(self, slot: int) -> tuple[bool, Version]:
-        version, _, state = self._read_seal(slot)
-        return state == 2, version
 
 
 def _aligned(size: int) -> int:

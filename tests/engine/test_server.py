@@ -210,6 +210,21 @@ def test_malformed_calls_are_refused_with_one_sentence(home: Home) -> None:
     assert home.run(home.client.health())["ok"]
 
 
+def test_the_number_of_threads_can_change_while_requests_run(home: Home) -> None:
+    async def scenario() -> None:
+        alone = await home.client.sample(PROMPT, LONG)
+        task = await home.running_sample()
+        await home.client.set_threads(2)
+        assert (await home.client.stats())["threads"] == 2
+        assert (await task).ids == alone.ids
+        await home.client.set_threads(1)
+        for wrong, message in ((-1, "threads is -1"), (1.5, "whole number"), (True, "whole number")):
+            with pytest.raises(EtudeError, match=message):
+                await home.client.set_threads(wrong)
+
+    home.run(scenario())
+
+
 def test_the_socket_is_for_this_user_alone(home: Home) -> None:
     mode = Path(home.client.address.removeprefix("unix:")).stat().st_mode
     assert mode & 0o077 == 0
@@ -292,7 +307,7 @@ from etude.engine.client import launch
 from etude.settings import EngineSettings
 async def main():
     client = await launch(Path(sys.argv[1]), EngineSettings(max_length=64, cache_tokens=256))
-    print(client.server.process.pid, "torch" in sys.modules, flush=True)
+    print(client.server.process.pid, "torch" in sys.modules, client.server.folder.path, flush=True)
     os.kill(os.getpid(), 9)
 asyncio.run(main())
 """
@@ -303,11 +318,12 @@ def test_the_server_dies_with_its_parent_which_never_loads_torch(home: Home) -> 
         [sys.executable, "-c", ORPHANING, str(home.model)], capture_output=True, text=True, timeout=SECONDS
     )
     assert done.returncode == -9, done.stderr
-    pid, torch_loaded = done.stdout.split()
+    pid, torch_loaded, folder = done.stdout.split()
     assert torch_loaded == "False"
     deadline = time.monotonic() + SECONDS
     while _alive(int(pid)):
         assert time.monotonic() < deadline, "the engine outlived its parent"
+    assert not Path(folder).exists()
 
 
 def _alive(pid: int) -> bool:

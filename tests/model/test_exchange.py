@@ -87,6 +87,43 @@ def test_a_newer_lineage_replaces_the_older_one(tmp_path: Path) -> None:
     assert board.versions() == (Version(0, 9), Version(1, 5))
 
 
+def test_a_step_back_to_an_older_version_is_what_stays_when_the_next_one_comes(tmp_path: Path) -> None:
+    """Engines have just loaded it, or are about to; the slot to give up is the one written before it."""
+    board = WeightBoard.create(tmp_path / "board", decoder())
+    models = {step: decoder(step) for step in range(10)}
+    for step in (8, 9, 5, 6):  # training went wrong at 9: back to the weights of 5
+        board.publish(models[step], Version(0, step))
+    assert board.versions() == (Version(0, 5), Version(0, 6))
+    board.publish(models[4], Version(0, 4))
+    board.publish(models[7], Version(0, 7))
+    assert board.versions() == (Version(0, 4), Version(0, 7))
+    engine = decoder(99)
+    WeightBoard.attach(tmp_path / "board").load_into(engine, Version(0, 4))
+    assert same(engine, models[4])
+
+
+def test_of_two_writes_under_one_version_the_later_one_is_read(tmp_path: Path) -> None:
+    board = WeightBoard.create(tmp_path / "board", decoder())
+    engine = decoder(99)
+    for seed in (1, 2, 3):
+        board.publish(decoder(seed), Version(0, 1))
+        board.load_into(engine, Version(0, 1))
+        assert same(engine, decoder(seed))
+
+
+def test_a_write_that_was_cut_off_is_written_over_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = WeightBoard.create(tmp_path / "board", decoder())
+    for step in (1, 2):
+        board.publish(decoder(step), Version(0, step))
+    with monkeypatch.context() as patched:
+        patched.setattr("zlib.crc32", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            board.publish(decoder(3), Version(0, 3))
+    assert board.versions() == (Version(0, 2),)
+    board.publish(decoder(4), Version(0, 4))
+    assert board.versions() == (Version(0, 2), Version(0, 4))
+
+
 def test_damaged_weights_are_refused_and_the_decoder_keeps_its_own(tmp_path: Path) -> None:
     path = tmp_path / "board"
     board = WeightBoard.create(path, decoder(1))

@@ -1,0 +1,100 @@
+"""What a run directory holds for the report, as far as it is there.
+
+A run that has not come far gives less and never an error; a file that cannot be read becomes a note in the report.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from etude.bench.outcome import BenchResult, load_result
+from etude.bench.results import AFTER, BEFORE, benchmark_files, collect, is_number
+from etude.errors import EtudeError
+from etude.run import read_facts, read_metrics, read_recipe
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run, read."""
+
+    name: str
+    facts: dict[str, Any]  # run.json
+    recipe: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    benchmarks: dict[str, BenchResult]
+    results: dict[str, Any]  # as results.json would be now
+    notes: list[str]  # what could not be read
+    written: str
+
+    @property
+    def before(self) -> BenchResult | None:
+        return self.benchmarks.get(BEFORE)
+
+    @property
+    def after(self) -> BenchResult | None:
+        return self.benchmarks.get(AFTER)
+
+    def rows(self, stage: str) -> list[dict[str, Any]]:
+        return [row for row in self.metrics if row.get("stage") == stage]
+
+    def series(self, stage: str, key: str) -> list[tuple[float, float]]:
+        """(step, value) of a metric, wherever it is a number; the newest row of a step counts."""
+        rows = [row for row in self.rows(stage) if is_number(row.get(key)) and is_number(row.get("step"))]
+        found = {float(row["step"]): float(row[key]) for row in rows}
+        return sorted(found.items())
+
+    def setting(self, *path: str) -> Any:
+        """A value of the recipe, or None."""
+        value: Any = self.recipe
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    @property
+    def recipe_text(self) -> str:
+        return tomli_w.dumps(self.recipe)
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        lineages = self.facts.get("lineages") or [{}]
+        machine = lineages[-1].get("machine", {})
+        return machine if isinstance(machine, dict) else {}
+
+
+def read_run(path: Path) -> RunData:
+    """The run at `path`; only a folder that is no run is refused."""
+    notes: list[str] = []
+    facts = read_facts(path)
+    recipe: dict[str, Any] = {}
+    metrics: list[dict[str, Any]] = []
+    try:
+        recipe = read_recipe(path)
+    except EtudeError as error:
+        notes.append(str(error))
+    try:
+        metrics = read_metrics(path)
+    except (EtudeError, KeyError, TypeError) as error:
+        notes.append(f"metrics.jsonl was left out: {error}")
+    benchmarks: dict[str, BenchResult] = {}
+    for name, file in benchmark_files(path).items():
+        try:
+            benchmarks[name] = load_result(file)
+        except EtudeError as error:
+            notes.append(str(error))
+    results = collect(facts, recipe, metrics, benchmarks)
+    return RunData(
+        name=path.resolve().name,
+        facts=facts,
+        recipe=recipe,
+        metrics=metrics,
+        benchmarks=benchmarks,
+        results=json.loads(json.dumps(results)),
+        notes=notes,
+        written=time.strftime("%Y-%m-%d %H:%M"),
+    )

@@ -1,0 +1,250 @@
+"""A checkpoint in, a result out: its own engine, the tasks of the recipe, real sandboxes, every rollout graded.
+
+Tasks, their order and the seed of each sample follow from the recipe alone, so two checkpoints meet the same ones and
+can be compared in pairs. Knows nothing of training. What the machinery spoils is counted, and too much of it is an
+error instead of a figure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from etude.bench.outcome import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
+from etude.engine.client import launch
+from etude.errors import EtudeError
+from etude.forge.sources import open_source
+from etude.harness.metrics import measure
+from etude.harness.trajectory import Entry, Trajectory
+from etude.policy import Assistant, Policy, Sampling, System, ToolResult, User
+from etude.recipe import Recipe
+from etude.rollout import Scored, Setup, Void, build_setup
+from etude.rollout_batch import Job, attempt_each, sample_seed
+from etude.rollout_view import printable
+from etude.sandbox.hosts import StoringHost
+from etude.settings import BenchSettings
+from etude.tasks.format import Task
+from etude.tokens.tokenizer import Tokenizer
+
+LOST = 0.1  # share of the rollouts that may stay void
+LONGEST = 8000  # characters of one message that are kept to be shown
+
+Progress = Callable[[int, int], None]  # rollouts done, rollouts in all
+
+
+async def run_bench(
+    model: Path,
+    recipe: Recipe,
+    *,
+    host: StoringHost,
+    threads: int = 1,
+    log: Path | None = None,
+    save: Path | None = None,
+    on_progress: Progress | None = None,
+) -> BenchResult:
+    """Benchmarks the checkpoint at `model` as `recipe.bench` says. `log` is the engine's; `save` gets the result."""
+    settings = recipe.bench
+    context, longest = recipe.harness.limits.context_tokens, recipe.engine.max_length
+    if context > longest:
+        raise EtudeError(
+            f"harness.limits.context_tokens is {context}, more than engine.max_length = {longest}: the engine would "
+            "refuse the longest rollouts; lower the first or raise the second"
+        )
+    tokenizer = Tokenizer.load(model)
+    setup = build_setup(
+        recipe.harness,
+        recipe.reward,
+        recipe.grader,
+        tokenizer=tokenizer,
+        sampling=Sampling(max_tokens=recipe.harness.limits.sampled_tokens, temperature=settings.temperature),
+    )
+    tasks = bench_tasks(settings)
+    engine = await launch(
+        model, recipe.engine, device=recipe.run.device, threads=threads, log=log, decode=tokenizer.decode
+    )
+    async with engine:
+        result = await bench_policy(
+            engine, tasks, settings, host=host, setup=setup, name=str(model), on_progress=on_progress
+        )
+        stats = await engine.stats()
+    numbers = {name: float(value) for name, value in stats.items() if isinstance(value, int | float)}
+    result = dataclasses.replace(result, engine=numbers)
+    if save is not None:
+        save_result(result, save)
+    return result
+
+
+def bench_tasks(settings: BenchSettings) -> list[tuple[TaskSet, Task]]:
+    """The tasks of a benchmark in their order, the unseen ones last."""
+    sources: list[tuple[TaskSet, str, dict[str, Any], int]] = [
+        ("held_out", "bench.tasks", settings.tasks, settings.count),
+        ("unseen", "bench.unseen", settings.unseen, settings.unseen_count),
+    ]
+    found: list[tuple[TaskSet, Task]] = []
+    for which, where, spec, wanted in sources:
+        tasks = list(islice(open_source(spec, where).tasks(), wanted)) if wanted else []
+        if len(tasks) < wanted:
+            raise EtudeError(f"{where} has only {len(tasks)} tasks where the benchmark asks for {wanted}")
+        found += [(which, task) for task in tasks]
+    names = Counter(task.name for _, task in found)
+    if twice := [name for name, times in names.items() if times > 1]:
+        raise EtudeError(f"the task {twice[0]} is twice in the benchmark; give every task a name of its own")
+    return found
+
+
+async def bench_policy(
+    policy: Policy,
+    tasks: Sequence[tuple[TaskSet, Task]],
+    settings: BenchSettings,
+    *,
+    host: StoringHost,
+    setup: Setup,
+    name: str = "",
+    script: Callable[[Task], Policy] | None = None,
+    on_progress: Progress | None = None,
+) -> BenchResult:
+    """Benchmarks a policy; `script` makes another one for each task, which then takes its place."""
+    began = time.monotonic()
+    total = len(tasks) * settings.samples
+    kept: dict[int, _Kept] = {}
+    spoiled: list[Void] = []
+    retried: list[Void] = []
+    each = attempt_each(
+        _jobs(tasks, settings, script),
+        policy,
+        host,
+        setup,
+        concurrency=settings.concurrency,
+        policy_name=name,
+        on_retry=lambda job, void: retried.append(void),
+    )
+    async with aclosing(each):
+        async for number, _, outcome in each:
+            if isinstance(outcome, Void):
+                spoiled.append(outcome)
+                if len(spoiled) > max(1, LOST * total):
+                    raise EtudeError(
+                        f"the benchmark of {name} was given up: {len(spoiled)} of {total} rollouts were spoiled, "
+                        f"the last by the {outcome.cause}: {outcome.message}"
+                    )
+            else:
+                kept[number] = _keep(outcome)
+            if on_progress is not None:
+                on_progress(len(kept) + len(spoiled), total)
+    rows: list[TaskRow] = []
+    rollouts: dict[TaskSet, list[Trajectory]] = {}
+    for place, (which, task) in enumerate(tasks):
+        mine = [kept.get(place * settings.samples + sample) for sample in range(settings.samples)]
+        rows.append(_row(which, task, mine))
+        rollouts.setdefault(which, []).extend(one.trajectory for one in mine if one is not None)
+    return BenchResult(
+        model=name,
+        samples=settings.samples,
+        seed=settings.seed,
+        temperature=setup.sampling.temperature,
+        backend=next((one.backend for one in kept.values()), ""),
+        seconds=time.monotonic() - began,
+        tasks=rows,
+        counts={which: count(trajectories) for which, trajectories in rollouts.items()},
+        void=len(spoiled),
+        retried=len(retried),
+        void_causes=dict(Counter(void.cause for void in (*spoiled, *retried))),
+    )
+
+
+def _jobs(
+    tasks: Sequence[tuple[TaskSet, Task]], settings: BenchSettings, script: Callable[[Task], Policy] | None
+) -> Iterator[Job]:
+    for _, task in tasks:
+        own = script(task) if script is not None else None
+        for sample in range(settings.samples):
+            yield Job(task, sample, sample_seed(settings.seed, task.name, sample), own)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What is needed of a graded rollout; its tokens are not, and they are most of its memory."""
+
+    trajectory: Trajectory
+    passed: bool
+    reason: str
+    backend: str
+    tokens: int
+
+
+def _keep(scored: Scored) -> _Kept:
+    trajectory, grade = scored.trajectory, scored.grade
+    effort = trajectory.effort
+    estimate = effort.thinking_tokens + effort.call_tokens + effort.final_tokens
+    tokens = trajectory.sampled_tokens if effort.exact else estimate
+    text = dataclasses.replace(trajectory, segments=[])
+    return _Kept(text, scored.passed, grade.reason, grade.backend, tokens)
+
+
+def _row(which: TaskSet, task: Task, rollouts: Sequence[_Kept | None]) -> TaskRow:
+    first = rollouts[0]
+    return TaskRow(
+        name=task.name,
+        digest=task.digest,
+        set=which,
+        family=task.facts.family,
+        level=task.facts.level,
+        passed=[one.passed if one is not None else None for one in rollouts],
+        tokens=[one.tokens if one is not None else None for one in rollouts],
+        shown=_show(first) if first is not None else None,
+    )
+
+
+def _show(kept: _Kept) -> Shown:
+    turns = [_turn(entry) for entry in kept.trajectory.entries]
+    return Shown(turns, kept.passed, kept.trajectory.stop, _text(kept.reason), kept.tokens)
+
+
+def _turn(entry: Entry) -> Turn:
+    message = entry.message
+    error = _text(entry.note) or entry.error or ""
+    match message:
+        case Assistant():
+            calls = [
+                (_text(call.name), {_text(key): _text(value) for key, value in call.arguments.items()})
+                for call in message.calls
+            ]
+            return Turn("assistant", _text(message.final), _text(message.thinking), calls, error=error)
+        case ToolResult():
+            return Turn("tool", _text(message.text), name=_text(message.name), error=error)
+        case System():
+            return Turn("system", _text(message.text))
+        case User():
+            return Turn("user", _text(message.text))
+
+
+def _text(text: str) -> str:
+    """Bytes that are no text become escapes: no reader of the file has to expect them."""
+    return printable(text if len(text) <= LONGEST else f"{text[:LONGEST]} ...")
+
+
+def count(trajectories: Sequence[Trajectory]) -> Counts:
+    """What the rollouts did, in numbers."""
+    metrics = measure(trajectories)
+    everything = metrics.total
+    return Counts(
+        rollouts=len(trajectories),
+        turns=metrics.turns,
+        malformed_turns=metrics.malformed_turns,
+        cut_turns=metrics.cut_turns,
+        calls=everything.calls,
+        parallel_turns=metrics.parallel_turns,
+        tool_errors={str(error): number for error, number in sorted(everything.errors.items())},
+        tools={
+            tool or "unknown": {"calls": counts.calls, **{str(error): n for error, n in sorted(counts.errors.items())}}
+            for tool, counts in sorted(metrics.tools.items())
+        },
+        stops=dict(sorted(metrics.stops.items())),
+    )

@@ -1,0 +1,64 @@
+"""Demonstrations: the reference policy at work in the real harness, kept as conversations when it passed.
+
+The outputs in them are what the tools really said, so a model that learns from them meets nothing new when it acts.
+Knows nothing of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import islice
+
+from etude.errors import EtudeError
+from etude.forge.scripted import Habits, Scripted, reference
+from etude.forge.sources import open_source
+from etude.policy import Message
+from etude.rollout import Scored, Setup
+from etude.rollout_batch import Job, attempt_each
+from etude.sandbox.hosts import StoringHost
+from etude.settings import DemosSettings
+from etude.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Demos:
+    conversations: list[tuple[Message, ...]]  # in the order of the tasks
+    failed: int  # the reference did not pass: they are left out
+    void: int
+
+
+async def make_demos(
+    settings: DemosSettings,
+    seed: int,
+    host: StoringHost,
+    setup: Setup,
+    tokenizer: Tokenizer,
+    on_done: Callable[[], None],
+) -> Demos:
+    """Solves `settings.count` tasks of the source, each once."""
+    habits = Habits(**settings.habits)
+    source = open_source(settings.tasks, "demos.tasks")
+    jobs = (
+        Job(task, policy=Scripted(reference(task, seed, habits), tokenizer))
+        for task in islice(source.tasks(), settings.count)
+    )
+    passed: dict[int, tuple[Message, ...]] = {}
+    failed = void = 0
+    nobody = Scripted(())
+    async with aclosing(attempt_each(jobs, nobody, host, setup, concurrency=settings.concurrency)) as outcomes:
+        async for number, _, outcome in outcomes:
+            if not isinstance(outcome, Scored):
+                void += 1
+            elif outcome.passed:
+                passed[number] = outcome.trajectory.messages
+            else:
+                failed += 1
+            on_done()
+    if not passed:
+        raise EtudeError(
+            f"none of {failed + void} demonstrations passed ({void} of them void); try one with "
+            "`etude rollout TASK reference`, and see whether the harness has the tools that the reference uses"
+        )
+    return Demos([passed[number] for number in sorted(passed)], failed, void)

@@ -1,0 +1,4 @@
+"""Algorithms: how the rewards of a group become streams for the learner.
+
+Read in this order: base (what an algorithm is), dr_grpo, grpo, rloo (one each), table (their names).
+"""

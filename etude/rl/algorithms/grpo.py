@@ -1,0 +1,28 @@
+"""GRPO as first published: advantages divided by the group's deviation, each answer averaged over its own length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pydantic
+from pydantic import Field
+
+from etude.rl.algorithms.base import Algorithm, Plan
+
+
+class Grpo(Algorithm):
+    class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
+        eps: float = Field(1e-4, gt=0, description="added to the deviation")
+
+    settings: Settings
+
+    def advantages(self, rewards: Sequence[float]) -> list[float]:
+        if min(rewards) == max(rewards):
+            return [0.0] * len(rewards)
+        mean = sum(rewards) / len(rewards)
+        deviation = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards))
+        return [(reward - mean) / (deviation + self.settings.eps) for reward in rewards]
+
+    def weights(self, lengths: Sequence[int], plan: Plan) -> list[float]:
+        return [1.0 / (plan.groups * plan.group * max(1, length)) for length in lengths]

@@ -1,0 +1,77 @@
+"""Commit points: what a checkpoint of the loop says beside the learner's state, and what is kept readable on disk.
+
+A checkpoint names the last journal row that it knows; its rename is the commit. Knows files, no process.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from etude.errors import EtudeError
+from etude.rollout import Scored
+from etude.rollout_files import OUTCOME, TASKS, save_attempt
+
+FILE = "rl.json"
+
+
+@dataclass
+class Totals:
+    """Sums over all lineages that survive."""
+
+    seconds: float = 0.0
+    groups: int = 0
+    zero_variance: int = 0
+    rollouts: int = 0
+    sampled_tokens: int = 0
+    trained_tokens: int = 0
+    void: dict[str, int] = field(default_factory=dict)  # rollouts by whose failure it was, and whole groups
+    probes: int = 0
+    probe_sum: float = 0.0
+    probe_max: float = 0.0
+    staleness_max: int = 0
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Where a resume goes on."""
+
+    step: int = 0
+    row: int = 0
+    evaluations: dict[str, dict[str, float]] = field(default_factory=dict)  # step -> its row
+    totals: Totals = field(default_factory=Totals)
+
+    def write(self, directory: Path) -> None:
+        (directory / FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, directory: Path) -> Commit:
+        try:
+            found: dict[str, Any] = json.loads((directory / FILE).read_text())
+            known = {each.name for each in fields(Totals)}
+            totals = Totals(**{name: value for name, value in found.pop("totals").items() if name in known})
+            return cls(**found, totals=totals)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise EtudeError(
+                f"{directory / FILE} cannot be read ({error}); remove {directory} to continue from the one before it"
+            ) from None
+
+
+def keep_readable(newest: Iterable[tuple[str, Scored]], root: Path, keep: int) -> None:
+    """Writes these attempts for people, and removes all but the newest `keep` of what lies there."""
+    for name, outcome in newest:
+        if not (root / name).exists():
+            save_attempt(outcome, root, name)
+    if not root.is_dir():
+        return
+    there = sorted(path for path in root.iterdir() if (path / OUTCOME).is_file())
+    for old in there[: max(0, len(there) - keep)]:
+        shutil.rmtree(old, ignore_errors=True)
+    used = {json.loads((path / OUTCOME).read_text())["task"]["digest"] for path in there[-keep:]} if keep else set()
+    for task in (root / TASKS).iterdir() if (root / TASKS).is_dir() else ():
+        if task.name not in used:
+            shutil.rmtree(task, ignore_errors=True)

@@ -1,0 +1,100 @@
+"""The numbers of a step: what the rollouts were like, how old their tokens were, and where the time went.
+
+Knows finished rollouts and process clocks; writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from etude.rl.groups import Rollout
+
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Means and counts over the rollouts of a step or an evaluation."""
+    if not rollouts:
+        return {}
+    count = len(rollouts)
+    turns = sum(rollout.turns for rollout in rollouts)
+    found = {
+        "reward": sum(rollout.reward for rollout in rollouts) / count,
+        "pass_rate": sum(rollout.passed for rollout in rollouts) / count,
+        "sampled_tokens": sum(rollout.sampled_tokens for rollout in rollouts),
+        "rollout_tokens": sum(rollout.tokens for rollout in rollouts) / count,
+        "turns": turns / count,
+        "tool_errors": sum(rollout.tool_errors for rollout in rollouts) / count,
+        "malformed": sum(rollout.malformed for rollout in rollouts) / max(1, turns),
+        "rollout_seconds": sum(rollout.seconds for rollout in rollouts) / count,
+    }
+    for part in rollouts[0].parts:
+        found[f"reward_{part}"] = sum(rollout.parts.get(part, 0.0) for rollout in rollouts) / count
+    for cause, times in sorted(Counter(rollout.stop or "none" for rollout in rollouts).items()):
+        found[f"stop_{cause}"] = times
+    return found
+
+
+def staleness(rollouts: Sequence[Rollout], step: int, lineage: int, branches: Mapping[int, int]) -> dict[str, float]:
+    """How many optimiser steps lie between the weights that sampled each token and those of `step` that it trains.
+
+    `branches` says up to which step an earlier lineage is part of our history; a token sampled past that point is as
+    many steps away from it on its own branch, and those count too.
+    """
+    versions = [trace.version_T2[trace.sampled_T] for rollout in rollouts for trace in rollout.traces]
+    if not versions or not sum(map(len, versions)):
+        return {}
+    version_N2 = np.concatenate(versions)
+    age_N = step - version_N2[:, 1]
+    for before, last in branches.items():
+        ours_N = version_N2[:, 0] == before
+        past_N = np.maximum(version_N2[:, 1] - last, 0)
+        age_N = np.where(ours_N, step - np.minimum(version_N2[:, 1], last) + past_N, age_N)
+    return {"staleness_mean": float(age_N.mean()), "staleness_max": int(age_N.max())}
+
+
+class Clock:
+    """Where the time went between two rows: each process's share of the wall time, and who waited for whom."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids = dict(pids)
+        self._waits = {"data": 0.0, "learner": 0.0, "probe": 0.0}
+        self._at = time.monotonic()
+        self._used = self._processors()
+        self._learner = 0.0
+
+    def wait(self, name: str, seconds: float) -> None:
+        self._waits[name] += seconds
+
+    def row(self, learner_seconds: float) -> dict[str, float]:
+        """Shares since the last row; `learner_seconds` is how long the learner has been busy in all."""
+        now, used = time.monotonic(), self._processors()
+        wall = max(now - self._at, 1e-9)
+        found = {
+            "seconds": wall,
+            "learner_busy": min(1.0, (learner_seconds - self._learner) / wall),
+            # one thread that computes whenever there is a request: its processor time is its busy time
+            "engine_busy": min(1.0, (used["engine"] - self._used["engine"]) / wall),
+        }
+        found |= {f"wait_{name}": seconds / wall for name, seconds in self._waits.items()}
+        found |= {f"cpu_{name}": (used[name] - self._used[name]) / wall for name in used}
+        self._at, self._used, self._learner, self._waits = now, used, learner_seconds, dict.fromkeys(self._waits, 0.0)
+        return found
+
+    def _processors(self) -> dict[str, float]:
+        return {name: processor_seconds(pid) for name, pid in self._pids.items()}
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time of a process and its ended children so far; 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / _TICKS

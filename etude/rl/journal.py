@@ -1,0 +1,205 @@
+"""The journal: every change of every slot, in SQLite, so that `kill -9` at any moment loses no finished rollout.
+
+    changes    one row for each change of state; a slot's last row is its state
+    rollouts   finished rollouts, written in the same transaction as their `ready`
+    lineages   the step and the row that each start went on from
+
+A checkpoint names the last row that it knows. A resume from it returns what was trained after that row to ready, and
+what was under way to queued. Write-ahead logging makes each transaction survive the death of this process; `sync`
+makes all of them survive the machine's. Knows numbers and states; no task, no model and no clock.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.errors import EtudeError
+from etude.rl.groups import State
+
+FORMAT = 1
+GROUP = -1  # in the place of a slot: the group as a whole
+
+_TABLES = """
+CREATE TABLE changes (
+    row INTEGER PRIMARY KEY, lineage INTEGER NOT NULL, number INTEGER NOT NULL, slot INTEGER NOT NULL,
+    state TEXT NOT NULL, step INTEGER NOT NULL);
+CREATE INDEX changes_of_slot ON changes (number, slot, row);
+CREATE TABLE rollouts (
+    number INTEGER NOT NULL, slot INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (number, slot));
+CREATE TABLE lineages (lineage INTEGER PRIMARY KEY, step INTEGER NOT NULL, row INTEGER NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A slot as a resume finds it: still to be sampled (no data), or ready."""
+
+    state: State
+    data: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What a lineage starts from."""
+
+    groups: dict[int, tuple[int, list[Saved]]]  # not yet trained: number -> (step it began at, its slots)
+    next: int  # the number of the next new group
+
+
+class Journal:
+    def __init__(self, path: Path, lineage: int) -> None:
+        self.path = path
+        self.lineage = lineage
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._base = sqlite3.connect(path, isolation_level=None)
+            self._base.execute("PRAGMA journal_mode = WAL")
+            self._base.execute("PRAGMA synchronous = NORMAL")
+            (found,) = self._base.execute("PRAGMA user_version").fetchone()
+            if found == 0:
+                self._base.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")
+            elif found != FORMAT:
+                raise EtudeError(f"{path} was written by another version of etude; start over with --fresh")
+            (self.row,) = self._base.execute("SELECT coalesce(max(row), 0) FROM changes").fetchone()
+        except (sqlite3.Error, OSError) as error:
+            raise EtudeError(f"the journal {path} cannot be used ({error}); start over with --fresh") from error
+
+    # What happens
+
+    def admit(self, number: int, slots: int, step: int) -> None:
+        """A new group begins; `step` is that of the weights its rollouts may begin with."""
+        with self._transaction():
+            self._write((number, slot, "queued", step) for slot in range(slots))
+
+    def change(self, number: int, slot: int, state: State) -> None:
+        with self._transaction():
+            self._write([(number, slot, state, 0)])
+
+    def ready(self, number: int, slot: int, data: bytes) -> None:
+        """A rollout is finished: from now on it is never lost."""
+        with self._transaction():
+            self._base.execute("INSERT OR REPLACE INTO rollouts VALUES (?, ?, ?)", (number, slot, data))
+            self._write([(number, slot, "ready", 0)])
+
+    def trained(self, groups: Iterable[tuple[int, Sequence[int]]], step: int) -> None:
+        """These slots made the optimiser's step number `step`."""
+        with self._transaction():
+            self._write((number, slot, "trained", step) for number, slots in groups for slot in slots)
+
+    def void_group(self, number: int) -> None:
+        """Too few of its rollouts are valid."""
+        with self._transaction():
+            self._base.execute("DELETE FROM rollouts WHERE number = ?", (number,))
+            self._write([(number, GROUP, "void", 0)])
+
+    def forget(self, row: int) -> None:
+        """Rollouts that were trained up to `row` will never be asked for again."""
+        with self._transaction():
+            self._base.execute(
+                # the newest row decides: one that an abandoned lineage trained is ready again
+                "DELETE FROM rollouts WHERE (SELECT c.state = 'trained' AND c.row <= ? FROM changes c "
+                "WHERE c.number = rollouts.number AND c.slot = rollouts.slot ORDER BY c.row DESC LIMIT 1)",
+                (row,),
+            )
+
+    def sync(self) -> None:
+        """Everything so far is on the disk."""
+        self._base.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def close(self) -> None:
+        self._base.close()
+
+    # What a resume finds
+
+    def resume(self, row: int, step: int) -> Resumed:
+        """Opens our lineage on a checkpoint at `step` that knows the journal up to `row` (0 and 0: there is none)."""
+        if row > self.row:
+            raise EtudeError(
+                f"the journal {self.path} ends at row {self.row}, before row {row} of the checkpoint at step {step}; "
+                "restore it or start over with --fresh"
+            )
+        with self._transaction():
+            self._base.execute("INSERT OR REPLACE INTO lineages VALUES (?, ?, ?)", (self.lineage, step, row))
+            return self._reconcile(row, step)
+
+    def branches(self) -> dict[int, int]:
+        """Lineage -> the last step of it that the present weights descend from, for all lineages before ours."""
+        starts = dict(self._base.execute("SELECT lineage, step FROM lineages").fetchall())
+        return {
+            lineage: min(step for later, step in starts.items() if later > lineage)
+            for lineage in starts
+            if lineage < self.lineage
+        }
+
+    def _reconcile(self, row: int, step: int) -> Resumed:
+        newest: dict[tuple[int, int], tuple[int, State]] = {}
+        began: dict[int, tuple[int, int]] = {}
+        for at, lineage, number, slot, state, of in self._base.execute(
+            "SELECT row, lineage, number, slot, state, step FROM changes ORDER BY row"
+        ):
+            newest[number, slot] = (at, state)
+            if state == "queued" and number not in began:
+                began[number] = (lineage, of)
+        groups: dict[int, list[Saved]] = {}
+        written: list[tuple[int, int, State, int]] = []
+        kept = dict.fromkeys(self._base.execute("SELECT number, slot FROM rollouts"))
+        for (number, slot), (at, state) in sorted(newest.items()):
+            if slot == GROUP or (number, GROUP) in newest or (state == "trained" and at <= row):
+                continue
+            now: State = state
+            if state != "void":
+                now = "ready" if state in ("ready", "trained") and (number, slot) in kept else "queued"
+            if now != state:
+                written.append((number, slot, now, step))
+            data = self._rollout(number, slot) if now == "ready" else None
+            groups.setdefault(number, []).append(Saved(now, data))
+        self._write(written)
+        # A slot that was void when its group was trained has no row `trained` of its own.
+        open_groups = {n: slots for n, slots in groups.items() if any(slot.state != "void" for slot in slots)}
+        branches = self.branches()
+        found = {}
+        for number, slots in open_groups.items():
+            lineage, of = began[number]
+            fresh = all(slot.state != "ready" for slot in slots)
+            found[number] = (step if fresh else min(of, step, branches.get(lineage, step)), slots)
+        return Resumed(found, max((number for number, _ in newest), default=-1) + 1)
+
+    def _rollout(self, number: int, slot: int) -> bytes:
+        (data,) = self._base.execute(
+            "SELECT data FROM rollouts WHERE number = ? AND slot = ?", (number, slot)
+        ).fetchone()
+        return bytes(data)
+
+    # Inside
+
+    def _write(self, rows: Iterable[tuple[int, int, State, int]]) -> None:
+        for number, slot, state, step in rows:
+            self.row += 1
+            self._base.execute(
+                "INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", (self.row, self.lineage, number, slot, state, step)
+            )
+
+    def _transaction(self) -> AbstractContextManager[None]:
+        return _Transaction(self._base, self.path)
+
+
+class _Transaction:
+    """All of it or nothing; a full disk is said in a sentence."""
+
+    def __init__(self, base: sqlite3.Connection, path: Path) -> None:
+        self.base, self.path = base, path
+
+    def __enter__(self) -> None:
+        self.base.execute("BEGIN")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            self.base.execute("COMMIT" if error is None else "ROLLBACK")
+        except sqlite3.Error as failed:
+            error = error or failed
+        if isinstance(error, sqlite3.Error):
+            raise EtudeError(f"cannot write {self.path}: {error}; make room and run the same command again") from error

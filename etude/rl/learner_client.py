@@ -1,0 +1,171 @@
+"""The learner from outside: its verbs as coroutines, spoken to the process of worker.py, and the start of that process.
+
+Never imports torch. One verb at a time. While the process works it sends heartbeats, so a long step is told from a
+dead or stuck process: every wait ends with an error that names the verb, and a death shows the end of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from etude.child import Child, start
+from etude.errors import EtudeError
+from etude.learn.streams import Batch, Floats, Item
+from etude.policy import Version
+from etude.rl import wire
+from etude.rl.wire import Frame
+from etude.settings import OptimSettings
+
+SILENCE = 30.0  # seconds without a heartbeat after which a working process is given up
+BUFFER = 16 << 20  # bytes of an answer taken in at once
+TICK = 1.0  # seconds between two looks at the clock
+
+
+class LearnerClient:
+    """A learner process that we started. `busy_seconds` is the time that finished verbs took inside it."""
+
+    def __init__(
+        self, child: Child, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deadline: float = 600.0
+    ) -> None:
+        self.child = child
+        self.deadline = deadline  # seconds, for each verb
+        self.silence = SILENCE
+        self.busy_seconds = 0.0
+        self._reader, self._writer = reader, writer
+        self._turn = asyncio.Lock()
+        self._number = 0  # of the last request: an answer to one that was cancelled is told from its successor's
+        self._answer: asyncio.Future[Frame] | None = None
+        self._quiet = 0.0  # seconds since the process was last heard
+        self._listening = asyncio.create_task(self._listen(), name="learner answers")
+
+    async def forward_backward(self, batch: Batch) -> dict[str, float]:
+        """Adds the batch's gradients; the learner's metrics, with `seconds` that it took inside the process."""
+        return wire.read_metrics(await self._call("forward_backward", wire.write_batch(batch)))
+
+    async def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
+        """Log-probabilities of each item's tokens at its temperature under `live`, `ema` or `frozen` weights."""
+        return wire.read_scores(await self._call("score", wire.write_items(items), weights=weights))
+
+    async def step(self) -> dict[str, float]:
+        """Moves the weights; the learner's metrics (lr, grad_norm, skipped), with `seconds`."""
+        return wire.read_metrics(await self._call("step"))
+
+    async def save(self, directory: Path) -> None:
+        """Writes model, tokenizer and all that an exact resume needs into `directory`, which exists and is empty."""
+        await self._call("save", directory=str(directory.absolute()))
+
+    async def publish(self, version: Version) -> None:
+        """Writes the weights to the board as `version`."""
+        await self._call("publish", version=str(version))
+
+    async def set_threads(self, threads: int) -> None:
+        """Computes with this many threads from the next verb on."""
+        await self._call("set_threads", threads=threads)
+
+    async def close(self, seconds: float = 10.0) -> None:
+        """Ends the process; its board, socket and folder are gone afterwards."""
+        self._listening.cancel()
+        self._writer.close()
+        await asyncio.wait([self._listening])
+        await self.child.close(seconds)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _call(self, verb: str, frame: Frame | None = None, **facts: Any) -> Frame:
+        header, body = frame or Frame({})
+        async with self._turn:
+            self._number += 1
+            data = wire.write_frame(Frame(header | facts | {"verb": verb, "number": self._number}, body))
+            self._answer = asyncio.get_running_loop().create_future()
+            self._quiet = 0.0
+            if self._listening.done():  # it ended after an earlier verb
+                await self._gone(verb)
+            self._writer.write(data)
+            return await self._wait(verb, self._answer)
+
+    async def _wait(self, verb: str, answer: asyncio.Future[Frame]) -> Frame:
+        waits: list[asyncio.Future[Any]] = [answer, self._listening]
+        waited, tick = 0.0, min(TICK, self.silence / 4, self.deadline / 4)
+        while not answer.done():
+            # counted in turns of our own loop: when that stalls, the process is not to blame
+            await asyncio.wait(waits, timeout=tick, return_when=asyncio.FIRST_COMPLETED)
+            if self._listening.done() and not answer.done():
+                await self._gone(verb)
+            waited, self._quiet = waited + tick, self._quiet + tick
+            if not answer.done() and self._quiet >= self.silence:
+                raise EtudeError(
+                    f"the learner gave no sign of life for {self.silence:g} s in {verb}; {self.child.log_end()}"
+                )
+            if not answer.done() and waited >= self.deadline:
+                raise EtudeError(
+                    f"the learner did not finish {verb} within {self.deadline:g} s; {self.child.log_end()}"
+                )
+        frame = answer.result()
+        self.busy_seconds += float(frame.header["seconds"])
+        if "error" in frame.header:
+            raise EtudeError(f"the learner refused {verb}: {frame.header['error']}")
+        return frame
+
+    async def _listen(self) -> None:
+        """Takes frames in until the process ends; heartbeats and late answers only show that it lives."""
+        while True:
+            header, body = wire.read_prefix(await self._reader.readexactly(wire.PREFIX_BYTES))
+            frame = Frame(
+                wire.read_header(await self._reader.readexactly(header)), await self._reader.readexactly(body)
+            )
+            self._quiet = 0.0
+            if frame.header.get("number") == self._number and self._answer is not None and not self._answer.done():
+                self._answer.set_result(frame)
+
+    async def _gone(self, verb: str) -> NoReturn:
+        broken = None if self._listening.cancelled() else self._listening.exception()
+        said = await self.child.last_words()
+        why = str(broken) if isinstance(broken, EtudeError) else "the connection to the learner is closed"
+        raise EtudeError(f"{said or why} (in {verb})") from None
+
+
+async def launch_learner(
+    model: Path,
+    optim: OptimSettings,
+    *,
+    total_steps: int,
+    micro_tokens: int,
+    board: Path,
+    device: str = "cpu",
+    threads: int = 1,
+    restore: Path | None = None,
+    frozen: Path | None = None,
+    log: Path | None = None,
+    deadline: float = 120.0,
+) -> LearnerClient:
+    """Starts a learner process that trains `model` and shares its weights at `board`; `close` ends it."""
+    arguments = [str(model), "--optim", json.dumps(asdict(optim)), "--device", device, "--threads", str(threads)]
+    arguments += ["--total-steps", str(total_steps), "--micro-tokens", str(micro_tokens), "--board", str(board)]
+    for option, path in (("--restore", restore), ("--frozen", frozen)):
+        if path is not None:
+            arguments += [option, str(path)]
+    child = await start(
+        "learner", "etude.rl.worker", arguments, ready=wire.READY, log=log, deadline=deadline, leaves=[board]
+    )
+    try:
+        connecting = asyncio.open_unix_connection(child.said.removeprefix("unix:"), limit=BUFFER)
+        reader, writer = await asyncio.wait_for(connecting, timeout=deadline)
+    except BaseException as failed:
+        said = await child.last_words() if isinstance(failed, OSError) else None
+        await child.close(0)
+        if isinstance(failed, OSError):  # TimeoutError is one
+            raise EtudeError(said or f"the learner process does not take a connection: {failed}") from None
+        raise
+    return LearnerClient(child, reader, writer)

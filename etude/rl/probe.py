@@ -1,0 +1,91 @@
+"""Numerics: do engine and learner give the same tokens the same probability, at every version that is published?
+
+At each publish the engine samples a few hundred tokens at that version, beside the rollouts, and the learner scores
+the same ids with the weights it published. This has nothing to do with drift, which is about old tokens and new
+weights. Prompts are shorter than a cache block, so that no cached prefix is used: all is computed anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from etude.errors import EtudeError
+from etude.learn.streams import Floats, Item
+from etude.policy import Context, Sample, Sampling, Version
+from etude.settings import RLSettings
+
+LENGTH = 64  # tokens of one answer: many short ones in parallel take fewer engine steps than one long one
+PROMPT = 8  # tokens
+
+
+class Samples(Protocol):
+    async def sample(self, context: Context, sampling: Sampling) -> Sample: ...
+
+
+class Scores(Protocol):
+    async def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]: ...
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far apart the two were at one version."""
+
+    version: Version
+    tokens: int
+    mean: float
+    max: float
+
+
+class Probe:
+    """The same prompts at every version, cut from `text`."""
+
+    def __init__(self, text: Sequence[int], settings: RLSettings, block_tokens: int) -> None:
+        if not text:
+            raise EtudeError("the probe of engine and learner has no text to start from: the first task says nothing")
+        self.settings = settings
+        size = max(1, min(PROMPT, block_tokens, len(text)))
+        count = -(-settings.probe_tokens // LENGTH)
+        starts = [i * max(1, len(text) - size) // count for i in range(count)]
+        self.prompts = [tuple(text[start : start + size]) for start in starts]
+
+    async def run(self, engine: Samples, learner: Scores, version: Version) -> Agreement:
+        """Samples, scores, compares; past the bounds it raises. No other version may be published meanwhile."""
+        temperature = self.settings.temperature
+        wanted = [
+            Sampling(max_tokens=LENGTH, temperature=temperature, seed=version.step * len(self.prompts) + i)
+            for i in range(len(self.prompts))
+        ]
+        asked = zip(self.prompts, wanted, strict=True)
+        samples = await asyncio.gather(*(engine.sample(Context(ids=prompt), how) for prompt, how in asked))
+        other = {found for sample in samples for found in sample.versions or ()} - {version}
+        if other:
+            raise RuntimeError(f"the probe of version {version} was sampled by version {min(other)}")
+        items = [
+            Item(np.array((*prompt, *(sample.ids or ())), np.int64), [], temperature)
+            for prompt, sample in zip(self.prompts, samples, strict=True)
+        ]
+        scores = await learner.score(items)
+        apart = np.concatenate(
+            [
+                np.abs(score_T[len(prompt) :].astype(np.float64) - np.array(sample.logprobs))
+                for prompt, sample, score_T in zip(self.prompts, samples, scores, strict=True)
+            ]
+        )
+        found = Agreement(version, len(apart), float(apart.mean()), float(apart.max()))
+        self.judge(found)
+        return found
+
+    def judge(self, found: Agreement) -> None:
+        bounds = self.settings
+        if not (found.mean <= bounds.probe_mean and found.max <= bounds.probe_max):
+            raise EtudeError(
+                f"engine and learner disagree at version {found.version}: over {found.tokens} tokens their "
+                f"log-probabilities differ by {found.mean:.3g} on average and {found.max:.3g} at most, and "
+                f"rl.probe_mean = {bounds.probe_mean:g} and rl.probe_max = {bounds.probe_max:g} allow no more; "
+                "what the engine samples is not what the learner trains"
+            )

@@ -1,0 +1,290 @@
+"""The learner in a process of its own: `python -m etude.rl.worker MODEL ...`, one connection, one verb at a time.
+
+    forward_backward  items, correction   -> metrics
+    score             items, weights      -> scores
+    step                                  -> metrics
+    save              directory           -> the model, its tokenizer and all that an exact resume needs lie there
+    publish           version             -> it is on the weight board
+    set_threads       threads
+
+Every answer says how many seconds the verb took here; while it runs, heartbeats go out. A refusal is an answer; a bug
+ends the process with its traceback in the log. Whoever started it is the only one it serves: when the connection or
+the parent ends, it ends, and removes board and socket. Loading this file does not load torch: as a program it must
+prepare its process first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket as sockets
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etude import child, process
+from etude.errors import EtudeError
+from etude.learn.streams import Item, Label, Twin
+from etude.policy import Version
+from etude.rl import wire
+from etude.rl.wire import Frame
+from etude.settings import OptimSettings
+
+if TYPE_CHECKING:
+    from etude.learn.learner import Learner
+    from etude.model.exchange import WeightBoard
+
+BEAT = 1.0  # seconds between heartbeats
+PATIENCE = 60.0  # seconds for the parent to connect, and for the rest of a frame that has begun
+# what belongs to a tokenizer in a Hugging Face directory
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+class Verbs:
+    """The learner's verbs as frames in and frames out."""
+
+    def __init__(self, learner: Learner, board: WeightBoard, model: Path) -> None:
+        self.learner, self.board = learner, board
+        # read now: a checkpoint that we started from may be cleaned away while we train
+        self.tokenizer = {name: (model / name).read_bytes() for name in TOKENIZER_FILES if (model / name).is_file()}
+        self._verbs = {
+            "forward_backward": self.forward_backward,
+            "score": self.score,
+            "step": self.step,
+            "save": self.save,
+            "publish": self.publish,
+            "set_threads": self.set_threads,
+        }
+
+    def answer(self, request: Frame) -> Frame:
+        begin = time.perf_counter()
+        facts: dict[str, Any] = {"number": request.header.get("number")}
+        try:
+            verb = self._verbs.get(str(request.header.get("verb")))
+            if verb is None:
+                raise EtudeError(f"the learner has no verb {request.header.get('verb')!r}; it has: {list(self._verbs)}")
+            answer = verb(request)
+        except EtudeError as refused:
+            answer = Frame({"error": str(refused)})
+        return Frame(answer.header | facts | {"seconds": time.perf_counter() - begin}, answer.body)
+
+    def forward_backward(self, request: Frame) -> Frame:
+        batch = wire.read_batch(request)
+        self._check(batch.items)
+        return _metrics(self.learner.forward_backward(batch))
+
+    def score(self, request: Frame) -> Frame:
+        items, weights = wire.read_items(request), self._weights(request.header.get("weights"))
+        self._check(items)
+        return wire.write_scores(self.learner.score(items, weights))
+
+    def step(self, request: Frame) -> Frame:
+        return _metrics(self.learner.step())
+
+    def save(self, request: Frame) -> Frame:
+        from safetensors import SafetensorError
+
+        directory = Path(str(request.header.get("directory")))
+        if not directory.is_dir() or any(directory.iterdir()):
+            raise EtudeError(f"the learner saves into an empty folder, which {directory} is not")
+        try:
+            self.learner.save(directory)
+            for name, data in self.tokenizer.items():
+                (directory / name).write_bytes(data)
+        except (OSError, SafetensorError) as failed:
+            raise EtudeError(f"the learner cannot save into {directory}: {failed}") from None
+        return Frame({})
+
+    def publish(self, request: Frame) -> Frame:
+        try:
+            version = Version.parse(request.header["version"])
+        except (KeyError, AttributeError, ValueError):
+            raise EtudeError("'version' must look like \"0.7\" (lineage.step)") from None
+        self.learner.publish(self.board, version)
+        return Frame({})
+
+    def set_threads(self, request: Frame) -> Frame:
+        threads = request.header.get("threads")
+        if type(threads) is not int:
+            raise EtudeError("'threads' must be a whole number")
+        self.learner.replicas.set_threads(threads)
+        return Frame({})
+
+    def _check(self, items: Sequence[Item]) -> None:
+        """Refuse what this model does not have; found inside a kernel, it would end the process or read wild memory."""
+        vocabulary, deepest = (
+            self.learner.decoder.config.vocab_size,
+            self.learner.decoder.config.num_nextn_predict_layers,
+        )
+        for item in items:
+            rows = [item.tokens_T]
+            for stream in item.streams:
+                if stream.depth > deepest:
+                    raise EtudeError(f"a stream asks for the head {stream.head!r}; the model has {deepest} MTP heads")
+                if isinstance(stream.target, Label):
+                    rows.append(stream.target.ids_T[stream.weight_T != 0])
+                if isinstance(stream.target, Twin):
+                    rows.append(stream.target.tokens_U)
+                    self._weights(stream.target.weights)
+            for row in rows:
+                if row.dtype.kind not in "iu" or (len(row) and (row.min() < 0 or row.max() >= vocabulary)):
+                    raise EtudeError(f"a sequence or its labels hold ids outside of 0 to {vocabulary - 1}")
+            if not len(item.tokens_T):
+                raise EtudeError("a sequence is empty")
+
+    def _weights(self, name: object) -> str:
+        if name not in self.learner.weights:
+            raise EtudeError(f"the learner has no {name!r} weights; it has: {', '.join(self.learner.weights)}")
+        return str(name)
+
+
+class Line:
+    """The connection to the parent: frames in, frames out, and heartbeats in between."""
+
+    def __init__(self, connection: sockets.socket) -> None:
+        self._connection = connection
+        self._writing = threading.Lock()
+
+    def receive(self) -> Frame | None:
+        """The next frame, however long that takes; None when the other side has left."""
+        self._connection.settimeout(None)
+        prefix = self._read(wire.PREFIX_BYTES)
+        if prefix is None:
+            return None
+        header, body = wire.read_prefix(prefix)
+        try:
+            parts = self._read(header), self._read(body)
+        except TimeoutError:
+            raise EtudeError(f"the rest of a frame did not come within {PATIENCE:g} s") from None
+        if parts[0] is None or parts[1] is None:
+            return None
+        return Frame(wire.read_header(parts[0]), parts[1])
+
+    def send(self, frame: Frame) -> None:
+        with self._writing:
+            self._connection.settimeout(None)
+            self._connection.sendall(wire.write_frame(frame))
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Heartbeats from a thread of their own while the block runs."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(BEAT):
+                try:
+                    self.send(Frame({"beat": True}))
+                except OSError:
+                    return  # the parent has left; the main thread finds out by itself
+
+        thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _read(self, count: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < count:
+            piece = self._connection.recv(min(count - len(data), 1 << 20))
+            if not piece:
+                return None
+            data += piece
+            self._connection.settimeout(PATIENCE)
+        return bytes(data)
+
+
+def serve(verbs: Verbs, listener: sockets.socket) -> None:
+    """Answers the first who connects until they leave."""
+    listener.settimeout(PATIENCE)
+    try:
+        connection, _ = listener.accept()
+    except TimeoutError:
+        raise EtudeError(f"nobody connected within {PATIENCE:g} s") from None
+    with connection:
+        line = Line(connection)
+        try:
+            while (request := line.receive()) is not None:
+                with line.beating():
+                    answer = verbs.answer(request)
+                line.send(answer)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m etude.rl.worker", description="Train a model for another process.")
+    parser.add_argument("model", type=Path, help="Hugging Face directory")
+    parser.add_argument("--optim", default="{}", help="JSON object of optimiser settings")
+    parser.add_argument("--total-steps", type=int, required=True, help="length of the learning-rate schedule")
+    parser.add_argument("--micro-tokens", type=int, required=True, help="tokens that go through the model at once")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=0, help="0 takes all cores")
+    parser.add_argument("--board", type=Path, required=True, help="weight board, made at the start, removed at the end")
+    parser.add_argument("--restore", type=Path, help="continue from this checkpoint")
+    parser.add_argument("--frozen", type=Path, help="Hugging Face directory of reference weights")
+    child.add_arguments(parser)
+    options = parser.parse_args()
+    leaves = [path for path in (options.board, options.socket, options.folder) if path is not None]
+    if options.parent is not None:
+        child.die_with(options.parent, leaves)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        process.prepare(options.threads)
+        _train(options)
+        child.remove(leaves)  # the parent has left: it was done, or it was killed and the folder is nobody's
+    except EtudeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    finally:
+        child.remove([options.board, options.socket])
+    return 0
+
+
+def _train(options: argparse.Namespace) -> None:
+    import torch
+
+    from etude.learn.learner import Learner
+    from etude.model.checkpoint import load_model
+    from etude.model.exchange import WeightBoard
+
+    try:
+        torch.empty(0, device=options.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise EtudeError(f"device is {options.device!r}, which does not work here: {reason}") from None
+    optim = OptimSettings(**json.loads(options.optim))
+    decoder = load_model(options.model, options.device)
+    frozen = load_model(options.frozen, options.device) if options.frozen is not None else None
+    learner = Learner(decoder, optim, options.total_steps, options.micro_tokens, options.device, frozen)
+    if options.restore is not None:
+        learner.restore(options.restore)
+    verbs = Verbs(learner, WeightBoard.create(options.board, decoder), options.model)
+    with child.listen(options.socket) as listener:
+        print(wire.READY, f"unix:{options.socket}", flush=True)
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads on: what is printed from here goes to the log
+        serve(verbs, listener)
+
+
+def _metrics(metrics: dict[str, float]) -> Frame:
+    return Frame({"metrics": {name: float(value) for name, value in metrics.items()}})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""What attempts need: sandboxes, an engine, and how a task is tried; and when a failure is everybody's.
+
+Knows nothing of groups, steps or training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from etude.engine.client import EngineClient
+from etude.errors import EtudeError
+from etude.harness.loop import Event
+from etude.recipe import Recipe
+from etude.rollout import Outcome, Setup, Void, attempt
+from etude.rollout_batch import Job, attempt_job
+from etude.sandbox.hosts import StoringHost
+from etude.tasks.format import Task
+
+
+@dataclass
+class World:
+    """The machinery of attempts."""
+
+    host: StoringHost
+    engine: EngineClient
+    setup: Setup
+    recipe: Recipe
+
+    def play(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Awaitable[Outcome]:
+        def on_event(event: Event) -> None:
+            if event.kind == "stop":
+                on_grading()
+
+        sampling = replace(self.setup.sampling, seed=seed)
+        return attempt(task, self.engine, self.host, self.setup, policy_name="rl", sampling=sampling, on_event=on_event)
+
+    def evaluate(self, job: Job) -> Awaitable[Outcome]:
+        sampling = replace(self.setup.sampling, temperature=self.recipe.bench.temperature)
+        setup = replace(self.setup, sampling=sampling)
+        return attempt_job(job, self.engine, self.host, setup, retries=self.recipe.rl.retries, policy_name="eval")
+
+    async def blame(self, void: Void) -> None:
+        """Raises when a void rollout means that the sandboxes or the engine are gone: then none would do better."""
+        if void.cause == "sandbox" and not void.retry:
+            raise EtudeError(f"sandboxes cannot go on: {void.message}; put that right and run the same command again")
+        if void.cause == "policy":
+            await self.engine.health()

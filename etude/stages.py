@@ -1,0 +1,357 @@
+"""The stages of the whole way: what each reads, needs and makes.
+
+    corpus -> pretrain -> demos -> sft -> bench-sft -> rl -> bench-rl -> report
+
+Joins the rooms, which do not know each other. Each room is imported only when its stage runs, so a stage that needs no
+torch never loads it. In which order and whether a stage runs at all is decided in `pipeline`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etude import process
+from etude import recipe as recipes
+from etude.errors import EtudeError
+from etude.model.config import ModelConfig
+from etude.progress import track
+from etude.recipe import Recipe
+from etude.run import Run, checkpoints_in
+
+DEMOS = "demos.jsonl"  # in the run's folder
+BENCH = "bench"
+BEST = "best"  # the model that did best on the evaluations of reinforcement learning
+
+
+@dataclass(frozen=True)
+class Stage:
+    name: str
+    reads: tuple[str, ...]  # recipe keys its result depends on: fixed once it has begun
+    needs: Callable[[Recipe], tuple[str, ...]]  # stages whose output it takes
+    work: Callable[[Run, Recipe], None]  # continues from whatever the run holds, and calls run.finish when complete
+    outline: Callable[[Recipe], dict[str, Any]]  # what it would do, for --dry-run
+
+
+def find_model(path: Path) -> Path:
+    """The model directory meant by `path`: itself, or the best or newest checkpoint of a run's last stage."""
+    if (path / "run.json").exists():
+        saved = checkpoints_in(path)
+        for name in reversed(STAGES):
+            of_stage = [folder for stage, _, folder in saved if stage == name]
+            if of_stage:
+                best = path / BEST
+                return best if name == "rl" and best.is_dir() else of_stage[-1]
+        raise EtudeError(f"the run {path} has no checkpoint yet; train it first (etude pretrain)")
+    if not path.is_dir():
+        raise EtudeError(f"there is no model or run at {path}")
+    return path
+
+
+def recipe_of(path: Path, overrides: list[str]) -> Recipe:
+    """The recipe of a run, or the defaults for a bare model directory, with overrides."""
+    source = path / "recipe.toml"
+    return recipes.load(str(source) if source.exists() else None, overrides)
+
+
+def prepare(recipe: Recipe) -> str:
+    """Set this process up for torch and return the recipe's device, checked."""
+    process.prepare(recipe.run.threads)
+    import torch
+
+    try:
+        torch.empty(0, device=recipe.run.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise EtudeError(f"run.device is {recipe.run.device!r}, which does not work here: {reason}") from None
+    return recipe.run.device
+
+
+def check_inputs(names: list[str], recipe: Recipe) -> None:
+    """Refuse what would only be found wrong after hours."""
+    if "corpus" in names:
+        from etude.corpus.sources import open_sources
+
+        open_sources(recipe.corpus.sources)
+    if "pretrain" in names:
+        ModelConfig.from_settings(recipe.model, recipe.tokens.vocab_size)
+    if "sft" in names:
+        if recipe.sft.data and not Path(recipe.sft.data).is_file():
+            raise EtudeError(f"sft.data is {recipe.sft.data!r}, which is not a file")
+        if recipe.sft.model:
+            find_model(Path(recipe.sft.model))
+    sources = [(recipe.demos.tasks, "demos"), (recipe.rl.tasks, "rl"), (recipe.bench.tasks, "bench-sft")]
+    for spec, stage in sources:
+        if stage in names:
+            from etude.forge.sources import open_source
+
+            open_source(spec, f"{stage.partition('-')[0]}.tasks")
+    if {"demos", "bench-sft", "rl"} & set(names):
+        from etude.harness.tools.table import build_tools
+        from etude.reward.compose import build_reward
+
+        build_tools(recipe.harness.tools)
+        build_reward(recipe.reward.parts)
+    if "rl" in names:
+        from etude.rl.algorithms.table import build_algorithm
+
+        build_algorithm(recipe.rl.algorithm)
+        if recipe.rl.model:
+            find_model(Path(recipe.rl.model))
+
+
+# The work of each stage
+
+
+def _corpus(run: Run, recipe: Recipe) -> None:
+    from etude.corpus.build import build_corpus
+    from etude.corpus.sources import open_sources
+
+    with run.stop_at_once():  # the build continues by itself where it was cut off
+        sources = open_sources(recipe.corpus.sources)
+        manifest = build_corpus(sources, recipe.corpus, recipe.tokens, run.path / "corpus", recipe.run.seed)
+    kept = manifest.funnel.total("kept")
+    run.finish(
+        "corpus",
+        files=kept.files,
+        bytes=kept.bytes,
+        train_tokens=manifest.tokens("train"),
+        held_out_tokens=manifest.tokens("held_out"),
+        seconds=round(sum(manifest.seconds.values()), 1),
+        fingerprint=manifest.fingerprint,
+    )
+
+
+def _pretrain(run: Run, recipe: Recipe) -> None:
+    device = prepare(recipe)
+    from etude.corpus.manifest import load_manifest
+    from etude.corpus.mix import Mix
+    from etude.learn.pretrain import pretrain
+    from etude.model.decoder import Decoder
+    from etude.tokens.tokenizer import Tokenizer
+
+    corpus = run.path / "corpus"
+    vocabulary = Tokenizer.load(corpus / "tokenizer").vocab_size
+    decoder = Decoder(ModelConfig.from_settings(recipe.model, vocabulary), seed=recipe.run.seed).to(device)
+    sequence, seed = recipe.pretrain.sequence, recipe.run.seed
+    train = Mix(corpus, "train", sequence, seed)
+    evaluated = recipe.pretrain.eval_every and load_manifest(corpus).tokens("held_out")
+    held_out = Mix(corpus, "held_out", sequence, seed) if evaluated else None
+    pretrain(run, decoder, train, held_out, recipe.pretrain, recipe.run, corpus / "tokenizer")
+
+
+def _demos(run: Run, recipe: Recipe) -> None:
+    from etude.forge.demos import make_demos
+    from etude.rollout import build_setup, temporary_host
+    from etude.tokens.conversations import write_conversations
+    from etude.tokens.tokenizer import Tokenizer
+
+    folder = find_model(Path(recipe.sft.model)) if recipe.sft.model else run.path / "corpus" / "tokenizer"
+    tokenizer = Tokenizer.load(folder)
+    setup = build_setup(recipe.harness, recipe.reward, recipe.grader, tokenizer=tokenizer)
+    began = time.monotonic()
+
+    async def work() -> None:
+        async with temporary_host(recipe.run.sandbox) as host:
+            with track("demonstrating", recipe.demos.count, "tasks") as bar:
+                made = await make_demos(recipe.demos, recipe.run.seed, host, setup, tokenizer, bar.advance)
+        write_conversations(run.path / DEMOS, made.conversations)
+        seconds = round(time.monotonic() - began, 1)
+        run.finish("demos", kept=len(made.conversations), failed=made.failed, void=made.void, seconds=seconds)
+
+    with run.stop_at_once():
+        asyncio.run(work())
+
+
+def _sft(run: Run, recipe: Recipe) -> None:
+    device = prepare(recipe)
+    from etude.learn.sft import sft
+    from etude.model.checkpoint import load_model
+    from etude.tokens.conversations import read_conversations
+    from etude.tokens.tokenizer import Tokenizer
+
+    start = find_model(Path(recipe.sft.model)) if recipe.sft.model else run.latest("pretrain")
+    if start is None:
+        raise EtudeError(f"the run {run.path} has no pretraining checkpoint to start from; set sft.model")
+    conversations = read_conversations(recipe.sft.data or run.path / DEMOS)
+    sft(run, load_model(start, device), Tokenizer.load(start), conversations, recipe.sft, recipe.run)
+
+
+def _rl(run: Run, recipe: Recipe) -> None:
+    from etude.rl.orchestrator import train
+
+    asyncio.run(train(run, recipe, _rl_start(run, recipe), backend=recipe.run.sandbox))
+
+
+def _rl_start(run: Run, recipe: Recipe) -> Path:
+    start = find_model(Path(recipe.rl.model)) if recipe.rl.model else run.latest("sft")
+    if start is None:
+        raise EtudeError(f"the run {run.path} has no fine-tuned checkpoint to start from; set rl.model")
+    return start
+
+
+def _bench_sft(run: Run, recipe: Recipe) -> None:
+    _bench(run, recipe, "sft", _rl_start(run, recipe))
+
+
+def _bench_rl(run: Run, recipe: Recipe) -> None:
+    latest = run.latest("rl")
+    assert latest is not None
+    best = run.path / BEST
+    _bench(run, recipe, "rl", best if best.is_dir() else latest)
+
+
+def _bench(run: Run, recipe: Recipe, arm: str, model: Path) -> None:
+    from etude.bench.outcome import summarise
+    from etude.bench.runner import run_bench
+    from etude.rollout import temporary_host
+
+    began = time.monotonic()
+    rollouts = (recipe.bench.count + recipe.bench.unseen_count) * recipe.bench.samples
+    threads = recipe.run.threads or process.available_cores()
+
+    async def work() -> None:
+        async with temporary_host(recipe.run.sandbox) as host:
+            with track(f"benchmark of {arm}", rollouts, "rollouts") as bar:
+                result = await run_bench(
+                    model,
+                    recipe,
+                    host=host,
+                    threads=threads,
+                    save=run.path / BENCH / f"{arm}.json",
+                    on_progress=lambda done, _: bar.advance(done - bar.done),
+                )
+        seconds = round(time.monotonic() - began, 1)
+        run.finish(f"bench-{arm}", model=str(model), **summarise(result), seconds=seconds)
+
+    with run.stop_at_once():
+        asyncio.run(work())
+
+
+def _report(run: Run, recipe: Recipe) -> None:
+    from etude.bench.report.page import write_report
+    from etude.bench.results import write_results
+
+    write_results(run.path)
+    run.finish("report", page=str(run.path / "report.html"))
+    write_report(run.path)
+
+
+# What each would do, for --dry-run
+
+
+def parameters(config: ModelConfig) -> int:
+    """Weights of a decoder of this shape, without building it."""
+    width, head = config.hidden_size, config.head_dim
+    query, key = config.num_attention_heads * head, config.num_key_value_heads * head
+    attention = width * (2 * query + 2 * key) + (2 * head if config.qk_norm else 0)
+    bias = query + 2 * key + width if config.attention_bias else 0
+    block = attention + bias + 3 * width * config.intermediate_size + 2 * width
+    table = config.vocab_size * width * (1 if config.tie_word_embeddings else 2)
+    ahead = config.num_nextn_predict_layers * (block + 2 * width * width + 3 * width)
+    return table + config.num_hidden_layers * block + width + ahead
+
+
+def training_bytes(config: ModelConfig, micro_tokens: int) -> int:
+    """A rough need of memory: weights, gradients and two moments, activations of one micro-batch, its logits."""
+    width = 10 * config.hidden_size + 3 * config.intermediate_size
+    activations = micro_tokens * config.cache_layers * width
+    logits = 3 * micro_tokens * config.vocab_size
+    return 4 * (4 * parameters(config) + activations + logits)
+
+
+def _outline_corpus(recipe: Recipe) -> dict[str, Any]:
+    limit = recipe.corpus.max_bytes
+    return {
+        "sources": ", ".join(str(table["use"]) for table in recipe.corpus.sources),
+        "text": f"at most {limit / 1e6:.0f} MB" if limit else "no limit",
+        "vocabulary": recipe.tokens.vocab_size,
+    }
+
+
+def _outline_pretrain(recipe: Recipe) -> dict[str, Any]:
+    config = ModelConfig.from_settings(recipe.model, recipe.tokens.vocab_size)
+    return {
+        "parameters": parameters(config),
+        "steps": recipe.pretrain.steps,
+        "tokens": recipe.pretrain.steps * recipe.pretrain.batch_tokens,
+        "memory": f"about {training_bytes(config, recipe.pretrain.micro_tokens) / 2**20:.0f} MiB",
+        "device": recipe.run.device,
+        "threads": recipe.run.threads or process.available_cores(),
+    }
+
+
+def _outline_demos(recipe: Recipe) -> dict[str, Any]:
+    return {"tasks": recipe.demos.count, "source": recipe.demos.tasks["use"], "sandbox": recipe.run.sandbox}
+
+
+def _outline_sft(recipe: Recipe) -> dict[str, Any]:
+    data = recipe.sft.data
+    size = f" ({Path(data).stat().st_size / 1e6:.1f} MB)" if data else ""
+    return {
+        "from": recipe.sft.model or "this run's pretraining",
+        "data": f"{data}{size}" if data else "this run's demonstrations",
+        "epochs": recipe.sft.epochs,
+        "device": recipe.run.device,
+    }
+
+
+def _outline_rl(recipe: Recipe) -> dict[str, Any]:
+    rl = recipe.rl
+    return {
+        "from": rl.model or "this run's fine-tuning",
+        "steps": rl.steps,
+        "rollouts": rl.steps * rl.groups * rl.group,
+        "algorithm": rl.algorithm["use"],
+        "staleness": rl.staleness,
+        "limit": f"{rl.seconds:.0f} s" if rl.seconds else "none",
+    }
+
+
+def _outline_bench(recipe: Recipe) -> dict[str, Any]:
+    bench = recipe.bench
+    return {"tasks": bench.count, "unseen": bench.unseen_count, "samples": bench.samples}
+
+
+WORLD = ("harness", "grader", "engine.max_length")
+STAGES = {
+    stage.name: stage
+    for stage in (
+        Stage("corpus", ("run.seed", "tokens", "corpus"), lambda _: (), _corpus, _outline_corpus),
+        Stage("pretrain", ("run.seed", "model", "pretrain"), lambda _: ("corpus",), _pretrain, _outline_pretrain),
+        Stage(
+            "demos",
+            ("run.seed", "run.sandbox", "demos", "sft.model", "harness", "grader"),
+            lambda r: () if r.sft.model else ("corpus",),
+            _demos,
+            _outline_demos,
+        ),
+        Stage(
+            "sft",
+            ("run.seed", "sft"),
+            lambda r: (*(() if r.sft.model else ("pretrain",)), *(() if r.sft.data else ("demos",))),
+            _sft,
+            _outline_sft,
+        ),
+        Stage(
+            "bench-sft",
+            ("run.sandbox", "bench", "rl.model", *WORLD),
+            lambda r: () if r.rl.model else ("sft",),
+            _bench_sft,
+            _outline_bench,
+        ),
+        Stage(
+            "rl",
+            ("run.seed", "run.sandbox", "rl", "reward", "bench.tasks", *WORLD),
+            lambda r: () if r.rl.model else ("sft",),
+            _rl,
+            _outline_rl,
+        ),
+        Stage("bench-rl", ("run.sandbox", "bench", *WORLD), lambda _: ("rl",), _bench_rl, _outline_bench),
+        Stage("report", (), lambda _: ("bench-sft", "bench-rl"), _report, lambda _: {"page": "report.html"}),
+    )
+}

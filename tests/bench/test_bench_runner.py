@@ -1,0 +1,223 @@
+"""Benchmarks through real sandboxes: by script, by a tiny model in a real engine, and when the machinery fails."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude import recipe as recipes
+from etude.bench.outcome import BenchResult, compare, load_result, save_result
+from etude.bench.runner import bench_policy, bench_tasks, run_bench
+from etude.errors import EtudeError
+from etude.forge.katas import write_katas
+from etude.forge.scripted import Scripted, scripted
+from etude.harness.spelling import write_turn
+from etude.model.checkpoint import save_model
+from etude.model.config import ModelConfig
+from etude.model.decoder import Decoder
+from etude.policy import Assistant, Call, Sample
+from etude.rollout import build_setup
+from etude.sandbox.hosts import StoringHost, open_host
+from etude.settings import BenchSettings
+from etude.tasks.grader import RUNNER
+from etude.tokens.tokenizer import Tokenizer
+
+SMALL = BenchSettings(count=3, unseen_count=2, samples=2, concurrency=4)
+
+
+class Grounds:
+    def __init__(self, loop: asyncio.AbstractEventLoop, host: StoringHost) -> None:
+        self.run, self.host = loop.run_until_complete, host
+
+    def bench(self, name: str, settings: BenchSettings = SMALL, **options: Any) -> BenchResult:
+        work = bench_policy(
+            options.pop("policy", Scripted([])),
+            bench_tasks(settings),
+            settings,
+            host=options.pop("host", self.host),
+            setup=options.pop("setup", build_setup()),
+            name=name,
+            script=options.pop("script", lambda task: scripted(name, task)),
+            **options,
+        )
+        result: BenchResult = self.run(work)
+        return result
+
+
+@pytest.fixture(scope="module")
+def grounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grounds]:
+    loop = asyncio.new_event_loop()
+    host = loop.run_until_complete(open_host("local", tmp_path_factory.mktemp("store"), [RUNNER]))
+    yield Grounds(loop, host)
+    loop.run_until_complete(host.close())
+    loop.close()
+
+
+def test_the_reference_passes_and_nobody_fails_on_the_same_tasks(grounds: Grounds, tmp_path: Path) -> None:
+    heard: list[tuple[int, int]] = []
+    good = grounds.bench("reference", on_progress=lambda done, total: heard.append((done, total)))
+    bad = grounds.bench("null")
+    assert heard == [(i, 10) for i in range(1, 11)]
+    assert [row.set for row in good.tasks] == ["held_out"] * 3 + ["unseen"] * 2
+    assert all(row.passed == [True, True] for row in good.tasks)
+    assert all(row.passed == [False, False] for row in bad.tasks)
+    assert good.backend == "local"
+    assert (good.void, good.retried) == (0, 0)
+    assert all(tokens > 0 for row in good.tasks for tokens in row.tokens if tokens is not None)
+    assert good.counts["held_out"].rollouts == 6
+    assert good.counts["unseen"].stops["finish"] == 4
+    assert good.counts["held_out"].tools["read"]["calls"] >= 6
+    assert good.counts["held_out"].format_errors == 0
+    for which in ("held_out", "unseen"):
+        gain = compare(bad, good, which=which)  # type: ignore[arg-type]
+        assert gain is not None
+        assert gain.mean == 1
+    shown = good.tasks[0].shown
+    assert shown is not None
+    assert shown.passed
+    assert {turn.role for turn in shown.turns} == {"system", "user", "assistant", "tool"}
+    assert any(name == "edit" or name == "write" for turn in shown.turns for name, _ in turn.calls)
+
+    path = tmp_path / "bench" / "sft.json"
+    save_result(good, path)
+    assert load_result(path) == good
+    assert json.loads(path.read_text())["summary"]["unseen"]["pass@1"][0] == 1
+
+
+def test_the_same_recipe_gives_the_same_tasks_every_time() -> None:
+    first, again = bench_tasks(SMALL), bench_tasks(SMALL)
+    assert [(which, task.digest) for which, task in first] == [(which, task.digest) for which, task in again]
+
+
+def test_unreadable_turns_and_wrong_calls_are_counted_by_class(grounds: Grounds) -> None:
+    class Clumsy:
+        async def sample(self, context: Any, sampling: Any) -> Sample:
+            said = sum(isinstance(message, Assistant) for message in context.messages)
+            turns = ["<tool_call>{", scripted_text("read", path="nowhere.py"), scripted_text("fly"), "I give up."]
+            return Sample(turns[said], "stop")
+
+    def scripted_text(name: str, **arguments: str) -> str:
+        return write_turn(Assistant(calls=(Call(name, arguments),)))
+
+    settings = dataclasses.replace(SMALL, count=1, unseen_count=0)
+    result = grounds.bench("clumsy", settings, policy=Clumsy(), script=None)
+    counts = result.counts["held_out"]
+    assert (counts.turns, counts.malformed_turns, counts.calls) == (8, 2, 4)
+    assert counts.format_errors == 0.25
+    assert counts.tool_errors == {"InvalidArguments": 2, "UnexpectedEnvironment": 2}
+    assert counts.stops == {"final": 2}
+    assert "unseen" not in result.counts
+
+
+def test_a_policy_that_is_gone_ends_the_benchmark_with_its_words(grounds: Grounds) -> None:
+    class Gone:
+        async def sample(self, context: Any, sampling: Any) -> Sample:
+            raise ConnectionResetError("the engine process ended with code -9")
+
+    with pytest.raises(EtudeError, match=r"given up: 2 of 10 rollouts were spoiled.*policy.*ended with code -9"):
+        grounds.bench("gone", policy=Gone(), script=None)
+
+
+def test_a_spoiled_rollout_is_no_failed_one(grounds: Grounds) -> None:
+    class Hiccup(Scripted):
+        left = 5  # 3 attempts spoil one rollout, 2 more another one, which then goes well
+
+        async def sample(self, context: Any, sampling: Any) -> Sample:
+            if Hiccup.left:
+                Hiccup.left -= 1
+                raise ConnectionResetError("gone")
+            return await super().sample(context, sampling)
+
+    settings = dataclasses.replace(SMALL, concurrency=1)
+    result = grounds.bench("hiccup", settings, script=lambda task: Hiccup(scripted("reference", task).turns))
+    assert result.tasks[0].passed == [None, True]
+    assert result.tasks[0].tokens[0] is None
+    assert result.tasks[0].shown is None
+    assert result.tasks[0].tally == (1, 1)
+    assert (result.void, result.retried, result.void_causes) == (1, 4, {"policy": 5})
+    assert result.counts["held_out"].rollouts == 5
+    first = result.pass_at(1)
+    assert first is not None
+    assert first.mean == 1
+
+
+def test_a_checkpoint_is_benchmarked_through_its_own_engine(grounds: Grounds, tmp_path: Path) -> None:
+    tasks = bench_tasks(SMALL)
+    tokenizer = Tokenizer.train([task.instruction for _, task in tasks], 320)
+    model = tmp_path / "model"
+    model.mkdir()
+    config = ModelConfig(tokenizer.vocab_size, 16, 32, 1, 2, 1, 8, max_position_embeddings=2048)
+    save_model(model, Decoder(config, 0))
+    tokenizer.save(model)
+    overrides = ["bench.count=2", "bench.samples=2", "engine.max_length=2048", "harness.limits.turns=2"]
+    overrides += ["harness.limits.sampled_tokens=24", "bench.concurrency=4", "harness.limits.context_tokens=2048"]
+    recipe = recipes.load(None, overrides)
+
+    def play(log: str) -> BenchResult:
+        save = tmp_path / "bench" / "sft.json"
+        work = run_bench(model, recipe, host=grounds.host, threads=1, log=tmp_path / log, save=save)
+        result: BenchResult = grounds.run(work)
+        assert load_result(save) == result
+        return result
+
+    with pytest.raises(EtudeError, match=r"context_tokens is 2048, more than engine.max_length = 1024"):
+        grounds.run(run_bench(model, recipes.load(None, [*overrides, "engine.max_length=1024"]), host=grounds.host))
+    one, two = play("first.log"), play("second.log")
+    assert [row.passed for row in one.tasks] == [[False, False], [False, False]]
+    assert one.model == str(model)
+    assert one.engine["sampled_tokens"] == sum(tokens for row in one.tasks for tokens in row.tokens if tokens)
+    # The same seeds: the same rollouts, token for token.
+    assert [row.tokens for row in one.tasks] == [row.tokens for row in two.tasks]
+    assert [row.shown for row in one.tasks] == [row.shown for row in two.tasks]
+    assert one.counts == two.counts
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tasks": {"use": "katas", "split": "unseen"}, "unseen_count": 3}, "is twice in the benchmark"),
+        ({"tasks": {"split": "unseen"}}, "bench.tasks does not say where tasks come from"),
+    ],
+)
+def test_wrong_sources_are_refused_before_anything_starts(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(EtudeError, match=words):
+        bench_tasks(dataclasses.replace(SMALL, **change))
+
+
+def test_a_source_that_is_too_small_is_refused(tmp_path: Path) -> None:
+    write_katas(tmp_path, "train", 2, 0, (1,))
+    with pytest.raises(EtudeError, match=r"bench.tasks has only 2 tasks where the benchmark asks for 3"):
+        bench_tasks(dataclasses.replace(SMALL, tasks={"use": "folder", "path": str(tmp_path)}))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("", "no benchmark"), ("[]", "no benchmark"), ("{}", "model"), ('{"model": 3}', "model"), (None, "cannot read")],
+)
+def test_files_that_are_no_benchmark_are_refused_in_a_sentence(tmp_path: Path, text: str | None, words: str) -> None:
+    path = tmp_path / "x.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(EtudeError, match=words):
+        load_result(path)
+
+
+def test_benchmarks_of_other_tasks_are_not_paired(grounds: Grounds) -> None:
+    settings = dataclasses.replace(SMALL, samples=1, count=2, unseen_count=0)
+    one = grounds.bench("null", settings)
+    other = dataclasses.replace(one, tasks=[dataclasses.replace(row, digest="0" * 8) for row in one.tasks])
+    with pytest.raises(EtudeError, match="not of the same tasks"):
+        compare(one, other)
+
+
+def test_the_process_that_runs_a_benchmark_never_imports_torch() -> None:
+    code = "import sys, etude.bench.runner, etude.bench.report.page; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

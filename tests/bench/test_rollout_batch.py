@@ -1,0 +1,150 @@
+"""Many attempts at once: order, places, retries, and nothing left when somebody leaves early."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from itertools import count
+from typing import Any
+
+import pytest
+
+from etude import rollout_batch
+from etude.errors import EtudeError
+from etude.policy import Sampling
+from etude.rollout import Outcome, Void, build_setup
+from etude.rollout_batch import Job, attempt_all, attempt_each, attempt_job, sample_seed
+from etude.tasks.format import Task
+
+SETUP = build_setup()
+NOBODY: Any = object()
+
+
+class Attempts:
+    """Stands for `rollout.attempt`: waits a few turns of the loop, and fails as it is told."""
+
+    def __init__(self, voids: dict[str, list[bool]] | None = None) -> None:
+        self.voids = voids or {}  # task -> whether each next attempt that fails may be retried
+        self.seen: list[tuple[str, int, object]] = []
+        self.running = self.most = self.cancelled = 0
+        self.raises: Exception | None = None
+        self.forever = False
+
+    async def __call__(self, task: Task, policy: object, host: object, setup: object, **options: Any) -> Outcome:
+        sampling: Sampling = options["sampling"]
+        self.seen.append((task.name, sampling.seed, policy))
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            for _ in range(sampling.seed % 7):
+                await asyncio.sleep(0)
+            if self.forever and task.name != "0":
+                await asyncio.Event().wait()
+            if self.raises is not None:
+                raise self.raises
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+        left = self.voids.get(task.name, [])
+        return Void(task, "sandbox", left.pop(0), "failed") if left else _scored(task, sampling.seed)
+
+
+class Scored:
+    def __init__(self, task: Task, seed: int) -> None:
+        self.task, self.seed = task, seed
+
+
+def _scored(task: Task, seed: int) -> Any:
+    return Scored(task, seed)
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> Attempts:
+    made = Attempts()
+    monkeypatch.setattr(rollout_batch, "attempt", made)
+    return made
+
+
+def jobs(number: int) -> list[Job]:
+    return [Job(Task(str(i), ""), seed=i * 31) for i in range(number)]
+
+
+def test_outcomes_come_in_the_order_of_their_jobs_with_their_seeds(attempts: Attempts) -> None:
+    heard: list[str] = []
+    outcomes: Any = asyncio.run(
+        attempt_all(
+            jobs(20), NOBODY, NOBODY, SETUP, concurrency=6, on_outcome=lambda job, outcome: heard.append(job.task.name)
+        )
+    )
+    assert [(one.task.name, one.seed) for one in outcomes] == [(str(i), i * 31) for i in range(20)]
+    assert sorted(heard, key=int) == [str(i) for i in range(20)]
+    assert heard != [str(i) for i in range(20)]  # they came as they were done
+    assert attempts.most == 6
+    assert {policy for _, _, policy in attempts.seen} == {NOBODY}
+
+
+def test_void_attempts_are_repeated_where_that_can_help(attempts: Attempts) -> None:
+    attempts.voids = {"0": [True], "1": [True, True], "2": [True] * 3, "3": [False]}
+    again: list[str] = []
+    outcomes = asyncio.run(
+        attempt_all(
+            jobs(5), NOBODY, NOBODY, SETUP, concurrency=9, on_retry=lambda job, void: again.append(job.task.name)
+        )
+    )
+    assert [isinstance(one, Void) for one in outcomes] == [False, False, True, True, False]
+    assert sorted(again) == ["0", "1", "1", "2", "2"]
+    tries = [name for name, _, _ in attempts.seen]
+    assert [tries.count(str(i)) for i in range(5)] == [2, 3, 3, 1, 1]
+    assert len({(name, seed) for name, seed, _ in attempts.seen}) == 5  # the same seed again
+
+
+def test_a_job_may_have_its_own_policy_and_no_retries(attempts: Attempts) -> None:
+    own: Any = object()
+    attempts.voids = {"a": [True]}
+    outcome = asyncio.run(attempt_job(Job(Task("a", ""), policy=own), NOBODY, NOBODY, SETUP, retries=0))
+    assert isinstance(outcome, Void)
+    assert attempts.seen == [("a", 0, own)]
+
+
+def test_an_endless_stream_of_jobs_is_taken_as_places_come_free(attempts: Attempts) -> None:
+    taken: list[int] = []
+
+    def stream() -> Any:
+        for i in count():
+            taken.append(i)
+            yield Job(Task(str(i), ""), seed=i)
+
+    async def play() -> int:
+        each = attempt_each(stream(), NOBODY, NOBODY, SETUP, concurrency=4)
+        seen = 0
+        async with aclosing(each):
+            async for _ in each:
+                seen += 1
+                if seen == 10:
+                    break
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(play()) == 1
+    assert len(taken) <= 14
+    assert attempts.running == 0
+
+
+def test_an_error_ends_the_batch_and_leaves_nothing_running(attempts: Attempts) -> None:
+    attempts.raises, attempts.forever = EtudeError("no ids"), True
+
+    async def play() -> int:
+        with pytest.raises(EtudeError, match="no ids"):
+            await attempt_all(jobs(8), NOBODY, NOBODY, SETUP, concurrency=8)
+        return len(asyncio.all_tasks())
+
+    assert asyncio.run(play()) == 1
+    assert attempts.cancelled == 7
+
+
+def test_seeds_follow_from_the_task_and_the_sample_alone() -> None:
+    seeds = {sample_seed(seed, task, sample) for seed in (0, 1) for task in ("a", "b") for sample in range(50)}
+    assert len(seeds) == 200
+    assert sample_seed(1, "a", 0) == sample_seed(1, "a", 0)
+    assert max(seeds) < 2**31

@@ -1,0 +1,84 @@
+"""Builders of the tests of the loop: a toy model in a folder, a recipe that trains it in seconds, a reward that varies.
+
+The toy knows nothing and solves nothing, so its reward is a function of what it happened to sample: groups differ
+within themselves, and there is something to train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from etude import recipe as recipes
+from etude.forge.katas import katas
+from etude.model.checkpoint import save_model
+from etude.model.config import ModelConfig
+from etude.model.decoder import Decoder
+from etude.recipe import Recipe
+from etude.tokens.tokenizer import Tokenizer
+
+REWARD = """
+import pydantic
+from etude.reward.base import Part
+
+
+class Luck(Part):
+    def score(self, attempt):
+        return sum(id for segment in attempt.trajectory.segments for id in segment.ids) % 7 / 7
+"""
+
+
+@pytest.fixture(scope="session")
+def toy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers of width 32, random weights."""
+    path = tmp_path_factory.mktemp("toy")
+    texts = [task.instruction for task in katas("train", 40, seed=3)]
+    tokenizer = Tokenizer.train(texts, 400)
+    config = ModelConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+    )
+    save_model(path, Decoder(config, seed=1))
+    tokenizer.save(path)
+    return path
+
+
+@pytest.fixture
+def toy_recipe(tmp_path: Path) -> Callable[..., Recipe]:
+    """A recipe of two short turns a rollout; overrides as on the command line."""
+    reward = tmp_path / "luck.py"
+    reward.write_text(REWARD)
+    settings = [
+        "run.threads=2",
+        "engine.max_length=1024",
+        "engine.max_running=16",
+        "harness.limits.turns=2",
+        "harness.limits.sampled_tokens=24",
+        "harness.limits.context_tokens=1000",
+        "harness.spec=none",
+        f"reward.parts=[{{use='{reward}:Luck'}}]",
+        "rl.steps=3",
+        "rl.groups=2",
+        "rl.group=3",
+        "rl.concurrency=6",
+        "rl.staleness=1",
+        "rl.eval_every=2",
+        "rl.eval_tasks=2",
+        "rl.save_every=2",
+        "rl.probe_tokens=64",
+        "rl.keep_trajectories=4",
+        "rl.tasks={use='katas', split='train', levels=[1]}",
+        "bench.tasks={use='katas', split='held_out', levels=[1]}",
+    ]
+
+    def make(*overrides: str) -> Recipe:
+        return recipes.load(None, [*settings, *overrides])
+
+    return make

@@ -1,0 +1,106 @@
+"""What the loop leaves on disk for people and for a resume: the best model, readable rollouts, commit points."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from etude.errors import EtudeError
+from etude.forge.katas import katas
+from etude.harness.trajectory import Trajectory
+from etude.recipe import Recipe
+from etude.rl.commit import Commit, Totals, keep_readable
+from etude.rl.evaluate import Best, apart, held_out_jobs
+from etude.rl.figures import Clock, processor_seconds
+from etude.rollout import Scored
+from etude.rollout_files import saved_attempts
+from etude.tasks.carried import Changes
+from etude.tasks.verdict import Grade
+
+
+def test_evaluations_use_other_tasks_than_the_benchmark_and_always_the_same(
+    toy_recipe: Callable[..., Recipe],
+) -> None:
+    recipe = toy_recipe("rl.eval_tasks=3", "rl.eval_samples=2", "bench.tasks={use='katas', split='held_out', seed=4}")
+    jobs = held_out_jobs(recipe)
+    assert len(jobs) == 6 and [job.sample for job in jobs] == [0, 1] * 3
+    assert len({job.seed for job in jobs}) == 6
+    assert jobs == held_out_jobs(recipe)
+    bench = {task.name for task in katas("held_out", 50, seed=4, levels=[1])}
+    assert not bench & {job.task.name for job in jobs}
+    assert {job.task.facts.seed for job in jobs} == {1004}
+    # a source without a seed is read from behind the benchmark's own tasks
+    assert apart({"use": "folder", "path": "x"}, 100) == ({"use": "folder", "path": "x"}, 100)
+
+
+def candidate(folder: Path, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "optimiser.safetensors", "learner.json"):
+        (folder / name).write_text(f"{name} {text}")
+    return folder
+
+
+def test_the_best_model_is_kept_whole_and_survives_a_kill_between_two_renames(tmp_path: Path) -> None:
+    best = Best(tmp_path)
+    assert best.offer(candidate(tmp_path / "c", "a"), 0, 0, {"pass_rate": 0.5, "reward": 0.1})
+    assert not best.offer(candidate(tmp_path / "c", "b"), 0, 5, {"pass_rate": 0.4, "reward": 0.9})
+    assert not best.offer(candidate(tmp_path / "c", "b"), 0, 5, {"pass_rate": 0.5, "reward": 0.1})
+    assert best.offer(candidate(tmp_path / "c", "d"), 0, 9, {"pass_rate": 0.5, "reward": 0.2})
+    files = {file.name for file in (tmp_path / "best").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "best.json"} <= files
+    assert not files & {"optimiser.safetensors", "learner.json"}
+    (tmp_path / "best").rename(tmp_path / ".best.replaced")
+    (tmp_path / ".best.saving").mkdir()
+    again = Best(tmp_path)
+    assert again.facts["step"] == 9 and (again.path / "model.safetensors").read_text() == "model.safetensors d"
+    assert [path.name for path in tmp_path.glob(".best*")] == []
+    (again.path / "best.json").write_text("{")
+    with pytest.raises(EtudeError, match="cannot be read"):
+        Best(tmp_path)
+
+
+def test_only_the_newest_rollouts_stay_readable_and_their_tasks_with_them(tmp_path: Path) -> None:
+    tasks = list(katas("train", 4, seed=1, levels=[1]))
+    grade = Grade(False, "tests", "it fails")
+    found = [
+        (f"{number:06d}-{slot:02d}-0", Scored(task, Trajectory(), Changes(), grade, 0.0, {}))
+        for number, task in enumerate(tasks)
+        for slot in range(2)
+    ]
+    root = tmp_path / "trajectories"
+    keep_readable(found[:4], root, 3)
+    assert [path.name for path in saved_attempts(root)] == ["000000-01-0", "000001-00-0", "000001-01-0"]
+    keep_readable(found[4:], root, 3)
+    assert [path.name for path in saved_attempts(root)] == ["000002-01-0", "000003-00-0", "000003-01-0"]
+    assert {path.name for path in (root / "tasks").iterdir()} == {task.digest for task in tasks[2:]}
+    keep_readable([], root, 0)
+    assert not list(saved_attempts(root)) and not list((root / "tasks").iterdir())
+
+
+def test_a_commit_point_is_read_as_it_was_written(tmp_path: Path) -> None:
+    commit = Commit(7, 123, {"5": {"pass_rate": 0.25}}, Totals(seconds=1.5, void={"policy": 2}))
+    commit.write(tmp_path)
+    assert dataclasses.asdict(Commit.read(tmp_path)) == dataclasses.asdict(commit)
+    (tmp_path / "rl.json").write_text(json.dumps({"step": 1}))
+    with pytest.raises(EtudeError, match="cannot be read"):
+        Commit.read(tmp_path)
+
+
+def test_the_clock_tells_shares_since_the_last_row() -> None:
+    import os
+
+    clock = Clock({"engine": os.getpid()})
+    clock.wait("data", 0.25)
+    end = processor_seconds(os.getpid()) + 0.03
+    while processor_seconds(os.getpid()) < end:
+        pass
+    row = clock.row(learner_seconds=0.01)
+    assert 0 < row["engine_busy"] <= 1 and row["cpu_engine"] > 0
+    assert row["wait_data"] == pytest.approx(0.25 / row["seconds"])
+    assert row["learner_busy"] == pytest.approx(min(1, 0.01 / row["seconds"]))
+    assert clock.row(learner_seconds=0.01)["learner_busy"] == 0
+    assert processor_seconds(-1) == 0.0

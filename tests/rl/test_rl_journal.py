@@ -1,0 +1,184 @@
+"""The journal under kills: whatever the moment, no task is lost and none is trained twice."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from etude.errors import EtudeError
+from etude.rl.journal import Journal
+
+GROUPS, GROUP, STEPS, SAVE_EVERY = 2, 2, 6, 2
+
+
+@dataclass
+class World:
+    """A loop without rollouts: random events through a real journal. It stops after `rows` rows, as if killed."""
+
+    path: Path
+    chance: random.Random
+    commits: list[tuple[int, int]] = field(default_factory=list)  # (step, row) of the checkpoints that exist
+    lineage: int = 0
+
+    def live(self, rows: int | None) -> bool:
+        """Runs until the journal holds so many rows more; True when training came to its end."""
+        journal = Journal(self.path, self.lineage)
+        self.lineage += 1
+        step, row = self.commits[-1] if self.commits else (0, 0)
+        resumed = journal.resume(row, step)
+        last = None if rows is None else journal.row + rows
+        states = {
+            (number, slot): saved.state
+            for number, (_, slots) in resumed.groups.items()
+            for slot, saved in enumerate(slots)
+        }
+        for number, (began, slots) in resumed.groups.items():
+            assert began <= step and len(slots) == GROUP
+            for slot, saved in enumerate(slots):  # what was finished is there, byte for byte
+                assert saved.state in ("queued", "ready", "void")
+                assert saved.data == (f"{number}/{slot}".encode() if saved.state == "ready" else None)
+        upcoming = resumed.next
+        try:
+            while step < STEPS:
+                if last is not None and journal.row >= last:
+                    return False
+                numbers = sorted({number for number, _ in states})
+                ready = [n for n in numbers if all(states[n, s] in ("ready", "void") for s in range(GROUP))]
+                if len(ready) >= GROUPS and self.chance.random() < 0.5:
+                    step += 1
+                    batch = ready[:GROUPS]
+                    slots = [(n, [s for s in range(GROUP) if states[n, s] == "ready"]) for n in batch]
+                    journal.trained(slots, step)
+                    states = {key: state for key, state in states.items() if key[0] not in batch}
+                    if step % SAVE_EVERY == 0 and not (last is not None and journal.row >= last):
+                        self.commits = [*self.commits[-1:], (step, journal.row)]
+                        journal.forget(self.commits[0][1])
+                    continue
+                if len(numbers) < 2 * GROUPS and self.chance.random() < 0.4:
+                    journal.admit(upcoming, GROUP, step)
+                    states |= {(upcoming, slot): "queued" for slot in range(GROUP)}
+                    upcoming += 1
+                    continue
+                moving = [key for key, state in states.items() if state in ("queued", "running", "grading")]
+                if moving:
+                    self.move(journal, states, *self.chance.choice(moving))
+            self.commits.append((step, journal.row))
+            return True
+        finally:
+            journal.close()
+
+    def move(self, journal: Journal, states: dict[tuple[int, int], str], number: int, slot: int) -> None:
+        state = states[number, slot]
+        if state == "queued":
+            journal.change(number, slot, "running")
+            states[number, slot] = "running"
+        elif state == "running":
+            failed = self.chance.random() < 0.1
+            journal.change(number, slot, "void" if failed else "grading")
+            states[number, slot] = "void" if failed else "grading"
+            if sum(states[number, other] == "void" for other in range(GROUP)) > 1:
+                journal.void_group(number)
+                for other in range(GROUP):
+                    del states[number, other]
+        else:
+            journal.ready(number, slot, f"{number}/{slot}".encode())
+            states[number, slot] = "ready"
+
+
+def audit(path: Path) -> None:
+    """By a rule of its own: a row counts unless a later lineage went on from before it."""
+    base = sqlite3.connect(path)
+    starts = base.execute("SELECT lineage, row FROM lineages").fetchall()
+    rows = base.execute("SELECT row, lineage, number, slot, state, step FROM changes ORDER BY row").fetchall()
+    base.close()
+    void = {number for _, _, number, slot, state, _ in rows if slot < 0}
+    trained: dict[tuple[int, int], int] = {}
+    for row, lineage, number, slot, state, step in rows:
+        if state == "trained" and all(row <= at for later, at in starts if later > lineage):
+            assert (number, slot) not in trained, f"group {number} was trained twice"
+            trained[number, slot] = step
+    numbers = {number for number, _ in trained}
+    assert len(numbers) == GROUPS * STEPS and not numbers & void
+    begun = {number for _, _, number, _, _, _ in rows}
+    assert begun == set(range(len(begun)))
+    for step in range(1, STEPS + 1):
+        assert len({number for (number, _), at in trained.items() if at == step}) == GROUPS
+
+
+def test_a_kill_after_every_row_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    whole = World(tmp_path / "whole.db", random.Random(0))
+    assert whole.live(None)
+    audit(whole.path)
+    total = sqlite3.connect(whole.path).execute("SELECT max(row) FROM changes").fetchone()[0]
+    assert total > 100
+    for rows in range(total):
+        world = World(tmp_path / "killed.db", random.Random(0))
+        for file in tmp_path.glob("killed.db*"):
+            file.unlink()
+        if not world.live(rows):
+            assert world.live(None)
+        audit(world.path)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_kills_again_and_again(tmp_path: Path, seed: int) -> None:
+    world = World(tmp_path / "journal.db", random.Random(seed))
+    kills = 0
+    while kills < 12 and not world.live(world.chance.randint(0, 25)):
+        kills += 1
+        if world.chance.random() < 0.2 and len(world.commits) > 1:
+            world.commits.pop()  # the newest checkpoint is damaged, and somebody removed it
+    if kills == 12:
+        assert world.live(None)
+    audit(world.path)
+
+
+def test_a_copy_taken_while_it_is_open_is_whole(tmp_path: Path) -> None:
+    """What a killed process leaves: the file and its log, without anybody having closed them."""
+    journal = Journal(tmp_path / "journal.db", 0)
+    journal.resume(0, 0)
+    journal.admit(0, 2, 0)
+    journal.ready(0, 1, b"rollout")
+    (tmp_path / "copy").mkdir()
+    for file in tmp_path.glob("journal.db*"):
+        shutil.copy(file, tmp_path / "copy" / file.name)
+    resumed = Journal(tmp_path / "copy" / "journal.db", 1).resume(0, 0)
+    assert [(saved.state, saved.data) for saved in resumed.groups[0][1]] == [("queued", None), ("ready", b"rollout")]
+    assert resumed.next == 1
+
+
+def test_rollouts_are_forgotten_once_no_checkpoint_could_ask_for_them(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", 0)
+    journal.resume(0, 0)
+    for number in (0, 1):
+        journal.admit(number, 1, 0)
+        journal.ready(number, 0, b"x" * 100)
+    journal.trained([(0, [0])], 1)
+    first = journal.row
+    journal.trained([(1, [0])], 2)
+    journal.forget(first)
+    assert sqlite3.connect(journal.path).execute("SELECT number FROM rollouts").fetchall() == [(1,)]
+    journal.close()
+    # a lineage that goes on from the first checkpoint trains group 1 again, and not group 0
+    again = Journal(tmp_path / "journal.db", 1)
+    assert list(again.resume(first, 1).groups) == [1]
+    assert again.branches() == {0: 1}
+    # its trained row was a dead branch's: forgetting up to a later row must not take it from this one
+    again.forget(again.row)
+    assert again._base.execute("SELECT number FROM rollouts").fetchall() == [(1,)]
+
+
+def test_a_journal_older_than_its_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EtudeError, match="ends at row 0, before row 7 of the checkpoint at step 3"):
+        Journal(tmp_path / "journal.db", 1).resume(7, 3)
+
+
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").write_bytes(b"not a database, and long enough to be looked at" * 100)
+    with pytest.raises(EtudeError, match="cannot be used"):
+        Journal(tmp_path / "journal.db", 0)

@@ -1,0 +1,234 @@
+"""Rollouts in flight without any: places, retries, voids, and what is left when everything stops."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.errors import EtudeError
+from etude.harness.trajectory import Trajectory
+from etude.policy import Assistant, Sample, Sampling, User, Version
+from etude.rl.admission import Admission
+from etude.rl.journal import Journal
+from etude.rl.producer import Producer
+from etude.rollout import Outcome, Scored, Void
+from etude.settings import RLSettings
+from etude.tasks.carried import Changes
+from etude.tasks.format import Task
+from etude.tasks.verdict import Grade
+from etude.tokens.tokenizer import Tokenizer
+
+
+class Numbers:
+    """A task source: tasks named by their number."""
+
+    def __init__(self, count: int = 10_000) -> None:
+        self.count = count
+
+    def tasks(self, start: int = 0) -> Iterator[Task]:
+        return (Task(str(number), f"task {number}") for number in range(start, self.count))
+
+
+@pytest.fixture(scope="module")
+def scored() -> Callable[[Task, Version], Scored]:
+    tokenizer = Tokenizer.train(["some text to learn from, and some more of it"], 300)
+
+    def make(task: Task, version: Version) -> Scored:
+        from etude.harness.trajectory import Entry, Segment
+
+        trajectory = Trajectory(sampling=Sampling(temperature=1.0), stop="final")
+        segment = Segment()
+        segment.append([User(task.instruction)], [0], tokenizer, most=1000, open_turn=True)
+        segment.append_sample(Sample("", "stop", (65, 66, 67), (-1.0, -2.0, -0.5), (version,) * 3), 1, tokenizer)
+        trajectory.segments.append(segment)
+        trajectory.entries += [Entry(User(task.instruction)), Entry(Assistant(final="x"), stop="stop")]
+        grade = Grade(False, "tests", "it fails")
+        return Scored(task, trajectory, Changes(), grade, float(task.name), {"tests": 0.0})
+
+    return make
+
+
+class Stage:
+    """A producer over a pretended world; `script(task, time)` says how an attempt comes out."""
+
+    def __init__(self, folder: Path, script: Callable[[Task, int], Any], source: Any = None, **settings: Any) -> None:
+        self.settings = RLSettings(
+            **({"groups": 2, "group": 3, "concurrency": 4, "staleness": 1, "steps": 3} | settings)
+        )
+        self.journal = Journal(folder / "journal.db", 0)
+        self.journal.resume(0, 0)
+        self.script, self.source = script, source or Numbers()
+        self.tries: Counter[str] = Counter()
+        self.most = self.now = 0
+        self.blamed: list[Void] = []
+
+    async def play(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Outcome:
+        self.tries[task.name] += 1
+        time = self.tries[task.name]
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(0)
+            on_grading()
+            outcome = self.script(task, time)
+            if outcome is None:
+                await asyncio.get_running_loop().create_future()
+            return outcome
+        finally:
+            self.now -= 1
+
+    async def blame(self, void: Void) -> None:
+        self.blamed.append(void)
+
+    def producer(self, tasks: asyncio.TaskGroup) -> Producer:
+        admission = Admission(self.settings.staleness, self.settings.groups, self.settings.steps)
+        return Producer(
+            self.settings,
+            admission,
+            self.journal,
+            self.source,
+            tasks,
+            play=self.play,
+            blame=self.blame,
+            seed=0,
+            step=0,
+        )
+
+    def states(self, number: int) -> list[tuple[int, str]]:
+        rows = sqlite3.connect(self.journal.path).execute(
+            "SELECT slot, state FROM changes WHERE number = ? ORDER BY row", (number,)
+        )
+        return list(rows)
+
+
+async def steps(producer: Producer, count: int) -> list[list[int]]:
+    """Takes and publishes as the learner would; the groups of each step."""
+    taken = []
+    producer.fill()
+    while len(taken) < count and not producer.over:
+        producer.changed.clear()
+        if (groups := producer.take()) is None:
+            await asyncio.wait_for(producer.changed.wait(), 5)
+            continue
+        taken.append([group.number for group in groups])
+        producer.publish(len(taken))
+    return taken
+
+
+def play_all(stage: Stage, count: int) -> tuple[list[list[int]], Producer]:
+    async def work() -> tuple[list[list[int]], Producer]:
+        async with asyncio.TaskGroup() as tasks:
+            producer = stage.producer(tasks)
+            taken = await asyncio.wait_for(steps(producer, count), 20)
+            await producer.stop()
+            producer.closed = True
+        return taken, producer
+
+    return asyncio.run(work())
+
+
+def test_every_task_once_and_never_more_in_flight_than_asked(tmp_path: Path, scored: Any) -> None:
+    stage = Stage(tmp_path, lambda task, time: scored(task, Version(0, 0)))
+    taken, producer = play_all(stage, 3)
+    assert taken == [[0, 1], [2, 3], [4, 5]]
+    assert stage.tries == {str(number): 3 for number in range(6)} and stage.most == 4
+    assert producer.in_flight == 0 and not producer.voids
+    for number in range(6):
+        for slot in range(3):
+            seen = [state for at, state in stage.states(number) if at == slot]
+            assert seen == ["queued", "running", "grading", "ready"]
+
+
+def test_a_spoiled_rollout_is_tried_again_and_one_void_member_is_borne(tmp_path: Path, scored: Any) -> None:
+    def script(task: Task, time: int) -> Outcome:
+        if (task.name == "0" and time <= 2) or (task.name == "1" and time <= 1):
+            return Void(task, "sandbox", task.name == "0", "a bad moment")
+        return scored(task, Version(0, 0))
+
+    stage = Stage(tmp_path, script)
+    taken, producer = play_all(stage, 3)
+    assert taken == [[0, 1], [2, 3], [4, 5]]
+    assert stage.tries["0"] == 5  # two more
+    assert stage.tries["1"] == 3 and producer.voids == {"sandbox": 1}  # no retry where that cannot help
+    assert Counter(state for _, state in stage.states(1)) == {
+        "queued": 3,
+        "running": 3,
+        "grading": 3,
+        "ready": 2,
+        "void": 1,
+    }
+    assert len(stage.blamed) == 3
+
+
+def test_a_group_with_too_few_valid_members_is_void_and_replaced(tmp_path: Path, scored: Any) -> None:
+    def script(task: Task, time: int) -> Outcome | None:
+        if task.name == "1":
+            return None if time == 1 else Void(task, "policy", True, "gone")  # one of them would never end
+        return scored(task, Version(0, 0))
+
+    stage = Stage(tmp_path, script, retries=1)
+    taken, producer = play_all(stage, 3)
+    assert taken == [[0, 2], [3, 4], [5, 6]]
+    assert producer.voids == {"policy": 2, "group": 1} and producer.in_flight == 0
+    assert stage.states(1)[-1] == (-1, "void")
+
+
+def test_machinery_that_spoils_everything_stops_the_run(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, lambda task, time: Void(task, "grader", True, "the grader is broken"), concurrency=2)
+    with pytest.raises(ExceptionGroup) as failed:
+        play_all(stage, 3)
+    (error,) = failed.value.exceptions
+    assert isinstance(error, EtudeError) and "in a row were spoiled" in str(error) and "is broken" in str(error)
+
+
+def test_a_source_that_ends_is_trained_to_its_end(tmp_path: Path, scored: Any) -> None:
+    stage = Stage(tmp_path, lambda task, time: scored(task, Version(0, 0)), Numbers(5), steps=9)
+    taken, producer = play_all(stage, 9)
+    assert taken == [[0, 1], [2, 3], [4]] and producer.over
+
+
+def test_attempts_of_others_share_the_places_and_come_first(tmp_path: Path, scored: Any) -> None:
+    stage = Stage(tmp_path, lambda task, time: scored(task, Version(0, 0)), concurrency=2)
+    order: list[str] = []
+
+    async def other(name: str) -> str:
+        order.append(name)
+        assert stage.now < 2
+        await asyncio.sleep(0)
+        return name
+
+    async def work() -> list[str]:
+        async with asyncio.TaskGroup() as tasks:
+            producer = stage.producer(tasks)
+            found = asyncio.create_task(producer.beside([lambda name=name: other(name) for name in "abcde"]))
+            await asyncio.sleep(0)
+            await steps(producer, 3)
+            return await found
+
+    assert asyncio.run(work()) == list("abcde") and sorted(order) == list("abcde")
+
+
+def test_what_was_under_way_is_queued_again(tmp_path: Path, scored: Any) -> None:
+    stage = Stage(tmp_path, lambda task, time: None if task.name == "1" else scored(task, Version(0, 0)))
+
+    async def work() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            producer = stage.producer(tasks)
+            producer.fill()
+            while not producer.groups[0].ready:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await producer.stop()
+            assert producer.in_flight == 0
+
+    asyncio.run(work())
+    stage.journal.close()
+    resumed = Journal(tmp_path / "journal.db", 1).resume(0, 0)
+    assert [slot.state for slot in resumed.groups[0][1]] == ["ready"] * 3
+    assert [slot.state for slot in resumed.groups[1][1]] == ["queued"] * 3

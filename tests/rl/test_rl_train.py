@@ -1,0 +1,187 @@
+"""The whole loop with real processes: sandboxes, an engine, a learner."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from etude import recipe as recipes
+from etude.errors import EtudeError
+from etude.recipe import Recipe
+from etude.rl.orchestrator import board_path, train
+from etude.rollout_files import load_attempt, saved_attempts
+from etude.run import Run, read_metrics
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rl_kill.py"
+MakeRecipe = Callable[..., Recipe]
+NAMED = [
+    "reward",
+    "reward_Luck",
+    "pass_rate",
+    "groups",
+    "zero_variance",
+    "trained_tokens",
+    "forward_tokens",
+    "sampled_tokens",
+    "rollout_tokens",
+    "turns",
+    "tool_errors",
+    "malformed",
+    "void",
+    "staleness_mean",
+    "staleness_max",
+    "drift_mean",
+    "drift_p99",
+    "k1",
+    "k2",
+    "k3",
+    "grad_norm",
+    "lr",
+    "loss",
+    "probe_mean",
+    "probe_max",
+    "seconds",
+    "learner_busy",
+    "engine_busy",
+    "wait_data",
+    "wait_learner",
+]
+
+
+def play(path: Path, recipe: Recipe, model: Path, *, stop_at: int | None = None) -> dict[str, Any]:
+    """One command on the run; Ctrl-C comes while step `stop_at` is being logged."""
+    with Run.open(path, recipes.to_dict(recipe)) as run:
+        log = run.log
+
+        def logged(stage: str, step: int, **values: Any) -> None:
+            log(stage, step, **values)
+            run.stopping = run.stopping or (stage == "rl" and step == stop_at)
+
+        run.log = logged  # type: ignore[method-assign]
+        facts = asyncio.run(train(run, recipe, model))
+        assert run.finished("rl") == (stop_at is None)
+        return facts
+
+
+def trained(path: Path) -> dict[int, set[int]]:
+    """Step -> groups, of a journal in which nothing was abandoned."""
+    found: dict[int, set[int]] = {}
+    for number, step in sqlite3.connect(path / "rl" / "journal.db").execute(
+        "SELECT number, step FROM changes WHERE state = 'trained'"
+    ):
+        found.setdefault(step, set()).add(number)
+    return found
+
+
+def nothing_left(path: Path) -> bool:
+    places = [board_path(path.resolve()), path / "rl" / "store", path / "rl" / "candidate"]
+    return not any(place.exists() for place in places)
+
+
+def test_the_loop_trains_publishes_probes_evaluates_and_commits(
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    facts = play(path, toy_recipe(), toy_model)
+    assert (facts["steps"], facts["groups"], facts["rollouts"], facts["void"]) == (3, 6, 18, 0)
+    assert facts["stopped"] is False and 0 < facts["probe_mean"] <= 1e-5 and facts["probe_max"] <= 1e-3
+    assert set().union(*trained(path).values()) == set(range(6))
+    rows = [row for row in read_metrics(path) if row["stage"] == "rl"]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    for row in rows:
+        assert not [name for name in NAMED if name not in row]
+        assert row["staleness_max"] <= 1 and row["groups"] == 2 and row["grad_norm"] > 0
+        assert sum(value for name, value in row.items() if name.startswith("stop_")) == 6
+    assert rows[0]["drift_mean"] < 1e-5  # nothing was published between sampling and training
+    evals = {row["step"]: row for row in read_metrics(path) if row["stage"] == "eval"}
+    assert sorted(evals) == [0, 2, 3] and all(row["rollouts"] == 2 for row in evals.values())
+    assert [folder.name for folder in sorted((path / "checkpoints").iterdir())] == ["rl-0000002", "rl-0000003"]
+    last, before = (load_file(place / "model.safetensors") for place in (path / "checkpoints/rl-0000003", toy_model))
+    assert any(not np.array_equal(last[name], before[name]) for name in last)
+    best = json.loads((path / "best" / "best.json").read_text())
+    assert best["step"] == facts["best_step"] and (path / "best" / "tokenizer.json").exists()
+    kept = [load_attempt(folder) for folder in saved_attempts(path / "rl" / "trajectories")]
+    assert 1 <= len(kept) <= 4 and all(attempt.trajectory is not None for attempt in kept)
+    assert nothing_left(path)
+
+
+def test_a_stopped_run_goes_on_where_it_was_alternating_and_with_a_reference(
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
+) -> None:
+    path, recipe = tmp_path / "run", toy_recipe("rl.concurrent=false", "rl.kl=0.1", "rl.eval_every=4", "rl.steps=4")
+    first = play(path, recipe, toy_model, stop_at=1)
+    assert first["stopped"] and first["steps"] == 1 and nothing_left(path)
+    assert (path / "checkpoints" / "rl-0000001").is_dir()
+    facts = play(path, recipe, toy_model)
+    assert (facts["steps"], facts["rollouts"], facts["staleness_max"]) == (4, 24, 0)
+    assert facts["seconds"] > first["seconds"]
+    steps = trained(path)
+    assert sorted(steps) == [1, 2, 3, 4] and all(len(groups) == 2 for groups in steps.values())
+    assert set().union(*steps.values()) == set(range(8))
+    rows = [row for row in read_metrics(path) if row["stage"] == "rl"]
+    assert [(row["lineage"], row["step"]) for row in rows] == [(0, 1), (1, 2), (1, 3), (1, 4)]
+    assert rows[0]["reference_kl"] == pytest.approx(0, abs=1e-3)  # the weights are still the reference
+    assert all(row["drift_mean"] < 1e-5 for row in rows)
+    evals = [(row["lineage"], row["step"]) for row in read_metrics(path) if row["stage"] == "eval"]
+    # one that was complete before the stop is told again by the lineage that survived
+    assert evals in ([(1, 0), (1, 4)], [(1, 4)])
+
+
+def test_steps_without_any_variance_are_counted_and_cost_nothing(
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
+) -> None:
+    # the toy solves nothing, so every reward is 0
+    path, recipe = tmp_path / "run", toy_recipe("reward.parts=[{use='tests'}]", "rl.eval_every=0", "rl.steps=2")
+    facts = play(path, recipe, toy_model)
+    assert (facts["steps"], facts["zero_variance"], facts["trained_tokens"]) == (2, 4, 0)
+    rows = [row for row in read_metrics(path) if row["stage"] == "rl"]
+    assert [row["forward_tokens"] for row in rows] == [0, 0] and all(row["probe_max"] < 1e-3 for row in rows)
+    last, before = (load_file(place / "model.safetensors") for place in (path / "checkpoints/rl-0000002", toy_model))
+    assert all(np.array_equal(last[name], before[name]) for name in last)
+
+
+def test_the_time_limit_ends_the_stage_with_a_checkpoint(
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
+) -> None:
+    path, recipe = tmp_path / "run", toy_recipe("rl.seconds=0.01", "rl.eval_every=0", "rl.steps=500")
+    facts = play(path, recipe, toy_model)
+    assert facts["steps"] == 0 and not facts["stopped"] and (path / "checkpoints" / "rl-0000000").is_dir()
+    assert nothing_left(path)
+
+
+def test_engine_and_learner_that_disagree_stop_the_run_and_leave_nothing(
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
+) -> None:
+    path, recipe = tmp_path / "run", toy_recipe("rl.probe_mean=0.0", "rl.eval_every=0")
+    with pytest.raises(EtudeError, match="disagree at version"):
+        play(path, recipe, toy_model)
+    assert nothing_left(path)
+
+
+def test_a_context_that_the_engine_cannot_take_is_refused_before_anything_starts(
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
+) -> None:
+    recipe = toy_recipe("harness.limits.context_tokens=5000")
+    with (
+        Run.open(tmp_path / "run", recipes.to_dict(recipe)) as run,
+        pytest.raises(EtudeError, match=r"context_tokens = 5000 passes engine\.max_length = 1024"),
+    ):
+        asyncio.run(train(run, recipe, toy_model))
+
+
+def test_three_kills_lose_nothing_repeat_nothing_and_leave_nothing() -> None:
+    command = [sys.executable, str(SCRIPT), "--kills", "3", "--steps", "12", "--seed", "1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["ok"] and result["kills"] == 3 and not result["skipped"] and not result["twice"]
