@@ -26,7 +26,7 @@ class KataCode:
         seed: int = Field(1000, ge=0, description="of the katas: another one than that of the tasks to learn on")
         levels: list[Level] = Field([1], description="1 one expression, 2 a loop or branch, 3 two functions")
         registers: list[Register] = Field(list(REGISTERS), description="how instructions speak: terse, plain, detailed")
-        invented: float = Field(0.0, ge=0, le=1, description="share of words that are invented, not from a list")
+        invented: float = Field(0.0, ge=0, le=1, description="share of words, numbers and marks from beyond the lists")
         asked: float = Field(0.5, ge=0, le=1, description="share of katas whose instruction stands beside the change")
 
     def __init__(self, settings: Settings) -> None:

@@ -57,10 +57,14 @@ def alone(pick: Pick, pool: Pool, function: Function) -> Draft:
     return Draft(((pick.word(pool), function),))
 
 
+WIDE, LARGEST = 20, 999  # a range that goes to WIDE is of amounts, which may as well be larger; below are sizes
+
+
 class Pick:
     """Draws for one task. Names never repeat within a task; every parameter is on one side of the split.
 
-    `invented` is the share of words that come from no list.
+    `invented` is the share of words that come from no list, of numbers larger than a family needs, and of marks of two
+    signs: a model that has only seen the numbers of one side learns that there are no others.
     """
 
     def __init__(self, rng: random.Random, *, held_out: bool, invented: float = 0.0) -> None:
@@ -91,17 +95,13 @@ class Pick:
 
     def number(self, low: int, high: int) -> int:
         """A parameter from low to high, both included."""
-        values = [value for value in range(low, high + 1) if is_held_out(value) == self.held_out]
-        if not values:
-            raise EtudeError(f"no number from {low} to {high} is on this side of the split")
-        value = self.rng.choice(values)
+        value = self.rng.choice(self._values(low, high))
         self.values.append(str(value))
         return value
 
     def numbers(self, count: int, low: int, high: int) -> list[int]:
         """Different parameters, in rising order."""
-        values = [value for value in range(low, high + 1) if is_held_out(value) == self.held_out]
-        drawn = sorted(self.rng.sample(values, count))
+        drawn = sorted(self.rng.sample(self._values(low, high), count))
         self.values.extend(map(str, drawn))
         return drawn
 
@@ -114,9 +114,13 @@ class Pick:
         self.names[-1] = name
         return name, f"{name} = {value}"
 
-    def mark(self, avoid: str = "") -> str:
-        """A sign as a parameter."""
-        mark = self.rng.choice([mark for mark in side(MARKS, self.held_out) if mark not in avoid])
+    def mark(self, avoid: str = "", *, single: bool = False) -> str:
+        """A sign as a parameter, or two in a row where that is allowed."""
+        signs = [mark for mark in MARKS if mark not in avoid]
+        mark = self.rng.choice([sign for sign in signs if is_held_out(sign) == self.held_out])
+        if not single and self._invents():
+            while is_held_out(mark := "".join(self.rng.sample(signs, 2))) != self.held_out:
+                pass
         self.values.append(mark)
         return mark
 
@@ -167,9 +171,18 @@ class Pick:
         return [self.text(1) for _ in range(self.rng.randint(least, most))]
 
     def _draw(self, words: Pool) -> str:
-        if self.invented and self.rng.random() < self.invented:
-            return invent(self.rng, self.held_out)
-        return self.rng.choice(words)
+        return invent(self.rng, self.held_out) if self._invents() else self.rng.choice(words)
+
+    def _values(self, low: int, high: int) -> list[int]:
+        if high >= WIDE and self._invents():
+            low, high = high + 1, LARGEST
+        values = [value for value in range(low, high + 1) if is_held_out(value) == self.held_out]
+        if not values:
+            raise EtudeError(f"no number from {low} to {high} is on this side of the split")
+        return values
+
+    def _invents(self) -> bool:
+        return bool(self.invented) and self.rng.random() < self.invented
 
 
 def show(value: Any) -> str:

@@ -72,7 +72,7 @@ def katas(
 ) -> Iterator[Task]:
     """Tasks number `start`, `start + 1`, ... of a stream; without `count` it never ends. `families` names a few.
 
-    `invented` is the share of words that come from no list.
+    `invented` is the share of words, numbers and marks that come from beyond the lists.
     """
     chosen = choose_families(split, levels, families)
     if not registers:
@@ -134,7 +134,7 @@ class Katas:
         )
         registers: list[Register] = Field(list(REGISTERS), description="how instructions speak: terse, plain, detailed")
         families: list[str] = Field([], description="only these families; empty is all")
-        invented: float = Field(0.0, ge=0, le=1, description="share of words that are invented, not from a list")
+        invented: float = Field(0.0, ge=0, le=1, description="share of words, numbers and marks from beyond the lists")
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

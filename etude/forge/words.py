@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import zlib
 from functools import cache
+from keyword import iskeyword
 
 Pool = tuple[str, ...]
 
@@ -26,20 +27,25 @@ def side(pool: Pool, held_out: bool) -> Pool:
 
 
 def invent(rng: random.Random, held_out: bool) -> str:
-    """A word that is in no list but could be: two syllables, four to seven letters."""
+    """A word that is in no list but could be: the head of one word and the tail of another, such as `comrket`."""
+    words = _known(held_out)
     while True:
-        word = "".join(rng.choice(ONSETS) + rng.choice(VOWELS) + rng.choice(CODAS) for _ in range(2))
-        if is_held_out(word) == held_out and word not in LOCALS and 4 <= len(word) <= 7:
+        first, second = rng.choice(words), rng.choice(words)
+        word = first[: rng.randint(2, 5)] + second[-rng.randint(2, 5) :]
+        if 4 <= len(word) <= 8 and is_held_out(word) == held_out and word not in LOCALS and not iskeyword(word):
             return word
+
+
+@cache
+def _known(held_out: bool) -> Pool:
+    """All words of one side."""
+    pools = (PACKAGES, MONEY, TITLES, AMOUNTS, GOODS, ROWS, CODES, TIMES, PLACES, NUMBER, TEXT, LIST, WORDLIST, RECORDS)
+    return side(tuple(word for pool in (*pools, TABLE, FIELD, MEASURE, WHOLE, DATA) for word in pool), held_out)
 
 
 def _pool(words: str) -> Pool:
     return tuple(words.split())
 
-
-ONSETS = _pool("b bl br c ch cl cr d dr f fl fr g gl gr h j k l m n p pl pr qu r s sh sl sp st t th tr v w y z")
-VOWELS = _pool("a e i o u a e i o u ea oo")
-CODAS = (*_pool("b ck d l ll m n nd ng nt p r rd rm s sk st t"), *[""] * 18)
 
 PACKAGES = _pool("""
     shop fleet garden harbor depot studio clinic bakery museum farm market orchard kitchen hotel bank school cafe mill

@@ -52,7 +52,7 @@ def initials(pick: Pick) -> Draft:
 
 def pad(pick: Pick) -> Draft:
     name, x = pick.name(CODES, "pad", "widen", "fill"), pick.word(TEXT)
-    (width, head), mark = pick.constant(7, 20, CODES), show(pick.mark())
+    (width, head), mark = pick.constant(7, 20, CODES), show(pick.mark(single=True))
     side, method = pick.choose(("left", "rjust"), ("right", "ljust"))
     doc = f"Return {x} filled with {mark} on the {side} to {width} characters."
     body = f"return {x}.{method}({width}, {mark})"
