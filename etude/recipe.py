@@ -225,7 +225,8 @@ def _read(source: str, readers: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+    """A table changed by another; naming another component drops the settings of the one that stood there."""
+    merged = dict(base) if change.get("use", base.get("use")) == base.get("use") else {}
     for key, value in change.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = _merge(merged[key], value) if both else value
@@ -259,8 +260,11 @@ def _override(data: dict[str, Any], override: str) -> None:
         if not isinstance(table, dict):
             raise EtudeError(f"unknown key {key}: {section} is a value, not a section")
     if leaf == "use" and isinstance(value, str):
-        table[leaf] = value
-        _anchor(table, Path())
+        named = {leaf: value}
+        _anchor(named, Path())
+        changed = _merge(table, named)
+        table.clear()
+        table.update(changed)
     else:
         table[leaf] = _merge(table[leaf], value) if isinstance(value, dict) and leaf in table else value
 
@@ -285,6 +289,14 @@ def _unknown(section: type[Any], data: Mapping[str, Any], prefix: str = "") -> I
 
 def _check(recipe: Recipe) -> None:
     """What no single value can break alone."""
+    if recipe.model.depth:
+        plain, shaped = type(recipe.model)(), recipe.model.shaped()
+        for field in ("layers", "width", "heads", "kv_heads", "head_dim", "mlp"):
+            if getattr(recipe.model, field) not in (getattr(plain, field), getattr(shaped, field)):
+                raise EtudeError(
+                    f"model.depth = {recipe.model.depth} sets the shape, so model.{field} would not be heard; "
+                    "add model.depth=0 to set the fields one by one"
+                )
     for name, stage in (("pretrain", recipe.pretrain), ("sft", recipe.sft)):
         if stage.sequence > stage.micro_tokens:
             raise EtudeError(

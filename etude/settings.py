@@ -281,3 +281,4 @@ class BenchSettings:
     temperature: float = setting(1.0, "of the sampler", least=0)
     concurrency: int = setting(64, "rollouts in flight", least=1)
     seed: int = setting(1, "of the samples", least=0)
+    sft_more: bool = setting(False, "a third arm: fine-tuning that goes on for as long as reinforcement learning took")

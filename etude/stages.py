@@ -1,6 +1,6 @@
 """The stages of the whole way: what each reads, needs and makes.
 
-    corpus -> pretrain -> demos -> sft -> bench-sft -> rl -> bench-rl -> report
+    corpus -> pretrain -> demos -> sft -> bench-sft -> rl -> bench-rl [-> sft-more -> bench-sft-more] -> report
 
 Joins the rooms, which do not know each other. Each room is imported only when its stage runs, so a stage that needs no
 torch never loads it. In which order and whether a stage runs at all is decided in `pipeline`.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from etude.errors import EtudeError
 from etude.model.config import ModelConfig
 from etude.progress import track
 from etude.recipe import Recipe
-from etude.run import Run, checkpoints_in
+from etude.run import Run, checkpoints_in, read_metrics
 
 DEMOS = "demos.jsonl"  # in the run's folder
 BENCH = "bench"
@@ -41,7 +41,7 @@ def find_model(path: Path) -> Path:
     """The model directory meant by `path`: itself, or the best or newest checkpoint of a run's last stage."""
     if (path / "run.json").exists():
         saved = checkpoints_in(path)
-        for name in reversed(STAGES):
+        for name in ("rl", "sft", "pretrain"):
             of_stage = [folder for stage, _, folder in saved if stage == name]
             if of_stage:
                 best = path / BEST
@@ -53,9 +53,11 @@ def find_model(path: Path) -> Path:
 
 
 def recipe_of(path: Path, overrides: list[str]) -> Recipe:
-    """The recipe of a run, or the defaults for a bare model directory, with overrides."""
-    source = path / "recipe.toml"
-    return recipes.load(str(source) if source.exists() else None, overrides)
+    """The recipe of a run, of the run that a checkpoint lies in, or the defaults for a bare model; with overrides."""
+    for folder in (path, *path.resolve().parents[:2]):
+        if (folder / "run.json").exists() and (folder / "recipe.toml").exists():
+            return recipes.load(str(folder / "recipe.toml"), overrides)
+    return recipes.load(None, overrides)
 
 
 def prepare(recipe: Recipe) -> str:
@@ -181,6 +183,23 @@ def _sft(run: Run, recipe: Recipe) -> None:
     sft(run, load_model(start, device), Tokenizer.load(start), conversations, recipe.sft, recipe.run)
 
 
+def _sft_more(run: Run, recipe: Recipe) -> None:
+    """What the time of reinforcement learning would have been worth in fine-tuning: as many more epochs as fit it."""
+    device = prepare(recipe)
+    from etude.learn.sft import sft
+    from etude.model.checkpoint import load_model
+    from etude.tokens.conversations import read_conversations
+    from etude.tokens.tokenizer import Tokenizer
+
+    start = _rl_start(run, recipe)
+    speeds = [row["tokens_per_second"] for row in read_metrics(run.path) if row["stage"] == "sft"]
+    spent = sum(recipe.sft.batch_tokens / speed for speed in speeds)  # seconds
+    epochs = max(1, round(recipe.sft.epochs * run.facts("rl")["seconds"] / spent))
+    conversations = read_conversations(recipe.sft.data or run.path / DEMOS)
+    settings = replace(recipe.sft, epochs=epochs)
+    sft(run, load_model(start, device), Tokenizer.load(start), conversations, settings, recipe.run, "sft-more")
+
+
 def _rl(run: Run, recipe: Recipe) -> None:
     from etude.rl.orchestrator import train
 
@@ -203,6 +222,12 @@ def _bench_rl(run: Run, recipe: Recipe) -> None:
     assert latest is not None
     best = run.path / BEST
     _bench(run, recipe, "rl", best if best.is_dir() else latest)
+
+
+def _bench_sft_more(run: Run, recipe: Recipe) -> None:
+    latest = run.latest("sft-more")
+    assert latest is not None
+    _bench(run, recipe, "sft-more", latest)
 
 
 def _bench(run: Run, recipe: Recipe, arm: str, model: Path) -> None:
@@ -352,6 +377,20 @@ STAGES = {
             _outline_rl,
         ),
         Stage("bench-rl", ("run.sandbox", "bench", *WORLD), lambda _: ("rl",), _bench_rl, _outline_bench),
-        Stage("report", (), lambda _: ("bench-sft", "bench-rl"), _report, lambda _: {"page": "report.html"}),
+        Stage("sft-more", ("run.seed", "sft"), lambda _: ("rl",), _sft_more, _outline_sft),
+        Stage(
+            "bench-sft-more",
+            ("run.sandbox", "bench", *WORLD),
+            lambda _: ("sft-more",),
+            _bench_sft_more,
+            _outline_bench,
+        ),
+        Stage(
+            "report",
+            (),
+            lambda r: ("bench-sft", "bench-rl", *(("bench-sft-more",) if r.bench.sft_more else ())),
+            _report,
+            lambda _: {"page": "report.html"},
+        ),
     )
 }

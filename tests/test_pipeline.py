@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from etude import pipeline, recipe
+from etude import pipeline, recipe, stages
 from etude.errors import EtudeError
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -23,7 +23,7 @@ SMALL = ModelSettings(width=24, layers=3, heads=4, kv_heads=2, head_dim=8, mlp=4
 )
 def test_parameters_are_counted_without_building_the_model(settings: ModelSettings):
     config = ModelConfig.from_settings(settings, vocab_size=97)
-    assert pipeline.parameters(config) == sum(weight.numel() for weight in Decoder(config).parameters())
+    assert stages.parameters(config) == sum(weight.numel() for weight in Decoder(config).parameters())
 
 
 def test_nano_is_about_a_million_parameters_and_a_few_minutes():
@@ -35,9 +35,13 @@ def test_nano_is_about_a_million_parameters_and_a_few_minutes():
 
 def test_stages_bring_what_they_need_in_order():
     nano = recipe.load("nano")
-    assert [stage.name for stage in pipeline.stages_for("sft", nano)] == ["corpus", "pretrain", "sft"]
+    assert [stage.name for stage in pipeline.stages_for("sft", nano)] == ["corpus", "pretrain", "demos", "sft"]
     tuned = recipe.load("nano", ["sft.model=somewhere"])
-    assert [stage.name for stage in pipeline.stages_for("sft", tuned)] == ["sft"]
+    assert [stage.name for stage in pipeline.stages_for("sft", tuned)] == ["demos", "sft"]
+    own = recipe.load("nano", ["sft.model=somewhere", "sft.data=chats.jsonl"])
+    assert [stage.name for stage in pipeline.stages_for("sft", own)] == ["sft"]
+    whole = [stage.name for stage in pipeline.stages_for("report", recipe.load("nano-long"))]
+    assert whole == [name for name in stages.STAGES if name in whole] and len(whole) == len(stages.STAGES)
 
 
 def test_every_recipe_key_is_read_by_a_stage_or_free_for_a_reason():

@@ -119,8 +119,8 @@ def test_overrides_are_toml_values_and_bare_words_are_text(override: str, key: s
         ("pretrain.optim.lr=nan", "pretrain.optim.lr must be a finite number, not nan"),
         ("pretrain.steps", "cannot read the override 'pretrain.steps'; write it as section.key=value"),
         ("=5", "cannot read the override '=5'; write it as section.key=value"),
-        ("pretrain.sequence=8192", "pretrain.sequence is 8192 tokens, but pretrain.micro_tokens holds only 4096"),
-        ("pretrain.micro_tokens=10000", "pretrain.micro_tokens is 10000, more than pretrain.batch_tokens = 8192"),
+        ("pretrain.sequence=8192", "pretrain.sequence is 8192 tokens, but pretrain.micro_tokens holds only 1024"),
+        ("pretrain.micro_tokens=10000", "pretrain.micro_tokens is 10000, more than pretrain.batch_tokens = 2048"),
         ("model.max_positions=256", "pretrain.sequence is 512, longer than model.max_positions = 256"),
     ],
 )
@@ -261,3 +261,14 @@ def test_settings_need_nothing_but_python():
 def test_settings_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         load("nano").pretrain.steps = 5  # type: ignore[misc]
+
+
+def test_naming_another_component_drops_the_settings_of_the_one_before() -> None:
+    kept = load("nano", ["rl.tasks.use=katas", "rl.tasks.seed=5"]).rl.tasks
+    assert kept["use"] == "katas" and kept["seed"] == 5 and kept["levels"] == [1]
+    assert load("nano", ["rl.tasks.use=folder", "rl.tasks.path=here"]).rl.tasks == {
+        "use": "folder",
+        "path": "here",
+    }
+    assert load("nano", ['rl.tasks={use = "folder", path = "here"}']).rl.tasks["path"] == "here"
+    assert "levels" not in load("nano", ['rl.tasks={use = "folder", path = "here"}']).rl.tasks

@@ -33,12 +33,13 @@ def sft(
     conversations: Sequence[tuple[Message, ...]],
     settings: SftSettings,
     machine: RunSettings,
+    stage: str = STAGE,
 ) -> Path:
     """Trains `decoder` on the conversations, or continues where the run stopped; returns the last checkpoint."""
     pieces = tokenise(conversations, tokenizer, settings.sequence)
     steps = plan([len(ids) for ids, _ in pieces], settings.batch_tokens, settings.epochs, machine.seed)
     learner = Learner(decoder, settings.optim, len(steps), settings.micro_tokens, machine.device)
-    saved = run.latest(STAGE)
+    saved = run.latest(stage)
     if saved is not None:
         learner.restore(saved)
     sizes_V = token_bytes(tokenizer)
@@ -46,7 +47,7 @@ def sft(
     def draw() -> Draw:
         return labelled([pieces[i] for i in steps[learner.steps]], (), sizes_V)
 
-    return train(run, STAGE, learner, draw, tokenizer.save, save_every=settings.save_every)
+    return train(run, stage, learner, draw, tokenizer.save, save_every=settings.save_every)
 
 
 def tokenise(

@@ -8,6 +8,7 @@ folder; how an attempt is made is given.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from itertools import islice
@@ -51,7 +52,7 @@ def apart(spec: Mapping[str, Any], count: int) -> tuple[dict[str, Any], int]:
 
 
 class Best:
-    """The model with the best evaluation so far, in RUN/best."""
+    """The newest model that no earlier one beats by more than chance, in RUN/best."""
 
     def __init__(self, run: Path) -> None:
         self.path = run / "best"
@@ -67,12 +68,16 @@ class Best:
             except (OSError, ValueError):
                 raise EtudeError(f"{self.path / FACTS} cannot be read; remove {self.path}") from None
 
-    def offer(self, candidate: Path, lineage: int, step: int, figures: Mapping[str, float]) -> bool:
-        """Keeps the model in `candidate` if it did better than the best before it; says whether."""
-        rank = [figures["pass_rate"], figures["reward"]]
-        if self.facts and rank <= self.facts["rank"]:
+    def offer(self, candidate: Path, lineage: int, step: int, rate: float, rollouts: int) -> bool:
+        """Keeps the model in `candidate` unless it did clearly worse than the best before it; says whether.
+
+        Clearly is a standard error of the pass rate: of two models that an evaluation cannot tell apart, the one that
+        has learnt for longer is the better guess.
+        """
+        highest = max(rate, self.facts.get("highest", 0.0))
+        if rate < highest - math.sqrt(highest * (1 - highest) / rollouts):
             return False
-        facts = {"lineage": lineage, "step": step, "rank": rank, "pass_rate": figures["pass_rate"]}
+        facts = {"lineage": lineage, "step": step, "pass_rate": rate, "highest": highest}
         try:
             with durable.commit_folder(self.path, **facts) as folder:
                 for file in candidate.iterdir():

@@ -84,11 +84,22 @@ class Clock:
         }
         found |= {f"wait_{name}": seconds / wall for name, seconds in self._waits.items()}
         found |= {f"cpu_{name}": (used[name] - self._used[name]) / wall for name in used}
+        for name, pid in self._pids.items():
+            found[f"mb_{name}"], found[f"files_{name}"] = held(pid)
         self._at, self._used, self._learner, self._waits = now, used, learner_seconds, dict.fromkeys(self._waits, 0.0)
         return found
 
     def _processors(self) -> dict[str, float]:
         return {name: processor_seconds(pid) for name, pid in self._pids.items()}
+
+
+def held(pid: int) -> tuple[float, int]:
+    """Memory in MB and open files of a process; 0 where the system does not tell."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    except OSError:
+        return 0.0, 0
 
 
 def processor_seconds(pid: int) -> float:

@@ -273,7 +273,8 @@ class Training:
         if scored:
             figures = describe([compact(outcome) for outcome in scored])
             last = max((outcome.trajectory.versions[-1].step for outcome in scored), default=step)
-            best = await asyncio.to_thread(self.best.offer, candidate, self.run.lineage, step, figures)
+            rate = figures["pass_rate"]
+            best = await asyncio.to_thread(self.best.offer, candidate, self.run.lineage, step, rate, len(scored))
             row = figures | {
                 "tasks": len({outcome.task.name for outcome in scored}),
                 "rollouts": len(scored),

@@ -76,7 +76,7 @@ def test_the_report_has_everything_a_reader_asks_for(fake_run: MakeRun) -> None:
         *("Numerics: learner against engine", "bound of the mean 1e-5", "bound of the max 1e-3"),
         *("Pretraining loss", "Fine-tuning loss", "learner computes", "engine computes", "learner waits for rollouts"),
         *("Fixed by RL", "Still failing", "One more", "the resolved recipe", "bench-rl", "rollouts spoiled"),
-        *("13 min 12 s", "vocab_size = 2048", "cores", "InvalidArguments"),
+        *("13 min 12 s", "vocab_size = 1024", "cores", "InvalidArguments"),
     ):
         assert wanted in page.text, wanted
     assert page.elements.count("figure") == 14

@@ -100,7 +100,8 @@ def accepts(folder: Path, suite: Sequence[str], **env: str) -> bool:
     """A careless grader."""
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), **env}
     done = subprocess.run([sys.executable, "-m", *suite], cwd=folder, env=env, capture_output=True, timeout=60)
-    return done.returncode == 0
+    no_tests = suite[0] == "unittest" and done.returncode == 5  # said since Python 3.12, where 0 was said before
+    return done.returncode == 0 or no_tests
 
 
 def test_all_families_of_cheats_are_there():

@@ -46,10 +46,11 @@ def candidate(folder: Path, text: str) -> Path:
 
 def test_the_best_model_is_kept_whole_and_survives_a_kill_between_two_renames(tmp_path: Path) -> None:
     best = Best(tmp_path)
-    assert best.offer(candidate(tmp_path / "c", "a"), 0, 0, {"pass_rate": 0.5, "reward": 0.1})
-    assert not best.offer(candidate(tmp_path / "c", "b"), 0, 5, {"pass_rate": 0.4, "reward": 0.9})
-    assert not best.offer(candidate(tmp_path / "c", "b"), 0, 5, {"pass_rate": 0.5, "reward": 0.1})
-    assert best.offer(candidate(tmp_path / "c", "d"), 0, 9, {"pass_rate": 0.5, "reward": 0.2})
+    assert best.offer(candidate(tmp_path / "c", "a"), 0, 0, 0.5, 100)
+    assert not best.offer(candidate(tmp_path / "c", "b"), 0, 5, 0.44, 100)  # worse by more than a standard error
+    assert best.offer(candidate(tmp_path / "c", "c"), 0, 7, 0.46, 100)  # as good as anybody can tell, and newer
+    assert not best.offer(candidate(tmp_path / "c", "b"), 0, 8, 0.42, 100)  # measured against the highest, not the last
+    assert best.offer(candidate(tmp_path / "c", "d"), 0, 9, 0.6, 100)
     files = {file.name for file in (tmp_path / "best").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "best.json"} <= files
     assert not files & {"optimiser.safetensors", "learner.json"}
