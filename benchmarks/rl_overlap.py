@@ -1,6 +1,6 @@
 """Sampling and learning at once against taking turns: the same work, from the same model, in one run.
 
-    python benchmarks/rl_overlap.py RUN [--steps 12] [--rounds 2] [--picture FILE.svg] [--json]
+    python benchmarks/rl_overlap.py RUN [rl.concurrency=96 ...] [--steps 12] [--rounds 2] [--picture FILE.svg] [--json]
 
 RUN is a finished `etude run nano` (its fine-tuned model is where both sides begin). "At once" has one thread for the
 engine and one for the learner; "in turns" has two threads for each phase. Rounds alternate. The figure is the ratio of
@@ -25,11 +25,11 @@ PARTS = {"cpu_engine": "engine", "cpu_learner": "learner", "cpu_sandboxes": "san
 COLOURS = ("#3b6fb6", "#c8702a", "#4c8c5a", "#8a6bb1")
 
 
-def play(run: Path, concurrent: str, steps: int, folder: Path) -> list[dict[str, float]]:
+def play(run: Path, overrides: list[str], concurrent: str, steps: int, folder: Path) -> list[dict[str, float]]:
     model = [path for stage, _, path in stages.checkpoints_in(run) if stage == "sft"][-1]
     changes = [f"rl.model={model}", f"rl.concurrent={concurrent}", f"rl.steps={steps}", "rl.seconds=0"]
     changes += ["rl.eval_every=0", "rl.save_every=100000"]
-    pipeline.execute("rl", stages.recipe_of(run, changes), folder)
+    pipeline.execute("rl", stages.recipe_of(run, [*changes, *overrides]), folder)
     rows = [row for row in read_metrics(folder) if row["stage"] == "rl"]
     return rows[2:]  # the first steps wait for processes to warm up and for the first rollouts
 
@@ -55,6 +55,7 @@ def draw(shares: dict[str, dict[str, float]], path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("run", type=Path)
+    parser.add_argument("overrides", nargs="*", help="changes to the recipe of both sides")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--picture", type=Path)
@@ -65,7 +66,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.rounds):
             for side, concurrent in SIDES.items():
-                found = play(options.run, concurrent, options.steps, Path(folder) / f"{number}-{concurrent}")
+                at = Path(folder) / f"{number}-{concurrent}"
+                found = play(options.run, options.overrides, concurrent, options.steps, at)
                 rows[side] += found
                 speeds[side].append(sum(row["rollouts"] for row in found) / sum(row["seconds"] for row in found))
     seconds = {side: sum(row["seconds"] for row in found) for side, found in rows.items()}

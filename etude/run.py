@@ -145,8 +145,11 @@ class Run:
     # Metrics and the log
 
     def log(self, stage: str, step: int, **values: float | int | str) -> None:
-        """Append one row to metrics.jsonl. A number that is not finite becomes null."""
-        self._touch(stage)
+        """Append one row to metrics.jsonl. A number that is not finite becomes null.
+
+        A stage may have several kinds of rows: those of `rl.eval` belong to `rl` and survive what its others survive.
+        """
+        self._touch(_owner(stage))
         row = {"lineage": self.lineage, "stage": stage, "step": step, "time": round(time.time(), 3)}
         durable.append_line(
             self.path / "metrics.jsonl", json.dumps(row | {name: _plain(value) for name, value in values.items()})
@@ -267,7 +270,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [
         row
         for row in rows
-        if all(row["step"] <= later["resumed"].get(row["stage"], math.inf) for later in lineages[row["lineage"] + 1 :])
+        if all(
+            row["step"] <= later["resumed"].get(_owner(row["stage"]), math.inf)
+            for later in lineages[row["lineage"] + 1 :]
+        )
     ]
 
 
@@ -358,6 +364,11 @@ def check_recipe(path: Path, facts: dict[str, Any], recipe: dict[str, Any]) -> N
 
 
 # The directory
+
+
+def _owner(stage: str) -> str:
+    """The stage that a kind of row belongs to."""
+    return stage.partition(".")[0]
 
 
 def _take(lock: int, path: Path) -> None:

@@ -35,11 +35,10 @@ from etude.rl.producer import Producer
 from etude.rl.world import World
 from etude.rollout import Outcome, Scored
 from etude.rollout_batch import Job
-from etude.run import Run, read_metrics
+from etude.run import Run
 
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
 STAGE = "rl"
-EVAL_READS = ("engine", "harness", "grader", "reward", "rl", "bench")  # recipe keys that its rows depend on
 FROM_LEARNER = ("loss", "drift_mean", "drift_p99", "drift_max", "k1", "k2", "k3", "grad_norm", "lr", "skipped")
 
 
@@ -71,11 +70,6 @@ class Training:
         self.jobs: list[Job] = []
         if self.rl.eval_every:
             self.jobs = held_out_jobs(recipe)
-            run.begin("eval", EVAL_READS)  # a stage of its own only in the metrics, so it has no checkpoint either:
-            there = {str(row["step"]) for row in read_metrics(run.path) if row["stage"] == "eval"}
-            for step, row in self.evaluations.items():  # a resume would count its earlier rows as abandoned
-                if step not in there:
-                    run.log("eval", int(step), **row)
         self.started = time.monotonic()
         pids = {"engine": _child(world.engine).process.pid, "learner": learner.child.process.pid, "loop": os.getpid()}
         launcher = getattr(world.host, "launcher_pid", None)  # its ended children are the sandboxes
@@ -147,8 +141,6 @@ class Training:
             await self._commit()
         facts = self._facts()
         if not stopped:
-            if self.rl.eval_every:
-                self.run.finish("eval", best_step=facts["best_step"], pass_rate=facts["best_pass_rate"])
             self.run.finish(STAGE, **facts)
         return facts | {"stopped": stopped}
 
@@ -284,7 +276,7 @@ class Training:
                 "seconds": time.monotonic() - began,
             }
             self.evaluations[str(step)] = row
-            self.run.log("eval", step, **row)
+            self.run.log("rl.eval", step, **row)
         shutil.rmtree(candidate, ignore_errors=True)
 
     # Commit points

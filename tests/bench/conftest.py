@@ -98,7 +98,7 @@ def _learning(run: Run, steps: int, rng: np.random.Generator) -> None:
         }
         run.log("rl", step, **values)
         if step % 10 == 0 or step == 1:
-            run.log("eval", step, pass_rate=0.31 + 0.21 * done + rng.normal(0, 0.02))
+            run.log("rl.eval", step, pass_rate=0.31 + 0.21 * done + rng.normal(0, 0.02))
     run.log("rl", steps + 1, reward=math.nan)
 
 

@@ -26,7 +26,7 @@ def learning(data: RunData) -> Html | None:
             "Pass rate",
             [
                 Line("in training", rl("rl", "pass_rate"), 2, smooth=True),
-                Line("on held-out tasks", rl("eval", "pass_rate"), 1, marked=True),
+                Line("on held-out tasks", rl("rl.eval", "pass_rate"), 1, marked=True),
             ],
             note="Share of rollouts that pass all tests. Training tasks are new at every step.",
             show=percent,
