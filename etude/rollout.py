@@ -9,8 +9,10 @@ below it, and neither how a policy samples nor what is done with an outcome; `ro
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -63,6 +65,36 @@ class Setup:
     system: str = ""
     grader: GraderSettings = field(default_factory=GraderSettings)
     sandbox: Limits = field(default_factory=Limits)
+    judged: Judged | None = None  # None grades every attempt, equal ones too
+
+
+class Judged:
+    """Grades of late, by task and changes: attempts of a group often end in the same file, and are judged once.
+
+    Whoever comes while the first is being judged waits for it. A failure of the machinery is nobody's grade and is
+    forgotten, so that the next attempt is judged anew.
+    """
+
+    def __init__(self, most: int = 512) -> None:
+        self.most = most
+        self.asked = self.reused = 0
+        self._grades: OrderedDict[tuple[int, Changes], tuple[Task, asyncio.Task[Grade]]] = OrderedDict()
+
+    async def grade(self, task: Task, host: StoringHost, changes: Changes, settings: GraderSettings) -> Grade:
+        key = (id(task), changes)  # the task is kept beside its grade, so its id is nobody else's
+        self.asked += 1
+        if key in self._grades:
+            self.reused += 1
+        else:
+            self._grades[key] = task, asyncio.create_task(grade(task, host, changes, settings))
+            self._grades[key][1].add_done_callback(lambda done: self._forget_failure(key, done))
+            while len(self._grades) > self.most:
+                self._grades.popitem(last=False)
+        return await asyncio.shield(self._grades[key][1])
+
+    def _forget_failure(self, key: tuple[int, Changes], done: asyncio.Task[Grade]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            self._grades.pop(key, None)
 
 
 def build_setup(
@@ -200,6 +232,7 @@ async def score(
 ) -> Scored:
     """Grades and rewards what an agent left behind. Raises what the machinery did wrong."""
     started = time.monotonic() if started is None else started
-    graded = await grade(task, host, changes, setup.grader)
+    judge = setup.judged.grade if setup.judged is not None else grade
+    graded = await judge(task, host, changes, setup.grader)
     total, parts = setup.reward.score(Attempt(task, trajectory, changes, graded))
     return Scored(task, trajectory, changes, graded, total, parts, time.monotonic() - started)

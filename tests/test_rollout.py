@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -23,14 +23,16 @@ from etude.forge.scripted import Scripted, reference
 from etude.harness.loop import Event
 from etude.policies import make_policy
 from etude.policy import Assistant, Call, Sample
-from etude.rollout import RETRIED, Outcome, Scored, Setup, Void, attempt, build_setup
+from etude.rollout import RETRIED, Judged, Outcome, Scored, Setup, Void, attempt, build_setup
 from etude.rollout_files import load_attempt, regrade, save_attempt, saved_attempts
 from etude.rollout_view import RolloutView, printable
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.settings import AgentLimits, HarnessSettings, RewardSettings
+from etude.settings import AgentLimits, GraderSettings, HarnessSettings, RewardSettings
+from etude.tasks.carried import Carried, Changes, Refused
 from etude.tasks.format import Task
-from etude.tasks.grader import RUNNER
+from etude.tasks.grader import RUNNER, GraderFailure
+from etude.tasks.verdict import Grade
 from etude.tokens.tokenizer import Tokenizer
 
 
@@ -312,3 +314,35 @@ def test_the_view_shows_an_attempt_and_lets_nothing_reach_the_terminal(grounds: 
     assert "void: sandbox: it \\x1b[31m died (try again)" in text
     assert {"message", "sampling", "calling", "stop"} <= set(kinds)
     assert printable("a\tb\n\udc80\u202e") == "a\tb\n\\udc80\\u202e"
+
+
+def test_equal_attempts_are_judged_once_and_a_failure_is_nobodys_grade(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Changes] = []
+
+    async def slow(task: Task, host: object, changes: Changes, settings: object) -> Grade:
+        calls.append(changes)
+        await asyncio.sleep(0)
+        if changes.refused:
+            raise GraderFailure("report", "the machinery broke")
+        return Grade(bool(changes.carried), "tests", "")
+
+    monkeypatch.setattr("etude.rollout.grade", slow)
+    first, second = katas("train", 2, levels=[1])
+    good, broken = Changes((Carried("a.py", b"x"),)), Changes(refused=(Refused("b.py", "too large"),))
+    judged, host = Judged(most=2), cast(Any, None)
+
+    async def ask(task: Task, changes: Changes) -> Grade:
+        return await judged.grade(task, host, changes, GraderSettings())
+
+    async def work() -> None:
+        together = await asyncio.gather(*(ask(first, good) for _ in range(5)), ask(second, good), ask(first, Changes()))
+        assert [grade.passed for grade in together] == [True] * 6 + [False]
+        assert len(calls) == 3 and (judged.asked, judged.reused) == (7, 4)
+        for _ in range(2):
+            with pytest.raises(GraderFailure):
+                await ask(second, broken)
+        assert calls.count(broken) == 2
+        await ask(first, good)  # pushed out by newer ones meanwhile
+        assert calls.count(good) == 3
+
+    asyncio.run(work())

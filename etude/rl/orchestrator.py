@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from etude.rl.learner_client import LearnerClient, launch_learner
 from etude.rl.probe import Probe
 from etude.rl.training import STAGE, Training
 from etude.rl.world import World
-from etude.rollout import build_setup
+from etude.rollout import Judged, build_setup
 from etude.run import Run
 from etude.sandbox.hosts import open_host
 from etude.tasks.grader import RUNNER
@@ -87,6 +88,7 @@ async def _open(
         tokenizer=tokenizer,
         sampling=Sampling(max_tokens=longest, temperature=rl.temperature),
     )
+    setup = replace(setup, judged=Judged())
     stack.callback(shutil.rmtree, store, ignore_errors=True)
     host = await stack.enter_async_context(await open_host(backend, store, preload=(RUNNER,)))
     latest = run.latest(STAGE)

@@ -214,6 +214,7 @@ class Training:
             "void_groups": self.producer.voids["group"],
             "probe_mean": agreement.mean,
             "probe_max": agreement.max,
+            "judged_once": self.world.judged_once,
             "loss": 0.0,
             "grad_norm": 0.0,
         }

@@ -40,6 +40,12 @@ class World:
         setup = replace(self.setup, sampling=sampling)
         return attempt_job(job, self.engine, self.host, setup, retries=self.recipe.rl.retries, policy_name="eval")
 
+    @property
+    def judged_once(self) -> float:
+        """Share of the attempts so far whose grade was that of an equal one."""
+        judged = self.setup.judged
+        return judged.reused / max(1, judged.asked) if judged is not None else 0.0
+
     async def blame(self, void: Void) -> None:
         """Raises when a void rollout means that the sandboxes or the engine are gone: then none would do better."""
         if void.cause == "sandbox" and not void.retry:
