@@ -30,6 +30,7 @@ def command(run: Path, steps: int, threads: int) -> list[str]:
         "corpus.max_bytes": 400_000,
         "corpus.held_out": 0.1,
         "tokens.vocab_size": 512,
+        "model.depth": 0,
         "tokens.train_bytes": 100_000,
         "model.width": 64,
         "model.layers": 2,

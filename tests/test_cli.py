@@ -35,7 +35,7 @@ def test_help_is_quick_and_loads_no_torch(etude: Command):
 def test_version_recipes_and_doctor_answer_in_json(etude: Command):
     assert last_object(etude("version", "--json"))["version"]
     assert "nano" in last_object(etude("recipe", "list", "--json"))["recipes"]
-    assert last_object(etude("recipe", "show", "nano", "model.width=64", "--json"))["recipe"]["model"]["width"] == 64
+    assert last_object(etude("recipe", "show", "nano", "model.depth=2", "--json"))["recipe"]["model"]["depth"] == 2
     doctor = etude("doctor", "--json")
     assert doctor.returncode == 0 and last_object(doctor)["ok"]
 
