@@ -12,10 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from etude import process
 from etude import recipe as recipes
 from etude.bench.outcome import compare, load_result, summarise
-from etude.bench.runner import run_bench
 from etude.engine.client import EngineClient, launch
 from etude.errors import EtudeError
 from etude.forge.katas import write_katas
@@ -27,7 +25,7 @@ from etude.recipe import Recipe
 from etude.rollout import Scored, attempt, build_setup, temporary_host
 from etude.rollout_files import regrade, save_attempt, saved_attempts
 from etude.rollout_view import RolloutView
-from etude.stages import find_model, recipe_of
+from etude.stages import bench_model, find_model, recipe_of
 from etude.tasks.check import CheckReport, check
 from etude.tasks.format import CONFIG, Task
 from etude.tokens.tokenizer import Tokenizer
@@ -150,24 +148,9 @@ def benchmark(
     """A model's figures on the benchmark of its recipe, and its gain over an earlier result, in pairs."""
     settings, model = recipe_of(path, list(overrides)), find_model(path)
     earlier = load_result(against) if against is not None else None
-    rollouts = (settings.bench.count + settings.bench.unseen_count) * settings.bench.samples
-
-    async def work() -> dict[str, Any]:
-        async with temporary_host(backend) as host:
-            with track("benchmark", rollouts, "rollouts") as bar:
-                result = await run_bench(
-                    model,
-                    settings,
-                    host=host,
-                    threads=settings.run.threads or process.available_cores(),
-                    save=save,
-                    on_progress=lambda done, _: bar.advance(done - bar.done),
-                )
-        facts = {"model": str(model), **summarise(result)}
-        gain = compare(earlier, result) if earlier is not None else None
-        return facts | ({"gain": list(gain)} if gain is not None else {})
-
-    return asyncio.run(work())
+    result = bench_model(model, settings, backend, save, "benchmark")
+    gain = compare(earlier, result) if earlier is not None else None
+    return {"model": str(model), **summarise(result)} | ({"gain": list(gain)} if gain is not None else {})
 
 
 def regrade_saved(root: Path, backend: str, overrides: Sequence[str]) -> dict[str, Any]:

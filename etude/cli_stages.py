@@ -54,10 +54,10 @@ def run_all(
     json: Json = False,
 ) -> None:
     """The whole way: from raw code to a benchmarked agent and its report, each stage in a process of its own."""
-    path = run or Path("runs") / Path(recipe).stem
     if stage or dry_run:
-        _stage(stage or "report", recipe, overrides, path, fresh, dry_run, json)
+        _stage(stage or "report", recipe, overrides, run, fresh, dry_run, json)
     else:
+        path = run or _default_run(recipe)
         answer(lambda: _whole(recipe, overrides or [], path, fresh, json), _show_results, json)
 
 
@@ -103,6 +103,10 @@ def _show_results(found: dict[str, Any]) -> None:
     print(f"report: {path / 'report.html'}")
 
 
+def _default_run(recipe: str) -> Path:
+    return Path("runs") / Path(recipe).stem
+
+
 def _stage(
     target: str,
     name: str,
@@ -112,7 +116,7 @@ def _stage(
     dry_run: bool,
     json: bool,
 ) -> None:
-    path = run or Path("runs") / Path(name).stem
+    path = run or _default_run(name)
 
     def plan() -> dict[str, Any]:
         from etude import pipeline, recipe

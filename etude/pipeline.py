@@ -40,6 +40,8 @@ class Outcome:
 
 def stages_for(target: str, recipe: Recipe) -> list[Stage]:
     """The target and everything it needs, in order."""
+    if target not in STAGES:
+        raise EtudeError(f"no stage is called {target!r}; known: {', '.join(STAGES)}")
     stage = STAGES[target]
     ordered = [found for need in stage.needs(recipe) for found in stages_for(need, recipe)]
     return list({found.name: found for found in [*ordered, stage]}.values())
@@ -95,8 +97,9 @@ def execute_apart(
 
     So no stage inherits the memory of another, and the loop of reinforcement learning never loads torch.
     """
-    stages = stages_for(target, recipes.load(source, overrides))
-    check_inputs([stage.name for stage in stages], recipes.load(source, overrides))
+    recipe = recipes.load(source, overrides)
+    stages = stages_for(target, recipe)
+    check_inputs([stage.name for stage in stages], recipe)
     for number, stage in enumerate(stages):
         command = [sys.executable, "-m", "etude.cli", "run", source, *overrides, "--run", str(path)]
         command += ["--stage", stage.name, *(["--fresh"] if fresh and not number else []), "--json"]
@@ -133,10 +136,14 @@ def _child_of_its_own(command: list[str], quiet: bool) -> Iterator[subprocess.Po
 
 
 def unfinished(path: Path) -> str:
-    """The last stage that the run at `path` has begun, if it is not finished; nothing when there is no such stage."""
-    begun = read_facts(path)["stages"]
-    names = [name for name in STAGES if name in begun]
-    return names[-1] if names and "finished" not in begun[names[-1]] else ""
+    """What the last command on the run at `path` was to bring it to, if that is not finished; otherwise nothing.
+
+    `etude run` goes to the report; any other command to the last stage that has begun.
+    """
+    facts = read_facts(path)
+    begun, command = facts["stages"], facts["lineages"][-1]["machine"]["command"]
+    names = ["report"] if command[1:2] == ["run"] else [name for name in STAGES if name in begun]
+    return names[-1] if names and "finished" not in begun.get(names[-1], {}) else ""
 
 
 def read_results(path: Path) -> dict[str, Any]:

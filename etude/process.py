@@ -33,25 +33,11 @@ def prepare(threads: int = 0) -> int:
     # Denormals run at a hundredth of the speed; the flag is copied into worker threads when they start, so it
     # must come before the first threaded operation.
     torch.set_flush_denormal(True)
-    return use_threads(threads)
-
-
-def use_threads(threads: int) -> int:
-    """Split operations of the calling thread over this many threads from now on; 0 takes all cores we may use."""
-    import torch
-
     if not 0 <= threads <= MOST_THREADS:
         raise EtudeError(f"threads is {threads}; it must be between 0 (all cores) and {MOST_THREADS}")
     count = threads or available_cores()
     torch.set_num_threads(count)
     return count
-
-
-def threads() -> int:
-    """How many threads the operations of the calling thread are split over."""
-    import torch
-
-    return torch.get_num_threads()
 
 
 def keep_freed_memory() -> None:
@@ -115,8 +101,3 @@ class Lanes:
         finally:
             wait(others)
             torch.set_num_threads(self.count)
-
-    def close(self) -> None:
-        """Lets the threads go."""
-        if self._pool is not None:
-            self._pool.shutdown()

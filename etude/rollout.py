@@ -31,7 +31,7 @@ from etude.reward.base import Attempt
 from etude.reward.compose import Reward, build_reward
 from etude.sandbox.base import FailureCause, Limits, SandboxFailure
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.settings import AgentLimits, GraderSettings, HarnessSettings, RewardSettings
+from etude.settings import AgentLimits, EngineSettings, GraderSettings, HarnessSettings, RewardSettings
 from etude.tasks.carried import Changes, collect
 from etude.tasks.format import Task
 from etude.tasks.grader import RUNNER, GraderFailure, grade
@@ -119,6 +119,15 @@ def build_setup(
         grader=grader or GraderSettings(),
         sandbox=sandbox or Limits(),
     )
+
+
+def check_lengths(limits: AgentLimits, engine: EngineSettings) -> None:
+    """Refuses an engine that could not answer the longest rollouts."""
+    if limits.context_tokens > engine.max_length:
+        raise EtudeError(
+            f"harness.limits.context_tokens is {limits.context_tokens}, more than engine.max_length = "
+            f"{engine.max_length}: the engine would refuse the longest rollouts; lower the first or raise the second"
+        )
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etude import process
 from etude import recipe as recipes
@@ -22,6 +22,10 @@ from etude.model.config import ModelConfig
 from etude.progress import track
 from etude.recipe import Recipe
 from etude.run import Run, checkpoints_in, read_metrics
+from etude.settings import SftSettings
+
+if TYPE_CHECKING:
+    from etude.bench.outcome import BenchResult
 
 DEMOS = "demos.jsonl"  # in the run's folder
 BENCH = "bench"
@@ -71,6 +75,29 @@ def prepare(recipe: Recipe) -> str:
         reason = str(error).partition("\n")[0]
         raise EtudeError(f"run.device is {recipe.run.device!r}, which does not work here: {reason}") from None
     return recipe.run.device
+
+
+def bench_model(model: Path, recipe: Recipe, backend: str, save: Path | None, what: str) -> BenchResult:
+    """The checkpoint's result on the benchmark of the recipe, with progress and all cores."""
+    from etude.bench.runner import run_bench
+    from etude.rollout import temporary_host
+
+    rollouts = (recipe.bench.count + recipe.bench.unseen_count) * recipe.bench.samples
+    threads = recipe.run.threads or process.available_cores()
+
+    async def work() -> BenchResult:
+        async with temporary_host(backend) as host:
+            with track(what, rollouts, "rollouts") as bar:
+                return await run_bench(
+                    model,
+                    recipe,
+                    host=host,
+                    threads=threads,
+                    save=save,
+                    on_progress=lambda done, _: bar.advance(done - bar.done),
+                )
+
+    return asyncio.run(work())
 
 
 def check_inputs(names: list[str], recipe: Recipe) -> None:
@@ -170,34 +197,29 @@ def _demos(run: Run, recipe: Recipe) -> None:
 
 
 def _sft(run: Run, recipe: Recipe) -> None:
-    device = prepare(recipe)
-    from etude.learn.sft import sft
-    from etude.model.checkpoint import load_model
-    from etude.tokens.conversations import read_conversations
-    from etude.tokens.tokenizer import Tokenizer
-
     start = find_model(Path(recipe.sft.model)) if recipe.sft.model else run.latest("pretrain")
     if start is None:
         raise EtudeError(f"the run {run.path} has no pretraining checkpoint to start from; set sft.model")
-    conversations = read_conversations(recipe.sft.data or run.path / DEMOS)
-    sft(run, load_model(start, device), Tokenizer.load(start), conversations, recipe.sft, recipe.run)
+    _fine_tune(run, recipe, "sft", start, recipe.sft)
 
 
 def _sft_more(run: Run, recipe: Recipe) -> None:
     """What the time of reinforcement learning would have been worth in fine-tuning: as many more epochs as fit it."""
+    speeds = [row["tokens_per_second"] for row in read_metrics(run.path) if row["stage"] == "sft"]
+    spent = sum(recipe.sft.batch_tokens / speed for speed in speeds)  # seconds
+    epochs = max(1, round(recipe.sft.epochs * run.facts("rl")["seconds"] / spent))
+    _fine_tune(run, recipe, "sft-more", _rl_start(run, recipe), replace(recipe.sft, epochs=epochs))
+
+
+def _fine_tune(run: Run, recipe: Recipe, stage: str, start: Path, settings: SftSettings) -> None:
     device = prepare(recipe)
     from etude.learn.sft import sft
     from etude.model.checkpoint import load_model
     from etude.tokens.conversations import read_conversations
     from etude.tokens.tokenizer import Tokenizer
 
-    start = _rl_start(run, recipe)
-    speeds = [row["tokens_per_second"] for row in read_metrics(run.path) if row["stage"] == "sft"]
-    spent = sum(recipe.sft.batch_tokens / speed for speed in speeds)  # seconds
-    epochs = max(1, round(recipe.sft.epochs * run.facts("rl")["seconds"] / spent))
-    conversations = read_conversations(recipe.sft.data or run.path / DEMOS)
-    settings = replace(recipe.sft, epochs=epochs)
-    sft(run, load_model(start, device), Tokenizer.load(start), conversations, settings, recipe.run, "sft-more")
+    conversations = read_conversations(settings.data or run.path / DEMOS)
+    sft(run, load_model(start, device), Tokenizer.load(start), conversations, settings, recipe.run, stage)
 
 
 def _rl(run: Run, recipe: Recipe) -> None:
@@ -218,10 +240,7 @@ def _bench_sft(run: Run, recipe: Recipe) -> None:
 
 
 def _bench_rl(run: Run, recipe: Recipe) -> None:
-    latest = run.latest("rl")
-    assert latest is not None
-    best = run.path / BEST
-    _bench(run, recipe, "rl", best if best.is_dir() else latest)
+    _bench(run, recipe, "rl", find_model(run.path))
 
 
 def _bench_sft_more(run: Run, recipe: Recipe) -> None:
@@ -232,29 +251,12 @@ def _bench_sft_more(run: Run, recipe: Recipe) -> None:
 
 def _bench(run: Run, recipe: Recipe, arm: str, model: Path) -> None:
     from etude.bench.outcome import summarise
-    from etude.bench.runner import run_bench
-    from etude.rollout import temporary_host
 
     began = time.monotonic()
-    rollouts = (recipe.bench.count + recipe.bench.unseen_count) * recipe.bench.samples
-    threads = recipe.run.threads or process.available_cores()
-
-    async def work() -> None:
-        async with temporary_host(recipe.run.sandbox) as host:
-            with track(f"benchmark of {arm}", rollouts, "rollouts") as bar:
-                result = await run_bench(
-                    model,
-                    recipe,
-                    host=host,
-                    threads=threads,
-                    save=run.path / BENCH / f"{arm}.json",
-                    on_progress=lambda done, _: bar.advance(done - bar.done),
-                )
-        seconds = round(time.monotonic() - began, 1)
-        run.finish(f"bench-{arm}", model=str(model), **summarise(result), seconds=seconds)
-
     with run.stop_at_once():
-        asyncio.run(work())
+        result = bench_model(model, recipe, recipe.run.sandbox, run.path / BENCH / f"{arm}.json", f"benchmark of {arm}")
+    seconds = round(time.monotonic() - began, 1)
+    run.finish(f"bench-{arm}", model=str(model), **summarise(result), seconds=seconds)
 
 
 def _report(run: Run, recipe: Recipe) -> None:

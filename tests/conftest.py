@@ -5,11 +5,12 @@ Also the pieces that tests of whole commands share: the real `etude` in a child 
 a second.
 """
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,22 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 from etude.process import prepare
+from etude.sandbox.hosts import StoringHost, open_host
+from etude.tasks.grader import RUNNER
 
 prepare(threads=1)
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def sandboxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asyncio.AbstractEventLoop, StoringHost]]:
+    """Local sandboxes with the grader warm, and the loop that they live in."""
+    loop = asyncio.new_event_loop()
+    host = loop.run_until_complete(open_host("local", tmp_path_factory.mktemp("store"), [RUNNER]))
+    yield loop, host
+    loop.run_until_complete(host.close())
+    loop.close()
 
 
 @pytest.fixture

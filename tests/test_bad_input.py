@@ -49,6 +49,10 @@ def test_a_shape_that_cannot_be(etude: Command):
     assert "model.depth=0" in refused(etude("pretrain", "nano", "model.heads=3"))
 
 
+def test_a_stage_that_does_not_exist(etude: Command):
+    assert "known: corpus" in refused(etude("run", "nano", "--stage", "sfft"))
+
+
 def test_a_device_that_is_not_there(etude: Command, tiny: Path):
     said = refused(etude("pretrain", tiny, "run.device=cuda:77"))
     assert "run.device" in said and "cuda:77" in said

@@ -7,6 +7,7 @@ from etude import pipeline, recipe, stages
 from etude.errors import EtudeError
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
+from etude.run import Run
 from etude.settings import ModelSettings
 
 SMALL = ModelSettings(width=24, layers=3, heads=4, kv_heads=2, head_dim=8, mlp=40)
@@ -60,3 +61,24 @@ def test_the_model_of_a_run_is_its_last_stage(tmp_path: Path):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     assert pipeline.find_model(tmp_path).name == "sft-0000012"
     assert pipeline.find_model(tmp_path / "checkpoints").name == "checkpoints"
+
+
+@pytest.mark.parametrize(
+    ("command", "finished", "goal"),
+    [
+        ("run", ["corpus"], "report"),  # killed between two stages of the whole way
+        ("run", ["corpus", "pretrain", "report"], ""),
+        ("pretrain", ["corpus"], "pretrain"),
+        ("pretrain", ["corpus", "pretrain"], ""),
+    ],
+)
+def test_a_resume_goes_to_what_the_last_command_was_for(
+    command: str, finished: list[str], goal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["etude", command, "nano"])
+    with Run.open(tmp_path / "run", recipe.to_dict(recipe.load("nano"))) as run:
+        for stage in {"corpus", "pretrain", *finished}:
+            run.begin(stage, ())
+        for stage in finished:
+            run.finish(stage)
+    assert pipeline.unfinished(tmp_path / "run") == goal

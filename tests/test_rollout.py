@@ -10,7 +10,6 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +30,7 @@ from etude.sandbox.hosts import StoringHost, open_host
 from etude.settings import AgentLimits, GraderSettings, HarnessSettings, RewardSettings
 from etude.tasks.carried import Carried, Changes, Refused
 from etude.tasks.format import Task
-from etude.tasks.grader import RUNNER, GraderFailure
+from etude.tasks.grader import GraderFailure
 from etude.tasks.verdict import Grade
 from etude.tokens.tokenizer import Tokenizer
 
@@ -46,12 +45,8 @@ class Grounds:
 
 
 @pytest.fixture(scope="module")
-def grounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grounds]:
-    loop = asyncio.new_event_loop()
-    host = loop.run_until_complete(open_host("local", tmp_path_factory.mktemp("store"), [RUNNER]))
-    yield Grounds(loop, host)
-    loop.run_until_complete(host.close())
-    loop.close()
+def grounds(sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost]) -> Grounds:
+    return Grounds(*sandboxes)
 
 
 @pytest.fixture(scope="module")

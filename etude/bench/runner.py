@@ -25,7 +25,7 @@ from etude.harness.metrics import measure
 from etude.harness.trajectory import Entry, Trajectory
 from etude.policy import Assistant, Policy, Sampling, System, ToolResult, User
 from etude.recipe import Recipe
-from etude.rollout import Scored, Setup, Void, build_setup
+from etude.rollout import Scored, Setup, Void, build_setup, check_lengths
 from etude.rollout_batch import Job, attempt_each, sample_seed
 from etude.rollout_view import printable
 from etude.sandbox.hosts import StoringHost
@@ -51,12 +51,7 @@ async def run_bench(
 ) -> BenchResult:
     """Benchmarks the checkpoint at `model` as `recipe.bench` says. `log` is the engine's; `save` gets the result."""
     settings = recipe.bench
-    context, longest = recipe.harness.limits.context_tokens, recipe.engine.max_length
-    if context > longest:
-        raise EtudeError(
-            f"harness.limits.context_tokens is {context}, more than engine.max_length = {longest}: the engine would "
-            "refuse the longest rollouts; lower the first or raise the second"
-        )
+    check_lengths(recipe.harness.limits, recipe.engine)
     tokenizer = Tokenizer.load(model)
     setup = build_setup(
         recipe.harness,

@@ -79,10 +79,6 @@ class EngineClient:
         """Swaps in a version from the weight board, between two steps, with running requests kept."""
         return await self._call("POST", "/update", {"version": str(version)})
 
-    async def set_threads(self, threads: int) -> None:
-        """Computes with this many threads from the next step on."""
-        await self._call("POST", "/threads", {"threads": threads})
-
     async def version(self) -> Version:
         return Version.parse((await self._call("GET", "/version"))["version"])
 

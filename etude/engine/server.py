@@ -8,7 +8,6 @@ this process knows no text.
     POST /abort     {id}                            -> {aborted}; the request is answered with what it has
     POST /pause     POST /resume                    -> {paused}
     POST /update    {version}                       -> {version, seconds, running}, read from the weight board
-    POST /threads   {threads}                       -> {threads}, from the next step on
     GET  /version   GET /health   GET /stats
 
 Loading this file does not load torch: as a program it must prepare its process first.
@@ -62,7 +61,6 @@ class Api:
                 web.post("/pause", self.pause),
                 web.post("/resume", self.resume),
                 web.post("/update", self.update),
-                web.post("/threads", self.threads),
                 web.get("/version", self.version),
                 web.get("/health", self.health),
                 web.get("/stats", self.stats),
@@ -133,13 +131,6 @@ class Api:
 
         return web.json_response(await self.engine.call(work))
 
-    async def threads(self, request: web.Request) -> web.Response:
-        threads = wire.only(await _body(request), "threads").get("threads")
-        if type(threads) is not int:
-            raise EtudeError("'threads' must be a whole number")
-        # a setting of the thread that computes, so it is made there
-        return web.json_response({"threads": await self.engine.call(lambda _: process.use_threads(threads))})
-
     async def version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": await self.engine.call(lambda e: str(e.version))})
 
@@ -149,8 +140,7 @@ class Api:
         return web.json_response({"ok": True, "pending": self.engine.pending, "seconds_since_step": idle})
 
     async def stats(self, request: web.Request) -> web.Response:
-        facts = await self.engine.call(lambda e: {**e.stats(), "threads": process.threads()})
-        return web.json_response(facts)
+        return web.json_response(await self.engine.call(lambda e: e.stats()))
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -7,7 +7,6 @@ Knows nothing of training.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
 
@@ -16,7 +15,7 @@ from etude.forge.scripted import Habits, Scripted, reference
 from etude.forge.sources import open_source
 from etude.policy import Message
 from etude.rollout import Scored, Setup
-from etude.rollout_batch import Job, attempt_each
+from etude.rollout_batch import Job, attempt_all
 from etude.sandbox.hosts import StoringHost
 from etude.settings import DemosSettings
 from etude.tokens.tokenizer import Tokenizer
@@ -40,25 +39,17 @@ async def make_demos(
     """Solves `settings.count` tasks of the source, each once."""
     habits = Habits(**settings.habits)
     source = open_source(settings.tasks, "demos.tasks")
-    jobs = (
-        Job(task, policy=Scripted(reference(task, seed, habits), tokenizer))
-        for task in islice(source.tasks(), settings.count)
+    tasks = islice(source.tasks(), settings.count)
+    jobs = [Job(task, policy=Scripted(reference(task, seed, habits), tokenizer)) for task in tasks]
+    outcomes = await attempt_all(
+        jobs, Scripted(()), host, setup, concurrency=settings.concurrency, on_outcome=lambda *_: on_done()
     )
-    passed: dict[int, tuple[Message, ...]] = {}
-    failed = void = 0
-    nobody = Scripted(())
-    async with aclosing(attempt_each(jobs, nobody, host, setup, concurrency=settings.concurrency)) as outcomes:
-        async for number, _, outcome in outcomes:
-            if not isinstance(outcome, Scored):
-                void += 1
-            elif outcome.passed:
-                passed[number] = outcome.trajectory.messages
-            else:
-                failed += 1
-            on_done()
+    scored = [outcome for outcome in outcomes if isinstance(outcome, Scored)]
+    passed = [outcome.trajectory.messages for outcome in scored if outcome.passed]
+    failed, void = len(scored) - len(passed), len(outcomes) - len(scored)
     if not passed:
         raise EtudeError(
             f"none of {failed + void} demonstrations passed ({void} of them void); try one with "
             "`etude rollout TASK reference`, and see whether the harness has the tools that the reference uses"
         )
-    return Demos([passed[number] for number in sorted(passed)], failed, void)
+    return Demos(passed, failed, void)

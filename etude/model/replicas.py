@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from etude.model.decoder import Decoder
-from etude.process import Lanes, use_threads
+from etude.process import Lanes
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")
@@ -17,13 +17,12 @@ class Replicas:
     """The decoder and replicas that share its weights, one decoder for each lane."""
 
     def __init__(self, decoder: Decoder) -> None:
-        self.lanes, self.decoders = _lanes(decoder)
-
-    def set_threads(self, threads: int) -> None:
-        """As many lanes as this from now on. Gradients gathered so far stay: they are the first decoder's."""
-        use_threads(threads)
-        self.lanes.close()
-        self.lanes, self.decoders = _lanes(self.decoders[0])
+        self.lanes, self.decoders = Lanes(decoder.lm_head.weight.device.type), [decoder]
+        for _ in range(self.lanes.count - 1):
+            replica = copy.deepcopy(decoder)
+            for own, shared in zip(replica.parameters(), decoder.parameters(), strict=True):
+                own.data = shared.data
+            self.decoders.append(replica)
 
     def run(self, work: Callable[[Decoder, Work], Result], shares: Sequence[Work]) -> list[Result]:
         """`work` on each share with a decoder of its own."""
@@ -36,14 +35,3 @@ class Replicas:
                 if part.grad is not None:
                     total.grad = part.grad if total.grad is None else total.grad.add_(part.grad)
                     part.grad = None
-
-
-def _lanes(decoder: Decoder) -> tuple[Lanes, list[Decoder]]:
-    """A lane for each thread that torch is set to, and a decoder for each lane."""
-    lanes, decoders = Lanes(decoder.lm_head.weight.device.type), [decoder]
-    for _ in range(lanes.count - 1):
-        replica = copy.deepcopy(decoder)
-        for own, shared in zip(replica.parameters(), decoder.parameters(), strict=True):
-            own.data = shared.data
-        decoders.append(replica)
-    return lanes, decoders

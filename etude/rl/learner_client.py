@@ -64,10 +64,6 @@ class LearnerClient:
         """Writes the weights to the board as `version`."""
         await self._call("publish", version=str(version))
 
-    async def set_threads(self, threads: int) -> None:
-        """Computes with this many threads from the next verb on."""
-        await self._call("set_threads", threads=threads)
-
     async def close(self, seconds: float = 10.0) -> None:
         """Ends the process; its board, socket and folder are gone afterwards."""
         self._listening.cancel()

@@ -32,7 +32,7 @@ from etude.rl.learner_client import LearnerClient, launch_learner
 from etude.rl.probe import Probe
 from etude.rl.training import STAGE, Training
 from etude.rl.world import World
-from etude.rollout import Judged, build_setup
+from etude.rollout import Judged, build_setup, check_lengths
 from etude.run import Run
 from etude.sandbox.hosts import open_host
 from etude.tasks.grader import RUNNER
@@ -44,7 +44,7 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
 
     Stopped by Ctrl-C it leaves a checkpoint and `stopped` among the facts, and the stage is not finished.
     """
-    _refuse(recipe)
+    check_lengths(recipe.harness.limits, recipe.engine)
     run.begin(STAGE)  # opens our lineage before anything is sampled under its name
     began = time.monotonic()
     async with AsyncExitStack() as stack:
@@ -58,15 +58,6 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
                     training.let_go()
         except BaseExceptionGroup as group:
             raise _first(group) from None
-
-
-def _refuse(recipe: Recipe) -> None:
-    context, longest = recipe.harness.limits.context_tokens, recipe.engine.max_length
-    if context > longest:
-        raise EtudeError(
-            f"harness.limits.context_tokens = {context} passes engine.max_length = {longest}: the engine could not "
-            "answer the longest rollouts; lower the first or raise the second"
-        )
 
 
 async def _open(

@@ -5,7 +5,6 @@
     step                                  -> metrics
     save              directory           -> the model, its tokenizer and all that an exact resume needs lie there
     publish           version             -> it is on the weight board
-    set_threads       threads
 
 Every answer says how many seconds the verb took here; while it runs, heartbeats go out. A refusal is an answer; a bug
 ends the process with its traceback in the log. Whoever started it is the only one it serves: when the connection or
@@ -67,7 +66,6 @@ class Verbs:
             "step": self.step,
             "save": self.save,
             "publish": self.publish,
-            "set_threads": self.set_threads,
         }
 
     def answer(self, request: Frame) -> Frame:
@@ -115,13 +113,6 @@ class Verbs:
         except (KeyError, AttributeError, ValueError):
             raise EtudeError("'version' must look like \"0.7\" (lineage.step)") from None
         self.learner.publish(self.board, version)
-        return Frame({})
-
-    def set_threads(self, request: Frame) -> Frame:
-        threads = request.header.get("threads")
-        if type(threads) is not int:
-            raise EtudeError("'threads' must be a whole number")
-        self.learner.replicas.set_threads(threads)
         return Frame({})
 
     def _check(self, items: Sequence[Item]) -> None:

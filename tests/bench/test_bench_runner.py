@@ -7,7 +7,6 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,8 @@ from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.policy import Assistant, Call, Sample
 from etude.rollout import build_setup
-from etude.sandbox.hosts import StoringHost, open_host
+from etude.sandbox.hosts import StoringHost
 from etude.settings import BenchSettings
-from etude.tasks.grader import RUNNER
 from etude.tokens.tokenizer import Tokenizer
 
 SMALL = BenchSettings(count=3, unseen_count=2, samples=2, concurrency=4)
@@ -53,12 +51,8 @@ class Grounds:
 
 
 @pytest.fixture(scope="module")
-def grounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grounds]:
-    loop = asyncio.new_event_loop()
-    host = loop.run_until_complete(open_host("local", tmp_path_factory.mktemp("store"), [RUNNER]))
-    yield Grounds(loop, host)
-    loop.run_until_complete(host.close())
-    loop.close()
+def grounds(sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost]) -> Grounds:
+    return Grounds(*sandboxes)
 
 
 def test_the_reference_passes_and_nobody_fails_on_the_same_tasks(grounds: Grounds, tmp_path: Path) -> None:

@@ -210,21 +210,6 @@ def test_malformed_calls_are_refused_with_one_sentence(home: Home) -> None:
     assert home.run(home.client.health())["ok"]
 
 
-def test_the_number_of_threads_can_change_while_requests_run(home: Home) -> None:
-    async def scenario() -> None:
-        alone = await home.client.sample(PROMPT, LONG)
-        task = await home.running_sample()
-        await home.client.set_threads(2)
-        assert (await home.client.stats())["threads"] == 2
-        assert (await task).ids == alone.ids
-        await home.client.set_threads(1)
-        for wrong, message in ((-1, "threads is -1"), (1.5, "whole number"), (True, "whole number")):
-            with pytest.raises(EtudeError, match=message):
-                await home.client.set_threads(wrong)
-
-    home.run(scenario())
-
-
 def test_the_socket_is_for_this_user_alone(home: Home) -> None:
     mode = Path(home.client.address.removeprefix("unix:")).stat().st_mode
     assert mode & 0o077 == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,27 +111,6 @@ def test_threads_share_the_weights_and_add_up_to_the_same_gradient(make_decoder:
         assert found == pytest.approx(wanted, rel=1e-2, abs=1e-3)
     for name in ("loss", "grad_norm", "k1", "drift_max"):
         assert two[0][name] == pytest.approx(one[0][name], rel=1e-5)
-
-
-def test_the_number_of_threads_can_change_in_the_middle_of_a_step(make_decoder: Make) -> None:
-    """The gradients so far are kept, the replicas see the weights as they move, and old threads end."""
-    steady, changing = (Learner(make_decoder(1), OptimSettings(matrices="adamw"), 10, 17) for _ in range(2))
-    before = threading.active_count()
-    try:
-        for threads in (1, 3, 2, 1):
-            for learner in (steady, changing):
-                learner.forward_backward(mixed(threads, weights="live"))
-            changing.replicas.set_threads(threads)
-            assert (len(changing.replicas.decoders), torch.get_num_threads()) == (threads, threads)
-            for learner in (steady, changing):
-                learner.forward_backward(labels(threads))
-            norms = [learner.step()["grad_norm"] for learner in (steady, changing)]
-            assert norms[1] == pytest.approx(norms[0], rel=1e-4)
-    finally:
-        changing.replicas.set_threads(1)
-    assert threading.active_count() <= before
-    with pytest.raises(EtudeError, match="threads is -1"):
-        changing.replicas.set_threads(-1)
 
 
 def test_gradients_are_clipped_to_the_global_norm(make_decoder: Make) -> None:

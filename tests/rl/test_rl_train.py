@@ -173,7 +173,7 @@ def test_a_context_that_the_engine_cannot_take_is_refused_before_anything_starts
     recipe = toy_recipe("harness.limits.context_tokens=5000")
     with (
         Run.open(tmp_path / "run", recipes.to_dict(recipe)) as run,
-        pytest.raises(EtudeError, match=r"context_tokens = 5000 passes engine\.max_length = 1024"),
+        pytest.raises(EtudeError, match=r"context_tokens is 5000, more than engine\.max_length = 1024"),
     ):
         asyncio.run(train(run, recipe, toy_model))
 

@@ -142,21 +142,6 @@ def test_a_learner_that_was_saved_and_restored_goes_on_as_if_nothing_happened(ho
     assert not (tmp_path / "board").exists()
 
 
-def test_threads_change_between_two_verbs_and_gradients_stay(home: Home) -> None:
-    """More threads add in another order; the sums agree, and half a step's gradients survive the change."""
-    one = home.run(home.client.forward_backward(batch(6)))
-    home.run(home.client.set_threads(3))
-    three = home.run(home.client.forward_backward(batch(6)))
-    assert three["loss"] == pytest.approx(one["loss"], rel=1e-5)
-    home.run(home.client.set_threads(1))
-    for _ in range(2):
-        home.twin.forward_backward(batch(6))
-    norm = home.twin.step()["grad_norm"]
-    assert home.run(home.client.step())["grad_norm"] == pytest.approx(norm, rel=1e-4)
-    with pytest.raises(EtudeError, match="threads is 5000; it must be between"):
-        home.run(home.client.set_threads(5000))
-
-
 def test_a_batch_that_asks_for_nothing_costs_no_forward(home: Home) -> None:
     zeros = np.zeros(4, np.float32)
     idle = Batch([Item(np.arange(4), [Stream("main", zeros, Sampled(zeros, zeros))])])

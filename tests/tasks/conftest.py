@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etude.sandbox.hosts import StoringHost, open_host
+from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
 from etude.tasks.carried import carried_files
 from etude.tasks.config import Config, Facts
 from etude.tasks.files import Files
 from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
-from etude.tasks.grader import RUNNER, grade
+from etude.tasks.grader import grade
 from etude.tasks.verdict import Grade
 
 QUICK = GraderSettings(seconds=10, cpu_seconds=1, memory_mb=192, disk_mb=16)
@@ -35,12 +34,8 @@ class Grounds:
 
 
 @pytest.fixture(scope="session")
-def grounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grounds]:
-    loop = asyncio.new_event_loop()
-    host = loop.run_until_complete(open_host("local", tmp_path_factory.mktemp("store"), [RUNNER]))
-    yield Grounds(loop, host)
-    loop.run_until_complete(host.close())
-    loop.close()
+def grounds(sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost]) -> Grounds:
+    return Grounds(*sandboxes)
 
 
 def small_task(
