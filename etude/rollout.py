@@ -92,6 +92,13 @@ class Judged:
                 self._grades.popitem(last=False)
         return await asyncio.shield(self._grades[key][1])
 
+    async def close(self) -> None:
+        """Ends what is still being judged: those who asked have left, and the host is about to close."""
+        under_way = [judging for _, judging in self._grades.values() if not judging.done()]
+        for judging in under_way:
+            judging.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
     def _forget_failure(self, key: tuple[int, Changes], done: asyncio.Task[Grade]) -> None:
         if done.cancelled() or done.exception() is not None:
             self._grades.pop(key, None)

@@ -66,8 +66,9 @@ async def _open(
     """Everything that runs beside this process, and the state of the run."""
     rl, home = recipe.rl, run.path / "rl"
     store, logs = home / "store", home / "logs"
-    for left in (store, home / "candidate"):  # what a killed process may have left
-        shutil.rmtree(left, ignore_errors=True)
+    for passing in (store, home / "candidate"):
+        shutil.rmtree(passing, ignore_errors=True)  # what a killed process may have left
+        stack.callback(shutil.rmtree, passing, ignore_errors=True)
     logs.mkdir(parents=True, exist_ok=True)
     algorithm, source = build_algorithm(rl.algorithm), open_source(rl.tasks, "rl.tasks")
     tokenizer = Tokenizer.load(model)
@@ -79,9 +80,10 @@ async def _open(
         tokenizer=tokenizer,
         sampling=Sampling(max_tokens=longest, temperature=rl.temperature),
     )
-    setup = replace(setup, judged=Judged())
-    stack.callback(shutil.rmtree, store, ignore_errors=True)
     host = await stack.enter_async_context(await open_host(backend, store, preload=(RUNNER,)))
+    judged = Judged()
+    stack.push_async_callback(judged.close)
+    setup = replace(setup, judged=judged)
     latest = run.latest(STAGE)
     commit = Commit.read(latest) if latest is not None else Commit()
     journal = Journal(home / "journal.db", run.lineage)

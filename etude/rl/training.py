@@ -267,7 +267,9 @@ class Training:
             figures = describe([compact(outcome) for outcome in scored])
             last = max((outcome.trajectory.versions[-1].step for outcome in scored), default=step)
             rate = figures["pass_rate"]
-            best = await asyncio.to_thread(self.best.offer, candidate, self.run.lineage, step, rate, len(scored))
+            offer = partial(self.best.offer, candidate, self.run.lineage, step, rate, len(scored))
+            # to its end even when the run is stopped meanwhile: the task group waits for it
+            best = await asyncio.shield(self.tasks.create_task(asyncio.to_thread(offer)))
             row = figures | {
                 "tasks": len({outcome.task.name for outcome in scored}),
                 "rollouts": len(scored),

@@ -136,6 +136,15 @@ def test_a_stopped_run_goes_on_where_it_was_alternating_and_with_a_reference(
     assert evals in ([(0, 0), (1, 4)], [(1, 4)])  # the first may have been under way when the run was stopped
 
 
+def test_a_run_that_is_stopped_in_the_middle_of_an_evaluation_leaves_nothing(
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    assert play(path, toy_recipe("rl.eval_samples=60"), toy_model, stop_at=1)["stopped"]
+    assert not [row for row in read_metrics(path) if row["stage"] == "rl.eval"]
+    assert nothing_left(path)
+
+
 def test_steps_without_any_variance_are_counted_and_cost_nothing(
     toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
 ) -> None:
