@@ -7,28 +7,34 @@ no command leaves a sandbox behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import asdict
+import json
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from etude import durable
 from etude import recipe as recipes
-from etude.bench.outcome import compare, load_result, summarise
+from etude.bench.outcome import BenchResult, compare, load_result, save_result, summarise
+from etude.bench.runner import bench_policy, bench_tasks
 from etude.engine.client import EngineClient, launch
+from etude.engine.endpoint.policy import EndpointPolicy
 from etude.errors import EtudeError
 from etude.forge.katas import write_katas
 from etude.forge.sources import open_source
-from etude.policies import make_policy
+from etude.policies import hosted_policy, is_hosted, make_policy
 from etude.policy import Sampling
 from etude.progress import track
 from etude.recipe import Recipe
-from etude.rollout import Scored, attempt, build_setup, temporary_host
+from etude.rollout import Scored, Setup, attempt, build_setup, temporary_host
 from etude.rollout_files import regrade, save_attempt, saved_attempts
 from etude.rollout_view import RolloutView
-from etude.stages import bench_model, find_model, recipe_of
+from etude.stages import bench_model, find_model, prepare, recipe_of
+from etude.talk import KEY, base_of, served_model
 from etude.tasks.check import CheckReport, check
 from etude.tasks.format import CONFIG, Task
-from etude.tokens.tokenizer import Tokenizer
+from etude.tokens.dialect import Dialect, open_dialect
 
 
 def make_katas(out: Path, split: str, count: int, seed: int, levels: Sequence[int]) -> dict[str, Any]:
@@ -70,22 +76,31 @@ def roll_out(
     """One attempt, shown as it happens."""
     settings = recipes.load(None, overrides)
     task = Task.load(directory)
-    tokenizer = Tokenizer.load(model) if model is not None else None
-    made = make_policy(policy, task, tokenizer, seed)
+    dialect = open_dialect(model, settings.harness.template) if model is not None else None
+    hosted = is_hosted(policy)
+    setup = _setup(settings, dialect, hosted)
+    made = (
+        hosted_policy(policy, settings.endpoint, setup.tools, dialect)
+        if hosted
+        else make_policy(policy, task, dialect, seed)
+    )
+    sampling = _sampling(settings, seed) if hosted else None
+    on_event = view.on_event if view else None
 
     async def work() -> dict[str, Any]:
-        setup = _setup(settings, tokenizer)
         try:
             async with temporary_host(backend) as host:
                 outcome = await attempt(
-                    task, made, host, setup, policy_name=policy, on_event=view.on_event if view else None
+                    task, made, host, setup, policy_name=policy, sampling=sampling, on_event=on_event
                 )
         finally:
-            if isinstance(made, EngineClient):
+            if isinstance(made, EngineClient | EndpointPolicy):
                 await made.close()
         if view:
             view.show_outcome(outcome)
         facts: dict[str, Any] = {"task": task.name, "policy": policy, "seconds": round(outcome.seconds, 3)}
+        if isinstance(made, EndpointPolicy):
+            facts["spent"] = made.spent
         if save is not None:
             facts["saved"] = str(save_attempt(outcome, save, f"{task.name}-{seed}"))
         if isinstance(outcome, Scored):
@@ -116,25 +131,65 @@ def watch(
 ) -> dict[str, Any]:
     """One attempt of a trained model at a task of its benchmark, or at one of your own, shown as it happens."""
     settings, model = recipe_of(path, list(overrides)), find_model(path)
+    dialect = open_dialect(model, settings.harness.template)
+    task = _task(settings, number, directory)
+
+    async def policy() -> EngineClient:
+        return await launch(model, settings.engine, device=settings.run.device, decode=dialect.decode)
+
+    return _watch(task, str(model), policy, settings, _setup(settings, dialect), seed, backend, view)
+
+
+def watch_served(
+    address: str,
+    tokens: Path | None,
+    number: int,
+    directory: Path | None,
+    seed: int,
+    backend: str,
+    overrides: Sequence[str],
+    view: RolloutView | None,
+) -> dict[str, Any]:
+    """The same with a model that a server has. With the folder of its `tokens` it samples ids, as in training."""
+    settings = recipe_of(tokens, list(overrides)) if tokens else recipes.load(None, overrides)
+    endpoint = settings.endpoint
+    if not endpoint.key_env and KEY in os.environ:
+        endpoint = replace(endpoint, key_env=KEY)
+    settings = replace(settings, endpoint=replace(endpoint, form="tools", ids=tokens is not None))
+    dialect = open_dialect(find_model(tokens)) if tokens else None
+    setup, task = _setup(settings, dialect, hosted=True), _task(settings, number, directory)
+    name = f"openai:{base_of(address)}?model={settings.endpoint.model or served_model(address)}"
+
+    async def policy() -> EndpointPolicy:
+        return hosted_policy(name, settings.endpoint, setup.tools, dialect)
+
+    return _watch(task, address, policy, settings, setup, seed, backend, view)
+
+
+def _task(settings: Recipe, number: int, directory: Path | None) -> Task:
     task = Task.load(directory) if directory else next(open_source(settings.bench.tasks).tasks(number), None)
     if task is None:
         raise EtudeError(f"the benchmark has no task number {number}")
-    tokenizer = Tokenizer.load(model)
+    return task
 
+
+def _watch(
+    task: Task,
+    model: str,
+    policy: Callable[[], Awaitable[EngineClient | EndpointPolicy]],
+    settings: Recipe,
+    setup: Setup,
+    seed: int,
+    backend: str,
+    view: RolloutView | None,
+) -> dict[str, Any]:
     async def work() -> dict[str, Any]:
-        setup = _setup(settings, tokenizer)
-        sampling = Sampling(settings.harness.limits.sampled_tokens, settings.bench.temperature, seed=seed)
-        async with (
-            temporary_host(backend) as host,
-            await launch(model, settings.engine, device=settings.run.device, decode=tokenizer.decode) as engine,
-        ):
-            on_event = view.on_event if view else None
-            outcome = await attempt(
-                task, engine, host, setup, policy_name=str(model), sampling=sampling, on_event=on_event
-            )
+        sampling, on_event = _sampling(settings, seed), view.on_event if view else None
+        async with temporary_host(backend) as host, await policy() as made:
+            outcome = await attempt(task, made, host, setup, policy_name=model, sampling=sampling, on_event=on_event)
         if view:
             view.show_outcome(outcome)
-        facts: dict[str, Any] = {"task": task.name, "model": str(model), "seconds": round(outcome.seconds, 3)}
+        facts: dict[str, Any] = {"task": task.name, "model": model, "seconds": round(outcome.seconds, 3)}
         if isinstance(outcome, Scored):
             return facts | {"passed": outcome.passed, "reward": outcome.reward}
         return facts | {"ok": False, "void": outcome.cause, "error": outcome.message}
@@ -143,14 +198,69 @@ def watch(
 
 
 def benchmark(
-    path: Path, save: Path | None, against: Path | None, backend: str, overrides: Sequence[str]
+    path: Path, save: Path | None, against: Path | None, backend: str, overrides: Sequence[str], policy: str = ""
 ) -> dict[str, Any]:
-    """A model's figures on the benchmark of its recipe, and its gain over an earlier result, in pairs."""
+    """A model's figures on the benchmark of its recipe, and its gain over an earlier result, in pairs.
+
+    A hosted `policy` takes the model's place on the same tasks.
+    """
     settings, model = recipe_of(path, list(overrides)), find_model(path)
     earlier = load_result(against) if against is not None else None
-    result = bench_model(model, settings, backend, save, "benchmark")
+    if policy:
+        result, spent = _bench_hosted(policy, settings, backend, save)
+        facts = {"model": policy, **summarise(result), "spent": spent}
+    else:
+        result = bench_model(model, settings, backend, save, "benchmark")
+        facts = {"model": str(model), **summarise(result)}
     gain = compare(earlier, result) if earlier is not None else None
-    return {"model": str(model), **summarise(result)} | ({"gain": list(gain)} if gain is not None else {})
+    return facts | ({"gain": list(gain)} if gain is not None else {})
+
+
+def _bench_hosted(
+    policy: str, settings: Recipe, backend: str, save: Path | None
+) -> tuple[BenchResult, dict[str, float]]:
+    if not is_hosted(policy):
+        raise EtudeError(f"a benchmark takes a hosted model such as openai:https://host/v1?model=NAME, not {policy!r}")
+    setup = replace(_setup(settings, None, hosted=True), sampling=_sampling(settings))
+    made = hosted_policy(policy, settings.endpoint, setup.tools)
+    tasks = bench_tasks(settings.bench)
+
+    async def work() -> BenchResult:
+        async with made, temporary_host(backend) as host:
+            with track("benchmark", len(tasks) * settings.bench.samples, "rollouts") as bar:
+                return await bench_policy(
+                    made,
+                    tasks,
+                    settings.bench,
+                    host=host,
+                    setup=setup,
+                    name=policy,
+                    on_progress=lambda done, _: bar.advance(done - bar.done),
+                )
+
+    result = asyncio.run(work())
+    if save is not None:
+        save_result(result, save)
+    return result, made.spent
+
+
+def benchmark_base(
+    path: Path, code: Path | None, repository: Path | None, only: str, save: Path | None, overrides: Sequence[str]
+) -> dict[str, Any]:
+    """A model's figures on the evaluations that need no agent; some of them, or all."""
+    given = {"base.code": code, "base.repository": repository}
+    paths = [f"{key}={json.dumps(str(path))}" for key, path in given.items() if path is not None]
+    settings, model = recipe_of(path, [*overrides, *paths]), find_model(path)
+    device = prepare(settings)
+    from etude.bench.base.subject import Subject
+    from etude.bench.base.suite import EVALUATIONS, evaluate_base
+
+    subject = Subject.open(model, device, settings.base.batch_tokens)
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    found = {"model": str(model)} | evaluate_base(subject, settings.base, names or EVALUATIONS)
+    if save is not None:
+        durable.write_whole(save, json.dumps(found, indent=1) + "\n")
+    return found
 
 
 def regrade_saved(root: Path, backend: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -182,8 +292,13 @@ def regrade_saved(root: Path, backend: str, overrides: Sequence[str]) -> dict[st
     return {"attempts": rows, "graded": len(rows), "left_out": total - len(rows), "changed": changed}
 
 
-def _setup(settings: Recipe, tokenizer: Tokenizer | None) -> Any:
-    return build_setup(settings.harness, settings.reward, settings.grader, tokenizer=tokenizer)
+def _setup(settings: Recipe, dialect: Dialect | None, hosted: bool = False) -> Setup:
+    native = hosted and dialect is None and settings.endpoint.form == "tools"
+    return build_setup(settings.harness, settings.reward, settings.grader, dialect=dialect, native_calls=native)
+
+
+def _sampling(settings: Recipe, seed: int = 0) -> Sampling:
+    return Sampling(settings.harness.limits.sampled_tokens, settings.bench.temperature, seed=seed)
 
 
 def _task_folders(directories: Sequence[Path]) -> list[Path]:

@@ -1,7 +1,8 @@
 """The `etude` command: parsing, calling, and saying what happened. Nothing else.
 
 How a command answers people and scripts is in `console`; the stages of a run are in `cli_stages`, commands about tasks
-and sandboxes in `cli_tasks`. Rooms are imported inside the commands, so that `etude --help` never loads torch.
+and sandboxes in `cli_tasks`, those about model directories in `cli_model`, benchmarks in `cli_bench`. Rooms are
+imported inside the commands, so that `etude --help` never loads torch.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from etude import __version__, cli_stages, cli_tasks
+from etude import __version__, cli_bench, cli_model, cli_stages, cli_tasks
 from etude.cli_stages import RecipeName
 from etude.cli_tasks import Backend
-from etude.console import Json, Overrides, answer, figure, table, values
+from etude.console import Json, Overrides, answer, table, values
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,6 +30,8 @@ recipe_app = typer.Typer(no_args_is_help=True, help="Look at recipes.")
 app.add_typer(recipe_app, name="recipe")
 cli_stages.register(app)
 cli_tasks.register(app)
+cli_bench.register(app)
+cli_model.register(app)
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A run, a checkpoint, or a Hugging Face directory.")]
 
@@ -61,13 +64,20 @@ def serve(
     overrides: Overrides = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8000,
+    name: Annotated[str | None, typer.Option("--name", help="What clients call the model; else its folder.")] = None,
+    key_file: Annotated[
+        Path | None, typer.Option("--key-file", help="File with the API key; else the variable ETUDE_API_KEY.")
+    ] = None,
+    engine_routes: Annotated[
+        bool, typer.Option("--engine-routes", help="Also the training loop's routes; needs an API key.")
+    ] = False,
 ) -> None:
-    """Serve a model over HTTP until Ctrl-C."""
+    """Serve a model to OpenAI's clients until Ctrl-C."""
 
     def work() -> dict[str, Any]:
         from etude.pipeline import serve_model
 
-        serve_model(model, overrides or [], host, port)
+        serve_model(model, overrides or [], host, port, name=name, key_file=key_file, engine_routes=engine_routes)
         return {}
 
     answer(work, lambda _: None, False)
@@ -75,42 +85,32 @@ def serve(
 
 @app.command()
 def chat(
-    model: ModelPath,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="As for serve, or the address of a server: http://...")],
     overrides: Overrides = None,
-    number: Annotated[int, typer.Option("--task", min=0, help="Which of the benchmark's tasks.")] = 0,
+    number: Annotated[int | None, typer.Option("--task", min=0, help="Which of the benchmark's tasks.")] = None,
     directory: Annotated[Path | None, typer.Option("--dir", help="A task directory of your own instead.")] = None,
+    tokens: Annotated[
+        Path | None, typer.Option("--tokens", help="Folder of a served model that was trained here: sample its ids.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Another seed, another attempt.")] = 0,
     sandbox: Backend = "local",
     json: Json = False,
 ) -> None:
-    """Watch a trained agent solve a task."""
+    """Watch a trained agent solve a task; or talk to a served model, when there is no task."""
 
     def work() -> dict[str, Any]:
-        from etude.attempts import watch
+        from etude.attempts import watch, watch_served
         from etude.rollout_view import RolloutView
+        from etude.talk import is_address, talk
 
-        return watch(model, number, directory, seed, sandbox, overrides or [], None if json else RolloutView())
+        view, changes = None if json else RolloutView(), overrides or []
+        if not is_address(model):
+            return watch(Path(model), number or 0, directory, seed, sandbox, changes, view)
+        if number is None and directory is None:
+            return talk(model, seed, quiet=json)
+        return watch_served(model, tokens, number or 0, directory, seed, sandbox, changes, view)
 
     answer(work, lambda _: None, json)
-
-
-@app.command()
-def bench(
-    model: ModelPath,
-    overrides: Overrides = None,
-    save: Annotated[Path | None, typer.Option("--save", help="JSON file for the result.")] = None,
-    against: Annotated[Path | None, typer.Option("--against", help="An earlier result: the gain, in pairs.")] = None,
-    sandbox: Backend = "local",
-    json: Json = False,
-) -> None:
-    """Benchmark a model on tasks that it has not seen."""
-
-    def work() -> dict[str, Any]:
-        from etude.attempts import benchmark
-
-        return benchmark(model, save, against, sandbox, overrides or [])
-
-    answer(work, lambda found: table(("", ""), [(name, figure(value)) for name, value in found.items()]), json)
 
 
 @app.command()

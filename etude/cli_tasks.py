@@ -84,7 +84,12 @@ def rollout(
     task: Annotated[Path, typer.Argument(help="Task directory.")],
     overrides: Overrides = None,
     policy: Annotated[
-        str, typer.Option("--policy", help="reference, null, stub, cheat:NAME, or an engine: unix:/path, http://...")
+        str,
+        typer.Option(
+            "--policy",
+            help="reference, null, stub, cheat:NAME, an engine (unix:/path, http://...), "
+            "or a hosted model (openai:https://host/v1?model=NAME; the rest as endpoint.KEY=VALUE).",
+        ),
     ] = "reference",
     model: Annotated[Path | None, typer.Option("--model", help="Folder with the tokenizer of the engine.")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Folder to keep the attempt in.")] = None,

@@ -157,12 +157,12 @@ def sample_text(path: Path, prompt: str, sampling: Sampling, overrides: list[str
     device = prepare(recipe)
     from etude.engine.engine import Engine
     from etude.model.checkpoint import load_model
-    from etude.tokens.tokenizer import Tokenizer
+    from etude.tokens.dialect import open_dialect
 
-    decoder, tokenizer = load_model(model, device), Tokenizer.load(model)
+    decoder, dialect = load_model(model, device), open_dialect(model)
     engine = Engine(decoder, recipe.engine, Version(0, 0))
-    sampling = replace(sampling, stop_ids=(tokenizer.control["end_of_text"],))
-    request = engine.submit(tokenizer.encode(prompt), sampling)
+    sampling = replace(sampling, stop_ids=dialect.stop_ids)
+    request = engine.submit(dialect.encode(prompt), sampling)
     with track("sampling", sampling.max_tokens, "tokens") as bar:
         while not request.finished:
             engine.step()
@@ -170,13 +170,28 @@ def sample_text(path: Path, prompt: str, sampling: Sampling, overrides: list[str
     if request.error is not None:
         raise EtudeError(request.error)
     ids = request.sampled
-    return {"model": str(model), "prompt": prompt, "text": tokenizer.decode(ids), "ids": ids, "stop": request.stop}
+    return {"model": str(model), "prompt": prompt, "text": dialect.decode(ids), "ids": ids, "stop": request.stop}
 
 
-def serve_model(path: Path, overrides: list[str], host: str, port: int) -> None:
-    """Serve the model at `path` over HTTP until interrupted."""
+def serve_model(
+    path: Path,
+    overrides: list[str],
+    host: str,
+    port: int,
+    *,
+    name: str | None = None,
+    key_file: Path | None = None,
+    engine_routes: bool = False,
+) -> None:
+    """Serve the model at `path` to OpenAI's clients until interrupted."""
     recipe, model = recipe_of(path, overrides), find_model(path)
-    device = prepare(recipe)
-    from etude.engine.server import serve
+    from etude.engine.openai.keys import read_key
 
-    serve(model, recipe.engine, device=device, host=host, port=port)
+    key = read_key(key_file)
+    if key is None and host not in ("127.0.0.1", "localhost", "::1"):
+        print(f"warning: everybody who can reach {host} can use this model: no API key is set", file=sys.stderr)
+    device = prepare(recipe)
+    from etude.engine.server import Door, serve
+
+    door = Door(name or path.resolve().name, key, engine_routes)
+    serve(model, recipe.engine, device=device, host=host, port=port, door=door)

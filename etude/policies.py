@@ -1,25 +1,61 @@
-"""Policies by name: scripts, cheats, and engines by their address.
+"""Policies by name: scripts, cheats, engines by their address, and hosted models.
 
 Stands above the rooms because it knows both where scripts are made (forge) and where models answer (engine).
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+from urllib.parse import parse_qsl
+
 from etude.engine.client import EngineClient
+from etude.engine.endpoint.policy import EndpointPolicy
 from etude.errors import EtudeError
 from etude.forge.cheats.table import cheat_script
 from etude.forge.scripted import Scripted, scripted
+from etude.harness.spelling import write_turn
+from etude.harness.tools.base import Tool, schema_of
 from etude.policy import Policy
+from etude.settings import EndpointSettings
 from etude.tasks.format import Task
-from etude.tokens.tokenizer import Tokenizer
+from etude.tokens.dialect import Dialect
+
+HOSTED = "openai"  # policies of this name speak the OpenAI-compatible interface
 
 
-def make_policy(name: str, task: Task, tokenizer: Tokenizer | None = None, seed: int = 0) -> Policy:
-    """`reference`, `null`, `stub`, `cheat:NAME`, or an engine's address (`unix:/path`, `http://host:port`)."""
+def make_policy(name: str, task: Task, dialect: Dialect | None = None, seed: int = 0) -> Policy:
+    """`reference`, `null`, `stub`, `cheat:NAME`, or an engine's address (`unix:/path`, `http://host:port`).
+
+    A hosted model is made by `hosted_policy`: it serves any number of tasks.
+    """
     if name.startswith(("unix:", "http://", "https://")):
-        if tokenizer is None:
+        if dialect is None:
             raise EtudeError(f"the engine at {name} needs the tokenizer of its model; give the model's folder")
-        return EngineClient(name, decode=tokenizer.decode)
+        return EngineClient(name, decode=dialect.decode)
     if name.startswith("cheat:"):
-        return Scripted(cheat_script(name.removeprefix("cheat:"), task), tokenizer)
-    return scripted(name, task, seed, tokenizer)
+        return Scripted(cheat_script(name.removeprefix("cheat:"), task), dialect)
+    return scripted(name, task, seed, dialect)
+
+
+def is_hosted(name: str) -> bool:
+    return name == HOSTED or name.startswith(f"{HOSTED}:")
+
+
+def hosted_policy(
+    name: str, settings: EndpointSettings, tools: Mapping[str, Tool], dialect: Dialect | None = None
+) -> EndpointPolicy:
+    """`openai` as the settings say, or `openai:URL?model=NAME`. With a dialect it samples token ids."""
+    address, _, query = name.removeprefix(HOSTED).removeprefix(":").partition("?")
+    given = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
+    if unknown := [key for key in given if key != "model"]:
+        raise EtudeError(
+            f"the policy {HOSTED}:URL?model=NAME takes no {unknown[0]!r}: set endpoint.{unknown[0]} instead"
+        )
+    settings = dataclasses.replace(settings, url=address or settings.url, model=given.get("model", settings.model))
+    if dialect is not None and not settings.ids:
+        raise EtudeError("endpoint.ids is off, so the hosted model answers with text: give no folder of a tokenizer")
+    schemas = [schema_of(tool) for tool in tools.values()]
+    return EndpointPolicy(
+        settings, write_turn=write_turn, tools=schemas, decode=dialect.decode if dialect is not None else None
+    )

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 
 class Version(NamedTuple):
     """Which weights: a resume opens a new lineage, every published optimiser step counts up within one."""
@@ -64,6 +67,7 @@ class ToolResult:
     text: str
 
 
+Experts = npt.NDArray[np.int16]  # [tokens, blocks with experts, experts of a token]
 Message = System | User | Assistant | ToolResult
 Part = Literal["thinking", "final", "call", "output", "prompt"]
 StopReason = Literal["stop", "length", "abort"]
@@ -75,6 +79,7 @@ class Context:
 
     messages: tuple[Message, ...] = ()
     ids: tuple[int, ...] | None = None
+    routed: int = 0  # leading tokens whose experts the one who asks knows from earlier samples
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,7 @@ class Sampling:
     top_k: int = 0  # 0 is off
     seed: int = 0  # token i of a request depends on (seed, i) alone, never on its neighbours in the batch
     stop_ids: tuple[int, ...] = ()  # sampled, kept as the last id, and ends the sample
+    top_logprobs: int = 0  # likeliest alternatives told for each token; served over the OpenAI routes only
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,8 @@ class Sample:
     logprobs: tuple[float, ...] | None = None  # of the distribution sampled from, temperature applied
     versions: tuple[Version, ...] | None = None
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    # where a model with experts routed the context's tokens, from `routed` on, and the sampled ones but the last
+    experts: Experts | None = field(default=None, compare=False)
 
 
 class Policy(Protocol):

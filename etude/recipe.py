@@ -25,9 +25,11 @@ from pydantic_core import ErrorDetails
 
 from etude.errors import EtudeError
 from etude.settings import (
+    BaseSettings,
     BenchSettings,
     CorpusSettings,
     DemosSettings,
+    EndpointSettings,
     EngineSettings,
     GraderSettings,
     HarnessSettings,
@@ -54,12 +56,14 @@ class Recipe:
     pretrain: PretrainSettings = setting(PretrainSettings(), "continued pretraining")
     sft: SftSettings = setting(SftSettings(), "supervised fine-tuning")
     engine: EngineSettings = setting(EngineSettings(), "the sampler")
+    endpoint: EndpointSettings = setting(EndpointSettings(), "a hosted model as a policy, for `etude rollout`")
     harness: HarnessSettings = setting(HarnessSettings(), "the agent")
     grader: GraderSettings = setting(GraderSettings(), "the grader")
     reward: RewardSettings = setting(RewardSettings(), "what an attempt is worth")
     demos: DemosSettings = setting(DemosSettings(), "demonstrations")
     rl: RLSettings = setting(RLSettings(), "reinforcement learning")
     bench: BenchSettings = setting(BenchSettings(), "the benchmark before and after")
+    base: BaseSettings = setting(BaseSettings(), "evaluations that need no agent, for `etude bench base`")
 
 
 # Reading
@@ -291,7 +295,7 @@ def _check(recipe: Recipe) -> None:
     """What no single value can break alone."""
     if recipe.model.depth:
         plain, shaped = type(recipe.model)(), recipe.model.shaped()
-        for field in ("layers", "width", "heads", "kv_heads", "head_dim", "mlp"):
+        for field in ("layers", "width", "heads", "kv_heads", "head_dim", "mlp", "kv_rank", "expert_mlp"):
             if getattr(recipe.model, field) not in (getattr(plain, field), getattr(shaped, field)):
                 raise EtudeError(
                     f"model.depth = {recipe.model.depth} sets the shape, so model.{field} would not be heard; "

@@ -37,7 +37,7 @@ from etude.tasks.format import Task
 from etude.tasks.grader import RUNNER, GraderFailure, grade
 from etude.tasks.place import workspace_layer
 from etude.tasks.verdict import Grade
-from etude.tokens.tokenizer import Tokenizer
+from etude.tokens.dialect import Dialect
 
 Cause = Literal["sandbox", "policy", "grader", "harness"]
 
@@ -59,7 +59,7 @@ class Setup:
 
     tools: dict[str, Tool]
     reward: Reward
-    tokenizer: Tokenizer | None = None  # None: the policy speaks text, and nothing can be trained on
+    dialect: Dialect | None = None  # None: the policy speaks text, and nothing can be trained on
     limits: AgentLimits = field(default_factory=AgentLimits)
     sampling: Sampling = field(default_factory=Sampling)
     system: str = ""
@@ -109,20 +109,22 @@ def build_setup(
     reward: RewardSettings | None = None,
     grader: GraderSettings | None = None,
     *,
-    tokenizer: Tokenizer | None = None,
+    dialect: Dialect | None = None,
     sampling: Sampling | None = None,
     sandbox: Limits | None = None,
+    native_calls: bool = False,
 ) -> Setup:
-    """A setup from the sections of a recipe."""
+    """A setup from the sections of a recipe. With `native_calls` the policy itself tells of the tools."""
     harness = harness or HarnessSettings()
     tools = build_tools(harness.tools)
+    spec = "none" if native_calls or (dialect is not None and dialect.shows_tools) else harness.spec
     return Setup(
         tools=tools,
         reward=build_reward((reward or RewardSettings()).parts),
-        tokenizer=tokenizer,
+        dialect=dialect,
         limits=harness.limits,
         sampling=sampling or Sampling(),
-        system=system_text(harness.system, tools, harness.spec, text_form=tokenizer is None),
+        system=system_text(harness.system, tools, spec, text_form=dialect is None and not native_calls),
         grader=grader or GraderSettings(),
         sandbox=sandbox or Limits(),
     )
@@ -223,7 +225,7 @@ async def _attempt(
                 task_text(task.instruction),
                 sandbox,
                 policy,
-                tokenizer=setup.tokenizer,
+                dialect=setup.dialect,
                 tools=setup.tools,
                 limits=setup.limits,
                 sampling=sampling,

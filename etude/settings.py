@@ -43,6 +43,9 @@ class TokensSettings:
 class ModelSettings:
     """The shape of a new decoder."""
 
+    shape: Literal["qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "kimi_k2"] = setting(
+        "qwen3", "the family: qwen2 and qwen3 are dense, qwen3_moe has experts, deepseek_v3 and kimi_k2 latent ones too"
+    )
     depth: int = setting(
         0,
         "one dial: so many blocks, 32 times as wide, and the rest follows; 0 takes the fields below",
@@ -60,6 +63,17 @@ class ModelSettings:
     bias: bool = setting(False, "bias on the query, key, value and output projections")
     tied: bool = setting(True, "the output head shares the embedding")
     mtp_layers: int = setting(0, "multi-token-prediction modules", least=0)
+    kv_rank: int = setting(64, "size of the latent that the cache holds (latent attention)", least=1)
+    q_rank: int = setting(0, "size of the latent of queries; 0 projects them in one step (latent attention)", least=0)
+    rope_dim: int = setting(16, "rotated dimensions of a head, beside head_dim others (latent attention)", least=2)
+    experts: int = setting(8, "routed experts of a block (shapes with experts)", least=2)
+    experts_per_token: int = setting(2, "experts that each token is routed to", least=1)
+    expert_mlp: int = setting(128, "hidden size of one expert", least=1)
+    shared_experts: int = setting(1, "experts that every token goes through (shapes with latent attention)", least=1)
+    dense_layers: int = setting(1, "leading blocks without experts (shapes with latent attention)", least=0)
+    expert_groups: int = setting(1, "groups that experts are chosen from (shapes with latent attention)", least=1)
+    groups_per_token: int = setting(1, "groups that a token may choose experts from", least=1)
+    routed_scale: float = setting(1.0, "factor on what routed experts add (shapes with latent attention)")
 
     def shaped(self) -> ModelSettings:
         """The fields as the dial sets them."""
@@ -74,6 +88,8 @@ class ModelSettings:
             kv_heads=1 if self.depth % 2 else self.depth // 2,
             head_dim=32,
             mlp=96 * self.depth,
+            kv_rank=16 * self.depth,
+            expert_mlp=32 * self.depth,
         )
 
 
@@ -122,6 +138,18 @@ class OptimSettings:
     weight_decay: float = setting(0.05, "decoupled weight decay of the matrices", least=0)
     clip: float = setting(1.0, "largest global gradient norm; 0 turns clipping off", least=0)
     ema: float = setting(0.0, "decay of the averaged weights kept for twins; 0 keeps none", least=0, most=1)
+    balance: float = setting(1e-3, "how far a step moves the biases that even out the load of experts", least=0)
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """Low-rank adapters in place of whole weights. They are trained by AdamW at optim.lr; all else is frozen."""
+
+    rank: int = setting(0, "rank of the adapters; 0 trains all weights", least=0)
+    alpha: float = setting(16.0, "the adapters' product is scaled by alpha / rank", least=0)
+    targets: list[str] = setting(
+        ["all"], "projections inside the blocks, by name (q_proj, down_proj, kv_b_proj, ...); all is all but experts"
+    )
 
 
 @dataclass(frozen=True)
@@ -151,6 +179,7 @@ class SftSettings:
     sequence: int = setting(1024, "longest conversation, tokens; longer ones are refused by name", least=2)
     save_every: int = setting(100, "steps between checkpoints", least=1)
     optim: OptimSettings = setting(OptimSettings(lr=2e-3, muon_lr=1e-3), "optimiser")
+    lora: LoraSettings = setting(LoraSettings(), "low-rank adapters")
 
 
 @dataclass(frozen=True)
@@ -165,6 +194,47 @@ class EngineSettings:
     prefill_tokens: int = setting(1024, "prompt tokens computed in one step beside the running requests", least=1)
     request_seconds: int = setting(3600, "longest a request may take, its wait included; then it is ended", least=1)
     drain_seconds: int = setting(30, "how long a server told to stop lets running requests finish", least=0)
+    body_bytes: int = setting(16 << 20, "largest body of a request to the server, bytes", least=1024)
+    stall_seconds: int = setting(60, "how long the reader of a stream may take nothing before it is dropped", least=1)
+
+
+@dataclass(frozen=True)
+class EndpointSettings:
+    """A hosted model, or any server that speaks the OpenAI-compatible interface, as a policy."""
+
+    url: str = setting("", "base address, version included, such as https://host/v1; redirects are not followed")
+    model: str = setting("", "name of the model there")
+    key_env: str = setting("", "environment variable that holds the API key; empty sends none")
+    ids: bool = setting(True, "where the context has token ids, send and ask for ids (/completions), as vLLM does")
+    logprobs: Literal["raw", "sampled"] = setting(
+        "raw",
+        "what the server's log-probabilities are of: the plain model (vLLM's default) or the distribution sampled from",
+    )
+    form: Literal["text", "tools"] = setting(
+        "text", "without ids, calls are spelled in the text, or native tool calls of /chat/completions"
+    )
+    thinking: Literal["drop", "reasoning", "reasoning_content"] = setting(
+        "drop", "field in which earlier thinking is sent back with native tool calls"
+    )
+    call_id: str = setting("call_{number}", "ids of earlier native calls; Kimi knows them as functions.{name}:{number}")
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = setting(
+        "max_tokens", "how the server calls the longest answer"
+    )
+    extra: dict[str, Any] = setting({}, "more fields of every request, such as reasoning_effort")
+    omit: list[str] = setting([], "fields never sent, for servers that refuse them, such as seed or temperature")
+    tries: int = setting(6, "requests for one sample before it is given up", least=1)
+    try_seconds: float = setting(240.0, "wait for the answer to one request", least=0)
+    seconds: float = setting(
+        290.0, "wait for one sample, all waits and tries together; below harness.limits.sample_seconds", least=0
+    )
+    concurrency: int = setting(16, "requests in flight", least=1)
+    requests_per_minute: float = setting(0.0, "rate limit; 0 is none", least=0)
+    tokens_per_minute: float = setting(0.0, "rate limit, prompt and longest answer counted; 0 is none", least=0)
+    max_requests: int = setting(0, "budget of requests, repeated ones included; 0 is none", least=0)
+    max_tokens: int = setting(0, "budget of tokens, prompts and answers; 0 is none", least=0)
+    max_money: float = setting(0.0, "budget of money, at the two prices below; 0 is none", least=0)
+    price_in: float = setting(0.0, "price of a million prompt tokens", least=0)
+    price_out: float = setting(0.0, "price of a million sampled tokens", least=0)
 
 
 @dataclass(frozen=True)
@@ -191,6 +261,9 @@ class HarnessSettings:
     spec: Literal["none", "short", "full"] = setting(
         "short", "how the system message tells of the tools: not at all, a line each, or with their arguments"
     )
+    template: dict[str, Any] = setting(
+        {}, "variables for the chat template of a loaded model, such as { enable_thinking = false }"
+    )
     limits: AgentLimits = setting(AgentLimits(), "what one rollout may use")
 
 
@@ -212,7 +285,7 @@ class RewardSettings:
 
     parts: list[dict[str, Any]] = setting(
         [{"use": "tests"}],
-        "components that are added up: tests, effort, diff or ./mine.py:Mine, each with its `weight` (1) and settings",
+        "components that are added up: tests, effort, diff, ending or ./mine.py:Mine, each with a `weight` (1) and settings",
     )
 
 
@@ -258,6 +331,13 @@ class RLSettings:
     eval_samples: int = setting(1, "rollouts of each", least=1)
     save_every: int = setting(20, "steps between checkpoints", least=1)
     keep_trajectories: int = setting(200, "newest rollouts kept readable on disk once they are trained", least=0)
+    replay: bool = setting(True, "the learner routes tokens to the experts that the engine chose (models with experts)")
+    plausible: float = setting(
+        0.5,
+        "a replayed expert must score at least so many times the router's own last choice, or that one's next is taken",
+        least=0,
+        most=1,
+    )
     probe_tokens: int = setting(512, "tokens at each publish on which learner and engine are compared", least=64)
     probe_mean: float = setting(1e-5, "largest mean difference of log-probabilities before the run stops", least=0)
     probe_max: float = setting(1e-3, "largest single difference before the run stops", least=0)
@@ -267,6 +347,7 @@ class RLSettings:
     optim: OptimSettings = setting(
         OptimSettings(matrices="adamw", lr=3e-4, schedule="constant", weight_decay=0.0), "optimiser"
     )
+    lora: LoraSettings = setting(LoraSettings(), "low-rank adapters")
 
 
 @dataclass(frozen=True)
@@ -282,3 +363,21 @@ class BenchSettings:
     concurrency: int = setting(64, "rollouts in flight", least=1)
     seed: int = setting(1, "of the samples", least=0)
     sft_more: bool = setting(False, "a third arm: fine-tuning that goes on for as long as reinforcement learning took")
+
+
+@dataclass(frozen=True)
+class BaseSettings:
+    """Evaluations of a model without an agent: `etude bench base`."""
+
+    code: str = setting("", "folder of code to be measured on; empty takes a fixed sample of Python's standard library")
+    code_bytes: int = setting(400_000, "bytes of code at most, whole files chosen by the hash of their path", least=1)
+    window: int = setting(2048, "tokens seen at once; limited by the model's positions", least=4)
+    repository: str = setting("", "git checkout whose history is tracked; empty makes small histories up")
+    histories: int = setting(24, "files whose final state is asked for", least=1)
+    history_tokens: int = setting(2048, "longest history and answer together", least=64)
+    needle_lengths: list[int] = setting([256, 512, 1024, 2048], "tokens of the texts that a fact is hidden in")
+    needle_depths: list[float] = setting([0.0, 0.25, 0.5, 0.75, 1.0], "where it stands: 0 the start, 1 the end")
+    needle_trials: int = setting(4, "facts hidden at each length and depth", least=1)
+    needle_candidates: int = setting(8, "answers of which one is true, for the probability and the rank", least=2)
+    batch_tokens: int = setting(4096, "tokens in one forward", least=1)
+    seed: int = setting(0, "of histories and needles", least=0)

@@ -19,10 +19,11 @@ from etude import process
 from etude import recipe as recipes
 from etude.errors import EtudeError
 from etude.model.config import ModelConfig
+from etude.model.size import parameters, training_bytes
 from etude.progress import track
 from etude.recipe import Recipe
 from etude.run import Run, checkpoints_in, read_metrics
-from etude.settings import SftSettings
+from etude.settings import LoraSettings, SftSettings
 
 if TYPE_CHECKING:
     from etude.bench.outcome import BenchResult
@@ -177,17 +178,17 @@ def _demos(run: Run, recipe: Recipe) -> None:
     from etude.forge.demos import make_demos
     from etude.rollout import build_setup, temporary_host
     from etude.tokens.conversations import write_conversations
-    from etude.tokens.tokenizer import Tokenizer
+    from etude.tokens.dialect import open_dialect
 
     folder = find_model(Path(recipe.sft.model)) if recipe.sft.model else run.path / "corpus" / "tokenizer"
-    tokenizer = Tokenizer.load(folder)
-    setup = build_setup(recipe.harness, recipe.reward, recipe.grader, tokenizer=tokenizer)
+    dialect = open_dialect(folder, recipe.harness.template)
+    setup = build_setup(recipe.harness, recipe.reward, recipe.grader, dialect=dialect)
     began = time.monotonic()
 
     async def work() -> None:
         async with temporary_host(recipe.run.sandbox) as host:
             with track("demonstrating", recipe.demos.count, "tasks") as bar:
-                made = await make_demos(recipe.demos, recipe.run.seed, host, setup, tokenizer, bar.advance)
+                made = await make_demos(recipe.demos, recipe.run.seed, host, setup, bar.advance)
         write_conversations(run.path / DEMOS, made.conversations)
         seconds = round(time.monotonic() - began, 1)
         run.finish("demos", kept=len(made.conversations), failed=made.failed, void=made.void, seconds=seconds)
@@ -213,13 +214,17 @@ def _sft_more(run: Run, recipe: Recipe) -> None:
 
 def _fine_tune(run: Run, recipe: Recipe, stage: str, start: Path, settings: SftSettings) -> None:
     device = prepare(recipe)
+    from etude.harness.tools.base import schema_of
+    from etude.harness.tools.table import build_tools
     from etude.learn.sft import sft
     from etude.model.checkpoint import load_model
     from etude.tokens.conversations import read_conversations
-    from etude.tokens.tokenizer import Tokenizer
+    from etude.tokens.dialect import open_dialect
 
     conversations = read_conversations(settings.data or run.path / DEMOS)
-    sft(run, load_model(start, device), Tokenizer.load(start), conversations, settings, recipe.run, stage)
+    decoder, dialect = load_model(start, device), open_dialect(start, recipe.harness.template)
+    tools = [schema_of(tool) for tool in build_tools(recipe.harness.tools).values()]
+    sft(run, decoder, dialect, conversations, settings, recipe.run, stage, tools)
 
 
 def _rl(run: Run, recipe: Recipe) -> None:
@@ -271,26 +276,6 @@ def _report(run: Run, recipe: Recipe) -> None:
 # What each would do, for --dry-run
 
 
-def parameters(config: ModelConfig) -> int:
-    """Weights of a decoder of this shape, without building it."""
-    width, head = config.hidden_size, config.head_dim
-    query, key = config.num_attention_heads * head, config.num_key_value_heads * head
-    attention = width * (2 * query + 2 * key) + (2 * head if config.qk_norm else 0)
-    bias = query + 2 * key + width if config.attention_bias else 0
-    block = attention + bias + 3 * width * config.intermediate_size + 2 * width
-    table = config.vocab_size * width * (1 if config.tie_word_embeddings else 2)
-    ahead = config.num_nextn_predict_layers * (block + 2 * width * width + 3 * width)
-    return table + config.num_hidden_layers * block + width + ahead
-
-
-def training_bytes(config: ModelConfig, micro_tokens: int) -> int:
-    """A rough need of memory: weights, gradients and two moments, activations of one micro-batch, its logits."""
-    width = 10 * config.hidden_size + 3 * config.intermediate_size
-    activations = micro_tokens * config.cache_layers * width
-    logits = 3 * micro_tokens * config.vocab_size
-    return 4 * (4 * parameters(config) + activations + logits)
-
-
 def _outline_corpus(recipe: Recipe) -> dict[str, Any]:
     limit = recipe.corpus.max_bytes
     return {
@@ -316,6 +301,10 @@ def _outline_demos(recipe: Recipe) -> dict[str, Any]:
     return {"tasks": recipe.demos.count, "source": recipe.demos.tasks["use"], "sandbox": recipe.run.sandbox}
 
 
+def _trains(lora: LoraSettings) -> str:
+    return f"adapters of rank {lora.rank} ({', '.join(lora.targets)})" if lora.rank else "all weights"
+
+
 def _outline_sft(recipe: Recipe) -> dict[str, Any]:
     data = recipe.sft.data
     size = f" ({Path(data).stat().st_size / 1e6:.1f} MB)" if data else ""
@@ -323,6 +312,7 @@ def _outline_sft(recipe: Recipe) -> dict[str, Any]:
         "from": recipe.sft.model or "this run's pretraining",
         "data": f"{data}{size}" if data else "this run's demonstrations",
         "epochs": recipe.sft.epochs,
+        "trains": _trains(recipe.sft.lora),
         "device": recipe.run.device,
     }
 
@@ -334,6 +324,7 @@ def _outline_rl(recipe: Recipe) -> dict[str, Any]:
         "steps": rl.steps,
         "rollouts": rl.steps * rl.groups * rl.group,
         "algorithm": rl.algorithm["use"],
+        "trains": _trains(rl.lora),
         "staleness": rl.staleness,
         "limit": f"{rl.seconds:.0f} s" if rl.seconds else "none",
     }
@@ -344,6 +335,7 @@ def _outline_bench(recipe: Recipe) -> dict[str, Any]:
     return {"tasks": bench.count, "unseen": bench.unseen_count, "samples": bench.samples}
 
 
+SHOWN = ("harness.tools", "harness.template")  # what a loaded model's chat template shows
 WORLD = ("harness", "grader", "engine.max_length")
 STAGES = {
     stage.name: stage
@@ -359,7 +351,7 @@ STAGES = {
         ),
         Stage(
             "sft",
-            ("run.seed", "sft"),
+            ("run.seed", "sft", *SHOWN),
             lambda r: (*(() if r.sft.model else ("pretrain",)), *(() if r.sft.data else ("demos",))),
             _sft,
             _outline_sft,
@@ -379,7 +371,7 @@ STAGES = {
             _outline_rl,
         ),
         Stage("bench-rl", ("run.sandbox", "bench", *WORLD), lambda _: ("rl",), _bench_rl, _outline_bench),
-        Stage("sft-more", ("run.seed", "sft"), lambda _: ("rl",), _sft_more, _outline_sft),
+        Stage("sft-more", ("run.seed", "sft", *SHOWN), lambda _: ("rl",), _sft_more, _outline_sft),
         Stage(
             "bench-sft-more",
             ("run.sandbox", "bench", *WORLD),

@@ -32,6 +32,7 @@ from etude.tasks.carried import Carried, Changes, Refused
 from etude.tasks.format import Task
 from etude.tasks.grader import GraderFailure
 from etude.tasks.verdict import Grade
+from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
 
 
@@ -78,11 +79,11 @@ def test_the_weaker_backend_is_stamped_into_every_grade(task: Task, tmp_path: Pa
 
 
 def test_with_a_tokenizer_the_trajectory_has_tokens(grounds: Grounds, task: Task) -> None:
-    tokenizer = Tokenizer.train([task.instruction, *map(task.workspace.text, task.workspace)], 400)
+    dialect = Native(Tokenizer.train([task.instruction, *map(task.workspace.text, task.workspace)], 400))
     reward = RewardSettings(parts=[{"use": "tests"}, {"use": "effort", "weight": 0.5}])
-    setup = build_setup(reward=reward, tokenizer=tokenizer)
+    setup = build_setup(reward=reward, dialect=dialect)
     setup = dataclasses.replace(setup, sampling=dataclasses.replace(setup.sampling, max_tokens=2000))
-    outcome = grounds.attempt(task, make_policy("reference", task, tokenizer), setup)
+    outcome = grounds.attempt(task, make_policy("reference", task, dialect), setup)
     assert isinstance(outcome, Scored)
     assert outcome.passed
     assert outcome.trajectory.segments[0].ids
@@ -99,8 +100,8 @@ def test_policies_by_name(task: Task) -> None:
         make_policy("cheat:magic", task)
     with pytest.raises(EtudeError, match="needs the tokenizer"):
         make_policy("http://127.0.0.1:1", task)
-    tokenizer = Tokenizer.train(["a b c"], 300)
-    assert make_policy("unix:/tmp/x", task, tokenizer).address == "unix:/tmp/x"  # type: ignore[attr-defined]
+    dialect = Native(Tokenizer.train(["a b c"], 300))
+    assert make_policy("unix:/tmp/x", task, dialect).address == "unix:/tmp/x"  # type: ignore[attr-defined]
 
 
 # Whose failure it is

@@ -31,7 +31,7 @@ from etude.rollout_view import printable
 from etude.sandbox.hosts import StoringHost
 from etude.settings import BenchSettings
 from etude.tasks.format import Task
-from etude.tokens.tokenizer import Tokenizer
+from etude.tokens.dialect import open_dialect
 
 LOST = 0.1  # share of the rollouts that may stay void
 LONGEST = 8000  # characters of one message that are kept to be shown
@@ -52,17 +52,17 @@ async def run_bench(
     """Benchmarks the checkpoint at `model` as `recipe.bench` says. `log` is the engine's; `save` gets the result."""
     settings = recipe.bench
     check_lengths(recipe.harness.limits, recipe.engine)
-    tokenizer = Tokenizer.load(model)
+    dialect = open_dialect(model, recipe.harness.template)
     setup = build_setup(
         recipe.harness,
         recipe.reward,
         recipe.grader,
-        tokenizer=tokenizer,
+        dialect=dialect,
         sampling=Sampling(max_tokens=recipe.harness.limits.sampled_tokens, temperature=settings.temperature),
     )
     tasks = bench_tasks(settings)
     engine = await launch(
-        model, recipe.engine, device=recipe.run.device, threads=threads, log=log, decode=tokenizer.decode
+        model, recipe.engine, device=recipe.run.device, threads=threads, log=log, decode=dialect.decode
     )
     async with engine:
         result = await bench_policy(

@@ -50,8 +50,8 @@ class Git:
             raise EtudeError(f"the checkout {self._root} does not exist; correct `path` of source {self.name}")
         if shutil.which("git") is None:
             raise EtudeError("the source `git` needs the program git: install it, or use a `folder` source")
-        store = _find_store(self._root)
-        commit = _resolve_head(store, self._root)
+        store = find_store(self._root)
+        commit = resolve_head(store, self._root)
         with tempfile.TemporaryDirectory(prefix="etude-git-") as empty:
             reader = Reader(store, commit, Path(empty), self.settings.timeout)
             yield from read_documents(self.name, self.settings, reader.read, lambda path: self.name)
@@ -69,7 +69,7 @@ class Reader:
 
     def __init__(self, store: Path, commit: str, empty: Path, timeout: float) -> None:
         self._store = store
-        self._commit = commit
+        self.commit = commit
         self._empty = empty
         self._timeout = timeout
         (empty / "objects").mkdir()
@@ -91,13 +91,13 @@ class Reader:
                 batch.append(found)
                 size += found.size
                 if size >= BATCH_BYTES or len(batch) >= BATCH_FILES:
-                    yield from self._fetch(batch)
+                    yield from self.fetch(batch)
                     batch, size = [], 0
         if batch:
-            yield from self._fetch(batch)
+            yield from self.fetch(batch)
 
     def _list(self, want: Want) -> Iterator[Blob | File]:
-        listing = self._git(["ls-tree", "-r", "-z", "-l", "--full-tree", self._commit], b"", LONGEST_LISTING)
+        listing = self.git(["ls-tree", "-r", "-z", "-l", "--full-tree", self.commit], b"", LONGEST_LISTING)
         for line in listing.split(b"\0")[:-1]:
             facts, _, raw = line.partition(b"\t")
             mode, kind, name, size = facts.split()
@@ -111,10 +111,10 @@ class Reader:
             else:
                 yield Blob(path, name.decode(), int(size))
 
-    def _fetch(self, batch: Sequence[Blob]) -> Iterator[File]:
+    def fetch(self, batch: Sequence[Blob]) -> Iterator[File]:
         asked = "".join(f"{blob.id}\n" for blob in batch).encode()
         expected = sum(blob.size for blob in batch) + 200 * len(batch)
-        output = self._git(["cat-file", "--batch"], asked, expected)
+        output = self.git(["cat-file", "--batch"], asked, expected)
         at = 0
         for blob in batch:
             end = output.index(b"\n", at)
@@ -123,7 +123,7 @@ class Reader:
             yield File(blob.path, output[end + 1 : end + 1 + blob.size])
             at = end + 1 + blob.size + 1
 
-    def _git(self, argv: Sequence[str], stdin: bytes, limit: int) -> bytes:
+    def git(self, argv: Sequence[str], stdin: bytes, limit: int) -> bytes:
         """Output of git, at most `limit` bytes of it, before the deadline."""
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
@@ -188,7 +188,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _find_store(root: Path) -> Path:
+def find_store(root: Path) -> Path:
     """The folder that holds HEAD and the objects: `.git`, or the root itself of a bare repository."""
     for store in (root / ".git", root):
         if (store / "HEAD").is_file() and (store / "objects").is_dir():
@@ -201,7 +201,7 @@ def _find_store(root: Path) -> Path:
     raise EtudeError(f"{root} is not a git checkout: it has no .git folder; use a `folder` source")
 
 
-def _resolve_head(store: Path, root: Path) -> str:
+def resolve_head(store: Path, root: Path) -> str:
     """The commit that HEAD names, without asking git, which would read the configuration."""
     head = _read_small(store / "HEAD")
     if OBJECT_ID.fullmatch(head):

@@ -61,17 +61,27 @@ def spans(rows: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> 
 
 
 class CachedAttend:
-    """Writes the new keys and values into the rows, then lets each new token see its row up to itself."""
+    """Writes the new keys and values into the rows, then lets each new token see its row up to itself.
+
+    Of latent attention the rows hold one plane, the keys: their first dimensions are the values.
+    """
+
+    latent = True
 
     def __init__(self, cache: KeyValueCache, rows_T: Tensor, positions_T: Tensor, parts: Sequence[Span]) -> None:
-        self.cache = cache.rows_L2RKSD
+        self.cache = cache.rows_LPRKSD
         self.rows_T, self.positions_T = rows_T, positions_T
         self.parts = [(span, self._view(span)) for span in parts]
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        keys_RKSD, values_RKSD = self.cache[layer].unbind()
+        planes = self.cache[layer]
+        keys_RKSD = planes[0]
         keys_RKSD[self.rows_T, :, self.positions_T] = k_TKD
-        values_RKSD[self.rows_T, :, self.positions_T] = v_TKD
+        if len(planes) == 1:
+            values_RKSD = keys_RKSD[..., : v_TKD.shape[-1]]
+        else:
+            values_RKSD = planes[1]
+            values_RKSD[self.rows_T, :, self.positions_T] = v_TKD
         out = []
         for span, view in self.parts:
             q = q_THD[span.tokens]

@@ -18,49 +18,69 @@ from etude.settings import EngineSettings
 
 
 class KeyValueCache:
-    """Shapes: L layers, 2 for keys and values, R rows, K key-value heads, S places in a row, B in a block, D dims."""
+    """Shapes: L layers, P planes (keys and values, or one of latents), R rows, K heads, S places in a row, B in
+    a block, D dimensions; E of the layers have experts, C of which each chose for a token.
+
+    The choices are kept beside the keys: a prefix that is found again also says where its tokens were routed.
+    """
 
     def __init__(
         self, config: ModelConfig, settings: EngineSettings, device: torch.device | str, dtype: torch.dtype
     ) -> None:
         self.block_tokens = settings.block_tokens
         blocks = settings.cache_tokens // settings.block_tokens
-        layers, heads, dims = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
+        layers, (planes, heads, dims) = config.num_hidden_layers, config.cache_shape
         longest = -(-settings.max_length // self.block_tokens) * self.block_tokens
         # zeros, because attention multiplies what lies past a row's end by zero, and zero times NaN is NaN
-        self.blocks_NL2KBD = torch.zeros(blocks, layers, 2, heads, self.block_tokens, dims, device=device, dtype=dtype)
-        self.rows_L2RKSD = torch.zeros(
-            layers, 2, settings.max_running, heads, longest, dims, device=device, dtype=dtype
+        self.blocks_NLPKBD = torch.zeros(
+            blocks, layers, planes, heads, self.block_tokens, dims, device=device, dtype=dtype
         )
+        self.rows_LPRKSD = torch.zeros(
+            layers, planes, settings.max_running, heads, longest, dims, device=device, dtype=dtype
+        )
+        routed = (len(config.sparse_layers), config.num_experts_per_tok)
+        self.routes = all(routed)
+        if self.routes:
+            self.block_routes_NBEC = torch.zeros(blocks, self.block_tokens, *routed, device=device, dtype=torch.int16)
+            self.row_routes_RSEC = torch.zeros(settings.max_running, longest, *routed, device=device, dtype=torch.int16)
 
     @property
     def bytes(self) -> int:
-        return self.blocks_NL2KBD.nbytes + self.rows_L2RKSD.nbytes
+        routes = self.block_routes_NBEC.nbytes + self.row_routes_RSEC.nbytes if self.routes else 0
+        return self.blocks_NLPKBD.nbytes + self.rows_LPRKSD.nbytes + routes
 
     def fill(self, row: int, blocks: Sequence[int]) -> None:
         """The row begins with what these blocks hold."""
-        found = self.blocks_NL2KBD[self._index(blocks)]
-        self.rows_L2RKSD[:, :, row, :, : len(blocks) * self.block_tokens] = found.movedim(0, 3).flatten(3, 4)
+        found = self.blocks_NLPKBD[self._index(blocks)]
+        self.rows_LPRKSD[:, :, row, :, : len(blocks) * self.block_tokens] = found.movedim(0, 3).flatten(3, 4)
+        if self.routes:
+            known = self.block_routes_NBEC[self._index(blocks)].flatten(0, 1)
+            self.row_routes_RSEC[row, : len(known)] = known
 
     def move(self, source: int, target: int, tokens: int) -> None:
         """The first `tokens` of one row now stand in another."""
-        self.rows_L2RKSD[:, :, target, :, :tokens] = self.rows_L2RKSD[:, :, source, :, :tokens]
+        self.rows_LPRKSD[:, :, target, :, :tokens] = self.rows_LPRKSD[:, :, source, :, :tokens]
+        if self.routes:
+            self.row_routes_RSEC[target, :tokens] = self.row_routes_RSEC[source, :tokens]
 
     def store(self, row: int, first: int, blocks: Sequence[int]) -> None:
         """Copies the row's block `first` and the ones after it to these blocks."""
         start, stop = first * self.block_tokens, (first + len(blocks)) * self.block_tokens
-        part = self.rows_L2RKSD[:, :, row, :, start:stop]
+        part = self.rows_LPRKSD[:, :, row, :, start:stop]
         if len(blocks) == 1:  # decoding fills one block at a time
-            self.blocks_NL2KBD[blocks[0]] = part
+            self.blocks_NLPKBD[blocks[0]] = part
         else:
             parts = part.view(*part.shape[:3], len(blocks), self.block_tokens, part.shape[-1])
-            self.blocks_NL2KBD[self._index(blocks)] = parts.movedim(3, 0)
+            self.blocks_NLPKBD[self._index(blocks)] = parts.movedim(3, 0)
+        if self.routes:
+            part = self.row_routes_RSEC[row, start:stop]
+            self.block_routes_NBEC[self._index(blocks)] = part.view(len(blocks), self.block_tokens, *part.shape[1:])
 
     def scrub(self, tokens: Sequence[int]) -> None:
         """Zeroes all that lies past the ends of the rows in use (so many tokens in each): it may hold NaN."""
         for row, end in enumerate(tokens):
-            self.rows_L2RKSD[:, :, row, :, end:] = 0
-        self.rows_L2RKSD[:, :, len(tokens) :] = 0
+            self.rows_LPRKSD[:, :, row, :, end:] = 0
+        self.rows_LPRKSD[:, :, len(tokens) :] = 0
 
     def _index(self, blocks: Sequence[int]) -> Tensor:
-        return torch.tensor(blocks, device=self.blocks_NL2KBD.device)
+        return torch.tensor(blocks, device=self.blocks_NLPKBD.device)

@@ -25,7 +25,8 @@ from etude.settings import EngineSettings
 class EngineClient:
     """A `Policy` and a `Scorer` at an address (`unix:/path` or `http://host:port`), plus the weight verbs.
 
-    `decode` turns sampled ids into the sample's text; without it the text is empty.
+    `decode` turns sampled ids into the sample's text; without it the text is empty. `key` is the API key of a served
+    model (`etude serve --engine-routes`).
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class EngineClient:
         deadline: float = 60.0,
         sample_deadline: float = 3600.0,
         server: Child | None = None,
+        key: str | None = None,
     ) -> None:
         self.address = address
         self.decode = decode
         self.deadline = deadline  # seconds, for every verb but sample
         self.sample_deadline = sample_deadline  # seconds
         self.server = server
+        self._headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
         self._http: aiohttp.ClientSession | None = None
 
     async def sample(self, context: Context, sampling: Sampling, *, name: str | None = None) -> Sample:
@@ -51,6 +54,8 @@ class EngineClient:
         body: dict[str, Any] = {"ids": list(context.ids), "sampling": wire.write_sampling(sampling)}
         if name is not None:
             body["id"] = name
+        if context.routed:
+            body["routed"] = context.routed
         sample = wire.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
         if self.decode is None:
             return sample
@@ -109,7 +114,7 @@ class EngineClient:
         seconds = deadline if deadline is not None else self.deadline
         try:
             async with self._session().request(
-                method, path, json=body, timeout=aiohttp.ClientTimeout(total=seconds)
+                method, path, json=body, headers=self._headers, timeout=aiohttp.ClientTimeout(total=seconds)
             ) as response:
                 answer = await response.json()
         except TimeoutError:
@@ -118,7 +123,8 @@ class EngineClient:
             died = await self.server.last_words() if self.server is not None else None
             raise EtudeError(died or f"the engine at {self.address} cannot be reached for {path}: {broken}") from None
         if response.status != 200:
-            raise EtudeError(f"the engine refused {path}: {answer.get('error', response.status)}")
+            said = answer.get("error", response.status)
+            raise EtudeError(f"the engine refused {path}: {said['message'] if isinstance(said, dict) else said}")
         return dict(answer)
 
     def _session(self) -> aiohttp.ClientSession:

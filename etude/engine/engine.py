@@ -22,6 +22,7 @@ from etude.engine.sampler import sample
 from etude.engine.scheduler import Chunk, Scheduler
 from etude.errors import EtudeError
 from etude.model.decoder import Decoder
+from etude.model.experts import Routing
 from etude.model.packed import Packed
 from etude.policy import Sampling, Version
 from etude.settings import EngineSettings
@@ -61,15 +62,18 @@ class Engine:
         """Whether a step would do anything."""
         return bool(self._requests) and not self.paused
 
-    def submit(self, ids: Sequence[int], sampling: Sampling) -> Request:
-        """Queues a prompt. What can never be answered is refused here."""
+    def submit(self, ids: Sequence[int], sampling: Sampling, routed: int = 0) -> Request:
+        """Queues a prompt. What can never be answered is refused here.
+
+        `routed` leading tokens are those whose experts the one who asks knows already.
+        """
         config = self.decoder.config
         positions = config.max_position_embeddings
         refuse_sampling(sampling)
         refuse_ids(ids, config.vocab_size, self.settings, positions, answer=sampling.max_tokens)
         if len(self.scheduler.waiting) >= self.settings.max_waiting:
             raise QueueFull(f"the engine already has {self.settings.max_waiting} requests waiting; ask again later")
-        request = Request(self.counts.submitted, tuple(ids), sampling)
+        request = Request(self.counts.submitted, tuple(ids), sampling, routed)
         self.counts.submitted += 1
         self._requests[request.number] = request
         self.scheduler.add(request)
@@ -176,7 +180,10 @@ class Engine:
             positions = [start + i for start, count in zip(starts, counts, strict=True) for i in range(count)]
         tokens_T, positions_T, rows_T = torch.tensor((tokens, positions, flat_rows), device=self.device)
         attend = CachedAttend(self.cache, rows_T, positions_T, spans(rows, starts, counts))
-        hidden_TD = self.decoder(tokens_T, positions_T, attend, longest=max(positions) + 1)
+        routing = Routing() if self.cache.routes else None
+        hidden_TD = self.decoder(tokens_T, positions_T, attend, max(positions) + 1, routing)
+        if routing is not None:
+            self.cache.row_routes_RSEC[rows_T, positions_T] = routing.chosen_TBK.to(torch.int16)
         if len(last) < len(tokens):
             hidden_TD = hidden_TD[torch.tensor(last, device=self.device, dtype=torch.int64)]
         self.counts.computed_tokens += len(tokens)
@@ -195,9 +202,9 @@ class Engine:
         if not ready:
             return []
         sampled = [request.length - len(request.prompt) for request in ready]
-        tokens, logprobs = sample(logits_RV, [request.sampling for request in ready], sampled)
+        tokens, logprobs, tops = sample(logits_RV, [request.sampling for request in ready], sampled)
         done = []
-        for request, token, logprob in zip(ready, tokens, logprobs, strict=True):
+        for row, (request, token, logprob) in enumerate(zip(ready, tokens, logprobs, strict=True)):
             if not math.isfinite(logprob):
                 request.error = (
                     f"request {request.number}: the logits after {request.length} tokens are not finite at version "
@@ -207,7 +214,7 @@ class Engine:
                 continue
             if not request.logprobs:
                 self.counts.cached_tokens += request.cached_tokens
-            request.append(token, logprob, self.version)
+            request.append(token, logprob, self.version, tops.get(row))
             self.counts.sampled_tokens += 1
             if request.finished:
                 done.append(request)
@@ -222,6 +229,9 @@ class Engine:
 
     def _retire(self, request: Request) -> None:
         del self._requests[request.number]
+        if self.cache.routes and request.running:
+            known = self.cache.row_routes_RSEC[request.row, request.routed : request.computed]
+            request.experts = known.to("cpu", copy=True).numpy()
         self.scheduler.remove(request, keep=request.error is None)
 
 

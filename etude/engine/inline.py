@@ -26,7 +26,7 @@ class InlinePolicy:
     async def sample(self, context: Context, sampling: Sampling) -> Sample:
         if context.ids is None:
             raise EtudeError("the engine samples from token ids; render the context's messages first")
-        request = self.engine.submit(context.ids, sampling)
+        request = self.engine.submit(context.ids, sampling, context.routed)
         done = self._waiting[request.number] = asyncio.get_running_loop().create_future()
         self.drive()
         try:

@@ -12,15 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from etude.errors import EtudeError
-from etude.policy import Sample, Sampling, StopReason, Version
+from etude.policy import Experts, Sample, Sampling, StopReason, Version
 from etude.settings import EngineSettings
 
 WAITING = -1
 COLDEST = 1e-3  # logits divided by less would overflow
+MOST_TOP = 20  # alternatives told for a token
+
+Top = tuple[tuple[int, float], ...]  # the likeliest tokens with their log-probabilities, likeliest first
 
 
 class QueueFull(EtudeError):
     """The one refusal that goes away by itself: ask again later."""
+
+
+class EngineFailed(EtudeError):
+    """A request that the engine could not answer for a reason of its own: its logits are not finite."""
 
 
 class EngineGone(EtudeError):
@@ -32,12 +39,15 @@ class Request:
     number: int  # order of arrival: smaller is older, and older is never set back for newer
     prompt: tuple[int, ...]
     sampling: Sampling
+    routed: int = 0  # leading tokens whose experts nobody asks for
     tokens: list[int] = field(default_factory=list)  # the prompt, then what was sampled
     logprobs: list[float] = field(default_factory=list)  # one for each sampled token
     versions: list[Version] = field(default_factory=list)  # the weights that sampled it, one for each sampled token
+    tops: list[Top] = field(default_factory=list)  # one for each sampled token if `sampling.top_logprobs`
     stop: StopReason | None = None
     error: str | None = None  # why it failed, for the one who asked
     cached_tokens: int = 0  # of the prompt, found in the prefix cache when it first ran
+    experts: Experts | None = None  # at the end: those of the tokens from `routed` on, but the last
 
     # what it holds of the cache; all of it is given back by a preemption
     row: int = WAITING
@@ -74,8 +84,10 @@ class Request:
     def finished(self) -> bool:
         return self.stop is not None or self.error is not None
 
-    def append(self, token: int, logprob: float, version: Version) -> None:
+    def append(self, token: int, logprob: float, version: Version, top: Top | None = None) -> None:
         """Takes a sampled token, and notices when it is the last."""
+        if top is not None:
+            self.tops.append(top)
         self.tokens.append(token)
         self.logprobs.append(logprob)
         self.versions.append(version)
@@ -87,7 +99,7 @@ class Request:
     def answer(self, text: str = "") -> Sample:
         """What the one who asked gets; a failed request raises instead."""
         if self.error is not None:
-            raise EtudeError(self.error)
+            raise EngineFailed(self.error)
         assert self.stop is not None, f"request {self.number} is not finished"
         return Sample(
             text=text,
@@ -96,6 +108,7 @@ class Request:
             logprobs=tuple(self.logprobs),
             versions=tuple(self.versions),
             cached_tokens=self.cached_tokens,
+            experts=self.experts,
         )
 
     def check(self) -> None:
@@ -137,3 +150,5 @@ def refuse_sampling(sampling: Sampling) -> None:
         raise EtudeError(f"top_p is {sampling.top_p}; it must be above 0 and at most 1")
     if sampling.top_k < 0:
         raise EtudeError(f"top_k is {sampling.top_k}; it must be 0 (off) or positive")
+    if not 0 <= sampling.top_logprobs <= MOST_TOP:
+        raise EtudeError(f"top_logprobs is {sampling.top_logprobs}; it must be between 0 and {MOST_TOP}")

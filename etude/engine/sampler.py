@@ -11,16 +11,24 @@ the rest renormalised. Greedy choices (temperature 0) have no such distribution;
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from etude.engine.request import Top
 from etude.policy import Sampling
 
 _PIECE = 64  # vocabulary entries summed at once
 _STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Sampled(NamedTuple):
+    tokens: list[int]
+    logprobs: list[float]
+    tops: dict[int, Top]  # by row, of those that asked
 
 
 def uniforms(seeds: Sequence[int], counters: Sequence[int]) -> NDArray[np.float64]:
@@ -39,7 +47,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def sample(logits_RV: Tensor, sampling: Sequence[Sampling], counters: Sequence[int]) -> tuple[list[int], list[float]]:
+def sample(logits_RV: Tensor, sampling: Sequence[Sampling], counters: Sequence[int]) -> Sampled:
     """A token and its log-probability for each row. Logits that are not finite give NaN, never a token to trust."""
     device, logits_RV = logits_RV.device, logits_RV.float()
     temperatures = [s.temperature or 1.0 for s in sampling]
@@ -62,7 +70,20 @@ def sample(logits_RV: Tensor, sampling: Sequence[Sampling], counters: Sequence[i
     logprob_R1 = chosen_R1 - total_R1.log()
     tokens: list[int] = token_R1[:, 0].tolist()
     logprobs: list[float] = logprob_R1[:, 0].tolist()
-    return tokens, logprobs
+    asking = [i for i, s in enumerate(sampling) if s.top_logprobs]
+    if not asking:
+        return Sampled(tokens, logprobs, {})
+    rows = torch.tensor(asking, device=device)
+    count = min(max(sampling[i].top_logprobs for i in asking), logits_RV.shape[-1])
+    heavy_AK, ids_AK = weights_RV[rows].topk(count)
+    shift_A1 = highest_R1[rows] + total_R1[rows].log()
+    logprobs_AK = logits_RV[rows].gather(-1, ids_AK).double() - shift_A1
+    kept_A = (heavy_AK > 0).sum(-1).tolist()  # what was cut off has no weight, and is no alternative
+    tops: dict[int, Top] = {}
+    for place, i in enumerate(asking):
+        end = min(kept_A[place], sampling[i].top_logprobs)
+        tops[i] = tuple(zip(ids_AK[place, :end].tolist(), logprobs_AK[place, :end].tolist(), strict=True))
+    return Sampled(tokens, logprobs, tops)
 
 
 def _pick(weights_RV: Tensor, uniform_R1: Tensor) -> tuple[Tensor, Tensor]:

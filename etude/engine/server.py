@@ -1,9 +1,9 @@
 """The engine in a process of its own, behind HTTP on a local socket or loopback.
 
-The main thread speaks HTTP with asyncio; the engine steps in a thread of its own (thread.py). Token ids in and out:
-this process knows no text.
+The main thread speaks HTTP with asyncio; the engine steps in a thread of its own (thread.py). Here are the routes of
+the training loop, token ids in and out; with a `Door`, the process serves text to OpenAI's clients instead (openai/).
 
-    POST /generate  {ids, sampling, id?}            -> {ids, logprobs, versions, stop, cached_tokens}
+    POST /generate  {ids, sampling, id?, routed?}   -> {ids, logprobs, versions, stop, cached_tokens, experts?}
     POST /score     {sequences, temperature?}       -> {logprobs, version}
     POST /abort     {id}                            -> {aborted}; the request is answered with what it has
     POST /pause     POST /resume                    -> {paused}
@@ -18,15 +18,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import signal
 import socket as sockets
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from etude import child, process
 from etude.engine import wire
@@ -38,8 +41,18 @@ from etude.settings import EngineSettings
 if TYPE_CHECKING:
     from etude.engine.engine import Engine
     from etude.engine.thread import EngineThread
+    from etude.tokens.dialect import Dialect
 
-BODY_BYTES = 16 << 20  # a longer body is refused before it is read
+BACKLOG = 1024  # connections that may wait to be taken
+
+
+@dataclass(frozen=True)
+class Door:
+    """Who may come in when a model is served to other people's programs."""
+
+    model: str  # the name that clients give it
+    key: str | None = None  # without it, everybody who can reach the address
+    engine_routes: bool = False  # the training loop's routes as well; only with a key
 
 
 class Api:
@@ -52,24 +65,25 @@ class Api:
         self.draining = False
 
     def application(self) -> web.Application:
-        app = web.Application(client_max_size=BODY_BYTES, middlewares=[_errors])
-        app.add_routes(
-            [
-                web.post("/generate", self.generate),
-                web.post("/score", self.score),
-                web.post("/abort", self.abort),
-                web.post("/pause", self.pause),
-                web.post("/resume", self.resume),
-                web.post("/update", self.update),
-                web.get("/version", self.version),
-                web.get("/health", self.health),
-                web.get("/stats", self.stats),
-            ]
-        )
+        app = web.Application(client_max_size=self.settings.body_bytes, middlewares=[_errors])
+        app.add_routes(self.routes())
         return app
 
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/generate", self.generate),
+            web.post("/score", self.score),
+            web.post("/abort", self.abort),
+            web.post("/pause", self.pause),
+            web.post("/resume", self.resume),
+            web.post("/update", self.update),
+            web.get("/version", self.version),
+            web.get("/health", self.health),
+            web.get("/stats", self.stats),
+        ]
+
     async def generate(self, request: web.Request) -> web.Response:
-        body = wire.only(await _body(request), "ids", "sampling", "id")
+        body = wire.only(await _body(request), "ids", "sampling", "id", "routed")
         name = body.get("id")
         if name is not None and not isinstance(name, str):
             raise EtudeError("'id' must be a text")
@@ -79,7 +93,7 @@ class Api:
         seconds = self.settings.request_seconds
         try:
             async with asyncio.timeout(seconds):
-                finished = await self.engine.generate(ids, sampling, name)
+                finished = await self.engine.generate(ids, sampling, name, routed=wire.read_routed(body, ids))
         except TimeoutError:
             raise web.HTTPGatewayTimeout(
                 text=f"the request was ended after engine.request_seconds = {seconds}"
@@ -179,38 +193,65 @@ def serve(
     socket: Path | None = None,
     board: Path | None = None,
     version: Version = wire.FIRST,
+    door: Door | None = None,
 ) -> None:
     """Serves the model until SIGTERM or SIGINT, which let running requests finish. Raises if the engine crashes.
 
-    The caller has prepared the process (`etude.process.prepare`).
+    With a door, to OpenAI's clients; without, to the training loop. The caller has prepared the process
+    (`etude.process.prepare`).
     """
+    if door is not None and door.engine_routes and door.key is None:
+        raise EtudeError("the engine's own routes can stop it and change its weights: set an API key to open them")
     from etude.engine.engine import Engine
     from etude.model.checkpoint import load_model
 
     engine = Engine(load_model(model_dir, device), settings, version)
+    dialect = None
+    if door is not None:
+        from etude.tokens.dialect import open_dialect
+
+        dialect = open_dialect(model_dir)
     listener = _listen_on(host, port, socket)
     print(f"key-value cache: {engine.cache.bytes >> 20} MiB", file=sys.stderr)
     try:
-        asyncio.run(_serve(engine, listener, board))
+        asyncio.run(_serve(engine, listener, board, door, dialect))
     finally:
         if socket is not None:
             socket.unlink(missing_ok=True)
 
 
-async def _serve(engine: Engine, listener: sockets.socket, board: Path | None) -> None:
+async def _serve(
+    engine: Engine, listener: sockets.socket, board: Path | None, door: Door | None, dialect: Dialect | None
+) -> None:
+    from etude.engine.openai.app import Front
     from etude.engine.thread import EngineThread
 
     thread = EngineThread(engine)
-    api = Api(thread, engine.settings, board)
+    engine_api = Api(thread, engine.settings, board)
+    api: Api | Front = engine_api
+    if door is not None and dialect is not None:
+        config = engine.decoder.config
+        api = Front(
+            thread,
+            engine.settings,
+            dialect,
+            model=door.model,
+            vocab_size=config.vocab_size,
+            positions=config.max_position_embeddings,
+            key=door.key,
+            engine_routes=engine_api.routes() if door.engine_routes else (),
+        )
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     # a handler whose client leaves is cancelled, which aborts its request
-    runner = web.AppRunner(api.application(), handler_cancellation=True, access_log=None, shutdown_timeout=5)
+    runner = web.AppRunner(
+        api.application(), handler_cancellation=True, access_log=None, shutdown_timeout=5, logger=_quiet_log()
+    )
     await runner.setup()
-    await web.SockSite(runner, listener).start()
+    await web.SockSite(runner, listener, backlog=BACKLOG).start()
     name = listener.getsockname()
-    print(wire.READY, f"unix:{name}" if isinstance(name, str) else f"http://{name[0]}:{name[1]}", flush=True)
+    print(wire.READY, f"unix:{name}" if isinstance(name, str) else _url(*name[:2]), flush=True)
     try:
         waits = [asyncio.create_task(event.wait()) for event in (told, thread.ended)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -225,11 +266,23 @@ async def _serve(engine: Engine, listener: sockets.socket, board: Path | None) -
         raise thread.crash
 
 
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _quiet_log() -> logging.Logger:
+    """aiohttp's log, without a traceback for everybody who comes and does not speak HTTP."""
+    log = logging.getLogger("etude.engine.server")
+    log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
+    return log
+
+
 def _listen_on(host: str, port: int, path: Path | None) -> sockets.socket:
     if path is not None:
         return child.listen(path)
     try:
-        return sockets.create_server((host, port))
+        family = sockets.AF_INET6 if ":" in host else sockets.AF_INET
+        return sockets.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as refused:
         raise EtudeError(f"the engine cannot listen on {host}:{port} ({refused}); choose another address") from None
 

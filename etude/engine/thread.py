@@ -1,7 +1,8 @@
 """The engine in a thread of its own, and the one queue through which an event loop reaches it.
 
 The thread steps the engine and runs jobs between two steps. Everything that touches the engine is a job, so the engine
-needs no lock. Knows no HTTP.
+needs no lock. Who wants to read along gets the new tokens after every step, all readers in one message to the event
+loop; nobody waits for a reader. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -11,19 +12,47 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from etude import process
 from etude.engine.engine import Engine
-from etude.engine.request import EngineGone, Request
+from etude.engine.request import EngineGone, Request, Top
 from etude.errors import EtudeError
 from etude.policy import Sampling
 
 T = TypeVar("T")
 Job = Callable[[Engine], None]
+
+
+class Tokens(NamedTuple):
+    """What a request sampled since its reader last heard of it."""
+
+    ids: list[int]
+    logprobs: list[float]
+    tops: list[Top]  # empty unless the request asks for them
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache
+
+
+Listen = Callable[[Tokens], None]
+
+
+@dataclass
+class _Reader:
+    request: Request
+    listen: Listen
+    told: int = 0  # tokens handed over so far
+
+    def news(self) -> Tokens | None:
+        sampled, told = len(self.request.logprobs), self.told
+        if sampled == told:
+            return None
+        self.told = sampled
+        ids = self.request.tokens[len(self.request.prompt) + told :]
+        return Tokens(ids, self.request.logprobs[told:], self.request.tops[told:], self.request.cached_tokens)
 
 
 class EngineThread:
@@ -39,6 +68,7 @@ class EngineThread:
         self._loop = asyncio.get_running_loop()
         self._open: set[asyncio.Future[Any]] = set()  # every future that somebody awaits
         self._answers: dict[int, asyncio.Future[Request]] = {}  # of requests in the engine, used in its thread only
+        self._readers: dict[int, _Reader] = {}  # of requests that somebody reads along, used in its thread only
         self._numbers: dict[str, int] = {}  # names that clients gave their requests, used in its thread only
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -62,8 +92,18 @@ class EngineThread:
         self._jobs.put(job)
         return await done
 
-    async def generate(self, ids: tuple[int, ...], sampling: Sampling, name: str | None) -> Request:
-        """Samples an answer. Cancelling this (a client that left, a deadline) aborts the request."""
+    async def generate(
+        self,
+        ids: tuple[int, ...],
+        sampling: Sampling,
+        name: str | None = None,
+        listen: Listen | None = None,
+        routed: int = 0,
+    ) -> Request:
+        """Samples an answer. Cancelling this (a client that left, a deadline) aborts the request.
+
+        `listen` is called on the event loop with all tokens in order, the last before this returns.
+        """
         done: asyncio.Future[Request] = self._future()
         numbers: list[int] = []
 
@@ -73,12 +113,14 @@ class EngineThread:
             try:
                 if name is not None and name in self._numbers:
                     raise EtudeError(f"a request called {name!r} is already here; give each its own id")
-                request = engine.submit(ids, sampling)
+                request = engine.submit(ids, sampling, routed)
             except EtudeError as refused:
                 self._settle([(done, refused)])
                 return
             numbers.append(request.number)
             self._answers[request.number] = done
+            if listen is not None:
+                self._readers[request.number] = _Reader(request, listen)
             if name is not None:
                 self._numbers[name] = request.number
 
@@ -86,6 +128,7 @@ class EngineThread:
             for number in numbers:  # none if it was refused
                 engine.abort(number)
                 self._answers.pop(number, None)
+                self._readers.pop(number, None)
                 if name is not None:
                     del self._numbers[name]
 
@@ -136,13 +179,20 @@ class EngineThread:
         return True
 
     def _answer(self, finished: list[Request]) -> None:
-        if finished:
-            self._settle([(self._answers.pop(request.number), request) for request in finished])
+        news = [(reader.listen, new) for reader in self._readers.values() if (new := reader.news())]
+        for request in finished:
+            self._readers.pop(request.number, None)
+        if finished or news:
+            self._settle([(self._answers.pop(request.number), request) for request in finished], news)
 
-    def _settle(self, results: list[tuple[asyncio.Future[Any], Any]]) -> None:
-        """From the engine's thread: hands results, or the errors among them, to those who wait in the other."""
+    def _settle(
+        self, results: list[tuple[asyncio.Future[Any], Any]], news: Sequence[tuple[Listen, Tokens]] = ()
+    ) -> None:
+        """From the engine's thread: hands tokens and results, or the errors among them, to those in the other."""
 
         def settle() -> None:
+            for listen, tokens in news:
+                listen(tokens)
             for done, result in results:
                 if done.done():  # its client has left
                     continue

@@ -7,17 +7,20 @@ enough digits); versions travel run-length encoded, as an answer rarely spans mo
 from __future__ import annotations
 
 import math
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
 from etude.errors import EtudeError
-from etude.policy import Sample, Sampling, Version
+from etude.policy import Experts, Sample, Sampling, Version
 
 READY = "etude engine ready at"  # what a server prints, followed by its address, once it listens
 FIRST = Version(0, 0)  # of weights that no learner has published
-_SAMPLING = {field.name: field for field in fields(Sampling)}
+_SAMPLING = [field.name for field in fields(Sampling) if field.name != "top_logprobs"]  # an answer has no place for it
 _STOPS = ("stop", "length", "abort")
 
 
@@ -62,7 +65,18 @@ def read_sampling(body: Any) -> Sampling:
 
 
 def write_sampling(sampling: Sampling) -> dict[str, Any]:
-    return {**asdict(sampling), "stop_ids": list(sampling.stop_ids)}
+    if sampling.top_logprobs:
+        raise EtudeError("top_logprobs are told by the OpenAI routes only; ask for none here")
+    values = asdict(sampling)
+    return {name: values[name] for name in _SAMPLING} | {"stop_ids": list(sampling.stop_ids)}
+
+
+def read_routed(body: Mapping[str, Any], ids: Sequence[int]) -> int:
+    """How many leading tokens' experts the one who asks knows already."""
+    routed = body.get("routed", 0)
+    if type(routed) is not int or not 0 <= routed <= len(ids):
+        raise EtudeError(f"'routed' must be a number of the request's {len(ids)} tokens")
+    return routed
 
 
 def write_sample(sample: Sample) -> dict[str, Any]:
@@ -72,6 +86,7 @@ def write_sample(sample: Sample) -> dict[str, Any]:
         "versions": write_versions(sample.versions or ()),
         "stop": sample.stop,
         "cached_tokens": sample.cached_tokens,
+        **({} if sample.experts is None else {"experts": write_experts(sample.experts)}),
     }
 
 
@@ -81,11 +96,26 @@ def read_sample(body: Mapping[str, Any]) -> Sample:
         ids, logprobs = tuple(map(int, body["ids"])), tuple(map(float, body["logprobs"]))
         versions, stop = read_versions(body["versions"]), body["stop"]
         cached = int(body["cached_tokens"])
+        experts = read_experts(body["experts"]) if "experts" in body else None
     except (KeyError, TypeError, ValueError) as wrong:
         raise EtudeError(f"the engine's answer cannot be read ({wrong!r}); are both sides of one version?") from None
     if not len(ids) == len(logprobs) == len(versions) or stop not in _STOPS:
         raise EtudeError("the engine's answer contradicts itself: its tokens, log-probabilities and versions differ")
-    return Sample(text="", stop=stop, ids=ids, logprobs=logprobs, versions=versions, cached_tokens=cached)
+    return Sample(
+        text="", stop=stop, ids=ids, logprobs=logprobs, versions=versions, cached_tokens=cached, experts=experts
+    )
+
+
+def write_experts(experts: Experts) -> dict[str, Any]:
+    """Small numbers, and very many: as text they would be most of an answer."""
+    little = np.ascontiguousarray(experts, "<i2")
+    return {"shape": list(little.shape), "data": b64encode(little.tobytes()).decode()}
+
+
+def read_experts(body: Mapping[str, Any]) -> Experts:
+    tokens, blocks, chosen = map(int, body["shape"])
+    flat = np.frombuffer(b64decode(body["data"], validate=True), "<i2")
+    return flat.astype(np.int16).reshape(tokens, blocks, chosen)
 
 
 def write_versions(versions: Sequence[Version]) -> list[tuple[str, int]]:

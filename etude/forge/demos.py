@@ -18,7 +18,6 @@ from etude.rollout import Scored, Setup
 from etude.rollout_batch import Job, attempt_all
 from etude.sandbox.hosts import StoringHost
 from etude.settings import DemosSettings
-from etude.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,13 @@ async def make_demos(
     seed: int,
     host: StoringHost,
     setup: Setup,
-    tokenizer: Tokenizer,
     on_done: Callable[[], None],
 ) -> Demos:
     """Solves `settings.count` tasks of the source, each once."""
     habits = Habits(**settings.habits)
     source = open_source(settings.tasks, "demos.tasks")
     tasks = islice(source.tasks(), settings.count)
-    jobs = [Job(task, policy=Scripted(reference(task, seed, habits), tokenizer)) for task in tasks]
+    jobs = [Job(task, policy=Scripted(reference(task, seed, habits), setup.dialect)) for task in tasks]
     outcomes = await attempt_all(
         jobs, Scripted(()), host, setup, concurrency=settings.concurrency, on_outcome=lambda *_: on_done()
     )

@@ -1,7 +1,7 @@
 """Policies that follow a script: the reference solution acting like somebody at work, nobody at all, and a bluffer.
 
 A script is a list of turns, made from the task and a seed before anything runs; `Scripted` says them one by one, as
-ids where it has a tokenizer and as text where not. So the same script demonstrates, tests the harness, and tells
+ids where it has a dialect and as text where not. So the same script demonstrates, tests the harness, and tells
 whether a task can be solved, without a model and without torch. Scripts that cheat are in `cheats`.
 """
 
@@ -17,8 +17,7 @@ from etude.forge.bodies import replace_bodies, signature
 from etude.harness.spelling import write_turn
 from etude.policy import Assistant, Call, Context, Sample, Sampling
 from etude.tasks.format import Task
-from etude.tokens.render import render
-from etude.tokens.tokenizer import Tokenizer
+from etude.tokens.dialect import Dialect
 
 Script = Callable[[Task, int], list[Assistant]]
 TEST_COMMAND = {"unittest": "python -m unittest", "pytest": "python -m pytest -q"}
@@ -27,27 +26,27 @@ TEST_COMMAND = {"unittest": "python -m unittest", "pytest": "python -m pytest -q
 class Scripted:
     """A policy that says a script, whatever it is answered; after the last turn it says that it is done."""
 
-    def __init__(self, turns: Sequence[Assistant], tokenizer: Tokenizer | None = None) -> None:
+    def __init__(self, turns: Sequence[Assistant], dialect: Dialect | None = None) -> None:
         self.turns = tuple(turns)
-        self.tokenizer = tokenizer
+        self.dialect = dialect
 
     async def sample(self, context: Context, sampling: Sampling) -> Sample:
         said = sum(isinstance(message, Assistant) for message in context.messages)
         turn = self.turns[said] if said < len(self.turns) else Assistant(final="Done.")
         text = write_turn(turn)
-        if self.tokenizer is None:
+        if self.dialect is None:
             return Sample(text, "stop")
-        ids = tuple(render([turn], self.tokenizer, open_turn=False).ids[1:])  # without the start, which is there
+        ids = tuple(self.dialect.turn_ids(turn, context.messages))
         if len(ids) > sampling.max_tokens:
             return Sample(text, "length", ids[: sampling.max_tokens])
         return Sample(text, "stop", ids)
 
 
-def scripted(name: str, task: Task, seed: int = 0, tokenizer: Tokenizer | None = None) -> Scripted:
+def scripted(name: str, task: Task, seed: int = 0, dialect: Dialect | None = None) -> Scripted:
     """The policy of this name (`reference`, `null`, `stub`) for a task."""
     if name not in SCRIPTS:
         raise EtudeError(f"no scripted policy is called {name!r}; known: {', '.join(SCRIPTS)}")
-    return Scripted(SCRIPTS[name](task, seed), tokenizer)
+    return Scripted(SCRIPTS[name](task, seed), dialect)
 
 
 @dataclass(frozen=True)

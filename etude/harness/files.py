@@ -21,7 +21,7 @@ from safetensors import numpy as safetensors_numpy
 
 from etude.errors import EtudeError
 from etude.harness.failures import ErrorClass
-from etude.harness.trajectory import ORIGINS, PARTS, Cause, Entry, Parent, Segment, StopCause, Trajectory
+from etude.harness.trajectory import ORIGINS, PARTS, UNROUTED, Cause, Entry, Parent, Segment, StopCause, Trajectory
 from etude.policy import Sampling, StopReason, Version
 from etude.settings import AgentLimits
 from etude.tokens.conversations import message_from_json, message_to_json
@@ -36,6 +36,7 @@ ARRAYS: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
     "version": (np.int32, (2,)),
     "spans": (np.int32, (5,)),
 }
+EXPERTS = "experts"  # only where a model with experts sampled: [tokens, blocks, experts of a token]
 
 
 class _SegmentFacts(pydantic.BaseModel, extra="forbid", strict=True):
@@ -217,11 +218,18 @@ def _arrays(data: bytes, segments: int) -> list[dict[str, np.ndarray]]:
         loaded = safetensors_numpy.load(data)
     except Exception as error:  # the library raises several kinds of its own for a file that is not one
         raise _Refused(f"{TOKENS} cannot be read: {error}") from error
+    experts = {number: loaded.pop(f"{number}.{EXPERTS}", None) for number in range(segments)}
     expected = {f"{number}.{name}" for number in range(segments) for name in ARRAYS}
     if set(loaded) != expected:
         odd = sorted(set(loaded) ^ expected)[0]
         raise _Refused(f"{TOKENS} and {FACTS} do not agree about {odd[:40]!r}")
-    return [{name: _checked(loaded[f"{n}.{name}"], f"{n}.{name}", name) for name in ARRAYS} for n in range(segments)]
+    found = [{name: _checked(loaded[f"{n}.{name}"], f"{n}.{name}", name) for name in ARRAYS} for n in range(segments)]
+    for number, array in experts.items():
+        if array is not None:
+            if array.dtype != np.int16 or array.ndim != 3 or (array < UNROUTED).any():
+                raise _Refused(f"{TOKENS}: {number}.{EXPERTS} is not a table of experts")
+            found[number][EXPERTS] = array
+    return found
 
 
 def _checked(array: np.ndarray, where: str, name: str) -> np.ndarray:
@@ -236,7 +244,7 @@ def _segment(
 ) -> Segment:
     where = f"segment {number}"
     length = len(found["ids"])
-    if any(len(found[name]) != length for name in ("origin", "logprob", "version")):
+    if any(len(found[name]) != length for name in ("origin", "logprob", "version", EXPERTS) if name in found):
         raise _Refused(f"{where}: its arrays have different lengths")
     if length and found["ids"].min() < 0:
         raise _Refused(f"{where} has a negative token id")
@@ -269,17 +277,25 @@ def _segment(
         origins=[ORIGINS[code] for code in found["origin"].tolist()],
         logprobs=found["logprob"].tolist(),
         versions=[Version(*pair) for pair in found["version"].tolist()],
+        experts=[found[EXPERTS][: _routed(found[EXPERTS])]] if EXPERTS in found else [],
     )
+
+
+def _routed(experts_TBK: np.ndarray) -> int:
+    """Leading tokens whose experts are known."""
+    unknown = np.flatnonzero((experts_TBK == UNROUTED).any(axis=(1, 2)))
+    return int(unknown[0]) if len(unknown) else len(experts_TBK)
 
 
 def _spans(rows: np.ndarray, origins: np.ndarray, messages: int, where: str) -> list[Span]:
     """Spans must lie end to end, cover all tokens, count messages up, and own what the policy wrote."""
     spans: list[Span] = []
-    at, last = 0, -1
+    at, last = 0, 0
     for message, part, start, end, own in rows.tolist():
         if start != at or end <= start or end > len(origins):
             raise _Refused(f"{where}: its spans do not lie end to end")
-        if not last <= message <= last + 1 or message > messages:  # a turn may stand open, still without its message
+        # A turn may stand open, still without its message; and a chat template need not give each message tokens.
+        if not last <= message <= messages:
             raise _Refused(f"{where}: its spans name messages out of order")
         if not 0 <= part < len(PARTS) or own not in (0, 1):
             raise _Refused(f"{where} has a span of a part that does not exist")

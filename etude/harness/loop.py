@@ -2,9 +2,10 @@
 
     prompt -> [ sample -> parse -> execute -> observe ] -> stop
 
-Token-exact: sampled ids are kept as they came, everything else is appended behind them by `tokens.render`, and so each
-prompt begins with all tokens before it. What the model gets wrong is an observation, and reaching a limit a result;
-only a policy, a sandbox or a tool that breaks raises (`PolicyFailure`, `SandboxFailure`, `HarnessFailure`).
+Token-exact: sampled ids are kept as they came, everything else is appended behind them by the model's dialect, and so
+each prompt begins with all tokens before it; where a chat template would rewrite those, a new segment begins. What the
+model gets wrong is an observation, and reaching a limit a result; only a policy, a sandbox or a tool that breaks
+raises (`PolicyFailure`, `SandboxFailure`, `HarnessFailure`).
 
 Knows a Policy and a Sandbox; no engine, no task, no reward.
 """
@@ -25,15 +26,15 @@ from etude.errors import EtudeError
 from etude.harness.execute import Approve, execute
 from etude.harness.failures import HarnessFailure, PolicyFailure
 from etude.harness.spelling import read_turn
-from etude.harness.tools.base import Tool
-from etude.harness.trajectory import Entry, Segment, StopCause, Trajectory
+from etude.harness.tools.base import Tool, schema_of
+from etude.harness.trajectory import Entry, Parent, Segment, StopCause, Trajectory
 from etude.harness.workbench import Workbench
 from etude.policy import Assistant, Call, Context, Message, Policy, Sample, Sampling, System, ToolResult, User
 from etude.sandbox.base import WORKSPACE, Sandbox
 from etude.settings import AgentLimits
-from etude.tokens.parse import Malformed, parse_turn
-from etude.tokens.render import stop_ids
-from etude.tokens.tokenizer import Tokenizer, to_bytes, to_text
+from etude.tokens.dialect import Dialect
+from etude.tokens.parse import Malformed
+from etude.tokens.tokenizer import to_bytes, to_text
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ async def run_agent(
     sandbox: Sandbox,
     policy: Policy,
     *,
-    tokenizer: Tokenizer | None,
+    dialect: Dialect | None,
     tools: Mapping[str, Tool],
     limits: AgentLimits,
     sampling: Sampling,
@@ -64,18 +65,18 @@ async def run_agent(
 ) -> Trajectory:
     """Lets a policy work on an instruction in a sandbox; returns all that happened.
 
-    Without a tokenizer the policy answers messages with text, and the trajectory has no tokens. `history` is an
+    Without a dialect the policy answers messages with text, and the trajectory has no tokens. `history` is an
     earlier conversation, `root` the workspace in the sandbox; `approve` is asked before each call.
     """
     started = time.monotonic()
     trajectory = Trajectory(
-        tokenizer=tokenizer.fingerprint if tokenizer else "", tools=tuple(tools), limits=limits, sampling=sampling
+        tokenizer=dialect.fingerprint if dialect else "", tools=tuple(tools), limits=limits, sampling=sampling
     )
-    if tokenizer is not None:
+    if dialect is not None:
         trajectory.segments.append(Segment())
     rollout = _Rollout(
         policy=policy,
-        tokenizer=tokenizer,
+        dialect=dialect,
         tools=tools,
         workbench=Workbench(sandbox, root, deadline=started + limits.seconds),
         trajectory=trajectory,
@@ -97,7 +98,7 @@ async def run_agent(
 @dataclass
 class _Rollout:
     policy: Policy
-    tokenizer: Tokenizer | None
+    dialect: Dialect | None
     tools: Mapping[str, Tool]
     workbench: Workbench
     trajectory: Trajectory
@@ -105,6 +106,9 @@ class _Rollout:
     approve: Approve | None
     turn: int = 0
     sampled: int = 0  # tokens
+
+    def __post_init__(self) -> None:
+        self.schemas = [schema_of(tool) for tool in self.tools.values()]
 
     def begin(self, system: str, history: Sequence[Message], instruction: str) -> None:
         before = [Entry(System(to_text(to_bytes(system))))] if system else []
@@ -117,7 +121,7 @@ class _Rollout:
         limits = self.trajectory.limits
         unreadable = 0
         while self.turn < limits.turns:
-            if stop := self.exhausted():
+            if stop := self.exhausted() or self.open():
                 return stop
             turn = await self.sample()
             if isinstance(turn, Malformed):
@@ -145,9 +149,19 @@ class _Rollout:
         if self.sampled >= limits.sampled_tokens:
             return "tokens"
         # A turn takes its opening token and at least one more.
-        if self.tokenizer and len(self.trajectory.segments[-1].ids) + 2 > limits.context_tokens:
+        if self.dialect and len(self.trajectory.segments[-1].ids) + 2 > limits.context_tokens:
             return "context"
         return ""
+
+    def open(self) -> StopCause:
+        """Opens the turn that the policy is to continue; says so when there is no room for it."""
+        if self.dialect is None:
+            return ""
+        room = (
+            self.append((), (), open_turn=True)
+            and len(self.trajectory.segments[-1].ids) < self.trajectory.limits.context_tokens
+        )
+        return "" if room else "context"
 
     async def sample(self) -> Assistant | Malformed:
         """The next turn, recorded exactly as it came."""
@@ -155,12 +169,11 @@ class _Rollout:
         room = min(wanted.max_tokens, limits.sampled_tokens - self.sampled)
         sampling = dataclasses.replace(wanted, seed=_turn_seed(wanted.seed, self.turn), max_tokens=room)
         context = Context(self.trajectory.messages)
-        if self.tokenizer is not None:
+        if self.dialect is not None:
             segment = self.trajectory.segments[-1]
-            segment.append((), (), self.tokenizer, most=limits.context_tokens, open_turn=True)
             room = min(room, limits.context_tokens - len(segment.ids))
-            sampling = dataclasses.replace(sampling, max_tokens=room, stop_ids=stop_ids(self.tokenizer))
-            context = Context(self.trajectory.messages, tuple(segment.ids))
+            sampling = dataclasses.replace(sampling, max_tokens=room, stop_ids=self.dialect.stop_ids)
+            context = Context(self.trajectory.messages, tuple(segment.ids), segment.routed)
         self.tell("sampling")
         started = time.monotonic()
         try:
@@ -176,7 +189,7 @@ class _Rollout:
     def take(self, sample: Sample, room: int, seconds: float) -> Assistant | Malformed:
         if sample.stop == "abort":
             raise PolicyFailure(f"the policy aborted its sample in turn {self.turn + 1}")
-        if self.tokenizer is not None and (fault := _fault(sample, room)):
+        if self.dialect is not None and (fault := _fault(sample, room, self.trajectory.segments[-1])):
             raise PolicyFailure(f"the sample of turn {self.turn + 1} cannot be used: {fault}")
         try:
             turn = self.read(sample)
@@ -193,9 +206,9 @@ class _Rollout:
 
     def read(self, sample: Sample) -> Assistant | Malformed:
         """What a sample says; its ids go to the segment as they are."""
-        if self.tokenizer is not None:
-            self.trajectory.segments[-1].append_sample(sample, len(self.trajectory.entries), self.tokenizer)
-            return parse_turn(sample.ids or (), self.tokenizer)
+        if self.dialect is not None:
+            self.trajectory.segments[-1].append_sample(sample, len(self.trajectory.entries), self.dialect)
+            return self.dialect.parse_turn(sample.ids or ())
         text = to_text(to_bytes(sample.text))
         cut = Malformed("CutOff", "the turn was cut off before its end")
         turn = cut if sample.stop == "length" else read_turn(text)
@@ -227,18 +240,32 @@ class _Rollout:
     def add(self, entries: Sequence[Entry]) -> bool:
         """Appends what the policy did not say. False: the tokens would not fit, and only people will see it."""
         fits = True
-        if self.tokenizer is not None:
+        if self.dialect is not None:
             numbers = range(len(self.trajectory.entries), len(self.trajectory.entries) + len(entries))
-            fits = self.trajectory.segments[-1].append(
-                [entry.message for entry in entries],
-                numbers,
-                self.tokenizer,
-                most=self.trajectory.limits.context_tokens,
-                open_turn=False,
-            )
+            fits = self.append([entry.message for entry in entries], numbers, open_turn=False)
         for entry in entries:
-            self.record(entry)
+            self.record(entry if entry.segment < 0 else dataclasses.replace(entry, segment=self.segment))
         return fits
+
+    def append(self, messages: Sequence[Message], numbers: Sequence[int], *, open_turn: bool) -> bool:
+        """Appends to the segment, or to a new one that takes its place. False: the tokens would not fit."""
+        assert self.dialect is not None
+        segments = self.trajectory.segments
+        most, tools = self.trajectory.limits.context_tokens, self.schemas
+        done = segments[-1].append(messages, numbers, self.dialect, most=most, open_turn=open_turn, tools=tools)
+        if done != "rewrite":
+            return done == "done"
+        # The whole conversation again, as the template has it now: context for what is sampled from here on.
+        segment = Segment("rewrite", Parent(len(segments) - 1, len(segments[-1].ids)))
+        before = self.trajectory.messages
+        told, numbers = [*before, *messages], range(len(before) + len(messages))
+        done = segment.append(told, numbers, self.dialect, most=most, open_turn=open_turn, tools=tools)
+        if done != "done":
+            return False
+        new = (span.start for span in segment.rendered.spans if span.message >= len(before))
+        segment.copied = next(new, len(segment.ids))
+        segments.append(segment)
+        return True
 
     @property
     def segment(self) -> int:
@@ -258,7 +285,7 @@ class _Rollout:
         self.on_event(Event(kind, self.turn, entry, calls, stop))
 
 
-def _fault(sample: Sample, room: int) -> str:
+def _fault(sample: Sample, room: int, segment: Segment) -> str:
     """What is wrong with the token side of a sample, if anything: a policy must keep its promises exactly."""
     ids = sample.ids
     if ids is None:
@@ -271,6 +298,9 @@ def _fault(sample: Sample, room: int) -> str:
         return "it has a negative token id"
     if sample.logprobs is not None and len(sample.logprobs) != len(ids):
         return f"it has {len(ids)} tokens and {len(sample.logprobs)} log-probabilities"
+    routed = len(segment.ids) - segment.routed + len(ids) - 1  # tokens whose experts nobody has told yet
+    if sample.experts is not None and len(sample.experts) != routed:
+        return f"it tells the experts of {len(sample.experts)} tokens where {routed} were asked for"
     if sample.versions is not None and len(sample.versions) != len(ids):
         return f"it has {len(ids)} tokens and {len(sample.versions)} versions"
     if sample.logprobs is not None and not all(math.isfinite(value) and value <= 1e-3 for value in sample.logprobs):

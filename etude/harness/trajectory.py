@@ -1,7 +1,7 @@
 """What a rollout leaves behind: messages for people, and token sequences to learn from.
 
 A `Segment` is one append-only token sequence that keeps, for each token, its origin, its log-probability and the
-version that sampled it, in step with the ids and spans of `tokens.render`. One segment is one training sequence.
+version that sampled it, in step with the ids and spans that a dialect renders. One segment is one training sequence.
 A trajectory without ids (a policy that speaks text alone) can be graded, never trained on.
 
 Knows no sandbox, no tool and no file: `loop` fills it, `files` saves it.
@@ -17,15 +17,21 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from etude.harness.failures import ErrorClass
-from etude.policy import Assistant, Message, Part, Sample, Sampling, StopReason, ToolResult, Version
+from etude.policy import Assistant, Experts, Message, Part, Sample, Sampling, StopReason, ToolResult, Version
 from etude.settings import AgentLimits
-from etude.tokens.render import Rendered, append_sampled, extend
-from etude.tokens.tokenizer import Tokenizer, to_bytes
+from etude.tokens.dialect import Dialect, ToolSchema
+from etude.tokens.render import Rendered
+from etude.tokens.tokenizer import to_bytes
 
 Origin = Literal["environment", "sampled", "scripted"]
 ORIGINS: tuple[Origin, ...] = ("environment", "sampled", "scripted")  # the place is the saved code: append only
 PARTS: tuple[Part, ...] = ("prompt", "thinking", "final", "call", "output")  # likewise
 Cause = Literal["start", "summary", "sub-agent", "branch", "rewrite"]
+Appended = Literal[
+    "done",
+    "full",  # the whole would be longer than it may be
+    "rewrite",  # the dialect would change what is there: it takes a new segment
+]
 StopCause = Literal[
     "finish",  # a tool ended the rollout
     "final",  # a turn without calls
@@ -38,6 +44,7 @@ StopCause = Literal[
 ]
 
 NO_VERSION = Version(-1, -1)  # stands beside tokens that no weights sampled
+UNROUTED = -1  # stands for the experts of a token that no sample has told
 BYTES_A_TOKEN = 4  # the estimate of effort where there are no ids
 
 
@@ -60,32 +67,46 @@ class Segment:
     origins: list[Origin] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)  # 0 where nothing was sampled
     versions: list[Version] = field(default_factory=list)
+    experts: list[Experts] = field(default_factory=list)  # pieces, in order; the tokens behind them have none yet
+
+    @property
+    def routed(self) -> int:
+        """Leading tokens whose experts are known."""
+        return sum(map(len, self.experts))
 
     @property
     def ids(self) -> list[int]:
         return self.rendered.ids
 
     def append(
-        self, messages: Sequence[Message], entries: Sequence[int], tokenizer: Tokenizer, *, most: int, open_turn: bool
-    ) -> bool:
-        """Appends what no policy sampled, unless the whole would be longer than `most`: then nothing happens.
+        self,
+        messages: Sequence[Message],
+        entries: Sequence[int],
+        dialect: Dialect,
+        *,
+        most: int,
+        open_turn: bool,
+        tools: Sequence[ToolSchema] = (),
+    ) -> Appended:
+        """Appends what no policy sampled; where that cannot be, nothing happens and the answer says why.
 
         `entries` are the numbers of these messages in the trajectory.
         """
-        tokens, spans = len(self.rendered.ids), len(self.rendered.spans)
-        extend(self.rendered, messages, tokenizer, open_turn=open_turn)
+        before = self.rendered.mark()
+        if not dialect.extend(self.rendered, messages, open_turn=open_turn, tools=tools):
+            return "rewrite"
         if len(self.rendered.ids) > most:
-            del self.rendered.ids[tokens:], self.rendered.spans[spans:]
-            return False
+            self.rendered.rewind(before)
+            return "full"
         self.messages.extend(entries)
         self._fill("environment")
-        return True
+        return "done"
 
-    def append_sample(self, sample: Sample, entry: int, tokenizer: Tokenizer) -> None:
+    def append_sample(self, sample: Sample, entry: int, dialect: Dialect) -> None:
         """Appends a turn exactly as it came. With log-probabilities it is sampled, without them scripted."""
         if sample.ids is None:
             raise ValueError("a segment holds token ids, and this sample has none")
-        append_sampled(self.rendered, sample.ids, tokenizer)
+        dialect.append_sampled(self.rendered, sample.ids)
         self.messages.append(entry)
         if sample.logprobs is None:
             self._fill("scripted")
@@ -93,6 +114,8 @@ class Segment:
             self.logprobs.extend(np.asarray(sample.logprobs, np.float32).tolist())  # the precision that is saved
             self.versions.extend(sample.versions or (NO_VERSION,) * len(sample.ids))
             self.origins.extend(["sampled"] * len(sample.ids))
+            if sample.experts is not None:
+                self.experts.append(sample.experts)
 
     def _fill(self, origin: Origin) -> None:
         missing = len(self.rendered.ids) - len(self.origins)
@@ -102,7 +125,12 @@ class Segment:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The per-token lists as arrays (`spans` has one row a span), as they are saved and as a learner wants them."""
-        return {
+        experts = {}
+        if self.experts:
+            known = np.concatenate(self.experts)
+            behind = len(self.rendered.ids) - len(known)
+            experts["experts"] = np.pad(known, ((0, behind), (0, 0), (0, 0)), constant_values=UNROUTED)
+        return experts | {
             "ids": np.array(self.rendered.ids, np.int32),
             "origin": np.array([ORIGINS.index(origin) for origin in self.origins], np.uint8),
             "logprob": np.array(self.logprobs, np.float32),

@@ -1,17 +1,14 @@
 """The learner: a decoder, its optimiser, and five verbs.
 
-    forward_backward(batch)   adds gradients and returns metrics, any number of times before a step
-    score(items)              log-probabilities of given tokens
-    step()                    clips, updates, averages; leaves out gradients that are not finite
-    save(directory)           a Hugging Face model, and all that an exact resume needs
-    publish(board, version)   the weights, to the engines of this machine
-
-It knows streams, never algorithms: SFT, RL, feedback and MTP are batches with other streams.
+forward_backward(batch)   adds gradients and returns metrics, any number of times before a step
+score(items)              log-probabilities of given tokens
+step()                    clips, updates, averages; leaves out gradients that are not finite
+save(directory)           a Hugging Face model, and all that an exact resume needs
+publish(board, version)   the weights, to the engines of this machine
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,14 +16,15 @@ from pathlib import Path
 import torch
 
 from etude.learn import state
-from etude.learn.loss import MicroBatch, Tally
+from etude.learn.loss import MicroBatch, Tally, packed
 from etude.learn.optim import Optimiser
 from etude.learn.packing import pack
 from etude.learn.schedule import rate
 from etude.learn.streams import Batch, Floats, Item
+from etude.model.adapted import copy_trained
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
-from etude.model.packed import Packed
+from etude.model.experts import balance
 from etude.model.replicas import Replicas
 from etude.policy import Version
 from etude.settings import OptimSettings
@@ -50,9 +48,9 @@ class Learner:
         if frozen is not None:
             self.weights["frozen"] = frozen.to(device).requires_grad_(False)
         if optim.ema:
-            self.weights["ema"] = copy.deepcopy(self.decoder).requires_grad_(False)
+            self.weights["ema"] = copy_trained(self.decoder).requires_grad_(False)
         trained = {name: p for name, p in self.decoder.named_parameters() if p.requires_grad}
-        self.optimiser = Optimiser(trained, optim, decoder.config.head_dim)
+        self.optimiser = Optimiser(trained, optim, decoder.config.head_dims)
         self.replicas = Replicas(self.decoder)
         self.steps = self.skipped = 0
 
@@ -77,7 +75,7 @@ class Learner:
         def work(_: Decoder, micro_batches: list[list[int]]) -> None:
             for micro in micro_batches:
                 chosen = [items[i] for i in micro]
-                flat = Packed(self.weights[weights], [i.tokens_T for i in chosen], [i.temperature for i in chosen])
+                flat = packed(self.weights[weights], chosen)
                 parts = torch.split(flat.scores(), flat.lengths)
                 scores.update({i: part.cpu().numpy() for i, part in zip(micro, parts, strict=True)})
 
@@ -89,15 +87,16 @@ class Learner:
         norm = float(torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), self.optim.clip or math.inf))
         factor = rate(self.steps, self.total_steps, self.optim)
         self.steps += 1
+        self.skipped += not math.isfinite(norm)
         if math.isfinite(norm):
             self.optimiser.step(factor)
             if self.optim.ema:
-                for average, live in zip(self.weights["ema"].parameters(), self.decoder.parameters(), strict=True):
-                    average.lerp_(live.detach(), 1 - self.optim.ema)
-        else:
-            self.skipped += 1
+                averages = dict(self.weights["ema"].named_parameters())
+                for name, live in self.optimiser.parameters.items():
+                    averages[name].lerp_(live.detach(), 1 - self.optim.ema)
         self.decoder.zero_grad(set_to_none=True)
-        return {"lr": self.optim.lr * factor, "grad_norm": norm, "skipped": self.skipped}
+        report = {"lr": self.optim.lr * factor, "grad_norm": norm, "skipped": self.skipped}
+        return report | balance(self.decoder, self.optim.balance)
 
     def save(self, directory: Path) -> None:
         state.save(self, directory)
@@ -111,7 +110,6 @@ class Learner:
 
     def _shares(self, lengths: list[int]) -> list[list[list[int]]]:
         """Micro-batches for each thread that gets any."""
-        packed = pack(
-            lengths, self.micro_tokens, len(self.replicas.decoders), 1 / (12 * self.decoder.config.hidden_size)
-        )
-        return [share for rank in packed if (share := [micro for micro in rank if micro])]
+        ranks, quadratic = len(self.replicas.decoders), 1 / (12 * self.decoder.config.hidden_size)
+        shares = pack(lengths, self.micro_tokens, ranks, quadratic)
+        return [share for rank in shares if (share := [micro for micro in rank if micro])]

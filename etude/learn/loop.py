@@ -19,6 +19,7 @@ from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Floats, Ids, Item, Label, MainHead, Stream
 from etude.progress import track
 from etude.run import Run
+from etude.tokens.dialect import Dialect
 from etude.tokens.tokenizer import Tokenizer
 
 HOPELESS = 10  # skipped steps before a run in which most are skipped gives up
@@ -49,7 +50,7 @@ def labelled(pieces: Sequence[tuple[Ids, Floats]], heads: Sequence[tuple[str, fl
     return Draw(Batch(items), predicted, size)
 
 
-def token_bytes(tokenizer: Tokenizer) -> Ids:
+def token_bytes(tokenizer: Tokenizer | Dialect) -> Ids:
     """How many bytes of text each id stands for; none for control tokens."""
     return np.array([len(tokenizer.bytes_of(token)) for token in range(tokenizer.vocab_size)])
 

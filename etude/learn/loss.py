@@ -17,6 +17,7 @@ from torch import Tensor
 from etude.errors import EtudeError
 from etude.learn.streams import Correction, Distribution, Ids, Item, Label, MainHead, Sampled, Stream, Twin
 from etude.model.decoder import Decoder
+from etude.model.experts import Routing, replay_metrics
 from etude.model.packed import Packed
 
 
@@ -62,9 +63,8 @@ class Tally:
 
     def __init__(self, parts: Sequence[Tally] = ()) -> None:
         self.losses: list[tuple[str, Tensor]] = [loss for part in parts for loss in part.losses]  # kind of target, sum
-        self.log_ratios: list[Tensor] = [
-            x for part in parts for x in part.log_ratios
-        ]  # log p(learner) - log p(sampler)
+        self.log_ratios: list[Tensor] = [x for part in parts for x in part.log_ratios]  # log p(learner) / p(sampler)
+        self.routings: list[Routing] = [x for part in parts for x in part.routings]
 
     def metrics(self) -> dict[str, float]:
         found = {f"{kind}_loss": 0.0 for kind, _ in self.losses}
@@ -77,14 +77,21 @@ class Tally:
             found |= {"k1": -log_r.mean(), "k2": (log_r**2).mean() / 2, "k3": (np.expm1(log_r) - log_r).mean()}
             found |= {"drift_p50": np.quantile(drift, 0.5), "drift_p99": np.quantile(drift, 0.99)}
             found |= {"drift_mean": drift.mean(), "drift_max": drift.max(), "sampled_tokens": len(drift)}
+        found |= replay_metrics(self.routings)
         return {name: float(value) for name, value in found.items()}
+
+
+def packed(decoder: Decoder, items: Sequence[Item]) -> Packed:
+    """Items for one forward, their tokens routed to the experts they were sampled with, where those are known."""
+    experts = [item.experts_TBK for item in items]
+    return Packed(decoder, [i.tokens_T for i in items], [i.temperature for i in items], experts, items[0].plausible)
 
 
 class MicroBatch:
     """Items that share a forward and a backward; `weights` are the named decoders that twins are scored under."""
 
     def __init__(self, items: Sequence[Item], correction: Correction, weights: Mapping[str, Decoder], tally: Tally):
-        self.flat = Packed(weights["live"], [i.tokens_T for i in items], [i.temperature for i in items])
+        self.flat = packed(weights["live"], items)
         self.correction, self.weights, self.tally = correction, weights, tally
         self.groups: dict[tuple[object, ...], Group] = {}
         start = 0
@@ -110,6 +117,7 @@ class MicroBatch:
                 roots.append(hidden_TD)
                 gradients.append(gradient_TD)
         torch.autograd.backward(roots, gradients)
+        self.tally.routings += [self.flat.routing] if self.flat.routing else []
 
     def _prepare(self, group: Group, hidden: Sequence[Tensor]) -> None:
         """What a term needs to know beyond its own position: a teacher's states, or its whole item's ratio."""

@@ -1,4 +1,4 @@
-"""AdamW for embeddings, head, norms and biases; Muon (or AdamW) for the matrices inside the blocks.
+"""AdamW for embeddings, head, norms, biases and adapters; Muon (or AdamW) for the matrices inside the blocks.
 
 Muon moves a matrix along the orthogonal factor of its momentum. What acts as one matrix is orthogonalised as
 one: each attention head's slice of the query, key, value and output projections by itself, and each expert's.
@@ -13,17 +13,18 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from etude.model.adapted import ADAPTER
+from etude.model.matrices import is_matrix, slices
 from etude.settings import OptimSettings
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # five steps of this quintic bring singular values between 0.7 and 1.2
-INSIDE_BLOCKS = ("model.layers.", "mtp.")
 
 
 class Optimiser:
-    def __init__(self, parameters: Mapping[str, nn.Parameter], settings: OptimSettings, head_dim: int) -> None:
-        self.parameters, self.settings, self.head_dim = dict(parameters), settings, head_dim
-        matrices = [name for name, p in parameters.items() if p.ndim > 1 and name.startswith(INSIDE_BLOCKS)]
-        self.muon = matrices if settings.matrices == "muon" else []
+    def __init__(self, parameters: Mapping[str, nn.Parameter], settings: OptimSettings, heads: Mapping[str, int]):
+        self.parameters, self.settings, self.heads = dict(parameters), settings, heads
+        matrices = [name for name, p in parameters.items() if is_matrix(name, p)]
+        self.muon = [n for n in matrices if settings.matrices == "muon" and not n.endswith(ADAPTER)]
         self.momentum = {name: torch.zeros_like(parameters[name]) for name in self.muon}
         others = {name: p for name, p in parameters.items() if name not in self.momentum}
         # weight decay is for matrices only: an embedding row that a batch does not use should not shrink
@@ -48,7 +49,7 @@ class Optimiser:
                 self.momentum[name].lerp_(gradient, 1 - momentum)
                 update = gradient.lerp(self.momentum[name], momentum)  # Nesterov
                 p.mul_(1 - muon_lr * self.settings.weight_decay)
-                p_BMN, update_BMN = (slices(name, x, self.head_dim) for x in (p, update))
+                p_BMN, update_BMN = (slices(name, x, self.heads) for x in (p, update))
                 batches[update_BMN.shape[1:]].append((p_BMN, update_BMN))
         for (_, longer), members in batches.items():
             updates = orthogonal(torch.cat([update_BMN for _, update_BMN in members]))
@@ -63,17 +64,6 @@ class Optimiser:
         for name, p in self.parameters.items():
             state |= {f"{key}.{name}": tensor for key, tensor in self.adamw.state.get(p, {}).items()}
         return state
-
-
-def slices(name: str, x: Tensor, head_dim: int) -> Tensor:
-    """A view [slices, shorter, longer] of the parts of a weight that are orthogonalised each by itself."""
-    if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight")):
-        x = x.view(-1, head_dim, x.shape[1])
-    elif name.endswith("o_proj.weight"):
-        x = x.view(x.shape[0], -1, head_dim).movedim(1, 0)
-    elif x.ndim == 2:
-        x = x[None]
-    return x.mT if x.shape[-2] > x.shape[-1] else x
 
 
 def orthogonal(x_BMN: Tensor) -> Tensor:

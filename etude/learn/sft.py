@@ -1,7 +1,8 @@
 """Supervised fine-tuning: conversations in, loss on the assistant's own tokens only.
 
-A conversation is one sequence, never cut and never packed into another's context. Which tokens are the
-assistant's is what `tokens/render` says of each span.
+A conversation is one sequence, never cut and never packed into another's context; under a chat template that rewrites
+history it is one for each time that happens, and no turn is learnt twice. Which tokens are the assistant's is what the
+model's dialect says of each span.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import numpy as np
 from etude.errors import EtudeError
 from etude.learn.learner import Learner
 from etude.learn.loop import Draw, labelled, token_bytes, train
+from etude.learn.lora import adapt
 from etude.learn.streams import Floats, Ids
 from etude.model.decoder import Decoder
-from etude.policy import Message, User
+from etude.policy import Assistant, Message, User
 from etude.progress import track
 from etude.run import Run
 from etude.settings import RunSettings, SftSettings
-from etude.tokens.render import render
-from etude.tokens.tokenizer import Tokenizer
+from etude.tokens.dialect import Dialect, ToolSchema
+from etude.tokens.render import Rendered
 
 STAGE = "sft"
 
@@ -29,42 +31,45 @@ STAGE = "sft"
 def sft(
     run: Run,
     decoder: Decoder,
-    tokenizer: Tokenizer,
+    dialect: Dialect,
     conversations: Sequence[tuple[Message, ...]],
     settings: SftSettings,
     machine: RunSettings,
     stage: str = STAGE,
+    tools: Sequence[ToolSchema] = (),
 ) -> Path:
     """Trains `decoder` on the conversations, or continues where the run stopped; returns the last checkpoint."""
-    pieces = tokenise(conversations, tokenizer, settings.sequence)
+    pieces = tokenise(conversations, dialect, settings.sequence, tools)
     steps = plan([len(ids) for ids, _ in pieces], settings.batch_tokens, settings.epochs, machine.seed)
+    adapt(decoder, settings.lora, machine.seed)
     learner = Learner(decoder, settings.optim, len(steps), settings.micro_tokens, machine.device)
     saved = run.latest(stage)
     if saved is not None:
         learner.restore(saved)
-    sizes_V = token_bytes(tokenizer)
+    sizes_V = token_bytes(dialect)
 
     def draw() -> Draw:
         return labelled([pieces[i] for i in steps[learner.steps]], (), sizes_V)
 
-    return train(run, stage, learner, draw, tokenizer.save, save_every=settings.save_every)
+    return train(run, stage, learner, draw, dialect.save, save_every=settings.save_every)
 
 
 def tokenise(
-    conversations: Sequence[tuple[Message, ...]], tokenizer: Tokenizer, longest: int
+    conversations: Sequence[tuple[Message, ...]], dialect: Dialect, longest: int, tools: Sequence[ToolSchema] = ()
 ) -> list[tuple[Ids, Floats]]:
     """Ids of each conversation and 1 where the assistant's tokens are; refuses, by name, what cannot be learnt from."""
     pieces: list[tuple[Ids, Floats]] = []
     refused = []
     with track("rendering conversations", len(conversations), "conversations") as bar:
         for number, messages in enumerate(conversations, start=1):
-            rendered = render(messages, tokenizer, open_turn=False)
-            own_T = np.array(rendered.per_token().own, np.float32)
-            if len(rendered.ids) > longest:
-                refused.append(f"{_name(number, messages)} has {len(rendered.ids)} tokens, sft.sequence is {longest}")
-            elif not own_T[1:].any():
-                refused.append(f"{_name(number, messages)} has no turn of the assistant to learn from")
-            pieces.append((np.array(rendered.ids, np.int64), own_T))
+            for rendered in sequences(messages, dialect, tools):
+                own_T = np.array(rendered.per_token().own, np.float32)
+                size = len(rendered.ids)
+                if size > longest:
+                    refused.append(f"{_name(number, messages)} has {size} tokens, sft.sequence is {longest}")
+                elif not own_T[1:].any():
+                    refused.append(f"{_name(number, messages)} has no turn of the assistant to learn from")
+                pieces.append((np.array(rendered.ids, np.int64), own_T))
             bar.advance()
     if not pieces:
         raise EtudeError("there are no conversations to learn from; fill sft.data with at least one")
@@ -72,6 +77,22 @@ def tokenise(
         more = f", and {len(refused) - 3} more" if len(refused) > 3 else ""
         raise EtudeError(f"{'; '.join(refused[:3])}{more}; raise sft.sequence or take them out of sft.data")
     return pieces
+
+
+def sequences(messages: Sequence[Message], dialect: Dialect, tools: Sequence[ToolSchema]) -> list[Rendered]:
+    """A conversation as the model meets it, turn by turn: a new sequence wherever its template rewrites the old one."""
+    found = [Rendered()]
+    written = 0
+    for place, message in enumerate(messages):
+        if isinstance(message, Assistant):
+            if not dialect.extend(found[-1], messages[written:place], open_turn=True, tools=tools):
+                found.append(Rendered())
+                dialect.extend(found[-1], messages[:place], open_turn=True, tools=tools)
+            dialect.extend(found[-1], [message], open_turn=False, tools=tools)
+            written = place + 1
+    if written < len(messages):
+        dialect.extend(found[-1], messages[written:], open_turn=False, tools=tools)
+    return found
 
 
 def plan(lengths: Sequence[int], batch_tokens: int, epochs: int, seed: int) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """What a learner leaves in a checkpoint directory, and how it takes it up again.
 
     config.json, model.safetensors   the model, as any Hugging Face reader knows it
+    adapter/                         its adapters, as PEFT reads them, where adapters were trained
     optimiser.safetensors            moments, momentum and averaged weights
     learner.json                     counters
 
@@ -10,8 +11,9 @@ Making the directory appear whole or not at all is the business of whoever owns 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,10 +21,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from etude.errors import EtudeError
-from etude.model.checkpoint import load_model, save_model
+from etude.learn import lora
+from etude.model.adapted import adapted
+from etude.model.checkpoint import load_model, named_weights, save_model
 
 if TYPE_CHECKING:
     from etude.learn.learner import Learner
+    from etude.model.decoder import Decoder
 
 TENSORS = "optimiser.safetensors"
 COUNTERS = "learner.json"
@@ -30,8 +35,11 @@ COUNTERS = "learner.json"
 
 def save(learner: Learner, directory: Path) -> None:
     save_model(directory, learner.decoder)
+    lora.save(directory, learner.decoder)
     save_file({name: x.detach().cpu().contiguous() for name, x in _tensors(learner).items()}, directory / TENSORS)
-    counters = {"steps": learner.steps, "skipped": learner.skipped}
+    counters: dict[str, int | str] = {"steps": learner.steps, "skipped": learner.skipped}
+    if adapted(learner.decoder):
+        counters["base"] = lora.fingerprint(learner.decoder)
     (directory / COUNTERS).write_text(json.dumps(counters) + "\n")
 
 
@@ -42,9 +50,7 @@ def restore(learner: Learner, directory: Path) -> None:
         steps, skipped = int(counters["steps"]), int(counters["skipped"])
     except (OSError, ValueError, KeyError, TypeError):
         raise EtudeError(f"{directory} cannot be resumed: {COUNTERS} is missing or damaged") from None
-    saved = load_model(directory)
-    if saved.config != learner.decoder.config:
-        raise EtudeError(f"{directory} holds a model of another shape than this run's; resume it with its own recipe")
+    weights = _weights(learner.decoder, directory, counters)
     path, tensors = directory / TENSORS, _tensors(learner)
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
@@ -55,11 +61,28 @@ def restore(learner: Learner, directory: Path) -> None:
                 tensor.copy_(file.get_tensor(name))
     except (SafetensorError, OSError) as broken:
         raise EtudeError(f"{path} cannot be read ({broken}); the checkpoint is damaged or cut short") from None
-    for live, stored in zip(learner.decoder.parameters(), saved.parameters(), strict=True):
-        live.copy_(stored)
+    live = named_weights(learner.decoder) | lora.parameters(learner.decoder)
+    for name, stored in weights.items():
+        live[name].copy_(stored)
     learner.steps, learner.skipped = steps, skipped
+
+
+def _weights(decoder: Decoder, directory: Path, counters: dict[str, Any]) -> Mapping[str, Tensor]:
+    """What a checkpoint holds of what was trained, by name: the adapters, if there are any, or the whole model."""
+    if adapted(decoder):
+        if counters.get("base") != lora.fingerprint(decoder):
+            raise EtudeError(
+                f"{directory} holds adapters to other weights than those of the model that this stage starts from; "
+                "put that model back, or start over with --fresh"
+            )
+        return lora.read(directory, decoder)
+    saved = load_model(directory)
+    if saved.config != decoder.config:
+        raise EtudeError(f"{directory} holds a model of another shape than this run's; resume it with its own recipe")
+    return named_weights(saved)
 
 
 def _tensors(learner: Learner) -> dict[str, Tensor]:
     averages = dict(learner.weights["ema"].named_parameters()) if "ema" in learner.weights else {}
-    return learner.optimiser.state() | {f"ema.{name}": p for name, p in averages.items()}
+    trained = learner.optimiser.parameters
+    return learner.optimiser.state() | {f"ema.{name}": p for name, p in averages.items() if name in trained}

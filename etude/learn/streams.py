@@ -84,11 +84,16 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """One segment: its tokens, what is asked of them, and the temperature they were sampled at."""
+    """One segment: its tokens, what is asked of them, and how they were sampled: at which temperature, by which experts.
+
+    `experts_TBK` (K in each of B blocks, -1 unknown) are chosen again where they are plausible (model/experts.py).
+    """
 
     tokens_T: Ids
     streams: Sequence[Stream]
     temperature: float = 1.0
+    experts_TBK: npt.NDArray[np.int16] | None = None
+    plausible: float = 0.0
 
     @property
     def forward_tokens(self) -> int:

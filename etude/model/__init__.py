@@ -1,5 +1,5 @@
 """The decoder that trains and samples, one code for both.
 
-Read in this order: config (the shape), rope, attention (the seam `Attend`), mlp, block, decoder, mtp, then
-checkpoint (HF directories) and exchange (weights between a learner and an engine process).
+Read in this order: config (the shape), yarn, rope, attention (the seam `Attend`), mla, mlp, experts, decoder, then
+quantised, stored and checkpoint (HF directories), exchange (weights between a learner and an engine process), and size.
 """

@@ -2,7 +2,7 @@
 
 The module projects, normalises and rotates. Which earlier tokens a token may see, and where their keys and
 values lie, is the business of an `Attend`: `PackedAttend` here for whole sequences side by side (training,
-scoring), the engine's own for a cache. Latent attention comes as another module calling the same seam.
+scoring), the engine's own for a cache. Latent attention (mla.py) is another module that calls the same seam.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from etude.model.rope import rotate
 class Attend(Protocol):
     """T new tokens of one forward: queries in, attended values out. K is the number of key-value heads."""
 
+    latent: bool  # whether latent attention should hand over latents, which is what a cache keeps of it
+
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor: ...
 
 
@@ -40,7 +42,7 @@ class Attention(nn.Module):
         self.q_proj = nn.Linear(width, self.heads * self.head_dim, bias=bias)
         self.k_proj = nn.Linear(width, self.kv_heads * self.head_dim, bias=bias)
         self.v_proj = nn.Linear(width, self.kv_heads * self.head_dim, bias=bias)
-        self.o_proj = nn.Linear(self.heads * self.head_dim, width, bias=bias)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, width, bias=config.output_bias)
         if config.qk_norm:
             self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
             self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
@@ -65,6 +67,8 @@ class PackedAttend:
     group attends as one dense batch. Padding is at the end, where a causal query never looks, so no mask is
     needed at all. A pack of equally long sequences is a view: nothing is copied.
     """
+
+    latent = False
 
     def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
         starts, buckets, start = [], defaultdict(list), 0

@@ -1,92 +1,250 @@
 """Decoders to and from Hugging Face directories: `config.json` and safetensors, one file or sharded.
 
-Nothing here is executed or unpickled: a checkpoint from outside is data. Whatever is wrong with one is said
-in a sentence that names the file.
+Owns the names: which parameter, or which part of a stacked one, a tensor on disk is. How values are stored and read
+is stored.py's. Whatever is wrong with a checkpoint is said in a sentence that names the tensor, the key or the file.
+
+On disk every expert has tensors of its own, and the multi-token-prediction modules of the DeepSeek shapes are blocks
+after the last (`model.layers.{L}.enorm`, `.shared_head.norm` and so on); other shapes keep our names (`mtp.0.enorm`).
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from etude.errors import EtudeError
-from etude.model.config import ModelConfig
+from etude.model.adapted import ADAPTER, merged
+from etude.model.config import LATENT, TEXT_TOWERS, ModelConfig
 from etude.model.decoder import Decoder
+from etude.model.stored import INDEX, WEIGHTS, Stored, read_quantisation
+from etude.progress import track
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-
-
-def save_model(directory: Path, decoder: Decoder) -> None:
-    """Writes `config.json` and `model.safetensors`; a tied head is stored once, as transformers does."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(decoder.config.to_hf(), indent=2) + "\n")
-    tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in named_weights(decoder).items()}
-    save_file(tensors, str(directory / WEIGHTS), metadata={"format": "pt"})
+CONFIG = "config.json"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+BIAS = ".e_score_correction_bias"  # a buffer: the router's bias is moved by the load, not by a gradient
+TEXT_PREFIX, OTHER_TOWERS = "language_model.", ("vision_tower.", "mm_projector.")
+STALE = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|" + re.escape(INDEX))
+MAX_SHARD = 4 << 30  # bytes
 
 
 def named_weights(decoder: Decoder) -> dict[str, Tensor]:
-    """Every stored parameter by its Hugging Face name; this is what is saved, published and compared."""
-    return dict(decoder.named_parameters())  # named_parameters lists a tied weight once, under its first name
+    """Every stored tensor by its name on disk; this is what is saved, published and compared.
+
+    The tensors are the decoder's own memory, those of single experts parts of it: what is copied into them is in the
+    decoder. A tied head is there once, as the embedding.
+    """
+    found: dict[str, Tensor] = {}
+    for name, parameter in decoder.named_parameters():
+        tensor = parameter.detach()
+        if name.endswith(".experts.gate_up_proj"):
+            base, hidden = _disk_name(name, decoder.config).removesuffix("gate_up_proj"), tensor.shape[1] // 2
+            for e, expert in enumerate(tensor.unbind()):
+                found[f"{base}{e}.gate_proj.weight"] = expert[:hidden]
+                found[f"{base}{e}.up_proj.weight"] = expert[hidden:]
+        elif name.endswith(".experts.down_proj"):
+            base = _disk_name(name, decoder.config).removesuffix("down_proj")
+            found |= {f"{base}{e}.down_proj.weight": expert for e, expert in enumerate(tensor.unbind())}
+        elif not name.endswith(ADAPTER):
+            found[_disk_name(name, decoder.config)] = tensor
+    if decoder.config.scoring == "sigmoid":
+        found |= {_disk_name(n, decoder.config): b.detach() for n, b in decoder.named_buffers() if n.endswith(BIAS)}
+    return found
+
+
+def _disk_name(name: str, config: ModelConfig) -> str:
+    if not name.startswith("mtp.") or config.model_type not in LATENT:
+        return name
+    _, depth, rest = name.split(".", 2)
+    rest = rest.removeprefix("block.") if rest.startswith("block.") else rest
+    rest = f"shared_head.{rest}" if rest.startswith("norm.") else rest
+    return f"model.layers.{config.num_hidden_layers + int(depth)}.{rest}"
+
+
+def _copies(config: ModelConfig) -> dict[str, str]:
+    """Names under which the DeepSeek layout stores embedding and head once more, for each prediction module."""
+    if config.model_type not in LATENT:
+        return {}
+    layers = range(config.num_hidden_layers, config.cache_layers)
+    head = EMBEDDING if config.tie_word_embeddings else HEAD
+    return {f"model.layers.{i}.embed_tokens.weight": EMBEDDING for i in layers} | {
+        f"model.layers.{i}.shared_head.head.weight": head for i in layers
+    }
+
+
+# Reading
 
 
 def read_config(directory: Path) -> ModelConfig:
-    path = directory / "config.json"
+    return ModelConfig.from_hf(_read_json(directory), str(directory / CONFIG))
+
+
+def open_stored(directory: Path, device: str | torch.device = "cpu") -> Stored:
+    """The tensors of a directory, headers only, as its config.json says they are stored."""
+    return Stored(directory, read_quantisation(_read_json(directory), str(directory / CONFIG)), device)
+
+
+def load_model(directory: Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Decoder:
+    """The model of a directory, its weights as `dtype` whatever they are stored as."""
+    hf = _read_json(directory)
+    config = ModelConfig.from_hf(hf, str(directory / CONFIG))
+    with open_stored(directory, device) as stored:
+        names = _text_names(hf, stored)
+        config = _without_missing_modules(config, names)
+        decoder = _outline(config)
+        _check_weights(directory, config, names, named_weights(decoder), stored)
+        _give_memory(decoder, device, dtype, str(directory))
+        wanted = named_weights(decoder)
+        with torch.no_grad(), track("reading weights", len(wanted), "tensors") as bar:
+            for name in sorted(wanted, key=lambda name: stored.place(names[name])):
+                wanted[name].copy_(stored.read(names[name], tuple(wanted[name].shape)))
+                bar.advance(1)
+    return decoder
+
+
+def _outline(config: ModelConfig) -> Decoder:
+    """A decoder without memory: names and shapes."""
+    with torch.device("meta"), _Undrawn():
+        return Decoder(config)
+
+
+def _give_memory(decoder: Decoder, device: str | torch.device, dtype: torch.dtype, where: str) -> None:
+    """Memory for the outline's weights, which nobody has written to yet; buffers are 0, and float32 as ever."""
+    made: dict[nn.Parameter, nn.Parameter] = {}  # a tied weight stays one
+    try:
+        for module in decoder.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                if parameter not in made:
+                    made[parameter] = nn.Parameter(torch.empty(parameter.shape, dtype=dtype, device=device))
+                setattr(module, name, made[parameter])
+            for name, buffer in list(module.named_buffers(recurse=False)):
+                setattr(module, name, torch.zeros(buffer.shape, dtype=buffer.dtype, device=device))
+    except RuntimeError as full:
+        size = sum(parameter.numel() for parameter in decoder.parameters()) * dtype.itemsize
+        reason = str(full).partition("\n")[0]
+        raise EtudeError(f"{where} needs {size / 1e9:.1f} GB of memory on {device}: {reason}") from None
+
+
+class _Undrawn(TorchFunctionMode):
+    """Random numbers that would be overwritten are not drawn; for memory that is not there torch would take 2 s."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return None if getattr(func, "__name__", "") == "normal_" else func(*args, **(kwargs or {}))
+
+
+def _text_names(hf: Mapping[str, Any], stored: Stored) -> dict[str, str]:
+    """Names of the text model's weights -> names in the files. Angles that old writers stored are left out."""
+    names = (name for name in stored.names if not name.endswith(".rotary_emb.inv_freq"))
+    if hf.get("model_type") not in TEXT_TOWERS:
+        return {name: name for name in names}
+    return {name.removeprefix(TEXT_PREFIX): name for name in names if not name.startswith(OTHER_TOWERS)}
+
+
+def _without_missing_modules(config: ModelConfig, names: Mapping[str, str]) -> ModelConfig:
+    """transformers announces a prediction module for every DeepSeek shape, and stores none."""
+    first = f"model.layers.{config.num_hidden_layers}."
+    if config.model_type in LATENT and not any(name.startswith(first) for name in names):
+        return replace(config, num_nextn_predict_layers=0)
+    return config
+
+
+def _check_weights(
+    directory: Path, config: ModelConfig, names: dict[str, str], wanted: Mapping[str, Tensor], stored: Stored
+) -> None:
+    """Every weight is there and has its shape, and nothing else is; before any memory is taken."""
+    if config.tie_word_embeddings and EMBEDDING not in names and HEAD in names:
+        names[EMBEDDING] = names[HEAD]
+    ignored = {HEAD, *_copies(config)} if config.tie_word_embeddings else set(_copies(config))
+    if unknown := set(names) - set(wanted) - ignored:
+        name = names[min(unknown)]
+        raise EtudeError(f"{stored.where(name)} holds {name!r}, which its config.json does not describe")
+    if missing := set(wanted) - set(names):
+        raise EtudeError(f"{directory} lacks {len(missing)} of the model's weights, {min(missing)!r} among them")
+    for name, tensor in wanted.items():
+        stored.check_shape(names[name], tuple(tensor.shape))
+
+
+def _read_json(directory: Path) -> dict[str, Any]:
+    path = directory / CONFIG
     try:
         hf = json.loads(path.read_text())
     except FileNotFoundError:
         raise EtudeError(f"{directory} is not a model: it has no config.json") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as broken:
+    except (OSError, ValueError) as broken:
         raise EtudeError(f"{path} is not valid JSON ({broken}); the checkpoint is damaged") from None
     if not isinstance(hf, dict):
         raise EtudeError(f"{path} does not hold a JSON object; the checkpoint is damaged")
-    return ModelConfig.from_hf(hf, str(path))
+    return hf
 
 
-def load_model(directory: Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Decoder:
-    decoder = Decoder(read_config(directory)).to(device=device, dtype=dtype)
-    wanted = named_weights(decoder)
-    if decoder.config.tie_word_embeddings:
-        wanted = {**wanted, "lm_head.weight": decoder.lm_head.weight}  # some writers store the tied head twice
-    missing = set(wanted) - {"lm_head.weight"} if decoder.config.tie_word_embeddings else set(wanted)
-    for path in _weight_files(directory):
-        try:
-            with safe_open(str(path), framework="pt", device=str(device)) as file:
-                for name in file.keys():  # noqa: SIM118 (a safetensors file is no mapping)
-                    if name not in wanted:
-                        raise EtudeError(f"{path} holds {name!r}, which its config.json does not describe")
-                    shape = tuple(file.get_slice(name).get_shape())
-                    if shape != tuple(wanted[name].shape):
-                        raise EtudeError(
-                            f"{path} holds {name!r} with shape {shape}, but its config.json asks for "
-                            f"{tuple(wanted[name].shape)}; weights and configuration are of different models"
-                        )
-                    with torch.no_grad():
-                        wanted[name].copy_(file.get_tensor(name))
-                    missing.discard(name)
-        except (SafetensorError, OSError) as broken:
-            raise EtudeError(f"{path} cannot be read ({broken}); the checkpoint is damaged or cut short") from None
-    if missing:
-        raise EtudeError(f"{directory} lacks {len(missing)} of the model's weights, {min(missing)!r} among them")
-    return decoder
+# Writing
 
 
-def _weight_files(directory: Path) -> list[Path]:
-    index = directory / INDEX
-    if not index.exists():
-        if not (directory / WEIGHTS).exists():
-            raise EtudeError(f"{directory} has no {WEIGHTS}; is it a model checkpoint?")
-        return [directory / WEIGHTS]
-    try:
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (json.JSONDecodeError, KeyError, AttributeError, TypeError):
-        raise EtudeError(f"{index} is damaged: it has no readable weight_map") from None
-    outside = [name for name in names if not isinstance(name, str) or Path(name).name != name]
-    if outside:
-        raise EtudeError(f"{index} names {outside[0]!r}, which is not a file of that directory")
-    return [directory / name for name in names]
+def save_model(
+    directory: Path, decoder: Decoder, dtype: torch.dtype = torch.float32, max_shard_bytes: int = MAX_SHARD
+) -> None:
+    """Writes a directory that transformers opens: one file, or several and an index where one would be too large.
+
+    Adapters are added to their weights, a tied head is stored once, and correction biases stay float32.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in directory.iterdir():
+        if STALE.fullmatch(path.name):
+            path.unlink()  # or the files of an earlier model would be read with, or instead of, these
+    config = decoder.config.to_hf() | {"dtype": str(dtype).removeprefix("torch.")}
+    (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    sizes = {name: numel * _stored_dtype(name, dtype).itemsize for name, numel in _numels(decoder).items()}
+    shards = _shards(sizes, max_shard_bytes)
+    files = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
+    files = files if len(shards) > 1 else [WEIGHTS]
+    ends = {names[-1]: file for file, names in zip(files, shards, strict=True)}
+    part: dict[str, Tensor] = {}  # one shard at a time
+    for name, tensor in _saved(decoder):
+        part[name] = tensor.to("cpu", _stored_dtype(name, dtype)).contiguous()
+        if name in ends:
+            save_file(part, str(directory / ends[name]), metadata={"format": "pt"})
+            part = {}
+    if len(shards) > 1:
+        weight_map = {name: file for file, names in zip(files, shards, strict=True) for name in names}
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+        (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _saved(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
+    weights = named_weights(decoder)
+    yield from merged(decoder, weights)
+    for copy, name in _copies(decoder.config).items():
+        yield copy, weights[name].clone()  # safetensors refuses memory that is named twice
+
+
+def _numels(decoder: Decoder) -> dict[str, int]:
+    """Entries of each tensor that `_saved` gives, in its order."""
+    numels = {name: tensor.numel() for name, tensor in named_weights(decoder).items()}
+    return numels | {copy: numels[name] for copy, name in _copies(decoder.config).items()}
+
+
+def _stored_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if name.endswith(BIAS) else dtype
+
+
+def _shards(sizes: Mapping[str, int], most: int) -> list[list[str]]:
+    """Names in their order, as many at a time as fit into `most` bytes; one that alone is larger goes alone."""
+    shards: list[list[str]] = []
+    room = 0
+    for name, size in sizes.items():
+        if not shards or size > room:
+            shards.append([])
+            room = most
+        shards[-1].append(name)
+        room -= size
+    return shards

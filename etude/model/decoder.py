@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from etude.model.attention import Attend, Attention
 from etude.model.config import ModelConfig
+from etude.model.experts import MixtureOfExperts, Routing
+from etude.model.mla import LatentAttention
 from etude.model.mlp import SwiGLU
 from etude.model.norm import RMSNorm
 from etude.model.rope import Rope
@@ -24,13 +26,20 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config, layer)
+        self.self_attn = LatentAttention(config, layer) if config.latent else Attention(config, layer)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = SwiGLU(config)
+        self.sparse = config.sparse(layer)
+        if self.sparse:
+            self.mlp: nn.Module = MixtureOfExperts(config)
+        else:
+            self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
 
-    def forward(self, x_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+    def forward(
+        self, x_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend, routing: Routing | None = None
+    ) -> Tensor:
         x_TD = x_TD + self.self_attn(self.input_layernorm(x_TD), angles, attend)
-        out: Tensor = x_TD + self.mlp(self.post_attention_layernorm(x_TD))
+        normed_TD = self.post_attention_layernorm(x_TD)
+        out: Tensor = x_TD + (self.mlp(normed_TD, routing) if self.sparse else self.mlp(normed_TD))
         return out
 
 
@@ -64,7 +73,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.model = Trunk(config)
-        self.rope = Rope(config.head_dim, config.rope_theta)
+        self.rope = Rope(config.rotary_dim, config.rope_theta, config.yarn)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
@@ -72,12 +81,22 @@ class Decoder(nn.Module):
         self.mtp = nn.ModuleList(NextToken(config, first + i) for i in range(config.num_nextn_predict_layers))
         self._initialise(seed)
 
-    def forward(self, tokens_T: Tensor, positions_T: Tensor, attend: Attend, longest: int | None = None) -> Tensor:
-        """Hidden states after the last norm. `longest` bounds the positions when the caller knows it on the host."""
+    def forward(
+        self,
+        tokens_T: Tensor,
+        positions_T: Tensor,
+        attend: Attend,
+        longest: int | None = None,
+        routing: Routing | None = None,
+    ) -> Tensor:
+        """Hidden states after the last norm. `longest` bounds the positions when the caller knows it on the host.
+
+        `routing` says which experts are to be chosen, and learns which were.
+        """
         angles = self._angles(positions_T, longest)
         x_TD = self.model.embed_tokens(tokens_T)
         for block in self.model.layers:
-            x_TD = block(x_TD, angles, attend)
+            x_TD = block(x_TD, angles, attend, routing)
         out: Tensor = self.model.norm(x_TD)
         return out
 
@@ -111,5 +130,5 @@ class Decoder(nn.Module):
             if parameter.ndim < 2:
                 parameter.fill_(0.0 if name.endswith("bias") else 1.0)
             else:
-                deviation = residual if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.02
+                deviation = residual if name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")) else 0.02
                 parameter.normal_(0.0, deviation, generator=generator)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from etude.errors import EtudeError
+from etude.model.adapted import merged
 from etude.model.checkpoint import named_weights
 from etude.model.decoder import Decoder
 from etude.policy import Version
@@ -112,8 +113,8 @@ class WeightBoard:
         turn = 1 + max(seal.turn for seal in seals.values())
         self._write_seal(slot, _Seal(*version, turn, 0, _WRITING))
         start = self._base + slot * self._slot_bytes
-        for name, tensor in weights.items():
-            self._tensor(self._memory, name, start).copy_(tensor.detach())
+        for name, tensor in merged(decoder, weights):
+            self._tensor(self._memory, name, start).copy_(tensor)
         checksum = zlib.crc32(memoryview(self._memory)[start : start + self._slot_bytes])
         self._write_seal(slot, _Seal(*version, turn, checksum, _COMPLETE))
 

@@ -14,18 +14,28 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from etude.errors import EtudeError
 from etude.model.attention import PackedAttend
 from etude.model.decoder import Decoder
+from etude.model.experts import UNKNOWN, Routing
 
 CHUNK_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 27}  # on a CPU a chunk should stay in the cache
 CHUNK_ROWS = 256  # at least, or a huge vocabulary would make the matrix products thin
 
 
 class Packed:
-    """Token sequences laid end to end, each with the temperature that divides its logits."""
+    """Token sequences laid end to end, each with the temperature that divides its logits.
+
+    `experts` of a sequence [tokens, blocks, experts of a token], if known, are those its tokens are routed to again.
+    """
 
     def __init__(
-        self, decoder: Decoder, tokens: Sequence[npt.NDArray[np.integer]], temperatures: Sequence[float] = (1.0,)
+        self,
+        decoder: Decoder,
+        tokens: Sequence[npt.NDArray[np.integer]],
+        temperatures: Sequence[float] = (1.0,),
+        experts: Sequence[npt.NDArray[np.int16] | None] = (),
+        plausible: float = 0.0,
     ) -> None:
         self.decoder, self.device = decoder, decoder.lm_head.weight.device
         self.chunk = max(
@@ -35,6 +45,7 @@ class Packed:
         self.attend, self.longest = PackedAttend(lengths, self.device), max(lengths)
         self.tokens_T = self.put(np.concatenate(tokens).astype(np.int64))
         self.positions_T = self.put(np.concatenate([np.arange(length) for length in lengths]))
+        self.routing = self._replay(experts, plausible) if any(known is not None for known in experts) else None
         tempered = any(t != 1.0 for t in temperatures)  # dividing by 1 would change nothing
         self.temperature_T = self.put(np.repeat(np.asarray(temperatures, np.float32), lengths)) if tempered else None
 
@@ -43,10 +54,28 @@ class Packed:
 
     def hidden(self, depth: int = 0) -> list[Tensor]:
         """Hidden states of the main head and of the MTP heads up to `depth`."""
-        hidden = [self.decoder(self.tokens_T, self.positions_T, self.attend, self.longest)]
+        hidden = [self.decoder(self.tokens_T, self.positions_T, self.attend, self.longest, self.routing)]
         for d in range(1, depth + 1):
             hidden.append(self.decoder.mtp_hidden(d, hidden[-1], self.tokens_T, self.positions_T, self.attend))
         return hidden
+
+    def _replay(self, experts: Sequence[npt.NDArray[np.int16] | None], plausible: float) -> Routing:
+        config = self.decoder.config
+        asked_TBK = np.full(
+            (sum(self.lengths), len(config.sparse_layers), config.num_experts_per_tok), UNKNOWN, np.int16
+        )
+        start = 0
+        for length, known in zip(self.lengths, experts, strict=True):
+            if known is not None:
+                if known.shape != (length, *asked_TBK.shape[1:]) or known.max(initial=UNKNOWN) >= config.num_experts:
+                    raise EtudeError(
+                        f"experts of shape {known.shape} were recorded of other tokens or by another model: these are "
+                        f"{length} tokens and {asked_TBK.shape[1]} blocks, {asked_TBK.shape[2]} of "
+                        f"{config.num_experts} experts in each"
+                    )
+                asked_TBK[start : start + length] = known
+            start += length
+        return Routing(self.put(asked_TBK), plausible)
 
     def log_softmax(self, logits_RV: Tensor, rows_R: Tensor) -> Tensor:
         """Of the logits that the positions `rows_R` gave, each at its temperature."""

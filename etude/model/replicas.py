@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from etude.model.decoder import Decoder
+from etude.model.experts import Router
 from etude.process import Lanes
 
 Work = TypeVar("Work")
@@ -22,6 +23,9 @@ class Replicas:
             replica = copy.deepcopy(decoder)
             for own, shared in zip(replica.parameters(), decoder.parameters(), strict=True):
                 own.data = shared.data
+            for mine, router in zip(_routers(replica), _routers(decoder), strict=True):
+                if router.config.scoring == "sigmoid":
+                    mine.e_score_correction_bias = router.e_score_correction_bias  # the load is each one's own
             self.decoders.append(replica)
 
     def run(self, work: Callable[[Decoder, Work], Result], shares: Sequence[Work]) -> list[Result]:
@@ -29,9 +33,16 @@ class Replicas:
         return self.lanes.run(lambda pair: work(*pair), list(zip(self.decoders, shares, strict=False)))
 
     def gather(self) -> None:
-        """Adds the replicas' gradients to the decoder's, always in the same order, so that sums are repeatable."""
+        """Adds the replicas' gradients and loads to the decoder's, in the same order each time: sums are repeatable."""
         for replica in self.decoders[1:]:
             for total, part in zip(self.decoders[0].parameters(), replica.parameters(), strict=True):
                 if part.grad is not None:
                     total.grad = part.grad if total.grad is None else total.grad.add_(part.grad)
                     part.grad = None
+            for whole, share in zip(_routers(self.decoders[0]), _routers(replica), strict=True):
+                whole.load_E += share.load_E
+                share.load_E.zero_()
+
+
+def _routers(decoder: Decoder) -> list[Router]:
+    return [module for module in decoder.modules() if isinstance(module, Router)]

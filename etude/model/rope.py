@@ -1,6 +1,7 @@
 """Rotary positions: angles for each token of a flat batch, and the rotation itself.
 
-The rotation pairs dimension i with i + head_dim/2, as Hugging Face checkpoints of the Llama family do.
+The rotation pairs dimension i with i + head_dim/2, as Hugging Face checkpoints of the Llama family do. Checkpoints
+that have the two dimensions of a pair side by side are brought into that order first (`paired`).
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from etude.model.yarn import Yarn
+
 
 class Rope(nn.Module):
     """Gives (cos, sin) for positions; the table grows when a longer sequence comes."""
 
-    def __init__(self, head_dim: int, theta: float) -> None:
+    def __init__(self, head_dim: int, theta: float, yarn: Yarn | None = None) -> None:
         super().__init__()
         self.head_dim = head_dim
         self.theta = theta
+        self.yarn = yarn
         self.register_buffer("table", torch.empty(0, 2, head_dim // 2), persistent=False)
         self.table: Tensor
 
@@ -33,8 +37,15 @@ class Rope(nn.Module):
         # float32 like transformers, so that both round the angle of a late position the same way
         exponent = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=device) / self.head_dim
         frequency = 1.0 / (self.theta**exponent)
+        if self.yarn is not None:
+            frequency = self.yarn.frequencies(frequency, self.theta)
         angle = torch.arange(length, dtype=torch.float32, device=device)[:, None] * frequency
-        return torch.stack((angle.cos(), angle.sin()), dim=1)
+        return torch.stack((angle.cos(), angle.sin()), dim=1) * (self.yarn.magnitude if self.yarn else 1.0)
+
+
+def paired(x_THD: Tensor) -> Tensor:
+    """Dimensions that lie pair by pair -> the first of every pair, then the second of every pair."""
+    return torch.cat((x_THD[..., 0::2], x_THD[..., 1::2]), dim=-1)
 
 
 def _turn(x_THD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

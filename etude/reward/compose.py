@@ -15,6 +15,7 @@ PARTS = {
     "tests": "etude.reward.tests:Tests",
     "effort": "etude.reward.effort:Effort",
     "diff": "etude.reward.diff:Diff",
+    "ending": "etude.reward.ending:Ending",
 }
 
 

@@ -6,7 +6,7 @@ Knows the learner's verb `score` for the frozen reference; neither how a batch i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from etude.learn.streams import Batch, Correction, Floats, Item
@@ -48,7 +48,7 @@ async def prepare(
             if settings.overlong == "mask" and rollout.overlong:
                 masked += 1  # it is still part of its group's mean
                 continue
-            kept += counting
+            kept += [replayed(item, settings) for item in counting]
         zero_variance += not found
     correction = Correction(
         settings.correction, settings.correction_level, settings.correction_low, settings.correction_high
@@ -57,6 +57,13 @@ async def prepare(
     flat = [k1 for group_k1 in divergence or [] for k1 in group_k1]
     mean = sum(flat) / len(flat) if flat else 0.0
     return Prepared(Batch(kept, correction), zero_variance, masked, trained, mean)
+
+
+def replayed(item: Item, settings: RLSettings) -> Item:
+    """With its experts, if they are to be chosen again, and the bound that they must pass for it."""
+    if item.experts_TBK is None:
+        return item
+    return replace(item, experts_TBK=item.experts_TBK if settings.replay else None, plausible=settings.plausible)
 
 
 async def reference_divergence(groups: Sequence[Sequence[Rollout]], learner: Scores) -> list[list[float]]:

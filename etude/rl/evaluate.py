@@ -82,7 +82,8 @@ class Best:
             with durable.commit_folder(self.path, **facts) as folder:
                 for file in candidate.iterdir():
                     if file.name not in NOT_THE_MODEL:
-                        shutil.copy2(file, folder / file.name)
+                        keep = shutil.copytree if file.is_dir() else shutil.copy2
+                        keep(file, folder / file.name)
                 (folder / FACTS).write_text(json.dumps(facts) + "\n")
         except durable.CannotSave as error:
             raise EtudeError(f"the best model cannot be kept in {self.path}: {error}; make room") from error

@@ -34,6 +34,7 @@ class Trace:
     sampled_T: npt.NDArray[np.bool_]  # sampled here: what may be trained
     logprob_T: npt.NDArray[np.float32]
     version_T2: npt.NDArray[np.int32]  # lineage and step of the weights that sampled it
+    experts_TBK: npt.NDArray[np.int16] | None = None  # of a model with experts: where it was routed, -1 unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +71,7 @@ def compact(scored: Scored) -> Rollout:
         arrays = segment.arrays()
         sampled_T = arrays["origin"] == ORIGINS.index("sampled")
         sampled_T[: segment.copied] = False
-        traces.append(Trace(arrays["ids"], sampled_T, arrays["logprob"], arrays["version"]))
+        traces.append(Trace(arrays["ids"], sampled_T, arrays["logprob"], arrays["version"], arrays.get("experts")))
     return Rollout(
         reward=scored.reward,
         parts=scored.parts,
@@ -93,6 +94,7 @@ _ARRAYS = {"ids_T": np.int32, "sampled_T": np.bool_, "logprob_T": np.float32, "v
 def pack(rollout: Rollout) -> bytes:
     """A rollout as bytes: one safetensors file, a few kilobytes."""
     arrays = {f"{i}.{name}": getattr(trace, name) for i, trace in enumerate(rollout.traces) for name in _ARRAYS}
+    arrays |= {f"{i}.experts_TBK": t.experts_TBK for i, t in enumerate(rollout.traces) if t.experts_TBK is not None}
     data: bytes = save(arrays, {"facts": json.dumps({name: getattr(rollout, name) for name in _FACTS})})
     return data
 
@@ -104,10 +106,12 @@ def unpack(data: bytes) -> Rollout:
         size = int.from_bytes(data[:8], "little")
         facts: dict[str, Any] = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["facts"])
         traces = []
-        for i in range(len(arrays) // len(_ARRAYS)):
+        for i in range(sum(name.endswith(".ids_T") for name in arrays)):
             columns: dict[str, Any] = {
                 name: arrays[f"{i}.{name}"].astype(kind, copy=False) for name, kind in _ARRAYS.items()
             }
+            if f"{i}.experts_TBK" in arrays:
+                columns["experts_TBK"] = arrays[f"{i}.experts_TBK"].astype(np.int16, copy=False)
             if {len(column) for column in columns.values()} != {len(columns["ids_T"])}:
                 raise ValueError("columns of different lengths")
             traces.append(Trace(**columns))

@@ -36,7 +36,7 @@ from etude.rollout import Judged, build_setup, check_lengths
 from etude.run import Run
 from etude.sandbox.hosts import open_host
 from etude.tasks.grader import RUNNER
-from etude.tokens.tokenizer import Tokenizer
+from etude.tokens.dialect import open_dialect
 
 
 async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local") -> dict[str, Any]:
@@ -71,13 +71,13 @@ async def _open(
         stack.callback(shutil.rmtree, passing, ignore_errors=True)
     logs.mkdir(parents=True, exist_ok=True)
     algorithm, source = build_algorithm(rl.algorithm), open_source(rl.tasks, "rl.tasks")
-    tokenizer = Tokenizer.load(model)
+    dialect = open_dialect(model, recipe.harness.template)
     longest = recipe.harness.limits.sampled_tokens
     setup = build_setup(
         recipe.harness,
         recipe.reward,
         recipe.grader,
-        tokenizer=tokenizer,
+        dialect=dialect,
         sampling=Sampling(max_tokens=longest, temperature=rl.temperature),
     )
     host = await stack.enter_async_context(await open_host(backend, store, preload=(RUNNER,)))
@@ -93,7 +93,7 @@ async def _open(
     first = next(source.tasks(rl.first_task), None)
     if first is None:
         raise EtudeError("rl.tasks has no task behind rl.first_task; lower that or name another source")
-    probe = Probe(tokenizer.encode(f"{setup.system}\n{first.instruction}"), rl, recipe.engine.block_tokens)
+    probe = Probe(dialect.encode(f"{setup.system}\n{first.instruction}"), rl, recipe.engine.block_tokens)
     training = Training(run, recipe, World(host, engine, setup, recipe), learner, journal, algorithm, probe, commit)
     training.start(tasks, source, resumed)
     return training
@@ -110,6 +110,8 @@ async def _launch(
         launch_learner(
             model,
             rl.optim,
+            lora=rl.lora,
+            seed=machine.seed,
             total_steps=rl.steps,
             micro_tokens=rl.micro_tokens,
             board=board,

@@ -17,6 +17,7 @@ import numpy as np
 from etude.errors import EtudeError
 from etude.learn.streams import Floats, Item
 from etude.policy import Context, Sample, Sampling, Version
+from etude.rl.batches import replayed
 from etude.settings import RLSettings
 
 LENGTH = 64  # tokens of one answer: many short ones in parallel take fewer engine steps than one long one
@@ -65,10 +66,7 @@ class Probe:
         other = {found for sample in samples for found in sample.versions or ()} - {version}
         if other:
             raise RuntimeError(f"the probe of version {version} was sampled by version {min(other)}")
-        items = [
-            Item(np.array((*prompt, *(sample.ids or ())), np.int64), [], temperature)
-            for prompt, sample in zip(self.prompts, samples, strict=True)
-        ]
+        items = [self._item(prompt, sample) for prompt, sample in zip(self.prompts, samples, strict=True)]
         scores = await learner.score(items)
         apart = np.concatenate(
             [
@@ -79,6 +77,13 @@ class Probe:
         found = Agreement(version, len(apart), float(apart.mean()), float(apart.max()))
         self.judge(found)
         return found
+
+    def _item(self, prompt: Sequence[int], sample: Sample) -> Item:
+        """What the learner is asked about, as it would train it: with the experts of the engine, if there are any."""
+        ids_T, experts_TBK = np.array((*prompt, *(sample.ids or ())), np.int64), sample.experts
+        if experts_TBK is not None:
+            experts_TBK = np.pad(experts_TBK, ((0, 1), (0, 0), (0, 0)), constant_values=-1)  # the last has none yet
+        return replayed(Item(ids_T, [], self.settings.temperature, experts_TBK), self.settings)
 
     def judge(self, found: Agreement) -> None:
         bounds = self.settings

@@ -39,6 +39,7 @@ from etude.run import Run
 
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
 STAGE = "rl"
+WITH_EXPERTS = ("replay_moved", "replay_refused", "load_max")
 FROM_LEARNER = ("loss", "drift_mean", "drift_p99", "drift_max", "k1", "k2", "k3", "grad_norm", "lr", "skipped")
 
 
@@ -218,7 +219,7 @@ class Training:
             "loss": 0.0,
             "grad_norm": 0.0,
         }
-        row |= {name: learnt[name] for name in FROM_LEARNER if name in learnt}
+        row |= {name: learnt[name] for name in (*FROM_LEARNER, *WITH_EXPERTS) if name in learnt}
         if self.rl.kl:
             row["reference_kl"] = prepared.reference_kl
         totals = self.totals

@@ -128,6 +128,8 @@ def _write_item(item: Item, parts: list[bytes]) -> dict[str, Any]:
     return {
         "tokens": _write_array(item.tokens_T, parts),
         "temperature": float(item.temperature),
+        "plausible": float(item.plausible),
+        "experts": _write_experts(item.experts_TBK, parts),
         "streams": [
             {
                 "head": stream.head,
@@ -144,16 +146,38 @@ def _write_item(item: Item, parts: list[bytes]) -> dict[str, Any]:
 
 
 def _read_item(header: Any, arrays: _Arrays) -> Item:
-    if not isinstance(header, dict) or set(header) != {"tokens", "temperature", "streams"}:
-        raise EtudeError("an item must have tokens, a temperature and streams, and nothing else")
-    temperature = header["temperature"]
+    known = {"tokens", "temperature", "plausible", "experts", "streams"}
+    if not isinstance(header, dict) or set(header) != known:
+        raise EtudeError(f"an item must have exactly: {', '.join(sorted(known))}")
+    temperature, plausible = header["temperature"], header["plausible"]
+    if not _fits(float, plausible) or not 0 <= plausible <= 1:
+        raise EtudeError(f"an item's experts are plausible at {plausible!r}; it must be a number between 0 and 1")
     if not _fits(float, temperature) or not 0 < temperature < math.inf:
         raise EtudeError(f"an item's temperature is {temperature!r}; it must be a number above 0")
-    tokens_T = arrays.take(header["tokens"])
+    tokens_T, experts_TBK = arrays.take(header["tokens"]), _read_experts(header["experts"], arrays)
     try:
-        return Item(tokens_T, [_read_stream(stream, arrays) for stream in _list(header, "streams")], float(temperature))
+        streams = [_read_stream(stream, arrays) for stream in _list(header, "streams")]
+        return Item(tokens_T, streams, float(temperature), experts_TBK, float(plausible))
     except IndexError:
         raise EtudeError("a twin's align_T points past the twin's end") from None
+
+
+def _write_experts(experts_TBK: Array | None, parts: list[bytes]) -> list[Any] | None:
+    """The flat array and the last two of its dimensions."""
+    if experts_TBK is None:
+        return None
+    return [_write_array(experts_TBK.reshape(-1), parts), *experts_TBK.shape[1:]]
+
+
+def _read_experts(described: Any, arrays: _Arrays) -> Array | None:
+    match described:
+        case None:
+            return None
+        case [flat, int(blocks), int(chosen)] if blocks > 0 and chosen > 0:
+            found = arrays.take(flat)
+            if found.dtype == np.int16 and len(found) % (blocks * chosen) == 0:
+                return found.reshape(-1, blocks, chosen)
+    raise EtudeError(f"an item's experts are described as {described!r}; it takes an array of whole rows of them")
 
 
 def _read_stream(header: Any, arrays: _Arrays) -> Stream:

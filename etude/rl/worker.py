@@ -33,7 +33,8 @@ from etude.learn.streams import Item, Label, Twin
 from etude.policy import Version
 from etude.rl import wire
 from etude.rl.wire import Frame
-from etude.settings import OptimSettings
+from etude.settings import LoraSettings, OptimSettings
+from etude.tokens.checkpoint_files import TokenFiles
 
 if TYPE_CHECKING:
     from etude.learn.learner import Learner
@@ -41,16 +42,6 @@ if TYPE_CHECKING:
 
 BEAT = 1.0  # seconds between heartbeats
 PATIENCE = 60.0  # seconds for the parent to connect, and for the rest of a frame that has begun
-# what belongs to a tokenizer in a Hugging Face directory
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-)
 
 
 class Verbs:
@@ -59,7 +50,7 @@ class Verbs:
     def __init__(self, learner: Learner, board: WeightBoard, model: Path) -> None:
         self.learner, self.board = learner, board
         # read now: a checkpoint that we started from may be cleaned away while we train
-        self.tokenizer = {name: (model / name).read_bytes() for name in TOKENIZER_FILES if (model / name).is_file()}
+        self.tokens = TokenFiles.read(model)
         self._verbs = {
             "forward_backward": self.forward_backward,
             "score": self.score,
@@ -101,8 +92,7 @@ class Verbs:
             raise EtudeError(f"the learner saves into an empty folder, which {directory} is not")
         try:
             self.learner.save(directory)
-            for name, data in self.tokenizer.items():
-                (directory / name).write_bytes(data)
+            self.tokens.write(directory)
         except (OSError, SafetensorError) as failed:
             raise EtudeError(f"the learner cannot save into {directory}: {failed}") from None
         return Frame({})
@@ -223,6 +213,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m etude.rl.worker", description="Train a model for another process.")
     parser.add_argument("model", type=Path, help="Hugging Face directory")
     parser.add_argument("--optim", default="{}", help="JSON object of optimiser settings")
+    parser.add_argument("--lora", default="{}", help="JSON object of adapter settings")
+    parser.add_argument("--seed", type=int, default=0, help="of the adapters")
     parser.add_argument("--total-steps", type=int, required=True, help="length of the learning-rate schedule")
     parser.add_argument("--micro-tokens", type=int, required=True, help="tokens that go through the model at once")
     parser.add_argument("--device", default="cpu")
@@ -252,6 +244,8 @@ def _train(options: argparse.Namespace) -> None:
     import torch
 
     from etude.learn.learner import Learner
+    from etude.learn.lora import adapt
+    from etude.model.adapted import copy_trained
     from etude.model.checkpoint import load_model
     from etude.model.exchange import WeightBoard
 
@@ -261,8 +255,13 @@ def _train(options: argparse.Namespace) -> None:
         reason = str(error).partition("\n")[0]
         raise EtudeError(f"device is {options.device!r}, which does not work here: {reason}") from None
     optim = OptimSettings(**json.loads(options.optim))
+    lora = LoraSettings(**json.loads(options.lora))
     decoder = load_model(options.model, options.device)
-    frozen = load_model(options.frozen, options.device) if options.frozen is not None else None
+    frozen = None
+    if options.frozen is not None:  # adapters leave the weights that we start from as they are
+        same = lora.rank > 0 and options.frozen == options.model
+        frozen = copy_trained(decoder.requires_grad_(False)) if same else load_model(options.frozen, options.device)
+    adapt(decoder, lora, options.seed)
     learner = Learner(decoder, optim, options.total_steps, options.micro_tokens, options.device, frozen)
     if options.restore is not None:
         learner.restore(options.restore)

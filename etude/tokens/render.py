@@ -55,6 +55,16 @@ class Rendered:
 
     ids: list[int] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
+    state: object = None  # what a dialect remembers between two calls; never changed in place
+
+    def mark(self) -> tuple[int, int, object]:
+        """Where it stands now, for `rewind`."""
+        return len(self.ids), len(self.spans), self.state
+
+    def rewind(self, mark: tuple[int, int, object]) -> None:
+        """Takes back what was appended since."""
+        tokens, spans, self.state = mark
+        del self.ids[tokens:], self.spans[spans:]
 
     def per_token(self) -> TokenFacts:
         facts = TokenFacts([], [], [])
@@ -83,7 +93,7 @@ def extend(rendered: Rendered, messages: Iterable[Message], tokenizer: Tokenizer
     for message in messages:
         if isinstance(message, Assistant):
             _open_turn(rendered, tokenizer)
-            append_sampled(rendered, _turn_ids(message, tokenizer), tokenizer)
+            append_sampled(rendered, turn_ids(message, tokenizer), tokenizer)
             unanswered = [call.name for call in message.calls]
         else:
             _close_turn(rendered, tokenizer)
@@ -119,7 +129,7 @@ def stop_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(i for name, i in tokenizer.control.items() if name not in TURN_MARKERS)
 
 
-def _turn_ids(message: Assistant, tokenizer: Tokenizer) -> list[int]:
+def turn_ids(message: Assistant, tokenizer: Tokenizer) -> list[int]:
     """What a model has to sample to say this message."""
     control, encode = tokenizer.control, tokenizer.encode
     ids: list[int] = []

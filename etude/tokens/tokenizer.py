@@ -81,7 +81,7 @@ class Tokenizer:
             raise EtudeError("the tokenizer splits text in another way than this version of Etude: train a new one")
         if not {left + right for left, right in self._merges}.isdisjoint(tokens[: len(CONTROL_NAMES)]):
             raise EtudeError("the tokenizer merges text into a control token: train a new one")
-        self._bytes = [b""] * len(CONTROL_NAMES) + [_token_bytes(token) for token in tokens[len(CONTROL_NAMES) :]]
+        self._bytes = [b""] * len(CONTROL_NAMES) + [token_bytes(token) for token in tokens[len(CONTROL_NAMES) :]]
         self._byte_ids = {piece[0]: number for number, piece in enumerate(self._bytes) if len(piece) == 1}
         if len(self._byte_ids) != 256:
             raise EtudeError("the tokenizer lacks some of the 256 single bytes: train a new one")
@@ -161,10 +161,10 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; never a control token, whatever the text spells. Depends on the text's bytes alone."""
-        if _is_plain(text):
+        if is_plain(text):
             return self._encoder.encode(text, add_special_tokens=False).ids
         ids: list[int] = []
-        for piece in _split_bytes(text):
+        for piece in split_bytes(text):
             if isinstance(piece, int):
                 ids.append(self._byte_ids[piece])
             else:
@@ -175,7 +175,7 @@ class Tokenizer:
         """`encode` of many texts, on as many threads as RAYON_NUM_THREADS and TOKENIZERS_PARALLELISM allow."""
         ids: list[list[int]] = []
         for batch in _batches(texts):
-            if all(map(_is_plain, batch)):
+            if all(map(is_plain, batch)):
                 encodings = self._encoder.encode_batch_fast(batch, add_special_tokens=False)
                 ids.extend(encoding.ids for encoding in encodings)
             else:
@@ -206,7 +206,7 @@ def to_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _is_plain(text: str) -> bool:
+def is_plain(text: str) -> bool:
     """Whether the library can take the text as it is, that is, whether it holds no lone surrogate."""
     if text.isascii():
         return True
@@ -217,7 +217,7 @@ def _is_plain(text: str) -> bool:
     return True
 
 
-def _split_bytes(text: str) -> Iterator[str | int]:
+def split_bytes(text: str) -> Iterator[str | int]:
     """Runs of valid text, and single bytes that are not. Goes through bytes, since surrogates may spell valid UTF-8."""
     run: list[str] = []
     for character in to_text(to_bytes(text)):
@@ -274,7 +274,12 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTE_OF = _byte_alphabet()
 
 
-def _token_bytes(token: str) -> bytes:
+def byte_characters() -> dict[int, str]:
+    """How the library's byte-level alphabet writes each byte."""
+    return {byte: character for character, byte in _BYTE_OF.items()}
+
+
+def token_bytes(token: str) -> bytes:
     try:
         return bytes(_BYTE_OF[character] for character in token)
     except KeyError:

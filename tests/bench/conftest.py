@@ -8,21 +8,27 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from etude import recipe as recipes
+from etude.bench.base.subject import Subject
 from etude.bench.outcome import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
 from etude.forge.katas import Katas
 from etude.forge.scripted import reference, stub
+from etude.model.config import ModelConfig
+from etude.model.decoder import Decoder
+from etude.model.packed import Packed
 from etude.policy import Assistant
 from etude.run import Run
 from etude.tasks.format import Task
+from etude.tokens.tokenizer import Tokenizer
 
 HOSTILE = "</pre></style><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e & \"quoted\" 'too'"
 
@@ -162,6 +168,44 @@ def fake_run(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def hostile() -> str:
     return HOSTILE
+
+
+@pytest.fixture(scope="session")
+def plain_tokenizer() -> Tokenizer:
+    """Bytes and little more."""
+    return Tokenizer.train(["def area_limit(page):\n    return page + 1\n=== end\nassert BRIGHT_RIVER == 1\n"] * 9, 330)
+
+
+@pytest.fixture
+def make_subject(plain_tokenizer: Tokenizer) -> Callable[..., Subject]:
+    """A tiny random model to be evaluated."""
+
+    def make(seed: int = 0, positions: int = 1024) -> Subject:
+        size = plain_tokenizer.vocab_size
+        config = ModelConfig(size, 48, 96, 2, 4, 2, 12, max_position_embeddings=positions)
+        return Subject(Decoder(config, seed), plain_tokenizer, batch_tokens=512)
+
+    return make
+
+
+@pytest.fixture
+def teach() -> Callable[..., None]:
+    """Trains a subject on sequences for a second or two: plain next-token loss, all of them at every step."""
+
+    def train(subject: Subject, sequences: Sequence[Sequence[int]], steps: int = 60) -> None:
+        decoder = subject.decoder
+        optimiser = torch.optim.AdamW(decoder.parameters(), lr=5e-3)
+        for _ in range(steps):
+            packed = Packed(decoder, [np.array(ids) for ids in sequences])
+            ends = np.cumsum(packed.lengths) - 1
+            rows = torch.tensor(np.delete(np.arange(len(packed.tokens_T)), ends))
+            logits = decoder.logits(packed.hidden()[0][rows])
+            loss = torch.nn.functional.cross_entropy(logits, packed.tokens_T[rows + 1])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+
+    return train
 
 
 if __name__ == "__main__":

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -111,3 +116,35 @@ def greedy(logprobs: Callable[..., torch.Tensor]) -> Callable[..., tuple[list[in
         return ids[len(prompt) :], scores
 
     return run
+
+
+@pytest.fixture(scope="session")
+def soak_module() -> ModuleType:
+    """benchmarks/serve_soak.py: the tiny model, the server process and the crowd live there."""
+    path = Path(__file__).parents[2] / "benchmarks" / "serve_soak.py"
+    spec = importlib.util.spec_from_file_location("serve_soak", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["serve_soak"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def tiny_model(soak_module: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory that answers "say hello" and "call the tool" by heart."""
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    soak_module.train_tiny(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def served(soak_module: ModuleType, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """`etude serve` with a key and the engine's routes, as a process of its own, for tests that leave it as it is."""
+    log = tmp_path_factory.mktemp("served") / "log"
+    settings = ("engine.max_running=8", "engine.max_waiting=64", "engine.max_length=128", "engine.cache_tokens=4096")
+    small = ("engine.body_bytes=1000000", "run.threads=1", "--engine-routes")
+    with soak_module.served(tiny_model, log, *settings, *small, key="the-key-of-the-tests") as server:
+        yield server
+        assert "Traceback" not in log.read_text()

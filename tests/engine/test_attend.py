@@ -31,8 +31,8 @@ def fresh_cache() -> KeyValueCache:
 def test_every_token_sees_its_row_up_to_itself(batch: dict[int, tuple[int, int]]) -> None:
     torch.manual_seed(0)
     cache, layer = fresh_cache(), 1
-    cache.rows_L2RKSD.normal_()  # what lies past the end of a row must not matter
-    before = cache.rows_L2RKSD.clone()
+    cache.rows_LPRKSD.normal_()  # what lies past the end of a row must not matter
+    before = cache.rows_LPRKSD.clone()
     rows, starts, counts = list(batch), [s for s, _ in batch.values()], [c for _, c in batch.values()]
     rows_T = torch.tensor([row for row, (_, count) in batch.items() for _ in range(count)])
     positions_T = torch.tensor([start + i for start, count in batch.values() for i in range(count)])
@@ -43,8 +43,8 @@ def test_every_token_sees_its_row_up_to_itself(batch: dict[int, tuple[int, int]]
     expected = before[layer].clone()
     for t, (row, position) in enumerate(zip(rows_T, positions_T, strict=True)):
         expected[0, row, :, position], expected[1, row, :, position] = k[t], v[t]
-    assert torch.equal(cache.rows_L2RKSD[layer], expected)
-    assert torch.equal(cache.rows_L2RKSD[0], before[0])
+    assert torch.equal(cache.rows_LPRKSD[layer], expected)
+    assert torch.equal(cache.rows_LPRKSD[0], before[0])
     for t, (row, position) in enumerate(zip(rows_T, positions_T, strict=True)):
         for head in range(4):
             keys = expected[0, row, head // 2, : position + 1].double()
@@ -71,19 +71,19 @@ def test_a_row_much_longer_than_its_neighbours_gets_a_span_of_its_own() -> None:
 def test_blocks_carry_a_row_to_another_row() -> None:
     torch.manual_seed(0)
     cache = fresh_cache()
-    cache.rows_L2RKSD.normal_()
+    cache.rows_LPRKSD.normal_()
     cache.store(2, 0, [7, 3])
     cache.store(2, 2, [5])
     cache.fill(6, [7, 3, 5])
-    assert torch.equal(cache.rows_L2RKSD[:, :, 6, :, :12], cache.rows_L2RKSD[:, :, 2, :, :12])
+    assert torch.equal(cache.rows_LPRKSD[:, :, 6, :, :12], cache.rows_LPRKSD[:, :, 2, :, :12])
     cache.move(6, 0, 9)
-    assert torch.equal(cache.rows_L2RKSD[:, :, 0, :, :9], cache.rows_L2RKSD[:, :, 2, :, :9])
+    assert torch.equal(cache.rows_LPRKSD[:, :, 0, :, :9], cache.rows_LPRKSD[:, :, 2, :, :9])
 
 
 def test_scrubbing_leaves_nothing_past_the_rows_ends() -> None:
     cache = fresh_cache()
-    cache.rows_L2RKSD.fill_(float("nan"))
+    cache.rows_LPRKSD.fill_(float("nan"))
     cache.scrub([3, 0])
-    assert cache.rows_L2RKSD[:, :, 0, :, :3].isnan().all()
-    assert not cache.rows_L2RKSD[:, :, 0, :, 3:].any()
-    assert not cache.rows_L2RKSD[:, :, 1:].any()
+    assert cache.rows_LPRKSD[:, :, 0, :, :3].isnan().all()
+    assert not cache.rows_LPRKSD[:, :, 0, :, 3:].any()
+    assert not cache.rows_LPRKSD[:, :, 1:].any()

@@ -223,7 +223,7 @@ def test_what_a_failed_request_left_in_the_cache_is_not_used_again(
     ask = prompt(0, 40), Sampling(max_tokens=5, temperature=0.0)
     engine.submit(*ask)
     finish(engine)
-    engine.cache.blocks_NL2KBD.fill_(float("nan"))
+    engine.cache.blocks_NLPKBD.fill_(float("nan"))
     hit = engine.submit(*ask)
     finish(engine)
     assert hit.error is not None

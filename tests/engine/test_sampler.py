@@ -17,7 +17,7 @@ def draw(logits: list[float], sampling: Sampling, count: int) -> tuple[np.ndarra
     """`count` independent first tokens, one for each seed."""
     rows = torch.tensor([logits]).expand(count, -1)
     each = [Sampling(**{**vars(sampling), "seed": seed}) for seed in range(count)]
-    tokens, logprobs = sample(rows, each, [0] * count)
+    tokens, logprobs, _ = sample(rows, each, [0] * count)
     return np.array(tokens), np.array(logprobs)
 
 
@@ -67,7 +67,7 @@ def test_tokens_come_as_often_as_their_probability_says(sampling: Sampling) -> N
 
 def test_greedy_takes_the_best_and_says_its_plain_log_probability() -> None:
     logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(0))
-    tokens, logprobs = sample(logits, [Sampling(temperature=0.0)] * 9, [0] * 9)
+    tokens, logprobs, _ = sample(logits, [Sampling(temperature=0.0)] * 9, [0] * 9)
     reference = logits.double().log_softmax(-1)
     assert tokens == reference.argmax(-1).tolist()
     np.testing.assert_allclose(logprobs, reference.max(-1).values.numpy(), atol=1e-6)
@@ -88,6 +88,21 @@ def test_a_row_is_sampled_the_same_in_any_company() -> None:
         assert together[1][i] == shuffled[1][place] == alone[1][0]
 
 
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}, {"top_k": 3}, {"top_p": 0.5}, {"temperature": 0.0}])
+def test_rows_that_ask_get_the_likeliest_tokens_and_no_other_row_does(settings: dict) -> None:
+    logits = torch.randn(4, 90, generator=torch.Generator().manual_seed(2))
+    each = [Sampling(**settings, seed=i, top_logprobs=(0, 5, 0, 2)[i]) for i in range(4)]
+    tokens, logprobs, tops = sample(logits, each, [0] * 4)
+    assert set(tops) == {1, 3}
+    plain = Sampling(temperature=1.0) if each[0].temperature == 0 else each[0]
+    for row, count in ((1, 5), (3, 2)):
+        p = exact(logits[row].tolist(), plain)
+        best = [int(i) for i in np.argsort(-p, kind="stable")[:count] if p[i] > 0]
+        assert [token for token, _ in tops[row]] == best
+        np.testing.assert_allclose([value for _, value in tops[row]], np.log(p[best]), atol=2e-6)
+        assert dict(tops[row]).get(tokens[row], logprobs[row]) == pytest.approx(logprobs[row], abs=1e-12)
+
+
 def test_vocabularies_that_do_not_divide_into_pieces_reach_their_last_token() -> None:
     logits = [-30.0] * 129 + [5.0]
     tokens, _ = draw(logits, Sampling(), 50)
@@ -101,7 +116,7 @@ def test_a_token_without_weight_is_never_sampled_even_at_the_ends(
     monkeypatch.setattr(sampler, "uniforms", lambda seeds, counters: np.full(len(seeds), uniform))
     logits = torch.full((1, 200), -1e9)
     logits[0, [70, 130]] = 0.0
-    tokens, logprobs = sample(logits, [Sampling()], [0])
+    tokens, logprobs, _ = sample(logits, [Sampling()], [0])
     assert tokens[0] in (70, 130)
     assert logprobs[0] == pytest.approx(math.log(0.5), abs=1e-6)
 
@@ -130,7 +145,7 @@ def test_logits_that_are_not_finite_give_no_finite_log_probability(poison: float
     logits = torch.zeros(3, 70)
     logits[1, 5] = poison
     for sampling in (Sampling(), Sampling(temperature=0.0), Sampling(top_k=2), Sampling(top_p=0.5)):
-        tokens, logprobs = sample(logits, [sampling] * 3, [0] * 3)
+        tokens, logprobs, _ = sample(logits, [sampling] * 3, [0] * 3)
         assert math.isfinite(logprobs[0])
         assert math.isfinite(logprobs[2])
         assert not math.isfinite(logprobs[1])

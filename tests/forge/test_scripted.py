@@ -16,7 +16,7 @@ from etude.forge.scripted import Habits, Scripted, edits_between, null, referenc
 from etude.harness.spelling import read_turn
 from etude.policy import Assistant, Call, Context, Message, Sampling, ToolResult, User
 from etude.tasks.format import Task
-from etude.tokens.parse import parse_turn
+from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
 
 
@@ -105,22 +105,22 @@ def test_null_and_stub_solve_nothing(tasks, run_all):
 def test_a_script_is_said_turn_by_turn_as_text_or_as_ids():
     task = next(katas("train", 1, seed=4, levels=[2]))
     turns = reference(task, 2)
-    tokenizer = Tokenizer.train([task.workspace.text(path) for path in task.workspace] * 5, 400)
+    dialect = Native(Tokenizer.train([task.workspace.text(path) for path in task.workspace] * 5, 400))
 
     async def play(policy: Scripted, limit: int) -> list[object]:
         messages: list[Message] = [User(task.instruction)]
         said: list[object] = []
         for turn in [*turns, None]:
             sample = await policy.sample(Context(tuple(messages)), Sampling(max_tokens=limit))
-            said.append(read_turn(sample.text) if sample.ids is None else parse_turn(sample.ids, tokenizer))
+            said.append(read_turn(sample.text) if sample.ids is None else dialect.parse_turn(sample.ids))
             if turn is not None:
                 messages += [turn, *(ToolResult(call.name, "ok") for call in turn.calls)]
         return said
 
     done = Assistant(final="Done.")
     assert asyncio.run(play(scripted("reference", task, 2), 9)) == [*turns, done]
-    assert asyncio.run(play(scripted("reference", task, 2, tokenizer), 4096)) == [*turns, done]
-    cut = asyncio.run(Scripted(turns, tokenizer).sample(Context((User("x"),)), Sampling(max_tokens=3)))
+    assert asyncio.run(play(scripted("reference", task, 2, dialect), 4096)) == [*turns, done]
+    cut = asyncio.run(Scripted(turns, dialect).sample(Context((User("x"),)), Sampling(max_tokens=3)))
     assert cut.stop == "length" and cut.ids is not None and len(cut.ids) == 3
 
 

@@ -20,7 +20,8 @@ from etude.harness.tools.table import TOOLS, build_tools
 from etude.policy import Assistant, Call, Context, Sample, Sampling, StopReason, Version
 from etude.sandbox.base import Result, SandboxFailure
 from etude.settings import AgentLimits
-from etude.tokens.render import render
+from etude.tokens.dialect import Dialect
+from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
 
 TEXT = "def add(a, b):\n    return a + b\n\nerror: there is no tool; read write edit path start [exit 1]\n" * 40
@@ -91,8 +92,8 @@ Step = Assistant | Sample | Exception | Callable[[Context, Sampling], Sample]
 class Script:
     """A policy that says its turns one after another. With a version its tokens count as sampled."""
 
-    def __init__(self, tokenizer: Tokenizer | None, steps: Sequence[Step], version: Version | None = None) -> None:
-        self.tokenizer, self.steps, self.version = tokenizer, list(steps), version
+    def __init__(self, dialect: Dialect | None, steps: Sequence[Step], version: Version | None = None) -> None:
+        self.dialect, self.steps, self.version = dialect, list(steps), version
         self.contexts: list[Context] = []
         self.samplings: list[Sampling] = []
 
@@ -106,8 +107,8 @@ class Script:
             return step
         if not isinstance(step, Assistant):
             return step(context, sampling)
-        assert self.tokenizer is not None
-        ids = tuple(render([step], self.tokenizer, open_turn=False).ids[1:])
+        assert self.dialect is not None
+        ids = tuple(self.dialect.turn_ids(step, context.messages))
         stop: StopReason = "stop" if len(ids) <= sampling.max_tokens else "length"
         return self.say(ids[: sampling.max_tokens], stop)
 
@@ -131,6 +132,11 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train([TEXT], 420)
 
 
+@pytest.fixture(scope="session")
+def dialect(tokenizer: Tokenizer) -> Native:
+    return Native(tokenizer)
+
+
 @pytest.fixture
 def sandbox(tmp_path: Path) -> FolderSandbox:
     root = tmp_path / "workspace"
@@ -142,12 +148,12 @@ class Rollouts:
     """Runs agents over one sandbox with defaults that a test can change."""
 
     def __init__(self, sandbox: FolderSandbox, tokenizer: Tokenizer) -> None:
-        self.sandbox, self.tokenizer = sandbox, tokenizer
+        self.sandbox, self.tokenizer, self.dialect = sandbox, tokenizer, Native(tokenizer)
         self.tools = build_tools([{"use": name} for name in TOOLS])
 
     def play(self, policy: Any, instruction: str = "Mend add.", **options: Any) -> Any:
         given: dict[str, Any] = {
-            "tokenizer": self.tokenizer,
+            "dialect": self.dialect,
             "tools": self.tools,
             "limits": AgentLimits(),
             "sampling": Sampling(max_tokens=1000),

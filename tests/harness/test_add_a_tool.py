@@ -46,7 +46,7 @@ def test_an_agent_calls_the_tool_of_the_page(tools: Any, rollouts: Any, script: 
             Call("finish"),
         )
     )
-    trajectory = rollouts.play(script(rollouts.tokenizer, [turn]), tools=tools)
+    trajectory = rollouts.play(script(rollouts.dialect, [turn]), tools=tools)
     assert trajectory.stop == "finish"
     results = [entry for entry in trajectory.entries if entry.message.__class__.__name__ == "ToolResult"]
     assert [entry.message.text for entry in results[:2]] == [

@@ -46,7 +46,7 @@ def solution(say: Any) -> list[Assistant]:
 
 
 def test_a_scripted_solution_runs_to_its_end(agent: Any, script: Any, say_call: Any) -> None:
-    trajectory = agent.play(script(agent.tokenizer, solution(say_call)), system="You mend code.")
+    trajectory = agent.play(script(agent.dialect, solution(say_call)), system="You mend code.")
     assert trajectory.stop == "finish" and trajectory.answer == "Mended."
     assert (agent.sandbox.root / "calc.py").read_text() == WRONG.replace("-", "+")
     assert trajectory.messages == (
@@ -64,7 +64,7 @@ def test_a_scripted_solution_runs_to_its_end(agent: Any, script: Any, say_call: 
 
 
 def test_ids_are_those_of_the_whole_conversation_rendered_at_once(agent: Any, script: Any, say_call: Any) -> None:
-    policy = script(agent.tokenizer, solution(say_call))
+    policy = script(agent.dialect, solution(say_call))
     trajectory = agent.play(policy, system="You mend code.")
     [segment] = trajectory.segments
     whole = render(trajectory.messages, agent.tokenizer, open_turn=False)
@@ -77,7 +77,7 @@ def test_ids_are_those_of_the_whole_conversation_rendered_at_once(agent: Any, sc
 
 
 def test_every_token_knows_its_origin_logprob_and_version(agent: Any, script: Any, say_call: Any) -> None:
-    policy = script(agent.tokenizer, solution(say_call), V1)
+    policy = script(agent.dialect, solution(say_call), V1)
     plain = policy.say
 
     def newer(context: Context, sampling: Sampling) -> Sample:
@@ -102,14 +102,14 @@ def test_sampled_ids_are_kept_when_encoding_would_choose_others(agent: Any, scri
     name = [token for letter in "list" for token in single(letter)]
     assert name != single("list")
     odd = [control["call"], *name, control["end_of_turn"]]
-    policy = script(agent.tokenizer, [lambda c, s: policy.say(odd), Assistant(final="ok")], V1)
+    policy = script(agent.dialect, [lambda c, s: policy.say(odd), Assistant(final="ok")], V1)
     trajectory = agent.play(policy)
     assert trajectory.turns[0] == Assistant(calls=(Call("list"),))
     assert list(policy.contexts[1].ids)[len(policy.contexts[0].ids) :][: len(odd)] == odd
 
 
 def test_effort_counts_its_six_inputs(agent: Any, script: Any, say_call: Any) -> None:
-    trajectory = agent.play(script(agent.tokenizer, solution(say_call)))
+    trajectory = agent.play(script(agent.dialect, solution(say_call)))
     encode = agent.tokenizer.encode
     thinking = 1 + len(encode("look first"))
     final = 1 + len(encode("Mended."))
@@ -122,13 +122,13 @@ def test_effort_counts_its_six_inputs(agent: Any, script: Any, say_call: Any) ->
 
 
 def test_a_turn_without_calls_is_the_answer(agent: Any, script: Any) -> None:
-    trajectory = agent.play(script(agent.tokenizer, [Assistant(thinking="easy", final="Nothing to do.")]))
+    trajectory = agent.play(script(agent.dialect, [Assistant(thinking="easy", final="Nothing to do.")]))
     assert (trajectory.stop, trajectory.answer) == ("final", "Nothing to do.")
 
 
 def test_results_before_a_finish_in_the_same_turn_are_kept(agent: Any, script: Any) -> None:
     turn = Assistant(calls=(Call("list"), Call("finish"), Call("list")))
-    trajectory = agent.play(script(agent.tokenizer, [turn]))
+    trajectory = agent.play(script(agent.dialect, [turn]))
     assert trajectory.stop == "finish"
     assert trajectory.messages[2:] == (ToolResult("list", "calc.py"),)
     assert trajectory.segments[0].ids == render(trajectory.messages, agent.tokenizer, open_turn=False).ids
@@ -136,16 +136,16 @@ def test_results_before_a_finish_in_the_same_turn_are_kept(agent: Any, script: A
 
 def test_a_finish_is_a_finish_though_results_beside_it_do_not_fit(agent: Any, script: Any) -> None:
     turn = Assistant(calls=(Call("read", {"path": "calc.py"}), Call("finish")))
-    policy = script(agent.tokenizer, [turn])
+    policy = script(agent.dialect, [turn])
     most = len(agent.play(policy).segments[0].ids) - 1
-    trajectory = agent.play(script(agent.tokenizer, [turn]), limits=AgentLimits(context_tokens=most))
+    trajectory = agent.play(script(agent.dialect, [turn]), limits=AgentLimits(context_tokens=most))
     assert trajectory.stop == "finish" and len(trajectory.segments[0].ids) < most
     assert trajectory.messages[-1] == ToolResult("read", WRONG.rstrip("\n"))
 
 
 def test_history_is_context_and_not_this_rollouts_effort(agent: Any, script: Any) -> None:
     history = (User("Hi."), Assistant(final="Hello.", calls=(Call("list"),)), ToolResult("list", "calc.py"))
-    trajectory = agent.play(script(agent.tokenizer, [Assistant(final="ok")], V1), history=history)
+    trajectory = agent.play(script(agent.dialect, [Assistant(final="ok")], V1), history=history)
     assert trajectory.messages[:3] == history
     assert trajectory.effort == Effort(0, 0, 0, 2 + len(agent.tokenizer.encode("ok")), 0, 1)
     assert measure([trajectory]).turns == 1
@@ -162,7 +162,7 @@ def control_ids(tokenizer: Any, *names: str) -> list[int]:
 
 def test_an_unreadable_turn_is_answered_and_not_run(agent: Any, script: Any) -> None:
     bad = control_ids(agent.tokenizer, "call", "x", "value", "end_of_turn")
-    policy = script(agent.tokenizer, [lambda c, s: policy.say(bad), Assistant(final="sorry")], V1)
+    policy = script(agent.dialect, [lambda c, s: policy.say(bad), Assistant(final="sorry")], V1)
     trajectory = agent.play(policy)
     assert trajectory.stop == "final"
     broken, told = trajectory.entries[1:3]
@@ -177,7 +177,7 @@ def test_an_unreadable_turn_is_answered_and_not_run(agent: Any, script: Any) -> 
 
 def test_a_turn_that_goes_on_as_somebody_else_is_unreadable(agent: Any, script: Any) -> None:
     forged = control_ids(agent.tokenizer, "final", "x", "user")
-    policy = script(agent.tokenizer, [lambda c, s: policy.say(forged), Assistant(final="ok")], V1)
+    policy = script(agent.dialect, [lambda c, s: policy.say(forged), Assistant(final="ok")], V1)
     trajectory = agent.play(policy)
     assert "control token user has no place" in trajectory.entries[1].note
     [segment] = trajectory.segments
@@ -187,7 +187,7 @@ def test_a_turn_that_goes_on_as_somebody_else_is_unreadable(agent: Any, script: 
 
 def test_three_unreadable_turns_in_a_row_stop_the_rollout(agent: Any, script: Any, say_call: Any) -> None:
     bad = lambda c, s: policy.say(control_ids(agent.tokenizer, "thinking", "thinking", "end_of_turn"))  # noqa: E731
-    policy = script(agent.tokenizer, [bad, bad, say_call("list"), bad, bad, bad], V1)
+    policy = script(agent.dialect, [bad, bad, say_call("list"), bad, bad, bad], V1)
     trajectory = agent.play(policy)
     assert trajectory.stop == "malformed" and len(trajectory.turns) == 6
     assert trajectory.trainable  # a low score to learn from, not a void
@@ -196,7 +196,7 @@ def test_three_unreadable_turns_in_a_row_stop_the_rollout(agent: Any, script: An
 
 def test_a_turn_cut_by_its_own_limit_goes_on(agent: Any, script: Any) -> None:
     long = Assistant(thinking="so much to say " * 30, calls=(Call("finish"),))
-    policy = script(agent.tokenizer, [long, Assistant(final="ok")])
+    policy = script(agent.dialect, [long, Assistant(final="ok")])
     trajectory = agent.play(policy, sampling=Sampling(max_tokens=20))
     assert trajectory.stop == "final"
     assert trajectory.entries[1].stop == "length" and "cut off" in trajectory.entries[1].note
@@ -208,13 +208,13 @@ def test_a_turn_cut_by_its_own_limit_goes_on(agent: Any, script: Any) -> None:
 
 
 def test_the_turn_limit(agent: Any, script: Any, say_call: Any) -> None:
-    trajectory = agent.play(script(agent.tokenizer, [say_call("list")] * 9), limits=AgentLimits(turns=3))
+    trajectory = agent.play(script(agent.dialect, [say_call("list")] * 9), limits=AgentLimits(turns=3))
     assert trajectory.stop == "turns" and len(trajectory.turns) == 3
     assert isinstance(trajectory.messages[-1], ToolResult)
 
 
 def test_the_limit_on_sampled_tokens(agent: Any, script: Any, say_call: Any) -> None:
-    policy = script(agent.tokenizer, [say_call("list"), Assistant(final="a b c d " * 50)])
+    policy = script(agent.dialect, [say_call("list"), Assistant(final="a b c d " * 50)])
     trajectory = agent.play(policy, limits=AgentLimits(sampled_tokens=20))
     assert trajectory.stop == "tokens" and trajectory.sampled_tokens == 20
     assert (
@@ -231,7 +231,7 @@ def test_the_limit_on_sampled_tokens(agent: Any, script: Any, say_call: Any) -> 
 @pytest.mark.parametrize("most", [22, 25, 30, 31, 32, 33, 34, 40, 60])
 def test_no_segment_is_longer_than_the_context(agent: Any, script: Any, say_call: Any, most: int) -> None:
     steps = [say_call("list"), say_call("read", path="calc.py"), Assistant(final="a b c d " * 50)]
-    policy = script(agent.tokenizer, steps)
+    policy = script(agent.dialect, steps)
     trajectory = agent.play(policy, limits=AgentLimits(context_tokens=most))
     assert trajectory.stop == "context"
     assert len(trajectory.segments[0].ids) <= most
@@ -241,11 +241,11 @@ def test_no_segment_is_longer_than_the_context(agent: Any, script: Any, say_call
 
 def test_a_prompt_that_does_not_fit_is_no_score(agent: Any, script: Any) -> None:
     with pytest.raises(HarnessFailure, match=r"prompt does not fit into limits\.context_tokens, which is 5"):
-        agent.play(script(agent.tokenizer, []), limits=AgentLimits(context_tokens=5))
+        agent.play(script(agent.dialect, []), limits=AgentLimits(context_tokens=5))
 
 
 def test_the_time_limit(agent: Any, script: Any, say_call: Any) -> None:
-    policy = script(agent.tokenizer, [say_call("run", command="sleep 30")])
+    policy = script(agent.dialect, [say_call("run", command="sleep 30")])
     trajectory = agent.play(policy, limits=AgentLimits(seconds=0.3))
     assert trajectory.stop == "time" and trajectory.seconds < 5
     assert trajectory.entries[-1].error == "Timeout"
@@ -254,7 +254,7 @@ def test_the_time_limit(agent: Any, script: Any, say_call: Any) -> None:
 def test_seeds_differ_between_turns_and_repeat_between_runs(agent: Any, script: Any, say_call: Any) -> None:
     seeds = []
     for seed in (7, 7, 8):
-        policy = script(agent.tokenizer, [say_call("list"), say_call("list"), Assistant(final="ok")])
+        policy = script(agent.dialect, [say_call("list"), say_call("list"), Assistant(final="ok")])
         agent.play(policy, sampling=Sampling(seed=seed))
         seeds.append([sampling.seed for sampling in policy.samplings])
         assert all(agent.tokenizer.control["end_of_turn"] in sampling.stop_ids for sampling in policy.samplings)
@@ -265,7 +265,7 @@ def test_seeds_differ_between_turns_and_repeat_between_runs(agent: Any, script: 
 
 
 def test_a_policy_that_raises_is_a_policy_failure(agent: Any, script: Any, say_call: Any) -> None:
-    policy = script(agent.tokenizer, [say_call("list"), ConnectionError("engine gone")])
+    policy = script(agent.dialect, [say_call("list"), ConnectionError("engine gone")])
     with pytest.raises(PolicyFailure, match="sampling failed in turn 2: ConnectionError: engine gone") as failure:
         agent.play(policy)
     assert len(failure.value.trajectory.entries) == 3 and failure.value.trajectory.stop == ""
@@ -300,23 +300,23 @@ def test_a_sample_that_breaks_its_promises_is_a_policy_failure(
 ) -> None:
     assert agent.tokenizer.control["end_of_turn"] == 9
     with pytest.raises(PolicyFailure, match=told):
-        agent.play(script(agent.tokenizer, [sample]))
+        agent.play(script(agent.dialect, [sample]))
 
 
 def test_text_where_ids_are_needed_is_the_users_mistake(agent: Any, script: Any) -> None:
     with pytest.raises(EtudeError, match="returns no token ids: run it without a tokenizer"):
-        agent.play(script(agent.tokenizer, [Sample("hello", "stop")]))
+        agent.play(script(agent.dialect, [Sample("hello", "stop")]))
 
 
 def test_an_id_outside_the_vocabulary_is_an_unreadable_turn(agent: Any, script: Any) -> None:
-    trajectory = agent.play(script(agent.tokenizer, [Sample("", "stop", ids=(99_999, 9)), Assistant(final="ok")]))
+    trajectory = agent.play(script(agent.dialect, [Sample("", "stop", ids=(99_999, 9)), Assistant(final="ok")]))
     assert "not in the vocabulary" in trajectory.entries[1].note
 
 
 def test_a_broken_sandbox_ends_the_rollout(agent: Any, script: Any, say_call: Any) -> None:
     agent.sandbox.failure = SandboxFailure("died", "gone")
     with pytest.raises(SandboxFailure, match="gone"):
-        agent.play(script(agent.tokenizer, [say_call("list")]))
+        agent.play(script(agent.dialect, [say_call("list")]))
 
 
 def test_a_broken_tool_is_a_harness_failure_and_counted(agent: Any, script: Any) -> None:
@@ -329,7 +329,7 @@ def test_a_broken_tool_is_a_harness_failure_and_counted(agent: Any, script: Any)
 
     turn = Assistant(calls=(Call("list"), Call("broken")))
     with pytest.raises(HarnessFailure, match="broken failed: ZeroDivisionError: oops") as failure:
-        agent.play(script(agent.tokenizer, [turn]), tools=agent.tools | {"broken": Broken(None)})
+        agent.play(script(agent.dialect, [turn]), tools=agent.tools | {"broken": Broken(None)})
     metrics = measure([failure.value.trajectory])
     assert metrics.tools["broken"].errors == {"HarnessBug": 1} and metrics.tools["broken"].reliability == 0
     assert metrics.tools["list"].reliability == 1
@@ -343,7 +343,7 @@ def test_a_person_may_say_no(agent: Any, script: Any, say_call: Any) -> None:
         return False
 
     steps = [say_call("run", command="touch x"), Assistant(final="As you wish.")]
-    trajectory = agent.play(script(agent.tokenizer, steps), approve=approve)
+    trajectory = agent.play(script(agent.dialect, steps), approve=approve)
     assert asked == ["run"] and agent.sandbox.commands == []
     assert (trajectory.entries[2].error, trajectory.stop) == ("UserAborted", "final")
 
@@ -361,7 +361,7 @@ def test_the_harness_needs_no_torch() -> None:
 
 def test_a_policy_of_text_alone_is_played_but_never_trained_on(agent: Any, script: Any, say_call: Any) -> None:
     texts = [Sample(write_turn(turn), "stop") for turn in solution(say_call)]
-    trajectory = agent.play(script(None, texts), tokenizer=None)
+    trajectory = agent.play(script(None, texts), dialect=None)
     assert trajectory.stop == "finish"
     assert (agent.sandbox.root / "calc.py").read_text() == WRONG.replace("-", "+")
     assert trajectory.turns == solution(say_call)
@@ -373,7 +373,7 @@ def test_a_policy_of_text_alone_is_played_but_never_trained_on(agent: Any, scrip
 def test_unreadable_text_is_answered_and_shown_again(agent: Any, script: Any) -> None:
     bad = "I will <tool_call>{not json</tool_call>"
     policy = script(None, [Sample(bad, "stop"), Sample("half a", "length"), Sample("Done.", "stop")])
-    trajectory = agent.play(policy, tokenizer=None)
+    trajectory = agent.play(policy, dialect=None)
     assert trajectory.stop == "final" and trajectory.answer == "Done."
     assert policy.contexts[1].messages[1:] == (
         Assistant(final=bad),
@@ -386,7 +386,7 @@ def test_unreadable_text_is_answered_and_shown_again(agent: Any, script: Any) ->
 
 def test_text_that_is_no_text_is_a_policy_failure(agent: Any, script: Any) -> None:
     with pytest.raises(PolicyFailure, match="half of a surrogate pair"):
-        agent.play(script(None, [Sample("\ud800", "stop")]), tokenizer=None)
+        agent.play(script(None, [Sample("\ud800", "stop")]), dialect=None)
 
 
 # events and size
@@ -394,7 +394,7 @@ def test_text_that_is_no_text_is_a_policy_failure(agent: Any, script: Any) -> No
 
 def test_events_tell_the_story_in_order(agent: Any, script: Any, say_call: Any) -> None:
     seen: list[Event] = []
-    agent.play(script(agent.tokenizer, [say_call("list"), Assistant(final="ok")]), on_event=seen.append)
+    agent.play(script(agent.dialect, [say_call("list"), Assistant(final="ok")]), on_event=seen.append)
     assert [event.kind for event in seen] == [
         "message", "sampling", "message", "calling", "message", "sampling", "message", "stop",
     ]  # fmt: skip
@@ -409,8 +409,8 @@ def test_a_rollout_says_nothing_that_differs_between_two_runs(agent: Any, script
         say_call("run", command="ls; date +%Z"),
         Assistant(final="x"),
     ]
-    first = agent.play(script(agent.tokenizer, steps))
-    assert agent.play(script(agent.tokenizer, steps)).segments == first.segments
+    first = agent.play(script(agent.dialect, steps))
+    assert agent.play(script(agent.dialect, steps)).segments == first.segments
 
 
 class Echo(Tool):
@@ -453,7 +453,7 @@ def random_rollouts(agent: Any, script: Any, count: int) -> int:
             turns.append(Assistant(text(), text(), tuple(Call("echo", arguments) for arguments in some)))
         calls = [call for turn in turns for call in turn.calls]
         echo = Echo([text() for _ in calls])
-        policy = script(agent.tokenizer, [*turns, Assistant(final="end")], V1)
+        policy = script(agent.dialect, [*turns, Assistant(final="end")], V1)
         trajectory = agent.play(policy, instruction=text(), system=text(), tools={"echo": echo})
         [segment] = trajectory.segments
         assert echo.given == [call.arguments for call in calls]
@@ -472,7 +472,7 @@ def test_random_rollouts_lose_no_byte_and_render_alike(agent: Any, script: Any) 
 
 def test_a_small_rollout_spends_few_tokens_on_the_harness(agent: Any, script: Any, say_call: Any) -> None:
     short = system_text("", build_tools([{"use": name} for name in ("read", "edit", "run", "finish")]))
-    trajectory = agent.play(script(agent.tokenizer, solution(say_call)), system=short)
+    trajectory = agent.play(script(agent.dialect, solution(say_call)), system=short)
     texts = [short, "Mend add.", "look first", "calc.py", WRONG, "calc.py", "ok", "3", "Mended.", "add adds"]
     said = [*texts, "readpathcalc.py", "list", "editpathcalc.pyolda - bnewa + b", "finishmessage"]
     said += ["runcommandpython3 -c 'import calc; print(calc.add(1, 2))'"]

@@ -33,11 +33,11 @@ seconds = st.integers(0, 10**9).map(lambda number: number / 64)
 
 
 @st.composite
-def trajectories(draw: Any, tokenizer: Any) -> Trajectory:
+def trajectories(draw: Any, dialect: Any) -> Trajectory:
     made = Trajectory(
         task=draw(st.text("abc/é", max_size=5)),
         policy="script",
-        tokenizer=tokenizer.fingerprint,
+        tokenizer=dialect.fingerprint,
         tools=("read", "finish"),
         limits=AgentLimits(turns=draw(st.integers(1, 9))),
         sampling=Sampling(temperature=draw(st.sampled_from([0.0, 0.7, 1.0])), stop_ids=(1, 2)),
@@ -57,15 +57,15 @@ def trajectories(draw: Any, tokenizer: Any) -> Trajectory:
             message = draw(st.one_of(prompts, turns))
             entry = Entry(message, draw(st.integers(-1, number)), draw(st.sampled_from([None, *ERROR_CLASSES])))
             made.entries.append(entry)
-            segment.append([message], [len(made.entries) - 1], tokenizer, most=10**6, open_turn=False)
+            segment.append([message], [len(made.entries) - 1], dialect, most=10**6, open_turn=False)
             if draw(st.booleans()):
-                segment.append((), (), tokenizer, most=10**6, open_turn=True)
+                segment.append((), (), dialect, most=10**6, open_turn=True)
                 ids = (*draw(st.lists(st.integers(24, 400), max_size=5)), draw(st.sampled_from([9, 11, 30])))
                 probs = draw(st.lists(seconds.map(lambda number: -number), min_size=len(ids), max_size=len(ids)))
                 versions = draw(st.sampled_from([None, (Version(0, 3),) * len(ids)]))
                 known = draw(st.booleans())
                 sample = Sample("", "stop", ids, tuple(probs) if known else None, versions if known else None)
-                segment.append_sample(sample, len(made.entries), tokenizer)
+                segment.append_sample(sample, len(made.entries), dialect)
                 made.entries.append(Entry(draw(turns), number, None, "note", "length", draw(seconds)))
         segment.copied = draw(st.integers(0, len(segment.ids)))
     return made
@@ -73,8 +73,8 @@ def trajectories(draw: Any, tokenizer: Any) -> Trajectory:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_what_was_saved_comes_back_equal(data: Any, tokenizer: Any, tmp_path_factory: Any) -> None:
-    made = data.draw(trajectories(tokenizer))
+def test_what_was_saved_comes_back_equal(data: Any, dialect: Any, tmp_path_factory: Any) -> None:
+    made = data.draw(trajectories(dialect))
     directory = tmp_path_factory.mktemp("t") / "one"
     save_trajectory(made, directory)
     assert load_trajectory(directory) == made
@@ -89,7 +89,7 @@ def test_what_was_saved_comes_back_equal(data: Any, tokenizer: Any, tmp_path_fac
 def saved(tmp_path: Path, rollouts: Any, script: Any, say_call: Any) -> Path:
     (rollouts.sandbox.root / "a.py").write_text("x\n")
     steps = [say_call("read", path="a.py"), say_call("raed"), say_call("finish", message="done")]
-    trajectory = rollouts.play(script(rollouts.tokenizer, steps, Version(1, 4)), system="s")
+    trajectory = rollouts.play(script(rollouts.dialect, steps, Version(1, 4)), system="s")
     trajectory.task = "kata/one"
     save_trajectory(trajectory, tmp_path / "one")
     assert load_trajectory(tmp_path / "one") == trajectory
@@ -120,13 +120,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 # What may be trained on
 
 
-def test_why_a_trajectory_cannot_be_trained_on(tokenizer: Any) -> None:
+def test_why_a_trajectory_cannot_be_trained_on(dialect: Any) -> None:
     def of(ids: bool = True, logprobs: bool = True, versions: bool = True, **sampling: Any) -> str:
         segment = Segment()
-        segment.append([User("x")], [0], tokenizer, most=99, open_turn=True)
+        segment.append([User("x")], [0], dialect, most=99, open_turn=True)
         if ids:
             sample = Sample("", "stop", (9,), (-1.0,) if logprobs else None, (Version(0, 0),) if versions else None)
-            segment.append_sample(sample, 1, tokenizer)
+            segment.append_sample(sample, 1, dialect)
         return Trajectory(segments=[segment], sampling=Sampling(**sampling)).trainable.why_not
 
     assert of() == ""
@@ -137,22 +137,22 @@ def test_why_a_trajectory_cannot_be_trained_on(tokenizer: Any) -> None:
         assert "whole distribution" in of(**sampling)
 
 
-def test_copied_tokens_are_not_trained_on_twice(tokenizer: Any) -> None:
+def test_copied_tokens_are_not_trained_on_twice(dialect: Any) -> None:
     segment = Segment("branch", Parent(0, 3))
-    segment.append([User("x")], [0], tokenizer, most=99, open_turn=True)
-    segment.append_sample(Sample("", "stop", (9,), (-1.0,), (Version(0, 0),)), 1, tokenizer)
+    segment.append([User("x")], [0], dialect, most=99, open_turn=True)
+    segment.append_sample(Sample("", "stop", (9,), (-1.0,), (Version(0, 0),)), 1, dialect)
     segment.copied = len(segment.ids)
     trajectory = Trajectory(segments=[segment])
     assert trajectory.trainable.why_not == "nothing in it was sampled" and trajectory.sampled_tokens == 0
 
 
-def test_effort_counts_a_message_where_it_was_said_first(tokenizer: Any) -> None:
+def test_effort_counts_a_message_where_it_was_said_first(dialect: Any) -> None:
     trajectory = Trajectory(entries=[Entry(User("x")), Entry(Assistant(final="yes"), stop="stop")])
     for _ in range(2):
         segment = Segment()
-        segment.append([User("x"), Assistant(final="yes")], [0, 1], tokenizer, most=99, open_turn=False)
+        segment.append([User("x"), Assistant(final="yes")], [0, 1], dialect, most=99, open_turn=False)
         trajectory.segments.append(segment)
-    assert trajectory.effort.final_tokens == 2 + len(tokenizer.encode("yes"))
+    assert trajectory.effort.final_tokens == 2 + len(dialect.encode("yes"))
 
 
 # Hostile directories

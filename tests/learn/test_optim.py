@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from etude.learn.optim import Optimiser, orthogonal, slices
+from etude.learn.optim import Optimiser, orthogonal
 from etude.learn.schedule import rate
 from etude.model.decoder import Decoder
+from etude.model.matrices import slices
 from etude.settings import OptimSettings
 
 SETTINGS = OptimSettings(muon_lr=0.02, weight_decay=0.1, momentum=0.9, lr=0.01)
@@ -46,7 +47,7 @@ def test_a_whole_matrix_moves_as_torch_muon_moves_it(shape: tuple[int, int]) -> 
     torch.manual_seed(0)
     start = torch.randn(shape)
     ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
-    optimiser = Optimiser({"model.layers.0.mlp.up_proj.weight": ours}, SETTINGS, head_dim=8)
+    optimiser = Optimiser({"model.layers.0.mlp.up_proj.weight": ours}, SETTINGS, {})
     reference = torch.optim.Muon(
         [theirs], lr=0.02, weight_decay=0.1, momentum=0.9, nesterov=True, adjust_lr_fn="match_rms_adamw"
     )
@@ -66,7 +67,7 @@ def test_each_attention_head_is_orthogonalised_by_itself() -> None:
     names = {key: f"model.layers.1.self_attn.{key}_proj.weight" for key in shapes}
     parameters = {names[key]: nn.Parameter(torch.randn(shape)) for key, shape in shapes.items()}
     before = {name: p.detach().double().clone() for name, p in parameters.items()}
-    optimiser = Optimiser(parameters, SETTINGS, head_dim=head)
+    optimiser = Optimiser(parameters, SETTINGS, dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), head))
     for p in parameters.values():
         p.grad = torch.randn_like(p)
     gradients = {name: p.grad.double().clone() for name, p in parameters.items() if p.grad is not None}
@@ -88,18 +89,18 @@ def test_each_attention_head_is_orthogonalised_by_itself() -> None:
 
 def test_stacked_experts_are_orthogonalised_one_by_one() -> None:
     weight = torch.randn(5, 6, 4)
-    assert slices("model.layers.0.mlp.experts.down_proj", weight, 4).shape == (5, 4, 6)
+    assert slices("model.layers.0.mlp.experts.down_proj", weight, {}).shape == (5, 4, 6)
 
 
 def test_who_moves_by_which_rule(make_decoder: Callable[..., Decoder]) -> None:
     decoder = make_decoder(0, mtp=1)
-    optimiser = Optimiser(dict(decoder.named_parameters()), SETTINGS, decoder.config.head_dim)
+    optimiser = Optimiser(dict(decoder.named_parameters()), SETTINGS, decoder.config.head_dims)
     assert "model.layers.0.mlp.gate_proj.weight" in optimiser.muon
     assert "mtp.0.eh_proj.weight" in optimiser.muon
     assert not {"model.embed_tokens.weight", "model.norm.weight", "model.layers.0.self_attn.q_norm.weight"} & set(
         optimiser.muon
     )
-    plain = Optimiser(dict(decoder.named_parameters()), OptimSettings(matrices="adamw"), decoder.config.head_dim)
+    plain = Optimiser(dict(decoder.named_parameters()), OptimSettings(matrices="adamw"), decoder.config.head_dims)
     assert plain.muon == []
     decays = {id(p): group["weight_decay"] for group in plain.adamw.param_groups for p in group["params"]}
     assert decays[id(decoder.model.embed_tokens.weight)] == 0.0
@@ -109,7 +110,7 @@ def test_who_moves_by_which_rule(make_decoder: Callable[..., Decoder]) -> None:
 def test_adamw_follows_its_formula() -> None:
     torch.manual_seed(0)
     p = nn.Parameter(torch.randn(5, 3))
-    optimiser = Optimiser({"model.embed_tokens.weight": p}, SETTINGS, head_dim=4)
+    optimiser = Optimiser({"model.embed_tokens.weight": p}, SETTINGS, {})
     x, m, v = p.detach().double().clone(), torch.zeros(5, 3).double(), torch.zeros(5, 3).double()
     for step in range(1, 5):
         p.grad = torch.randn_like(p)

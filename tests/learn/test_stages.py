@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from etude.model.decoder import Decoder
 from etude.policy import Assistant, Call, Message, System, ToolResult, User
 from etude.run import Run, read_metrics
 from etude.settings import OptimSettings, PretrainSettings, RunSettings, SftSettings
+from etude.tokens.dialect import ToolSchema, open_dialect
+from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
 
 TEXT = Path(__file__).read_text()
@@ -204,12 +207,12 @@ def start_sft(path: Path, tokenizer_dir: Path, stop_at: int | None = None) -> Pa
             run.stopping = step == stop_at
 
         run.log = stopping  # type: ignore[method-assign,assignment]
-        return sft(run, small_decoder(tokenizer.vocab_size), tokenizer, CONVERSATIONS, SFT, MACHINE)
+        return sft(run, small_decoder(tokenizer.vocab_size), Native(tokenizer), CONVERSATIONS, SFT, MACHINE)
 
 
 def test_only_the_assistants_own_tokens_are_learnt(tokenizer_dir: Path) -> None:
     tokenizer = Tokenizer.load(tokenizer_dir)
-    ((ids, own),) = tokenise([conversation(4)], tokenizer, 500)
+    ((ids, own),) = tokenise([conversation(4)], Native(tokenizer), 500)
     learnt = tokenizer.decode(int(i) for i, counts in zip(ids, own, strict=True) if counts)
     assert learnt == "first the filereadpathsum_4.pyIt is 5 now."
     assert own[ids == tokenizer.control["end_of_turn"]].all()
@@ -259,4 +262,42 @@ def test_conversations_that_cannot_be_learnt_are_refused_by_name(
     tokenizer_dir: Path, conversations: list[tuple[Message, ...]], sentence: str
 ) -> None:
     with pytest.raises(EtudeError, match=sentence):
-        tokenise(conversations, Tokenizer.load(tokenizer_dir), 100)
+        tokenise(conversations, open_dialect(tokenizer_dir), 100)
+
+
+def test_a_loaded_model_is_fine_tuned_and_keeps_its_template(template_models: dict[str, Path], tmp_path: Path) -> None:
+    dialect = open_dialect(template_models["kimi"])
+    with Run.open(tmp_path / "run", {}) as run:
+        decoder = small_decoder(dialect.vocab_size)
+        longer = replace(SFT, sequence=400, batch_tokens=800, micro_tokens=400)
+        last = sft(run, decoder, dialect, CONVERSATIONS, longer, MACHINE, tools=[ToolSchema("read")])
+    losses = [row["loss"] for row in read_metrics(tmp_path / "run") if "loss" in row]
+    assert losses[-1] < losses[0]
+    again = open_dialect(last)
+    assert again.fingerprint == dialect.fingerprint and again.stop_ids == dialect.stop_ids
+
+
+def test_a_loaded_model_learns_its_own_turns_and_no_turn_twice(template_models: dict[str, Path]) -> None:
+    """A template that drops old thinking makes a sequence of each stretch; in each only what was said there counts."""
+    call = Call("read", {"path": "a.py"})
+    talk: tuple[Message, ...] = (
+        User("one"),
+        Assistant("thought 1", "said 1", (call,)),
+        ToolResult("read", "shown"),
+        Assistant("thought 2", "said 2"),
+        User("two"),
+        Assistant("thought 3", "said 3"),
+    )
+    for name, expected in {"qwen3": 2, "hermes": 1, "kimi": 1}.items():
+        dialect = open_dialect(template_models[name])
+        pieces = tokenise([talk], dialect, 1000, [ToolSchema("read")])
+        assert len(pieces) == expected
+        learnt = [dialect.decode(int(i) for i in ids[own == 1]) for ids, own in pieces]
+        everything = "".join(learnt)
+        for part in ("thought 1", "said 1", "a.py", "thought 2", "said 2", "thought 3", "said 3"):
+            assert everything.count(part) == 1, (name, part)
+        assert not any(word in everything for word in ("one", "two", "shown"))
+        ends = sum(int(i) in dialect.stop_ids for ids, own in pieces for i in ids[own == 1])
+        assert ends == 3  # a turn's end is the model's to say
+    ids, own = tokenise([talk], open_dialect(template_models["qwen3"]), 1000)[1]
+    assert "said 1" in open_dialect(template_models["qwen3"]).decode(ids.tolist()) and own.sum() < len(ids)

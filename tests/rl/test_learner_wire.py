@@ -38,7 +38,11 @@ def everything(seed: int = 0) -> Batch:
     ]
     heads = ["main", "main", "main", "main", "mtp.2"]
     streams = [Stream(head, floats(rng), target) for head, target in zip(heads, targets, strict=True)]
-    items = [Item(tokens.astype(np.uint16), streams, temperature=0.7), Item(np.array([3], ">i8"), [])]
+    experts = rng.integers(-1, 8, (LENGTH, 3, 2)).astype(np.int16)
+    items = [
+        Item(tokens.astype(np.uint16), streams, temperature=0.7, experts_TBK=experts, plausible=0.25),
+        Item(np.array([3], ">i8"), []),
+    ]
     return Batch(items, Correction("truncate", "sequence", 0.1, math.inf))
 
 
@@ -61,7 +65,11 @@ def test_a_batch_comes_out_as_it_went_in() -> None:
     assert read.correction == batch.correction
     assert len(read.items) == len(batch.items)
     for got, sent in zip(read.items, batch.items, strict=True):
-        assert got.temperature == sent.temperature
+        assert (got.temperature, got.plausible) == (sent.temperature, sent.plausible)
+        if sent.experts_TBK is None:
+            assert got.experts_TBK is None
+        else:
+            assert got.experts_TBK is not None and np.array_equal(got.experts_TBK, sent.experts_TBK)
         assert same(got.tokens_T, sent.tokens_T)
         assert [stream.head for stream in got.streams] == [stream.head for stream in sent.streams]
         for a, b in zip(got.streams, sent.streams, strict=True):
@@ -106,7 +114,10 @@ HOSTILE: list[tuple[Callable[[dict[str, Any]], None], str]] = [
     (item({"temperature": math.nan}), "temperature is nan"),
     (item({"temperature": "1"}), "temperature is '1'"),
     (item({"streams": {}}), "'streams' must be a list"),
-    (item({"more": 1}), "nothing else"),
+    (item({"more": 1}), "must have exactly"),
+    (item({"plausible": 2}), "between 0 and 1"),
+    (item({"experts": [["<i2", 4], 3, 0]}), "whole rows"),
+    (item({"experts": [["<i4", 6], 3, 2]}), "whole rows"),
     (stream({"head": "mtp.0"}), "head is 'mtp.0'"),
     (stream({"head": "mtp."}), "head is 'mtp.'"),
     (stream({"head": "7"}), "head is '7'"),

@@ -22,6 +22,7 @@ from etude.settings import RLSettings
 from etude.tasks.carried import Changes
 from etude.tasks.format import Task
 from etude.tasks.verdict import Grade
+from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
 
 
@@ -37,15 +38,15 @@ class Numbers:
 
 @pytest.fixture(scope="module")
 def scored() -> Callable[[Task, Version], Scored]:
-    tokenizer = Tokenizer.train(["some text to learn from, and some more of it"], 300)
+    dialect = Native(Tokenizer.train(["some text to learn from, and some more of it"], 300))
 
     def make(task: Task, version: Version) -> Scored:
         from etude.harness.trajectory import Entry, Segment
 
         trajectory = Trajectory(sampling=Sampling(temperature=1.0), stop="final")
         segment = Segment()
-        segment.append([User(task.instruction)], [0], tokenizer, most=1000, open_turn=True)
-        segment.append_sample(Sample("", "stop", (65, 66, 67), (-1.0, -2.0, -0.5), (version,) * 3), 1, tokenizer)
+        segment.append([User(task.instruction)], [0], dialect, most=1000, open_turn=True)
+        segment.append_sample(Sample("", "stop", (65, 66, 67), (-1.0, -2.0, -0.5), (version,) * 3), 1, dialect)
         trajectory.segments.append(segment)
         trajectory.entries += [Entry(User(task.instruction)), Entry(Assistant(final="x"), stop="stop")]
         grade = Grade(False, "tests", "it fails")

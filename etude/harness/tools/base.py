@@ -15,6 +15,7 @@ import pydantic
 
 from etude.harness.failures import ErrorClass, ToolError
 from etude.harness.workbench import Workbench
+from etude.tokens.dialect import ToolSchema
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,18 @@ class Tool:
     async def call(self, arguments: Mapping[str, Any], workbench: Workbench) -> Observation:
         """Do it. `arguments` holds what was given, converted; raise `ToolError` for what the model should read."""
         raise NotImplementedError
+
+
+def schema_of(tool: Tool) -> ToolSchema:
+    """The tool as chat templates and other people's clients know it."""
+    kinds = {"text": "string", "integer": "integer", "flag": "boolean"}
+    fields: dict[str, dict[str, Any]] = {}
+    for argument in tool.arguments:
+        fields[argument.name] = {"type": kinds[argument.kind], "description": argument.doc}
+        if argument.least is not None:
+            fields[argument.name]["minimum"] = argument.least
+    required = [argument.name for argument in tool.arguments if argument.required]
+    return ToolSchema(tool.name, tool.description, {"type": "object", "properties": fields, "required": required})
 
 
 def read_arguments(tool: Tool, given: Mapping[str, str]) -> dict[str, Any]:

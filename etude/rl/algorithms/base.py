@@ -65,5 +65,5 @@ def policy_gradient(rollout: Rollout, advantage: float, weight: float) -> list[I
         sampled_T = trace.sampled_T.astype(np.float32)
         target = Sampled(sampled_T * np.float32(advantage), trace.logprob_T)
         stream = Stream("main", sampled_T * np.float32(weight), target)
-        items.append(Item(trace.ids_T, [stream], rollout.temperature))
+        items.append(Item(trace.ids_T, [stream], rollout.temperature, trace.experts_TBK))
     return items

@@ -1,0 +1,61 @@
+"""The three evaluations of one model, one after another, and what they give as plain data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from etude.bench.base.code import Code, filler_lines, read_code
+from etude.bench.base.codebase import measure_codebase
+from etude.bench.base.history import read_histories
+from etude.bench.base.invented import invent_histories
+from etude.bench.base.needle import measure_needles
+from etude.bench.base.subject import Subject
+from etude.bench.base.tracking import choose_cases, measure_tracking
+from etude.errors import EtudeError
+from etude.progress import track
+from etude.settings import BaseSettings
+
+EVALUATIONS = ("codebase", "tracking", "needle")
+
+
+def evaluate_base(subject: Subject, settings: BaseSettings, only: Collection[str] = EVALUATIONS) -> dict[str, Any]:
+    """Name of the evaluation -> its figures, with the seconds that it took."""
+    if wrong := [name for name in only if name not in EVALUATIONS]:
+        raise EtudeError(f"there is no base evaluation {wrong[0]!r}: choose from {', '.join(EVALUATIONS)}")
+    code = read_code(settings.code, settings.code_bytes) if {"codebase", "needle"} & {*only} else None
+    found: dict[str, Any] = {}
+    for name in EVALUATIONS:
+        if name in only:
+            began = time.monotonic()
+            found[name] = _evaluate(name, subject, settings, code) | {"seconds": round(time.monotonic() - began, 1)}
+    return found
+
+
+def _evaluate(name: str, subject: Subject, settings: BaseSettings, code: Code | None) -> dict[str, Any]:
+    if name == "tracking":
+        repository = settings.repository
+        histories = read_histories(Path(repository), settings.seed) if repository else invent_histories(settings.seed)
+        cases = choose_cases(subject, histories, settings.histories, settings.history_tokens)
+        with track("tracking files", len(cases), "files") as bar:
+            return {"repository": repository or "invented"} | asdict(measure_tracking(subject, cases, bar.advance))
+    assert code is not None
+    if name == "codebase":
+        with track("reading code", None, "tokens") as bar:
+            return asdict(measure_codebase(subject, code, settings.window, bar.advance))
+    places = len(settings.needle_lengths) * len(settings.needle_depths)
+    with track("looking for needles", places * settings.needle_trials, "needles") as bar:
+        needles = measure_needles(
+            subject,
+            filler_lines(code),
+            settings.needle_lengths,
+            settings.needle_depths,
+            settings.needle_trials,
+            settings.needle_candidates,
+            settings.seed,
+            bar.advance,
+        )
+        return asdict(needles)

@@ -1,0 +1,272 @@
+"""The routes of `etude serve`, and the life of a request: let in, read, sampled, said.
+
+    POST /v1/chat/completions   POST /v1/completions
+    GET  /v1/models   GET /v1/models/{model}   GET /health   GET /metrics   GET /openapi.json
+
+Requests share the engine with each other and, where asked for, with the engine's own routes. A stream is written as
+fast as its client reads: tokens wait here, never the engine, and a client that stops reading is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from etude.engine.openai.answers import ChatVoice, CompletionVoice, Manner, Voice
+from etude.engine.openai.asks import Ask, read_chat, read_completion
+from etude.engine.openai.bodies import Bodies
+from etude.engine.openai.choices import Answering, Choice, Piece
+from etude.engine.openai.document import document
+from etude.engine.openai.keys import Gate
+from etude.engine.openai.metrics import CONTENT_TYPE, Metrics
+from etude.engine.openai.prompts import Prompts, call_opening
+from etude.engine.openai.reading import Delta, Reader, TextReader, TurnReader
+from etude.engine.openai.refusal import RETRY, Handler, Refusal, errors_as_json, refusal_of
+from etude.engine.openai.tables import MOST_TOOLS, chat_table, completion_table
+from etude.engine.thread import EngineThread
+from etude.settings import EngineSettings
+from etude.tokens.dialect import Dialect
+
+T = TypeVar("T")
+OPEN = ("/health",)  # routes that never need the key
+APART = 1 << 16  # bytes of a body from which on its text is turned into ids in a thread, not on the event loop
+LOOK_SECONDS = 5.0  # for the engine to tell its figures
+
+
+class Front:
+    """The HTTP side of one served model."""
+
+    def __init__(
+        self,
+        engine: EngineThread,
+        settings: EngineSettings,
+        dialect: Dialect,
+        *,
+        model: str,
+        vocab_size: int,
+        positions: int,
+        key: str | None,
+        engine_routes: Sequence[web.RouteDef] = (),
+    ) -> None:
+        self.draining = False
+        self.metrics = Metrics()
+        self._engine, self._settings, self._dialect, self._model = engine, settings, dialect, model
+        whole_blocks = settings.cache_tokens // settings.block_tokens * settings.block_tokens
+        self._prompts = Prompts(dialect, min(settings.max_length, positions, whole_blocks))
+        self._created = int(time.time())
+        self._gate, self._bodies = Gate(key), Bodies(settings.body_bytes)
+        self._chat, self._completion = chat_table(model, vocab_size), completion_table(model, vocab_size)
+        self._document = document(self._chat, self._completion, key=key is not None)
+        self._engine_routes = engine_routes
+        self._opening: list[int] | None = None  # of a call, once somebody needs it
+
+    def application(self) -> web.Application:
+        app = web.Application(
+            client_max_size=self._settings.body_bytes, middlewares=[self._count, errors_as_json, self._admit]
+        )
+        own = [
+            web.post("/v1/chat/completions", self.chat),
+            web.post("/v1/completions", self.completions),
+            web.get("/v1/models", self.models),
+            web.get("/v1/models/{model:.+}", self.model),
+            web.get("/health", self.health),
+            web.get("/metrics", self.show_metrics),
+            web.get("/openapi.json", self.openapi),
+        ]
+        taken = {route.path for route in own}
+        app.add_routes([*own, *(route for route in self._engine_routes if route.path not in taken)])
+        return app
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        ask = read_chat(await self._bodies.json(request), self._chat)
+        if ask.required and self._opening is None:
+            self._opening = call_opening(self._dialect)
+        opening = (self._opening or []) if ask.required else []
+        ids = await self._apart(request, lambda: self._prompts.of_chat(ask)) + opening
+        calls = 0 if not ask.tools else MOST_TOOLS if ask.parallel else 1
+        voice = ChatVoice(self._manner(ask), ask.tools)
+        return await self._answer(
+            request, ask, [ids], voice, lambda: TurnReader(self._dialect, ask.stops, opening, calls)
+        )
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        ask = read_completion(await self._bodies.json(request), self._completion)
+        prompts = await self._apart(request, lambda: self._prompts.of_texts(ask))
+        voice = CompletionVoice(self._manner(ask))
+        return await self._answer(request, ask, prompts, voice, lambda: TextReader(self._dialect, ask.stops))
+
+    async def models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [self._card()]})
+
+    async def model(self, request: web.Request) -> web.Response:
+        if request.match_info["model"] != self._model:
+            raise Refusal(404, f"there is no such model; this server has {self._model!r}", code="model_not_found")
+        return web.json_response(self._card())
+
+    async def health(self, request: web.Request) -> web.Response:
+        """Answers without the engine's thread, and says how long ago that came round: a stuck one is visible."""
+        idle = time.monotonic() - self._engine.turned
+        if self.draining or self._engine.ended.is_set():
+            raise self._closing()
+        return web.json_response({"ok": True, "pending": self._engine.pending, "seconds_since_step": idle})
+
+    async def show_metrics(self, request: web.Request) -> web.Response:
+        stats = None
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                stats = await self._engine.call(lambda engine: engine.stats())
+        except TimeoutError:
+            pass  # the page says that the engine did not answer
+        return web.Response(text=self.metrics.text(stats), headers={"Content-Type": CONTENT_TYPE})
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        return web.json_response(self._document)
+
+    async def _answer(
+        self,
+        request: web.Request,
+        ask: Ask,
+        prompts: Sequence[Sequence[int]],
+        voice: Voice,
+        reader: Callable[[], Reader],
+    ) -> web.StreamResponse:
+        stop_ids = ask.sampling.stop_ids + (() if ask.ignore_eos else self._dialect.stop_ids)
+        choices: list[Choice] = []
+        for prompt in prompts:
+            room = self._prompts.room(len(prompt), ask.sampling.max_tokens)
+            for number in range(ask.n):
+                sampling = replace(ask.sampling_of(number), max_tokens=room, stop_ids=stop_ids)
+                choices.append(Choice(len(choices), tuple(prompt), sampling, reader()))
+        began = time.monotonic()
+        answering = Answering(self._engine, choices, follow=ask.stream or bool(ask.stops))
+        try:
+            if ask.stream:
+                return await self._stream(request, ask, choices, answering, voice)
+            async with asyncio.timeout(self._settings.request_seconds), answering:
+                pieces: dict[int, Piece] = {}
+                async for choice, piece in answering.pieces():
+                    pieces[choice.index] = _add(pieces.get(choice.index), piece)
+            return web.json_response(voice.whole(choices, pieces))
+        except TimeoutError:
+            raise self._late() from None
+        finally:
+            self._book(choices, began, answering.first)
+
+    async def _stream(
+        self, request: web.Request, ask: Ask, choices: Sequence[Choice], answering: Answering, voice: Voice
+    ) -> web.StreamResponse:
+        """Server-sent events. What fails before the first one is an ordinary error, later it is an event."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        begun: set[int] = set()
+        self.metrics.streams += 1
+        try:
+            async with asyncio.timeout(self._settings.request_seconds), answering:
+                async for choice, piece in answering.pieces():
+                    if not response.prepared:
+                        await response.prepare(request)
+                    chunks = [] if choice.index in begun else list(voice.begin(choice))
+                    begun.add(choice.index)
+                    chunks += voice.say(choice, piece)
+                    if chunks:
+                        await self._write(request, response, b"".join(map(_event, chunks)))
+            last = _event(voice.usage(choices)) if ask.include_usage else b""
+            await self._write(request, response, last + b"data: [DONE]\n\n")
+            await response.write_eof()
+        except ConnectionError:
+            self.metrics.dropped["client left"] += 1
+        except Exception as error:
+            refusal = self._late() if isinstance(error, TimeoutError) else refusal_of(error)
+            if not response.prepared:
+                raise refusal from None
+            with contextlib.suppress(ConnectionError):
+                await self._write(request, response, _event(refusal.body))
+        finally:
+            self.metrics.streams -= 1
+        return response
+
+    async def _write(self, request: web.Request, response: web.StreamResponse, data: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._settings.stall_seconds):
+                await response.write(data)
+        except TimeoutError:
+            self.metrics.dropped["slow reader"] += 1
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionAbortedError("the client does not read its stream") from None
+
+    def _manner(self, ask: Ask) -> Manner:
+        return Manner(
+            self._model, self._dialect, ask.logprobs, ask.sampling.top_logprobs, ask.token_ids, ask.include_usage
+        )
+
+    def _book(self, choices: Sequence[Choice], began: float, first: float | None) -> None:
+        self.metrics.prompt_tokens += sum(len(choice.prompt) for choice in choices)
+        self.metrics.answer_tokens += sum(choice.tokens for choice in choices)
+        self.metrics.duration.observe(time.monotonic() - began)
+        if first is not None:
+            self.metrics.first_token.observe(first - began)
+
+    def _card(self) -> dict[str, Any]:
+        card = {"id": self._model, "object": "model", "created": self._created, "owned_by": "etude"}
+        return card | {"max_model_len": self._prompts.context}
+
+    async def _apart(self, request: web.Request, work: Callable[[], T]) -> T:
+        if (request.content_length or APART) < APART:
+            return work()
+        return await asyncio.to_thread(work)
+
+    def _late(self) -> Refusal:
+        sentence = f"the request was ended after engine.request_seconds = {self._settings.request_seconds}"
+        return Refusal(504, sentence, code="timeout")
+
+    def _closing(self) -> Refusal:
+        sentence = "the server is shutting down and takes no new requests"
+        return Refusal(503, sentence, code="shutting_down", headers=RETRY, close=True)
+
+    @web.middleware
+    async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in OPEN:
+            self._gate.check(request)
+        if self.draining and request.method == "POST":
+            raise self._closing()
+        return await handler(request)
+
+    @web.middleware
+    async def _count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        route = resource.canonical if resource is not None else "other"
+        try:
+            response = await handler(request)
+        except asyncio.CancelledError:
+            self.metrics.dropped["client left"] += 1
+            raise
+        self.metrics.answers[route, response.status] += 1
+        return response
+
+
+def _add(before: Piece | None, piece: Piece) -> Piece:
+    if before is None:
+        return piece
+    delta = Delta(
+        before.delta.text + piece.delta.text,
+        before.delta.thinking + piece.delta.thinking,
+        before.delta.calls + piece.delta.calls,
+    )
+    return Piece(
+        delta,
+        before.ids + piece.ids,
+        before.logprobs + piece.logprobs,
+        [*before.tops, *piece.tops],
+        piece.finish or before.finish,
+    )
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"

@@ -1,0 +1,130 @@
+"""Messages and tools of a request to token ids, in the way of the model that is served.
+
+Checked bodies in (`asks`), ids out. What a message looks like in tokens is the dialect's business; here is only what
+OpenAI's messages mean: whose call a tool's result answers, and which ids a forced call begins with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from etude.engine.openai.asks import ChatAsk, CompletionAsk
+from etude.engine.openai.refusal import Refusal
+from etude.policy import Assistant, Call, Message, System, ToolResult, User
+from etude.tokens.dialect import Dialect, ToolSchema
+from etude.tokens.render import Rendered
+
+NORMALISED = 4  # times a tokenizer may shorten a text before it encodes it
+_NAMES = ("a", "b", "read", "Zoom", "_x", "9")  # calls of these share nothing but how a call begins
+
+
+class Prompts:
+    """Turns what is asked into ids, for contexts of so many tokens."""
+
+    def __init__(self, dialect: Dialect, context: int) -> None:
+        self.context = context
+        self._dialect = dialect
+        longest = max(len(dialect.bytes_of(token)) for token in range(dialect.vocab_size))
+        self._most = NORMALISED * context * longest  # characters; no text that is longer can fit
+
+    def of_chat(self, ask: ChatAsk) -> list[int]:
+        messages = read_messages(ask.messages)
+        for message in messages:
+            self._fit(message.final if isinstance(message, Assistant) else message.text)
+        rendered = Rendered()
+        self._dialect.extend(rendered, messages, open_turn=True, tools=tool_schemas(ask.tools))
+        return rendered.ids
+
+    def of_texts(self, ask: CompletionAsk) -> list[list[int]]:
+        return [self._encoded(prompt) if isinstance(prompt, str) else prompt for prompt in ask.prompts]
+
+    def room(self, prompt: int, wanted: int) -> int:
+        """How many tokens an answer may have: what was asked for, or what the context has room for if that is less."""
+        room = self.context - prompt
+        if room < 1:
+            raise self._too_long(f"{prompt} tokens")
+        return min(room, wanted) if wanted else room
+
+    def _encoded(self, text: str) -> list[int]:
+        self._fit(text)
+        return self._dialect.encode(text)
+
+    def _fit(self, text: str) -> None:
+        """Encoding takes a hundred bytes of memory a token: a text that cannot fit is refused before."""
+        if len(text) > self._most:
+            raise self._too_long(f"{len(text)} characters")
+
+    def _too_long(self, what: str) -> Refusal:
+        sentence = f"the prompt has {what}; with an answer, {self.context} tokens are the most here"
+        return Refusal(400, sentence, code="context_length_exceeded")
+
+
+def tool_schemas(tools: Sequence[dict[str, Any]]) -> list[ToolSchema]:
+    schemas = []
+    for tool in tools:
+        function = tool["function"]
+        parameters = function.get("parameters") or {"type": "object", "properties": {}}
+        schemas.append(ToolSchema(function["name"], function.get("description") or "", parameters))
+    return schemas
+
+
+def call_opening(dialect: Dialect) -> list[int]:
+    """The ids that every call begins with, found by writing several: prompted with them, the model must call."""
+    turns = [dialect.turn_ids(Assistant(calls=(Call(name),)), [User("?")]) for name in _NAMES]
+    parting = (place for place, ids in enumerate(zip(*turns, strict=False)) if len(set(ids)) > 1)
+    opening = turns[0][: next(parting, 0)]
+    if not opening:
+        sentence = "'tool_choice' cannot be \"required\" with this model: its calls do not begin in one way"
+        raise Refusal(400, sentence, param="tool_choice", code="unsupported_value")
+    return opening
+
+
+def read_messages(messages: Sequence[dict[str, Any]]) -> list[Message]:
+    names: dict[str, str] = {}  # of the calls so far, by their id
+    found: list[Message] = []
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        match message["role"]:
+            case "system" | "developer":
+                found.append(System(_text(message["content"])))
+            case "user":
+                found.append(User(_text(message["content"])))
+            case "assistant":
+                calls = message.get("tool_calls") or []
+                names |= {call["id"]: call["function"]["name"] for call in calls}
+                found.append(
+                    Assistant(
+                        message.get("reasoning_content") or "",
+                        _text(message.get("content")) or message.get("refusal") or "",
+                        tuple(_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)),
+                    )
+                )
+            case _:
+                name = names.get(message["tool_call_id"])
+                if name is None:
+                    sentence = f"'{where}.tool_call_id' answers no call of an assistant's message before it"
+                    raise Refusal(400, sentence, param=f"{where}.tool_call_id", code="invalid_value")
+                found.append(ToolResult(name, _text(message["content"])))
+    return found
+
+
+def _text(content: Any) -> str:
+    """Content as one text; parts follow each other as they are."""
+    if isinstance(content, list):
+        return "".join(part.get("text", part.get("refusal", "")) for part in content)
+    return content or ""
+
+
+def _call(call: dict[str, Any], where: str) -> Call:
+    function = call["function"]
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        sentence = f"'{where}.function.arguments' must be a JSON object, as text"
+        raise Refusal(400, sentence, param=f"{where}.function.arguments", code="invalid_value")
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in arguments.items()}
+    return Call(function["name"], texts)

@@ -1,0 +1,109 @@
+"""Model directories: what one is and what it would take to train or serve it, and making a new one.
+
+Nothing is computed with a model here; `compare` does that.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from etude import recipe as recipes
+from etude.errors import EtudeError
+from etude.model import size
+from etude.model.config import ModelConfig
+from etude.settings import PretrainSettings
+
+NUMBERS = {"float32": 4, "bfloat16": 2}  # bytes
+LORA_RANK = 16
+CACHED = 1000  # tokens
+SHAPES = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "kimi_k2")
+
+
+def describe(directory: Path) -> dict[str, Any]:
+    """From config.json and the headers of the weight files, which need not be there; no weight is read."""
+    from etude.model.checkpoint import read_config
+
+    config = read_config(directory)
+    said = json.loads((directory / "config.json").read_text())
+    return {
+        "architecture": said["model_type"],
+        "parameters": size.parameters(config),
+        "active_parameters": size.active_parameters(config),
+        "shape": _shape(config),
+        "stored": _stored(directory),
+        "memory": {name: _memory(config, number) for name, number in NUMBERS.items()},
+    }
+
+
+def create(shape: str, directory: Path, overrides: list[str], dtype: str = "float32") -> dict[str, Any]:
+    """A model with random weights, of the sizes that a recipe's [model] would give it."""
+    import torch
+
+    from etude.model.checkpoint import save_model
+    from etude.model.decoder import Decoder
+
+    if shape not in SHAPES:
+        raise EtudeError(f"{shape!r} is not a shape that can be made; those are {', '.join(SHAPES)}")
+    if dtype not in NUMBERS:
+        raise EtudeError(f"weights are written as {' or '.join(NUMBERS)}, not as {dtype!r}")
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise EtudeError(f"{directory} exists and is not an empty folder; a new model wants one of its own")
+    # `width=64` is short for `model.width=64`
+    named = [part if "." in part.partition("=")[0] else f"model.{part}" for part in overrides]
+    recipe = recipes.load(None, [*named, f"model.shape={shape}"])
+    config = ModelConfig.from_settings(recipe.model, recipe.tokens.vocab_size)
+    save_model(directory, Decoder(config, seed=recipe.run.seed), getattr(torch, dtype))
+    return {"model": str(directory), "architecture": shape, "parameters": size.parameters(config), "dtype": dtype}
+
+
+def _shape(config: ModelConfig) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "layers": config.num_hidden_layers,
+        "width": config.hidden_size,
+        "heads": config.num_attention_heads,
+        "vocabulary": config.vocab_size,
+        "positions": config.max_position_embeddings,
+        "tied": config.tie_word_embeddings,
+        "mtp_modules": config.num_nextn_predict_layers,
+    }
+    if config.latent:
+        found |= {"query_dim": config.query_dim, "value_dim": config.value_dim, "kv_rank": config.kv_lora_rank}
+        found |= {"q_rank": config.q_lora_rank}
+    else:
+        found |= {"kv_heads": config.num_key_value_heads, "head_dim": config.head_dim}
+    if config.yarn:
+        found["yarn_factor"] = config.yarn.factor
+    if len(config.sparse_layers) < config.num_hidden_layers:
+        found["mlp"] = config.intermediate_size
+    if config.num_experts:
+        found |= {
+            "layers_with_experts": len(config.sparse_layers),
+            "experts": config.num_experts,
+            "experts_per_token": config.num_experts_per_tok,
+            "shared_experts": config.n_shared_experts,
+            "expert_mlp": config.moe_intermediate_size,
+        }
+    return found
+
+
+def _stored(directory: Path) -> dict[str, Any] | None:
+    """What the weight files hold; nothing where only the configuration was downloaded."""
+    from etude.model.checkpoint import open_stored
+
+    if not any(directory.glob("*.safetensors")):
+        return None
+    with open_stored(directory) as stored:
+        return {"format": stored.describe(), "bytes": stored.bytes, "files": stored.files, "dtypes": stored.dtypes()}
+
+
+def _memory(config: ModelConfig, number: int) -> dict[str, int]:
+    """Bytes, with numbers of so many bytes throughout."""
+    tokens = PretrainSettings().micro_tokens
+    return {
+        "train_full": size.training_bytes(config, tokens, number),
+        "train_lora": size.training_bytes(config, tokens, number, LORA_RANK),
+        "serve_weights": number * size.parameters(config),
+        "serve_cache_1k": number * CACHED * size.cache_entries(config),
+    }

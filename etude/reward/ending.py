@@ -1,0 +1,16 @@
+"""Who ended the work: 0 for an attempt that its agent ended itself, -1 for one that a limit or unreadable turns ended.
+
+Tests alone pay for a right change however the rollout went on after it, and an agent that is paid so may forget to
+stop: its rollouts grow to the limit, and training slows down with them.
+"""
+
+from __future__ import annotations
+
+from etude.reward.base import Attempt, Part
+
+BY_ITSELF = ("finish", "final")
+
+
+class Ending(Part):
+    def score(self, attempt: Attempt) -> float:
+        return 0.0 if attempt.trajectory.stop in BY_ITSELF else -1.0

@@ -1,0 +1,14 @@
+"""The soak benchmark in small: a crowd of good and bad clients changes no answer and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+
+def test_a_crowd_changes_no_answer_and_leaves_nothing_behind(soak_module: ModuleType, tmp_path: Path) -> None:
+    found = soak_module.soak(seconds=9.0, clients=16, seed=3, folder=tmp_path, count=12)
+    assert found["ok"], found["problems"]
+    assert found["compared"] > 20
+    assert len(found["by_manner"]) > 6
+    assert {"200", "400"} <= set(found["by_status"])

@@ -1,0 +1,59 @@
+"""Reading along while the engine samples: every token once, in order, before the answer, and no cost for others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from etude.engine.engine import Engine
+from etude.engine.thread import EngineThread, Tokens
+from etude.errors import EtudeError
+from etude.policy import Sampling
+
+LONG = Sampling(max_tokens=60, temperature=1.0, seed=3, top_logprobs=2)
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(work, 60))
+
+
+def test_a_reader_hears_every_token_once_and_in_order(engine: Engine) -> None:
+    async def scenario() -> None:
+        thread = EngineThread(engine)
+        heard: list[list[Tokens]] = [[] for _ in range(4)]
+        asks = [thread.generate((i, 5), LONG, listen=heard[i].append if i % 2 else None) for i in range(4)]
+        answers = await asyncio.gather(*asks)
+        for request, parts in zip(answers, heard, strict=True):
+            joined = [
+                [entry for part in parts for entry in getattr(part, name)] for name in ("ids", "logprobs", "tops")
+            ]
+            if request.prompt[0] % 2:
+                assert joined == [request.sampled, request.logprobs, request.tops]
+                assert len(parts) > 5, "it came while it was sampled"
+            else:
+                assert joined == [[], [], []]
+        await thread.stop()
+
+    run(scenario())
+
+
+def test_a_reader_who_leaves_ends_the_request_and_a_refused_one_hears_nothing(engine: Engine) -> None:
+    async def scenario() -> None:
+        thread = EngineThread(engine)
+        started = asyncio.Event()
+        task = asyncio.create_task(thread.generate((1, 2), LONG, listen=lambda _: started.set()))
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await thread.call(lambda e: e.stats()))["running"] == 0
+        heard: list[Tokens] = []
+        with pytest.raises(EtudeError, match="outside the vocabulary"):
+            await thread.generate((10**6,), LONG, listen=heard.append)
+        assert not heard
+        await thread.stop()
+
+    run(scenario())

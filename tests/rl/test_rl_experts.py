@@ -1,0 +1,82 @@
+"""The loop with a small mixture of experts with latent attention: routes travel from the engine to the learner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from etude import recipe as recipes
+from etude.model.checkpoint import save_model
+from etude.model.config import ModelConfig
+from etude.model.decoder import Decoder
+from etude.recipe import Recipe
+from etude.rl.orchestrator import train
+from etude.rollout_files import load_attempt, saved_attempts
+from etude.run import Run, read_metrics
+from etude.tokens.tokenizer import Tokenizer
+
+BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"
+
+
+@pytest.fixture(scope="module")
+def mixture(toy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path, tokenizer = tmp_path_factory.mktemp("mixture"), Tokenizer.load(toy_model)
+    overrides = ["model.shape=deepseek_v3", "model.layers=2", "model.width=32", "model.heads=2", "model.head_dim=16"]
+    overrides += ["model.kv_rank=24", "model.rope_dim=8", "model.mlp=64", "model.expert_mlp=32", "model.experts=6"]
+    config = ModelConfig.from_settings(recipes.load(None, overrides).model, tokenizer.vocab_size)
+    save_model(path, Decoder(config, seed=1))
+    tokenizer.save(path)
+    return path
+
+
+def play(path: Path, recipe: Recipe, model: Path, stop_at: int | None = None) -> dict[str, Any]:
+    """One command on the run; Ctrl-C comes while step `stop_at` is being logged."""
+    with Run.open(path, recipes.to_dict(recipe)) as run:
+        log = run.log
+
+        def logged(stage: str, step: int, **values: Any) -> None:
+            log(stage, step, **values)
+            run.stopping = step == stop_at
+
+        run.log = logged  # type: ignore[method-assign]
+        return asyncio.run(train(run, recipe, model))
+
+
+def test_the_loop_replays_the_engines_experts_balances_them_and_goes_on_after_a_stop(
+    mixture: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    path, recipe = tmp_path / "run", toy_recipe("rl.eval_every=0", "rl.steps=3", "rl.save_every=1")
+    assert play(path, recipe, mixture, stop_at=2)["stopped"]
+    facts = play(path, recipe, mixture)
+    assert facts["steps"] == 3 and facts["probe_max"] <= 1e-3 and 0 < facts["probe_mean"] <= 1e-5
+    rows = [row for row in read_metrics(path) if row["stage"] == "rl"]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    for row in rows:
+        assert row["load_max"] >= 1 and 0 <= row["replay_refused"] <= row["replay_moved"] < 0.5
+    assert rows[0]["replay_moved"] == 0 and rows[0]["drift_max"] < 1e-3  # the weights that sampled are those trained
+    saved = [load_file(path / "checkpoints" / f"rl-000000{step}" / "model.safetensors")[BIAS] for step in (2, 3)]
+    assert set(np.abs(np.round(saved[1] / 1e-3)).tolist()) <= {0, 1, 2, 3} and np.abs(saved[1]).max() > 1.5e-3
+    assert np.abs(saved[1] - saved[0]).max() == pytest.approx(1e-3, rel=1e-3)  # one step further, not from zero again
+    for folder in saved_attempts(path / "rl" / "trajectories"):
+        trajectory = load_attempt(folder).trajectory
+        assert trajectory is not None
+        for segment in trajectory.segments:
+            assert len(segment.ids) - segment.routed == 1 or segment.origins[-1] == "environment"
+            experts = segment.arrays()["experts"]
+            assert experts.shape == (len(segment.ids), 1, 2)
+            assert (experts[: segment.routed] >= 0).all() and (experts[segment.routed :] == -1).all()
+
+
+def test_without_replay_the_learner_chooses_for_itself(
+    mixture: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    path, recipe = tmp_path / "run", toy_recipe("rl.eval_every=0", "rl.steps=1", "rl.replay=false")
+    play(path, recipe, mixture)
+    row = next(row for row in read_metrics(path) if row["stage"] == "rl")
+    assert "replay_moved" not in row and row["probe_max"] < 1e-3 and row["load_max"] >= 1
