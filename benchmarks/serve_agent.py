@@ -1,12 +1,12 @@
 """mini-swe-agent as a client of `etude serve`: its whole loop, with a model that always calls its tool.
 
-    python -m venv agent && agent/bin/pip install mini-swe-agent
+    python -m venv agent && agent/bin/pip install mini-swe-agent mcp
     python benchmarks/serve_agent.py agent/bin/mini [--steps 8]
 
 The package brings some 700 MB with it, so it lives in an environment of its own and this check is no part of the test
-suite. The model is a chain of tokens (its attention adds nothing), so that it calls `bash` whatever it is told. The
-agent must reach its step limit with one call and one result a step and no error of the protocol. Prints one JSON object
-as its last line and exits 1 if that did not happen.
+suite; litellm, through which it asks, needs `mcp` and does not bring it. The model is a chain of tokens (its attention
+adds nothing), so that it calls `bash` whatever it is told. The agent must reach its step limit with one call and one
+result a step and no error of the protocol. Prints one JSON object as its last line and exits 1 if that did not happen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from serve_soak import NAME, served
+from serve_tiny import NAME, served
 
 from etude.policy import Assistant, Call, User
 

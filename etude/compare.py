@@ -35,7 +35,8 @@ def compare(directory: Path, seed: int = 0) -> dict[str, Any]:
                 f"{directory} is quantised: transformers would be given the weights that were dequantised here, which "
                 "proves nothing, so only unquantised directories are compared"
             )
-    theirs, ours = reference(directory), load_model(directory)
+    ours = load_model(directory)  # first: it says in one sentence what is wrong with a directory
+    theirs = reference(directory)
     sequences = random_tokens(ours, seed)
     with torch.inference_mode():
         wanted = [theirs(tokens[None]).logits[0].float() for tokens in sequences]
@@ -68,7 +69,14 @@ def reference(directory: Path) -> Any:
     if said.get("model_type") == "kimi_k2":
         kind = transformers.DeepseekV3ForCausalLM
         options["config"] = transformers.DeepseekV3Config.from_dict(said | {"model_type": "deepseek_v3"})
-    return kind.from_pretrained(directory, **options).eval()
+    try:
+        return kind.from_pretrained(directory, **options).eval()
+    except (OSError, ValueError, RuntimeError, KeyError, AttributeError) as failed:
+        raise EtudeError(f"transformers cannot open {directory}, which opens here: {_first_line(failed)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def random_tokens(decoder: Decoder, seed: int) -> list[Tensor]:

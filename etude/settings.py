@@ -195,7 +195,12 @@ class EngineSettings:
     request_seconds: int = setting(3600, "longest a request may take, its wait included; then it is ended", least=1)
     drain_seconds: int = setting(30, "how long a server told to stop lets running requests finish", least=0)
     body_bytes: int = setting(16 << 20, "largest body of a request to the server, bytes", least=1024)
-    stall_seconds: int = setting(60, "how long the reader of a stream may take nothing before it is dropped", least=1)
+    arrive_seconds: int = setting(
+        90, "how long a request's head, then its body, may take to arrive; also how long a connection may idle", least=1
+    )
+    stall_seconds: int = setting(
+        60, "how long a reader may take nothing of a stream, or for all of a whole answer", least=1
+    )
 
 
 @dataclass(frozen=True)
@@ -285,7 +290,7 @@ class RewardSettings:
 
     parts: list[dict[str, Any]] = setting(
         [{"use": "tests"}],
-        "components that are added up: tests, effort, diff, ending or ./mine.py:Mine, each with a `weight` (1) and settings",
+        "components added up: tests, effort, diff, ending or ./mine.py:Mine, each with a `weight` (1) and settings",
     )
 
 

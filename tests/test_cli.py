@@ -14,6 +14,7 @@ from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.run import read_metrics
 from etude.settings import ModelSettings
+from etude.tokens.tokenizer import Tokenizer
 
 Command = Any  # the `etude` fixture: arguments to a completed process
 
@@ -130,16 +131,20 @@ def test_a_component_of_the_docs_works_as_written(etude: Command, tiny: Path, tm
 
 def test_a_served_model_answers_until_it_is_interrupted(tmp_path: Path):
     settings = ModelSettings(width=16, layers=1, heads=2, kv_heads=1, head_dim=8, mlp=32)
-    save_model(tmp_path / "model", Decoder(ModelConfig.from_settings(settings, vocab_size=50)))
+    tokenizer = Tokenizer.train(["a"], 280)
+    save_model(tmp_path / "model", Decoder(ModelConfig.from_settings(settings, vocab_size=tokenizer.vocab_size)))
+    tokenizer.save(tmp_path / "model")
     command = [sys.executable, "-m", "etude.cli", "serve", str(tmp_path / "model"), "--port", "0", "run.threads=1"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     watchdog = threading.Timer(60, child.kill)
     watchdog.start()
     assert child.stdout is not None
     address = child.stdout.readline().split()[-1]
-    body = json.dumps({"ids": [1, 2, 3], "sampling": {"max_tokens": 4}}).encode()
-    with urllib.request.urlopen(f"{address}/generate", data=body, timeout=30) as response:
-        assert len(json.load(response)["ids"]) == 4
+    body = {"model": "model", "prompt": [40, 41, 42], "max_tokens": 4, "ignore_eos": True, "return_token_ids": True}
+    request = urllib.request.Request(f"{address}/v1/completions", json.dumps(body).encode())
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=30) as response:
+        assert len(json.load(response)["choices"][0]["token_ids"]) == 4
     child.send_signal(signal.SIGINT)
     _, stderr = child.communicate()
     watchdog.cancel()

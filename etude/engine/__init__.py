@@ -3,6 +3,6 @@
 Read in this order: request (one answer in the making), blocks (who owns which piece of cache memory), scheduler
 (who computes what in the next step), cache (the tensors), attend (attention over them), sampler (logits to tokens),
 engine (the step that joins them); then the same from another process: thread (the engine beside an event loop), wire
-(the messages), server, client; inline, the same within one process; openai, the server for other people's programs; and
-endpoint, models that other servers have.
+(the messages), connection (errors and deadlines beside the routes), server, client; inline, the same within one
+process; openai, the server for other people's programs; and endpoint, models that other servers have.
 """

@@ -83,7 +83,7 @@ class Api:
         ]
 
     async def generate(self, request: web.Request) -> web.Response:
-        body = wire.only(await _body(request), "ids", "sampling", "id", "routed")
+        body = wire.only(await self._body(request), "ids", "sampling", "id", "routed")
         name = body.get("id")
         if name is not None and not isinstance(name, str):
             raise EtudeError("'id' must be a text")
@@ -103,7 +103,7 @@ class Api:
         return web.json_response(wire.write_sample(finished.answer()))
 
     async def score(self, request: web.Request) -> web.Response:
-        body = wire.only(await _body(request), "sequences", "temperature")
+        body = wire.only(await self._body(request), "sequences", "temperature")
         if not isinstance(body.get("sequences"), list):
             raise EtudeError("'sequences' must be a list of lists of token ids")
         sequences = [wire.read_ids(ids, "sequences") for ids in body["sequences"]]
@@ -112,23 +112,23 @@ class Api:
         return web.json_response({"logprobs": logprobs, "version": version})
 
     async def abort(self, request: web.Request) -> web.Response:
-        name = wire.only(await _body(request), "id").get("id")
+        name = wire.only(await self._body(request), "id").get("id")
         if not isinstance(name, str):
             raise EtudeError("'id' must be the text that the request was given")
         return web.json_response({"aborted": await self.engine.abort(name)})
 
     async def pause(self, request: web.Request) -> web.Response:
-        wire.only(await _body(request))
+        wire.only(await self._body(request))
         await self.engine.call(lambda e: e.pause())
         return web.json_response({"paused": True})
 
     async def resume(self, request: web.Request) -> web.Response:
-        wire.only(await _body(request))
+        wire.only(await self._body(request))
         await self.engine.call(lambda e: e.resume())
         return web.json_response({"paused": False})
 
     async def update(self, request: web.Request) -> web.Response:
-        version = wire.read_version(wire.only(await _body(request), "version").get("version"))
+        version = wire.read_version(wire.only(await self._body(request), "version").get("version"))
         if self.board is None:
             raise EtudeError("this engine was started without a weight board, so it cannot be updated")
         from etude.model.exchange import WeightBoard
@@ -156,6 +156,25 @@ class Api:
     async def stats(self, request: web.Request) -> web.Response:
         return web.json_response(await self.engine.call(lambda e: e.stats()))
 
+    def refuse(self, status: int, sentence: str) -> web.Response:
+        return web.json_response({"error": sentence}, status=status)
+
+    async def _body(self, request: web.Request) -> Any:
+        seconds = self.settings.arrive_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                text = await request.text()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(
+                text=f"the body did not arrive within engine.arrive_seconds = {seconds}"
+            ) from None
+        except (ValueError, LookupError, web.RequestPayloadError):
+            raise EtudeError("the body cannot be read: its encoding is broken") from None
+        try:
+            return json.loads(text) if text else {}
+        except (ValueError, RecursionError) as broken:
+            raise EtudeError(f"the body is not JSON ({broken})") from None
+
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -173,14 +192,6 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return web.json_response({"error": str(refused)}, status=400)
     except web.HTTPException as http:
         return web.json_response({"error": http.text or http.reason}, status=http.status)
-
-
-async def _body(request: web.Request) -> Any:
-    text = await request.text()
-    try:
-        return json.loads(text) if text else {}
-    except (json.JSONDecodeError, RecursionError) as broken:
-        raise EtudeError(f"the body is not JSON ({broken})") from None
 
 
 def serve(
@@ -223,6 +234,7 @@ def serve(
 async def _serve(
     engine: Engine, listener: sockets.socket, board: Path | None, door: Door | None, dialect: Dialect | None
 ) -> None:
+    from etude.engine.connection import connections
     from etude.engine.openai.app import Front
     from etude.engine.thread import EngineThread
 
@@ -245,11 +257,11 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     # a handler whose client leaves is cancelled, which aborts its request
-    runner = web.AppRunner(
-        api.application(), handler_cancellation=True, access_log=None, shutdown_timeout=5, logger=_quiet_log()
-    )
+    runner = web.AppRunner(api.application(), handler_cancellation=True, shutdown_timeout=5)
     await runner.setup()
-    await web.SockSite(runner, listener, backlog=BACKLOG).start()
+    assert runner.server is not None
+    made = connections(runner.server, engine.settings, api.refuse, _quiet_log())
+    listening = await asyncio.get_running_loop().create_server(made, sock=listener, backlog=BACKLOG)
     name = listener.getsockname()
     print(wire.READY, f"unix:{name}" if isinstance(name, str) else _url(*name[:2]), flush=True)
     try:
@@ -261,6 +273,7 @@ async def _serve(
             await asyncio.sleep(0.01)
     finally:
         await thread.stop()
+        listening.close()
         await runner.cleanup()
     if thread.crash is not None:
         raise thread.crash

@@ -158,7 +158,7 @@ class _Rollout:
         if self.dialect is None:
             return ""
         room = (
-            self.append((), (), open_turn=True)
+            self.append_or_fail((), (), open_turn=True)
             and len(self.trajectory.segments[-1].ids) < self.trajectory.limits.context_tokens
         )
         return "" if room else "context"
@@ -242,10 +242,19 @@ class _Rollout:
         fits = True
         if self.dialect is not None:
             numbers = range(len(self.trajectory.entries), len(self.trajectory.entries) + len(entries))
-            fits = self.append([entry.message for entry in entries], numbers, open_turn=False)
+            fits = self.append_or_fail([entry.message for entry in entries], numbers, open_turn=False)
         for entry in entries:
             self.record(entry if entry.segment < 0 else dataclasses.replace(entry, segment=self.segment))
         return fits
+
+    def append_or_fail(self, messages: Sequence[Message], numbers: Sequence[int], *, open_turn: bool) -> bool:
+        """`append`; a chat template that refuses what a turn led to fails this rollout, and not all that run."""
+        try:
+            return self.append(messages, numbers, open_turn=open_turn)
+        except EtudeError as error:
+            if self.turn == 0:  # it refuses the very prompt, and so will every other rollout
+                raise
+            raise HarnessFailure(f"the conversation cannot go on after turn {self.turn}: {error}") from error
 
     def append(self, messages: Sequence[Message], numbers: Sequence[int], *, open_turn: bool) -> bool:
         """Appends to the segment, or to a new one that takes its place. False: the tokens would not fit."""

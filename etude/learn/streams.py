@@ -84,7 +84,7 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """One segment: its tokens, what is asked of them, and how they were sampled: at which temperature, by which experts.
+    """One segment: its tokens, what is asked of them, and how they were sampled: temperature and experts.
 
     `experts_TBK` (K in each of B blocks, -1 unknown) are chosen again where they are plausible (model/experts.py).
     """

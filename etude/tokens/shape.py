@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from etude.errors import EtudeError
@@ -53,53 +53,57 @@ def find_shape(write: Write, source: str, control: Collection[str], default_end:
     user = {"role": "user", "content": mark("user")}
     style = _opening(write, user, TurnStyle(detect_format(source)))
     shape = Shape(style, _reasoning_field(source), False, default_end)
-    thinking, final = mark("thinking"), mark("final")
-    said = write([user, shape.assistant_row("", final, ())], False)
-    behind = _next_control(said.partition(final)[2], control)
-    if not behind:  # some close a turn only when something follows
-        said = write([user, shape.assistant_row("", final, ()), {"role": "user", "content": mark("next")}], False)
-        behind = _next_control(said.partition(final)[2].partition(mark("next"))[0], control)
-    shape = Shape(shape.style, shape.reasoning, False, behind or default_end)
-    around = re.compile(f"{THINK}(\\s*){thinking}(\\s*){END_THINK}(\\s*){final}")
-    call = (style.format.call_id("read", 0), "read", {"path": "x"})
-    shown = [_try(write, [user, shape.assistant_row(thinking, final, calls)]) for calls in ([], [call])]
-    found = around.search(shown[0]) or around.search(shown[1])  # some keep thinking only beside calls
-    if found:
-        lead = style.lead if style.opens_thinking else found[1]
-        style = TurnStyle(style.format, style.opens_thinking, lead, found[2], found[3], style.call_gap)
-    return _calls(write, user, Shape(style, shape.reasoning, False, shape.end))
+    shape = replace(shape, end=_end(write, user, shape, control) or default_end)
+    shape = replace(shape, style=_thinking(write, user, shape))
+    return _calls(write, user, shape)
 
 
 def _opening(write: Write, user: Row, style: TurnStyle) -> TurnStyle:
     """Whether the prompt opens the thinking, and how."""
     closed, prompt = _try(write, [user]), write([user], True)
     tail = prompt.removeprefix(closed)
-    opened, _, behind = tail.rpartition(THINK)
-    if not (opened or tail.startswith(THINK)) or behind.strip():
+    _, found, behind = tail.rpartition(THINK)
+    if not found or behind.strip():
         return style
     tight = not behind
-    return TurnStyle(style.format, True, behind, "" if tight else "\n", "" if tight else "\n\n", style.call_gap)
+    return replace(style, opens_thinking=True, lead=behind, tail="" if tight else "\n", gap="" if tight else "\n\n")
+
+
+def _end(write: Write, user: Row, shape: Shape, control: Collection[str]) -> str:
+    """The control token behind an assistant's turn; some templates write it only when something follows."""
+    final, following = mark("final"), mark("next")
+    turn = shape.assistant_row("", final, ())
+    found = _next_control(write([user, turn], False).partition(final)[2], control)
+    if found:
+        return found
+    said = write([user, turn, {"role": "user", "content": following}], False)
+    return _next_control(said.partition(final)[2].partition(following)[0], control)
+
+
+def _thinking(write: Write, user: Row, shape: Shape) -> TurnStyle:
+    """The white space around thinking; some templates keep it only beside calls."""
+    style, thinking, final = shape.style, mark("thinking"), mark("final")
+    around = re.compile(rf"{THINK}(\s*){thinking}(\s*){END_THINK}(\s*){final}")
+    call = (style.format.call_id("read", 0), "read", {"path": "x"})
+    for calls in ([], [call]):
+        found = around.search(_try(write, [user, shape.assistant_row(thinking, final, calls)]))
+        if found:
+            lead = style.lead if style.opens_thinking else found[1]
+            return replace(style, lead=lead, tail=found[2], gap=found[3])
+    return style
 
 
 def _calls(write: Write, user: Row, shape: Shape) -> Shape:
     """How arguments must be given, and what stands before the first call; no format when calls are not shown."""
-    final, value = mark("final"), mark("value")
-    form = shape.style.format
+    form, final, name, value = shape.style.format, mark("final"), mark("name"), mark("value")
     for as_text in (False, True) if form is not NONE else ():
-        tried = Shape(shape.style, shape.reasoning, as_text, shape.end)
-        row = tried.assistant_row("", final, [(form.call_id("read", 0), "read", {mark("name"): value})])
+        tried = replace(shape, text_arguments=as_text)
+        row = tried.assistant_row("", final, [(form.call_id("read", 0), "read", {name: value})])
         shown = _try(write, [user, row])
-        plain = re.search(rf'"{mark("name")}":\s*"{value}"', shown) if form.typed else value in shown
-        if plain:
+        if re.search(rf'"{name}":\s*"{value}"', shown) if form.typed else value in shown:
             gap = shown.partition(final)[2].partition(form.opener)[0]
-            style = shape.style
-            if not gap.strip():
-                style = TurnStyle(form, style.opens_thinking, style.lead, style.tail, style.gap, gap)
-            return Shape(style, shape.reasoning, as_text, shape.end)
-    style = shape.style
-    return Shape(
-        TurnStyle(NONE, style.opens_thinking, style.lead, style.tail, style.gap), shape.reasoning, False, shape.end
-    )
+            return tried if gap.strip() else replace(tried, style=replace(shape.style, call_gap=gap))
+    return replace(shape, style=replace(shape.style, format=NONE))
 
 
 def _try(write: Write, rows: list[Row]) -> str:

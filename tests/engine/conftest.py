@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -118,33 +118,42 @@ def greedy(logprobs: Callable[..., torch.Tensor]) -> Callable[..., tuple[list[in
     return run
 
 
+def _benchmark(name: str) -> ModuleType:
+    """A file of benchmarks/, imported as it is when it runs as a program: it finds its neighbours."""
+    folder = str(Path(__file__).parents[2] / "benchmarks")
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_module() -> ModuleType:
+    """The tiny model and the server process."""
+    return _benchmark("serve_tiny")
+
+
 @pytest.fixture(scope="session")
 def soak_module() -> ModuleType:
-    """benchmarks/serve_soak.py: the tiny model, the server process and the crowd live there."""
-    path = Path(__file__).parents[2] / "benchmarks" / "serve_soak.py"
-    spec = importlib.util.spec_from_file_location("serve_soak", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["serve_soak"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    """The crowd of clients."""
+    return _benchmark("serve_soak")
 
 
 @pytest.fixture(scope="session")
-def tiny_model(soak_module: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_model(tiny_module: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory that answers "say hello" and "call the tool" by heart."""
     folder = tmp_path_factory.mktemp("tiny") / "model"
-    soak_module.train_tiny(folder)
+    tiny_module.train_tiny(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def served(soak_module: ModuleType, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def served(tiny_module: ModuleType, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """`etude serve` with a key and the engine's routes, as a process of its own, for tests that leave it as it is."""
     log = tmp_path_factory.mktemp("served") / "log"
     settings = ("engine.max_running=8", "engine.max_waiting=64", "engine.max_length=128", "engine.cache_tokens=4096")
     small = ("engine.body_bytes=1000000", "run.threads=1", "--engine-routes")
-    with soak_module.served(tiny_model, log, *settings, *small, key="the-key-of-the-tests") as server:
+    with tiny_module.served(tiny_model, log, *settings, *small, key="the-key-of-the-tests") as server:
         yield server
         assert "Traceback" not in log.read_text()

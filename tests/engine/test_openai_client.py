@@ -35,8 +35,8 @@ def client(served: Any) -> Iterator[openai.OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def tools(soak_module: ModuleType) -> Any:
-    return soak_module.TOOLS
+def tools(tiny_module: ModuleType) -> Any:
+    return tiny_module.TOOLS
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +66,10 @@ def test_the_model_is_listed(client: openai.OpenAI) -> None:
         client.models.retrieve("gpt/5")
 
 
-def test_a_conversation_is_answered_with_thinking_and_words(client: openai.OpenAI, soak_module: ModuleType) -> None:
+def test_a_conversation_is_answered_with_thinking_and_words(client: openai.OpenAI, tiny_module: ModuleType) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=0)
     message = answer.choices[0].message
-    wanted = soak_module.EXAMPLES[0][1]
+    wanted = tiny_module.EXAMPLES[0][1]
     assert message.content == wanted.final
     assert message.reasoning_content == wanted.thinking  # type: ignore[attr-defined]
     assert message.tool_calls is None
@@ -78,12 +78,12 @@ def test_a_conversation_is_answered_with_thinking_and_words(client: openai.OpenA
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
-def test_a_stream_says_the_same_in_pieces(client: openai.OpenAI, soak_module: ModuleType) -> None:
+def test_a_stream_says_the_same_in_pieces(client: openai.OpenAI, tiny_module: ModuleType) -> None:
     options: Any = {"include_usage": True}
     chunks = list(
         client.chat.completions.create(model=MODEL, messages=HELLO, temperature=0, stream=True, stream_options=options)
     )
-    wanted = soak_module.EXAMPLES[0][1]
+    wanted = tiny_module.EXAMPLES[0][1]
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     assert deltas[0].role == "assistant"
     assert "".join(delta.content or "" for delta in deltas) == wanted.final
@@ -220,6 +220,7 @@ def test_several_answers_to_several_prompts_have_seeds_of_their_own(client: open
     assert [choice.text for choice in many.choices] == [answer.choices[0].text for answer in alone]
     assert len({choice.text for choice in many.choices}) > 3
     assert many.usage is not None
+    assert many.usage.prompt_tokens == sum(answer.usage.prompt_tokens for answer in alone[::3] if answer.usage)
     assert many.usage.completion_tokens == sum(answer.usage.completion_tokens for answer in alone if answer.usage)
     texts: dict[int, str] = {}
     for chunk in client.completions.create(prompt=["say", "café x"], n=3, stream=True, **ask):
@@ -294,7 +295,7 @@ def test_what_clients_send_and_changes_nothing_is_taken(client: openai.OpenAI) -
 
 
 def test_a_checkpoint_with_a_template_of_its_own_is_served_the_same_way(
-    soak_module: ModuleType, template_models: dict[str, Path], tools: Any, tmp_path: Path
+    tiny_module: ModuleType, template_models: dict[str, Path], tools: Any, tmp_path: Path
 ) -> None:
     """A random model of another project's dialect: what it says makes no sense, how it is asked and read does."""
     folder = tmp_path / "qwen3"
@@ -302,7 +303,7 @@ def test_a_checkpoint_with_a_template_of_its_own_is_served_the_same_way(
     theirs = open_dialect(folder)
     save_model(folder, Decoder(ModelConfig(theirs.vocab_size + 8, 32, 64, 2, 4, 2, 8, max_position_embeddings=2048), 1))
     with (
-        soak_module.served(folder, tmp_path / "log", "run.threads=1") as server,
+        tiny_module.served(folder, tmp_path / "log", "run.threads=1") as server,
         openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0, timeout=60) as client,
     ):
         ask: Any = {"model": MODEL, "messages": HELLO, "tools": tools, "seed": 5, "max_tokens": 60}

@@ -233,16 +233,16 @@ def test_metrics_count_what_happened(served: Any) -> None:
 
 
 @pytest.fixture
-def small(soak_module: ModuleType, tiny_model: Path, tmp_path: Path) -> Any:
+def small(tiny_module: ModuleType, tiny_model: Path, tmp_path: Path) -> Any:
     limits = ("engine.max_running=2", "engine.max_waiting=3", "engine.max_length=2000", "engine.request_seconds=2")
     more = ("engine.stall_seconds=1", "run.threads=1", "--engine-routes")
-    with soak_module.served(tiny_model, tmp_path / "log", *limits, *more, key="another-key") as server:
+    with tiny_module.served(tiny_model, tmp_path / "log", *limits, *more, key="another-key") as server:
         yield server
 
 
 @pytest.fixture
-def patient(soak_module: ModuleType, tiny_model: Path, tmp_path: Path) -> Any:
-    with soak_module.served(tiny_model, tmp_path / "log", "engine.drain_seconds=30", "run.threads=1") as server:
+def patient(tiny_module: ModuleType, tiny_model: Path, tmp_path: Path) -> Any:
+    with tiny_module.served(tiny_model, tmp_path / "log", "engine.drain_seconds=30", "run.threads=1") as server:
         yield server
 
 
@@ -337,7 +337,7 @@ def test_many_large_bodies_at_once_are_refused_and_not_held() -> None:
             return b"{}"
 
     async def scenario() -> list[Any]:
-        bodies = Bodies(16 << 20)
+        bodies = Bodies(16 << 20, 60)
         found = await asyncio.gather(*(bodies.json(Arriving()) for _ in range(20)), return_exceptions=True)  # type: ignore[arg-type]
         assert bodies.arriving == 0
         return found

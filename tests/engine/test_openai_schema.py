@@ -1,7 +1,7 @@
 """schemathesis over /openapi.json: bodies made from the schema are answered, all others refused, none breaks anything.
 
-`benchmarks/serve_soak.py` tells what the server does under load; here it is what it does with odd requests. A longer
-run is the same command with more examples (docs/serve.md).
+`benchmarks/serve_soak.py` tells what the server does under load; here it is what it does with odd requests.
+`benchmarks/serve_fuzz.py` is a longer run.
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@ from pathlib import Path
 from types import ModuleType
 
 
-def test_a_crowd_changes_no_answer_and_leaves_nothing_behind(soak_module: ModuleType, tmp_path: Path) -> None:
-    found = soak_module.soak(seconds=9.0, clients=16, seed=3, folder=tmp_path, count=12)
+def test_a_crowd_changes_no_answer_and_leaves_nothing_behind(
+    soak_module: ModuleType, tiny_model: Path, tmp_path: Path
+) -> None:
+    found = soak_module.soak(seconds=6.0, clients=16, seed=3, folder=tmp_path, count=12, model=tiny_model, schema=False)
     assert found["ok"], found["problems"]
     assert found["compared"] > 20
     assert len(found["by_manner"]) > 6

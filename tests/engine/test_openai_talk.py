@@ -21,10 +21,10 @@ def chat(server: Any, *arguments: str, text: str = "", key: str | None = None) -
 
 
 @pytest.fixture(scope="module")
-def roomy(soak_module: ModuleType, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def roomy(tiny_module: ModuleType, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A server whose context has room for an agent's prompt."""
     log = tmp_path_factory.mktemp("roomy") / "log"
-    with soak_module.served(tiny_model, log, "engine.max_length=4096", "run.threads=1", key="a-roomy-key") as server:
+    with tiny_module.served(tiny_model, log, "engine.max_length=4096", "run.threads=1", key="a-roomy-key") as server:
         yield server
 
 

@@ -75,3 +75,10 @@ def test_an_answer_that_contradicts_itself_is_refused() -> None:
             wire.read_sample({**good, **wrong})
     with pytest.raises(EtudeError, match="cannot be read"):
         wire.read_sample({})
+
+
+def test_alternatives_are_not_asked_for_where_no_answer_has_a_place_for_them() -> None:
+    with pytest.raises(EtudeError, match="OpenAI routes only"):
+        wire.write_sampling(Sampling(top_logprobs=1))
+    with pytest.raises(EtudeError, match="unknown key 'top_logprobs'"):
+        wire.read_sampling({"top_logprobs": 0})

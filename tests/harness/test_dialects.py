@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from etude.errors import EtudeError
+from etude.harness.failures import HarnessFailure
 from etude.harness.files import load_trajectory, save_trajectory
 from etude.harness.prompt import system_text
 from etude.harness.tools.base import schema_of
@@ -145,6 +148,24 @@ def test_a_turn_without_an_end_token_is_closed_before_the_next(agent: Any, scrip
     (segment,) = trajectory.segments
     at = len(policy.contexts[0].ids) + len(cut.ids or ())
     assert segment.ids[at] in dialect.stop_ids and segment.origins[at] == "environment"
+
+
+def test_a_template_that_refuses_what_a_turn_led_to_fails_that_rollout(
+    agent: Any, script: Any, template_models: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(template_models["qwen3"], folder)
+    template = (folder / "chat_template.jinja").read_text()
+    refusing = "{% if messages[-1].role == 'tool' %}{{ raise_exception('No tools here.') }}{% endif %}"
+    (folder / "chat_template.jinja").write_text(refusing + template)
+    dialect = TemplateDialect.open(folder)
+    with pytest.raises(HarnessFailure, match=r"cannot go on after turn 1.*No tools here") as caught:
+        agent.play(script(dialect, turns(True), V1), dialect=dialect, limits=AgentLimits(context_tokens=9000))
+    assert caught.value.trajectory is not None and len(caught.value.trajectory.turns) == 1
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('Nothing at all.') }}")
+    dialect = TemplateDialect.open(folder)
+    with pytest.raises(EtudeError, match="Nothing at all"):
+        agent.play(script(dialect, turns(True), V1), dialect=dialect)
 
 
 def test_tools_are_told_once(agent: Any, opened: Any) -> None:

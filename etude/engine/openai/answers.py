@@ -10,7 +10,7 @@ import codecs
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -36,8 +36,8 @@ class Manner:
 
 
 class Voice(Protocol):
-    def whole(self, choices: Sequence[Choice], pieces: Mapping[int, Piece]) -> Json:
-        """The answer at once; `pieces` hold all of each choice."""
+    def whole(self, choices: Sequence[Choice], wholes: Sequence[Piece]) -> Json:
+        """The answer at once; `wholes` are all of each choice."""
 
     def begin(self, choice: Choice) -> Iterator[Json]:
         """The chunks before the first piece of a choice."""
@@ -56,10 +56,9 @@ class ChatVoice:
         self._types = {tool["function"]["name"]: argument_types(tool) for tool in tools}
         self._calls: dict[int, int] = {}  # told so far, by choice
 
-    def whole(self, choices: Sequence[Choice], pieces: Mapping[int, Piece]) -> Json:
+    def whole(self, choices: Sequence[Choice], wholes: Sequence[Piece]) -> Json:
         said = []
-        for choice in choices:
-            piece = pieces[choice.index]
+        for choice, piece in zip(choices, wholes, strict=True):
             delta = piece.delta
             silent = not delta.text and (delta.calls or delta.thinking)
             message: Json = {"role": "assistant", "content": None if silent else delta.text, "refusal": None}
@@ -134,14 +133,13 @@ class CompletionVoice:
         self._id, self._created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
         self._offsets: dict[int, _Offsets] = {}
 
-    def whole(self, choices: Sequence[Choice], pieces: Mapping[int, Piece]) -> Json:
-        said = [self._choice(choice, pieces[choice.index]) | self._prompt(choice) for choice in choices]
+    def whole(self, choices: Sequence[Choice], wholes: Sequence[Piece]) -> Json:
+        said = [self._choice(*pair) | self._prompt(pair[0]) for pair in zip(choices, wholes, strict=True)]
         return self._envelope(said) | {"usage": usage_of(choices)}
 
     def begin(self, choice: Choice) -> Iterator[Json]:
         if self.manner.token_ids:
-            empty = Piece(Delta(), [], [], [])
-            yield self._chunk(self._choice(choice, empty) | self._prompt(choice))
+            yield self._chunk(self._choice(choice, Piece.empty()) | self._prompt(choice))
 
     def say(self, choice: Choice, piece: Piece) -> Iterator[Json]:
         told = piece.ids and (self.manner.logprobs or self.manner.token_ids)
@@ -172,7 +170,7 @@ class CompletionVoice:
 
 def usage_of(choices: Sequence[Choice]) -> Json:
     """Each prompt counts once, whatever the number of its answers."""
-    prompts = {choice.prompt: choice for choice in reversed(choices)}.values()
+    prompts = [choice for choice in choices if choice.number == 0]
     read, sampled = sum(len(choice.prompt) for choice in prompts), sum(choice.tokens for choice in choices)
     return {
         "prompt_tokens": read,

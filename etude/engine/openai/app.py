@@ -27,7 +27,7 @@ from etude.engine.openai.document import document
 from etude.engine.openai.keys import Gate
 from etude.engine.openai.metrics import CONTENT_TYPE, Metrics
 from etude.engine.openai.prompts import Prompts, call_opening
-from etude.engine.openai.reading import Delta, Reader, TextReader, TurnReader
+from etude.engine.openai.reading import Reader, TextReader, TurnReader
 from etude.engine.openai.refusal import RETRY, Handler, Refusal, errors_as_json, refusal_of
 from etude.engine.openai.tables import MOST_TOOLS, chat_table, completion_table
 from etude.engine.thread import EngineThread
@@ -61,7 +61,7 @@ class Front:
         whole_blocks = settings.cache_tokens // settings.block_tokens * settings.block_tokens
         self._prompts = Prompts(dialect, min(settings.max_length, positions, whole_blocks))
         self._created = int(time.time())
-        self._gate, self._bodies = Gate(key), Bodies(settings.body_bytes)
+        self._gate, self._bodies = Gate(key), Bodies(settings.body_bytes, settings.arrive_seconds)
         self._chat, self._completion = chat_table(model, vocab_size), completion_table(model, vocab_size)
         self._document = document(self._chat, self._completion, key=key is not None)
         self._engine_routes = engine_routes
@@ -129,6 +129,9 @@ class Front:
     async def openapi(self, request: web.Request) -> web.Response:
         return web.json_response(self._document)
 
+    def refuse(self, status: int, sentence: str) -> web.Response:
+        return Refusal(status, sentence).response()
+
     async def _answer(
         self,
         request: web.Request,
@@ -143,17 +146,17 @@ class Front:
             room = self._prompts.room(len(prompt), ask.sampling.max_tokens)
             for number in range(ask.n):
                 sampling = replace(ask.sampling_of(number), max_tokens=room, stop_ids=stop_ids)
-                choices.append(Choice(len(choices), tuple(prompt), sampling, reader()))
+                choices.append(Choice(len(choices), number, tuple(prompt), sampling, reader()))
         began = time.monotonic()
         answering = Answering(self._engine, choices, follow=ask.stream or bool(ask.stops))
         try:
             if ask.stream:
                 return await self._stream(request, ask, choices, answering, voice)
             async with asyncio.timeout(self._settings.request_seconds), answering:
-                pieces: dict[int, Piece] = {}
+                wholes = [Piece.empty() for _ in choices]
                 async for choice, piece in answering.pieces():
-                    pieces[choice.index] = _add(pieces.get(choice.index), piece)
-            return web.json_response(voice.whole(choices, pieces))
+                    wholes[choice.index].add(piece)
+            return web.json_response(voice.whole(choices, wholes))
         except TimeoutError:
             raise self._late() from None
         finally:
@@ -177,8 +180,9 @@ class Front:
                     if chunks:
                         await self._write(request, response, b"".join(map(_event, chunks)))
             last = _event(voice.usage(choices)) if ask.include_usage else b""
-            await self._write(request, response, last + b"data: [DONE]\n\n")
-            await response.write_eof()
+            await self._write(request, response, last + b"data: [DONE]\n\n", end=True)
+        except _Stalled:
+            self.metrics.dropped["slow reader"] += 1
         except ConnectionError:
             self.metrics.dropped["client left"] += 1
         except Exception as error:
@@ -191,15 +195,16 @@ class Front:
             self.metrics.streams -= 1
         return response
 
-    async def _write(self, request: web.Request, response: web.StreamResponse, data: bytes) -> None:
+    async def _write(
+        self, request: web.Request, response: web.StreamResponse, data: bytes, *, end: bool = False
+    ) -> None:
         try:
             async with asyncio.timeout(self._settings.stall_seconds):
-                await response.write(data)
+                await (response.write_eof(data) if end else response.write(data))
         except TimeoutError:
-            self.metrics.dropped["slow reader"] += 1
             if request.transport is not None:
                 request.transport.abort()
-            raise ConnectionAbortedError("the client does not read its stream") from None
+            raise _Stalled from None
 
     def _manner(self, ask: Ask) -> Manner:
         return Manner(
@@ -251,21 +256,8 @@ class Front:
         return response
 
 
-def _add(before: Piece | None, piece: Piece) -> Piece:
-    if before is None:
-        return piece
-    delta = Delta(
-        before.delta.text + piece.delta.text,
-        before.delta.thinking + piece.delta.thinking,
-        before.delta.calls + piece.delta.calls,
-    )
-    return Piece(
-        delta,
-        before.ids + piece.ids,
-        before.logprobs + piece.logprobs,
-        [*before.tops, *piece.tops],
-        piece.finish or before.finish,
-    )
+class _Stalled(ConnectionError):
+    """A client that does not read its stream; its connection is cut."""
 
 
 def _event(value: dict[str, Any]) -> bytes:

@@ -14,14 +14,14 @@ from aiohttp import web
 
 from etude.engine.openai.refusal import RETRY, Refusal
 
-BODY_SECONDS = 60.0  # for a body to arrive
 LARGE = 1 << 20  # bytes of a body from which on it is large
 ALL_LARGE = 64 << 20  # bytes of large bodies that may be arriving at once; one always may
 
 
 class Bodies:
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, seconds: float) -> None:
         self.limit = limit  # bytes of one body
+        self.seconds = seconds  # for it to arrive
         self.arriving = 0  # bytes, of all that are large
 
     async def json(self, request: web.Request) -> Any:
@@ -37,10 +37,10 @@ class Bodies:
             raise Refusal(429, sentence, code="busy", headers=RETRY, close=True)
         self.arriving += reckoned
         try:
-            async with asyncio.timeout(BODY_SECONDS):
+            async with asyncio.timeout(self.seconds):
                 data = await request.read()
         except TimeoutError:
-            sentence = f"the body did not arrive within {BODY_SECONDS:g} s"
+            sentence = f"the body did not arrive within engine.arrive_seconds = {self.seconds}"
             raise Refusal(408, sentence, code="timeout", close=True) from None
         except web.HTTPRequestEntityTooLarge:
             raise self._too_large() from None

@@ -28,15 +28,30 @@ class Piece:
     delta: Delta
     ids: list[int]
     logprobs: list[float]
-    tops: Sequence[Top]
+    tops: list[Top]
     finish: Finish | None = None
+
+    @classmethod
+    def empty(cls) -> Piece:
+        return cls(Delta(), [], [], [])
+
+    def add(self, other: Piece) -> None:
+        """Takes in what came after it."""
+        self.delta.text += other.delta.text
+        self.delta.thinking += other.delta.thinking
+        self.delta.calls += other.delta.calls
+        self.ids += other.ids
+        self.logprobs += other.logprobs
+        self.tops += other.tops
+        self.finish = other.finish or self.finish
 
 
 @dataclass
 class Choice:
     """One answer: the prompt it continues, how it is sampled, and who reads it."""
 
-    index: int
+    index: int  # among all of the request
+    number: int  # among those of its prompt
     prompt: tuple[int, ...]
     sampling: Sampling
     reader: Reader
