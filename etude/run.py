@@ -54,6 +54,7 @@ class Run:
         self._facts = facts
         self._lock = lock
         self._opened = False  # our lineage is written when we first make something
+        self._begun: set[str] = set()  # stages that this command began or continued
         self._at_once = False
         self._signals: dict[signal.Signals, Any] = {}
 
@@ -118,8 +119,11 @@ class Run:
     def begin(self, stage: str, reads: Sequence[str] | None = None) -> None:
         """`stage` starts or continues. `reads` are the recipe keys its result depends on (None: all of them).
 
-        A later command may change every key that no begun stage has read.
+        A later command may change every key that no begun stage has read. What this command has begun stays begun.
         """
+        if reads is None and stage in self._begun:
+            return
+        self._begun.add(stage)
         self._open_lineage()
         entry = self._facts["stages"].setdefault(stage, {"began": _now()})
         if reads is not None:
