@@ -134,7 +134,7 @@ def _give_memory(decoder: Decoder, device: str | torch.device, dtype: torch.dtyp
 
 
 class _Undrawn(TorchFunctionMode):
-    """Random numbers that would be overwritten are not drawn: for memory that is not there, torch loads its compiler."""
+    """Random numbers that would be overwritten are not drawn: without memory, torch would load its compiler."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
