@@ -19,6 +19,8 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import torch
+
 from etude.process import prepare
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.grader import RUNNER
@@ -26,6 +28,13 @@ from etude.tasks.grader import RUNNER
 prepare(threads=1)
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(autouse=True)
+def _threads_as_they_were() -> Iterator[None]:
+    """A test that leaves torch with more threads changes the bits that later ones compare."""
+    yield
+    assert torch.get_num_threads() == 1
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from etude.run import read_metrics
 from etude.tokens.dialect import open_dialect
 
 SETTINGS = [
-    "run.threads=2",
+    "run.threads=1",
     "demos.count=6",
     "demos.tasks={use='katas', split='train', levels=[1]}",
     "harness.tools=[{use='read'}, {use='edit'}, {use='finish'}]",
