@@ -19,7 +19,7 @@ import numpy as np
 
 from etude import process
 from etude.model.config import ModelConfig
-from etude.policy import Sampling, Version
+from etude.policy import Sampling, Version, routes_of
 from etude.settings import EngineSettings, ModelSettings, OptimSettings
 
 ARMS = {"without": None, "replay": 0.0, "replay, plausible 0.5": 0.5, "replay, plausible 0.9": 0.9}
@@ -88,7 +88,10 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
             packed = Packed(
                 scored,
                 [np.array(request.tokens) for request in asked],
-                experts=[None if plausible is None else behind(request.experts) for request in asked],
+                experts=[
+                    None if plausible is None else routes_of(request.answer().experts, request.length)
+                    for request in asked
+                ],
                 plausible=plausible or 0.0,
             )
             parts = torch.split(packed.scores(), packed.lengths)
@@ -112,12 +115,6 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                 }
             rows.append(row)
     return rows
-
-
-def behind(experts: np.ndarray | None) -> np.ndarray:
-    """With a place for the last token, whose experts nobody knows."""
-    assert experts is not None
-    return np.pad(experts, ((0, 1), (0, 0), (0, 0)), constant_values=-1)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ class ToolResult:
 
 
 Experts = npt.NDArray[np.int16]  # [tokens, blocks with experts, experts of a token]
+UNROUTED = -1  # stands for the experts of a token that nobody has told
 Message = System | User | Assistant | ToolResult
 Part = Literal["thinking", "final", "call", "output", "prompt"]
 StopReason = Literal["stop", "length", "abort"]
@@ -107,6 +108,11 @@ class Sample:
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     # where a model with experts routed the context's tokens, from `routed` on, and the sampled ones but the last
     experts: Experts | None = field(default=None, compare=False)
+
+
+def routes_of(experts: Experts, tokens: int) -> Experts:
+    """Experts with an entry for each of so many tokens: those behind the ones that are known are UNROUTED."""
+    return np.pad(experts, ((0, tokens - len(experts)), (0, 0), (0, 0)), constant_values=UNROUTED)
 
 
 class Policy(Protocol):

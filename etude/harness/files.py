@@ -21,8 +21,8 @@ from safetensors import numpy as safetensors_numpy
 
 from etude.errors import EtudeError
 from etude.harness.failures import ErrorClass
-from etude.harness.trajectory import ORIGINS, PARTS, UNROUTED, Cause, Entry, Parent, Segment, StopCause, Trajectory
-from etude.policy import Sampling, StopReason, Version
+from etude.harness.trajectory import ORIGINS, PARTS, Cause, Entry, Parent, Segment, StopCause, Trajectory
+from etude.policy import UNROUTED, Sampling, StopReason, Version
 from etude.settings import AgentLimits
 from etude.tokens.conversations import message_from_json, message_to_json
 from etude.tokens.render import Rendered, Span

@@ -17,7 +17,18 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from etude.harness.failures import ErrorClass
-from etude.policy import Assistant, Experts, Message, Part, Sample, Sampling, StopReason, ToolResult, Version
+from etude.policy import (
+    Assistant,
+    Experts,
+    Message,
+    Part,
+    Sample,
+    Sampling,
+    StopReason,
+    ToolResult,
+    Version,
+    routes_of,
+)
 from etude.settings import AgentLimits
 from etude.tokens.dialect import Dialect, ToolSchema
 from etude.tokens.render import Rendered
@@ -44,7 +55,6 @@ StopCause = Literal[
 ]
 
 NO_VERSION = Version(-1, -1)  # stands beside tokens that no weights sampled
-UNROUTED = -1  # stands for the experts of a token that no sample has told
 BYTES_A_TOKEN = 4  # the estimate of effort where there are no ids
 
 
@@ -127,9 +137,7 @@ class Segment:
         """The per-token lists as arrays (`spans` has one row a span), as they are saved and as a learner wants them."""
         experts = {}
         if self.experts:
-            known = np.concatenate(self.experts)
-            behind = len(self.rendered.ids) - len(known)
-            experts["experts"] = np.pad(known, ((0, behind), (0, 0), (0, 0)), constant_values=UNROUTED)
+            experts["experts"] = routes_of(np.concatenate(self.experts), len(self.rendered.ids))
         return experts | {
             "ids": np.array(self.rendered.ids, np.int32),
             "origin": np.array([ORIGINS.index(origin) for origin in self.origins], np.uint8),

@@ -1,4 +1,4 @@
-"""AdamW for embeddings, head, norms, biases and adapters; Muon (or AdamW) for the matrices inside the blocks.
+"""AdamW for embeddings, head, routers, norms, biases and adapters; Muon (or AdamW) for the matrices inside the blocks.
 
 Muon moves a matrix along the orthogonal factor of its momentum. What acts as one matrix is orthogonalised as
 one: each attention head's slice of the query, key, value and output projections by itself, and each expert's.

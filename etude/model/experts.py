@@ -15,15 +15,14 @@ from torch import Tensor, nn
 
 from etude.model.config import ModelConfig
 from etude.model.mlp import SwiGLU
-
-UNKNOWN = -1  # stands for the experts of a token that nobody recorded
+from etude.policy import UNROUTED
 
 
 class Routing:
     """The experts of one forward: those chosen, block by block, and those to be chosen again.
 
     Shapes: T tokens, B blocks with experts, K experts of a token, E experts there are. An entry of `replay_TBK` that
-    is UNKNOWN leaves the choice of that token to the router.
+    is UNROUTED leaves the choice of that token to the router.
 
     A replayed expert must be plausible: its score at least `plausible` times that of the router's own last choice.
     One that is not gives its place to the best of the router's own that is still free. 0 replays everything.
@@ -46,7 +45,7 @@ class Routing:
         return chosen_TK
 
     def _replay(self, asked_TK: Tensor, scores_TE: Tensor, preference_TE: Tensor, own_TK: Tensor) -> Tensor:
-        known_TK = asked_TK != UNKNOWN
+        known_TK = asked_TK != UNROUTED
         places_TK = asked_TK.clamp(min=0).long()
         least_T1 = self.plausible * scores_TE.gather(-1, own_TK).amin(-1, keepdim=True)
         kept_TK = known_TK & (scores_TE.gather(-1, places_TK) >= least_T1)

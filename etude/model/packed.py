@@ -17,7 +17,8 @@ from torch import Tensor
 from etude.errors import EtudeError
 from etude.model.attention import PackedAttend
 from etude.model.decoder import Decoder
-from etude.model.experts import UNKNOWN, Routing
+from etude.model.experts import Routing
+from etude.policy import UNROUTED
 
 CHUNK_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 27}  # on a CPU a chunk should stay in the cache
 CHUNK_ROWS = 256  # at least, or a huge vocabulary would make the matrix products thin
@@ -62,12 +63,12 @@ class Packed:
     def _replay(self, experts: Sequence[npt.NDArray[np.int16] | None], plausible: float) -> Routing:
         config = self.decoder.config
         asked_TBK = np.full(
-            (sum(self.lengths), len(config.sparse_layers), config.num_experts_per_tok), UNKNOWN, np.int16
+            (sum(self.lengths), len(config.sparse_layers), config.num_experts_per_tok), UNROUTED, np.int16
         )
         start = 0
         for length, known in zip(self.lengths, experts, strict=True):
             if known is not None:
-                if known.shape != (length, *asked_TBK.shape[1:]) or known.max(initial=UNKNOWN) >= config.num_experts:
+                if known.shape != (length, *asked_TBK.shape[1:]) or known.max(initial=UNROUTED) >= config.num_experts:
                     raise EtudeError(
                         f"experts of shape {known.shape} were recorded of other tokens or by another model: these are "
                         f"{length} tokens and {asked_TBK.shape[1]} blocks, {asked_TBK.shape[2]} of "

@@ -16,7 +16,7 @@ import numpy as np
 
 from etude.errors import EtudeError
 from etude.learn.streams import Floats, Item
-from etude.policy import Context, Sample, Sampling, Version
+from etude.policy import Context, Sample, Sampling, Version, routes_of
 from etude.rl.batches import replayed
 from etude.settings import RLSettings
 
@@ -80,9 +80,8 @@ class Probe:
 
     def _item(self, prompt: Sequence[int], sample: Sample) -> Item:
         """What the learner is asked about, as it would train it: with the experts of the engine, if there are any."""
-        ids_T, experts_TBK = np.array((*prompt, *(sample.ids or ())), np.int64), sample.experts
-        if experts_TBK is not None:
-            experts_TBK = np.pad(experts_TBK, ((0, 1), (0, 0), (0, 0)), constant_values=-1)  # the last has none yet
+        ids_T = np.array((*prompt, *(sample.ids or ())), np.int64)
+        experts_TBK = None if sample.experts is None else routes_of(sample.experts, len(ids_T))
         return replayed(Item(ids_T, [], self.settings.temperature, experts_TBK), self.settings)
 
     def judge(self, found: Agreement) -> None:

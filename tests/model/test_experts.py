@@ -10,9 +10,10 @@ from torch import Tensor
 from etude.errors import EtudeError
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.model.experts import UNKNOWN, Experts, MixtureOfExperts, Router, Routing, balance
+from etude.model.experts import Experts, MixtureOfExperts, Router, Routing, balance
 from etude.model.packed import Packed
 from etude.model.replicas import Replicas
+from etude.policy import UNROUTED
 
 
 def shape(**changes: object) -> ModelConfig:
@@ -124,8 +125,8 @@ def test_the_plausibility_filter_is_what_brute_force_says(scoring: str) -> None:
     torch.nn.init.normal_(router.weight)
     x_TD, generator = rows(40, 24), torch.Generator().manual_seed(3)
     asked_TK = torch.stack([torch.randperm(8, generator=generator)[:3] for _ in range(40)]).to(torch.int16)
-    asked_TK[5:9] = UNKNOWN
-    asked_TK[20, 1] = UNKNOWN
+    asked_TK[5:9] = UNROUTED
+    asked_TK[20, 1] = UNROUTED
     logits_TE = x_TD @ router.weight.T
     scores_TE = (logits_TE.sigmoid() if scoring == "sigmoid" else logits_TE.softmax(-1)).detach()
     for plausible in (0.0, 0.5, 0.9, 1.0):
@@ -135,7 +136,7 @@ def test_the_plausibility_filter_is_what_brute_force_says(scoring: str) -> None:
         for t in range(40):
             order = scores_TE[t].argsort(descending=True).tolist()
             least = plausible * float(scores_TE[t, order[2]])
-            wanted = [e for e in asked_TK[t].tolist() if e != UNKNOWN]
+            wanted = [e for e in asked_TK[t].tolist() if e != UNROUTED]
             kept = [e for e in wanted if float(scores_TE[t, e]) >= least]
             refused += len(wanted) - len(kept)
             moved += sum(e not in order[:3] for e in wanted)
