@@ -75,7 +75,7 @@ class Judged:
     forgotten, so that the next attempt is judged anew.
     """
 
-    def __init__(self, most: int = 512) -> None:
+    def __init__(self, most: int = 128) -> None:
         self.most = most
         self.asked = self.reused = 0
         self._grades: OrderedDict[tuple[int, Changes], tuple[Task, asyncio.Task[Grade]]] = OrderedDict()

@@ -15,7 +15,7 @@ from etude.sandbox.layers import Store
 from etude.tasks.format import Task
 
 # A layer is made once for each store, however many attempts there are; the newest tasks are remembered.
-_REMEMBERED = 1024
+_REMEMBERED = 128
 _made: weakref.WeakKeyDictionary[Store, OrderedDict[str, Layer]] = weakref.WeakKeyDictionary()
 # What the machine, and not the tree, did wrong.
 _MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
