@@ -31,9 +31,11 @@ from etude.settings import (
     DemosSettings,
     EndpointSettings,
     EngineSettings,
+    ExtendSettings,
     GraderSettings,
     HarnessSettings,
     ModelSettings,
+    MtpSettings,
     PretrainSettings,
     RewardSettings,
     RLSettings,
@@ -54,6 +56,8 @@ class Recipe:
     model: ModelSettings = setting(ModelSettings(), "the decoder")
     corpus: CorpusSettings = setting(CorpusSettings(), "the training text")
     pretrain: PretrainSettings = setting(PretrainSettings(), "continued pretraining")
+    mtp: MtpSettings = setting(MtpSettings(), "heads that predict further ahead, for speculation")
+    extend: ExtendSettings = setting(ExtendSettings(), "longer sequences")
     sft: SftSettings = setting(SftSettings(), "supervised fine-tuning")
     engine: EngineSettings = setting(EngineSettings(), "the sampler")
     endpoint: EndpointSettings = setting(EndpointSettings(), "a hosted model as a policy, for `etude rollout`")
@@ -301,7 +305,13 @@ def _check(recipe: Recipe) -> None:
                     f"model.depth = {recipe.model.depth} sets the shape, so model.{field} would not be heard; "
                     "add model.depth=0 to set the fields one by one"
                 )
-    for name, stage in (("pretrain", recipe.pretrain), ("sft", recipe.sft)):
+    stages: dict[str, PretrainSettings | MtpSettings | ExtendSettings | SftSettings] = {
+        "pretrain": recipe.pretrain,
+        "mtp": recipe.mtp,
+        "extend": recipe.extend,
+        "sft": recipe.sft,
+    }
+    for name, stage in stages.items():
         if stage.sequence > stage.micro_tokens:
             raise EtudeError(
                 f"{name}.sequence is {stage.sequence} tokens, but {name}.micro_tokens holds only {stage.micro_tokens}; "
@@ -311,7 +321,7 @@ def _check(recipe: Recipe) -> None:
             raise EtudeError(
                 f"{name}.micro_tokens is {stage.micro_tokens}, more than {name}.batch_tokens = {stage.batch_tokens}"
             )
-        if stage.sequence > recipe.model.max_positions:
+        if name != "extend" and stage.sequence > recipe.model.max_positions:
             raise EtudeError(
                 f"{name}.sequence is {stage.sequence}, longer than model.max_positions = {recipe.model.max_positions}"
             )

@@ -21,6 +21,19 @@ def setting(default: Any, doc: str, *, least: float | None = None, most: float |
 
 
 @dataclass(frozen=True)
+class ComputeSettings:
+    """How the learner computes."""
+
+    precision: Literal["auto", "float32", "bfloat16", "fp8"] = setting(
+        "auto", "numbers of activations and products, weights being float32; auto: bfloat16 on a GPU, float32 elsewhere"
+    )
+    compile: bool = setting(True, "compile the model's blocks on a GPU; the first step then takes a minute longer")
+    recompute: bool = setting(
+        False, "keep only blocks' inputs and what attention gave for the backward pass: an eighth of the memory, slower"
+    )
+
+
+@dataclass(frozen=True)
 class RunSettings:
     """The machine and the run as a whole."""
 
@@ -29,6 +42,7 @@ class RunSettings:
     threads: int = setting(0, "torch threads of each process; 0 takes all cores", least=0)
     sandbox: str = setting("local", "local, or plain where there are no namespaces (weaker, and stamped into reports)")
     keep_checkpoints: int = setting(2, "newest checkpoints kept; older ones are removed after each save", least=1)
+    compute: ComputeSettings = setting(ComputeSettings(), "how the learner computes")
 
 
 @dataclass(frozen=True)
@@ -99,7 +113,7 @@ class CorpusSettings:
 
     sources: list[dict[str, Any]] = setting(
         [{"use": "stdlib"}],
-        "components that yield documents: stdlib, folder, archive, git or ./mine.py:Mine, each with its `weight`",
+        "components that yield documents: stdlib, packages, folder, archive, git or ./mine.py:Mine; each has `weight`",
     )
     licenses: list[str] = setting(["permissive", "unknown"], "licence classes kept: permissive, copyleft, unknown")
     max_bytes: int = setting(40_000_000, "stop reading after this many bytes of text; 0 is no limit", least=0)
@@ -113,6 +127,9 @@ class CorpusSettings:
     fim_rate: float = setting(0.3, "share of documents turned into fill-in-the-middle", least=0, most=1)
     fim_chars: int = setting(
         1000, "longest fill-in-the-middle example, characters; should fit pretrain.sequence", least=16
+    )
+    order: Literal["paths", "imports"] = setting(
+        "paths", "order of a repository's files, which long sequences keep: by path, or each after those it imports"
     )
     shard_tokens: int = setting(4_000_000, "tokens in one shard file", least=1024)
 
@@ -168,6 +185,41 @@ class PretrainSettings:
 
 
 @dataclass(frozen=True)
+class MtpSettings:
+    """Multi-token-prediction heads, made from scratch on a pretrained model whose own weights stay as they are."""
+
+    model: str = setting("", "checkpoint that gets the heads; empty takes this run's pretraining")
+    heads: int = setting(1, "heads: how many tokens further ahead than the model itself they predict", least=1)
+    steps: int = setting(0, "optimiser steps; 0 leaves this stage out", least=0)
+    batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
+    micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
+    sequence: int = setting(512, "longest training sequence, tokens", least=2)
+    eval_every: int = setting(100, "steps between measurements of the acceptance on held-out text; 0: none", least=0)
+    eval_tokens: int = setting(65_536, "tokens of one measurement", least=2)
+    save_every: int = setting(100, "steps between checkpoints", least=1)
+    optim: OptimSettings = setting(OptimSettings(), "optimiser")
+
+
+@dataclass(frozen=True)
+class ExtendSettings:
+    """Longer sequences: the last part of pretraining, on whole repositories. MTP heads are trained along."""
+
+    model: str = setting("", "checkpoint to start from; empty takes what this run trained last")
+    steps: int = setting(0, "optimiser steps; 0 leaves this stage out", least=0)
+    sequence: int = setting(4096, "longest training sequence, tokens", least=2, most=1 << 20)
+    batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
+    micro_tokens: int = setting(8192, "tokens in one forward and backward", least=2)
+    rope_theta: float = setting(0.0, "new base of the rotary frequencies; 0 keeps the model's", least=0)
+    yarn: float = setting(0.0, "YaRN: positions are stretched by this factor; 0 keeps the model's", least=0)
+    yarn_positions: int = setting(0, "positions that are stretched; 0 takes pretrain.sequence", least=0)
+    eval_every: int = setting(0, "steps between evaluations; 0: before the first step and after the last", least=0)
+    eval_tokens: int = setting(65_536, "tokens of held-out repositories in one evaluation", least=2)
+    save_every: int = setting(100, "steps between checkpoints", least=1)
+    mtp_weight: float = setting(0.1, "share of the MTP heads' distillation beside the main head's loss", least=0)
+    optim: OptimSettings = setting(OptimSettings(lr=1e-3, muon_lr=5e-4), "optimiser")
+
+
+@dataclass(frozen=True)
 class SftSettings:
     """Supervised fine-tuning on conversations: loss on the assistant's tokens only."""
 
@@ -178,6 +230,7 @@ class SftSettings:
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
     sequence: int = setting(1024, "longest conversation, tokens; longer ones are refused by name", least=2)
     save_every: int = setting(100, "steps between checkpoints", least=1)
+    mtp_weight: float = setting(0.1, "share of the MTP heads' distillation beside the main head's loss", least=0)
     optim: OptimSettings = setting(OptimSettings(lr=2e-3, muon_lr=1e-3), "optimiser")
     lora: LoraSettings = setting(LoraSettings(), "low-rank adapters")
 
@@ -192,6 +245,9 @@ class EngineSettings:
     block_tokens: int = setting(16, "tokens in one cache block", least=1)
     max_length: int = setting(2048, "longest prompt and answer together, tokens", least=2)
     prefill_tokens: int = setting(1024, "prompt tokens computed in one step beside the running requests", least=1)
+    speculate: int = setting(
+        0, "tokens that MTP heads draft for each request in a step; at most as many as the model has", least=0
+    )
     request_seconds: int = setting(3600, "longest a request may take, its wait included; then it is ended", least=1)
     drain_seconds: int = setting(30, "how long a server told to stop lets running requests finish", least=0)
     body_bytes: int = setting(16 << 20, "largest body of a request to the server, bytes", least=1024)
@@ -290,7 +346,7 @@ class RewardSettings:
 
     parts: list[dict[str, Any]] = setting(
         [{"use": "tests"}],
-        "components added up: tests, effort, diff, ending or ./mine.py:Mine, each with a `weight` (1) and settings",
+        "components added up: tests, effort, diff, ending, honest or ./mine.py:Mine, each with `weight` (1), settings",
     )
 
 

@@ -34,16 +34,19 @@ class Draw:
     bytes: int
 
 
-def labelled(pieces: Sequence[tuple[Ids, Floats]], heads: Sequence[tuple[str, float]], sizes_V: Ids) -> Draw:
+def labelled(
+    pieces: Sequence[tuple[Ids, Floats]], heads: Sequence[tuple[str, float]], sizes_V: Ids, main: bool = True
+) -> Draw:
     """Token sequences with a weight for each token (1 counts, 0 does not) -> the mean cross-entropy of the main head.
 
-    `heads` are MTP heads and their share: they learn the main head's distribution of the same tokens.
+    `heads` are MTP heads and their share: they learn the main head's distribution of the same tokens. Without `main`
+    they learn alone.
     """
     predicted = sum(int(np.count_nonzero(counts_T[1:])) for _, counts_T in pieces)
     items = []
     for tokens_T, counts_T in pieces:
         weight_T = (counts_T / max(1, predicted)).astype(np.float32)
-        streams = [Stream("main", weight_T, Label(tokens_T))]
+        streams = [Stream("main", weight_T, Label(tokens_T))] if main else []
         streams += [Stream(head, np.float32(share) * weight_T, MainHead()) for head, share in heads]
         items.append(Item(tokens_T, streams))
     size = sum(int(sizes_V[tokens_T[1:]][counts_T[1:] != 0].sum()) for tokens_T, counts_T in pieces)
@@ -97,8 +100,9 @@ def train(
                     f"{learner.skipped} of {learner.steps} steps of {stage} had gradients that were not finite; "
                     "lower the learning rates and start over with --fresh"
                 )
-            loss = metrics.get("label_loss", 0.0)
-            report |= {"loss": loss, "bits_per_byte": bits_per_byte(loss * drawn.predicted, drawn.bytes)}
+            loss = metrics.get("label_loss", metrics["loss"])
+            if "label_loss" in metrics:
+                report |= {"loss": loss, "bits_per_byte": bits_per_byte(loss * drawn.predicted, drawn.bytes)}
             report |= {"mtp_loss": metrics["mainhead_loss"]} if "mainhead_loss" in metrics else {}
             run.log(stage, learner.steps, tokens_per_second=round(speed), **report)
             bar.note(loss=loss, tokens_per_second=speed)

@@ -18,7 +18,10 @@ from etude.errors import EtudeError
 from etude.learn.streams import Correction, Distribution, Ids, Item, Label, MainHead, Sampled, Stream, Twin
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing, replay_metrics
+from etude.model.head import divergence
 from etude.model.packed import Packed
+
+Column = Mapping[str, Tensor]  # facts by name, each with an entry per token
 
 
 class Group:
@@ -26,6 +29,7 @@ class Group:
 
     def __init__(self, first: Stream) -> None:
         self.depth, self.target = first.depth, first.target
+        self.whole = isinstance(first.target, Distribution) and first.target.support != "sampled"
         self.teachers: list[tuple[float, Decoder, Tensor]] = []  # share of the logits, weights, hidden states
         self.twins: list[Ids] = []
         self._parts: list[dict[str, np.ndarray]] = []
@@ -53,7 +57,7 @@ class Group:
         exact = {"f": np.float32, "i": np.int64, "u": np.int64}
         self.columns = {name: flat.put(c[order].astype(exact[c.dtype.kind])) for name, c in columns.items()}
 
-    def between(self, first: int, last: int) -> dict[str, Tensor]:
+    def between(self, first: int, last: int) -> Column:
         low, high = np.searchsorted(self.rows, (first, last + 1))
         return {name: column[low:high] for name, column in self.columns.items()}
 
@@ -64,12 +68,14 @@ class Tally:
     def __init__(self, parts: Sequence[Tally] = ()) -> None:
         self.losses: list[tuple[str, Tensor]] = [loss for part in parts for loss in part.losses]  # kind of target, sum
         self.log_ratios: list[Tensor] = [x for part in parts for x in part.log_ratios]  # log p(learner) / p(sampler)
+        self.entropies: list[Tensor] = [x for part in parts for x in part.entropies]  # of sampled tokens
         self.routings: list[Routing] = [x for part in parts for x in part.routings]
 
     def metrics(self) -> dict[str, float]:
         found = {f"{kind}_loss": 0.0 for kind, _ in self.losses}
-        for kind, loss in self.losses:
-            found[f"{kind}_loss"] += float(loss)
+        sums = torch.stack([loss for _, loss in self.losses]).tolist() if self.losses else []
+        for (kind, _), loss in zip(self.losses, sums, strict=True):
+            found[f"{kind}_loss"] += loss
         found["loss"] = sum(found.values())
         if self.log_ratios:
             log_r = torch.cat(self.log_ratios).double().cpu().numpy()
@@ -77,6 +83,7 @@ class Tally:
             found |= {"k1": -log_r.mean(), "k2": (log_r**2).mean() / 2, "k3": (np.expm1(log_r) - log_r).mean()}
             found |= {"drift_p50": np.quantile(drift, 0.5), "drift_p99": np.quantile(drift, 0.99)}
             found |= {"drift_mean": drift.mean(), "drift_max": drift.max(), "sampled_tokens": len(drift)}
+            found["entropy"] = float(torch.cat(self.entropies).mean())
         found |= replay_metrics(self.routings)
         return {name: float(value) for name, value in found.items()}
 
@@ -141,31 +148,48 @@ class MicroBatch:
     def _head(self, hidden_TD: Tensor, groups: Sequence[Group]) -> Tensor:
         """The head forward and backward, chunk by chunk; returns the gradient of the hidden states."""
         gradient_TD = torch.zeros_like(hidden_TD)
-        every = np.unique(np.concatenate([group.rows for group in groups]))
-        for rows in np.split(every, range(self.flat.chunk, len(every), self.flat.chunk)):
-            rows_R = self.flat.put(rows)
-            leaf_RD = hidden_TD[rows_R].requires_grad_()
-            logp_RV = self.flat.log_softmax(self.flat.decoder.logits(leaf_RD), rows_R)
-            losses = []
-            for group in groups:
-                c = group.between(rows[0], rows[-1])
-                terms_E = self._terms(group, c, logp_RV, torch.searchsorted(rows_R, c["row"]))
-                losses.append((c["weight"] * terms_E).sum())
-                self.tally.losses.append((type(group.target).__name__.lower(), losses[-1].detach()))
-            torch.autograd.backward(losses)
-            assert leaf_RD.grad is not None
-            gradient_TD[rows_R] = leaf_RD.grad
+        for whole in (False, True):  # those that want whole distributions by themselves: they cost more
+            alike = [group for group in groups if group.whole == whole]
+            every = np.unique(np.concatenate([group.rows for group in alike])) if alike else np.empty(0, np.int64)
+            size = self.flat.chunk_whole if whole else self.flat.chunk
+            for begin in range(0, len(every), size):
+                rows = every[begin : begin + size]
+                rows_R = self.flat.put(rows)
+                leaf_RD = hidden_TD[rows_R].requires_grad_()
+                columns = [group.between(rows[0], rows[-1]) for group in alike]
+                at = [torch.searchsorted(rows_R, c["row"]) for c in columns]
+                logps = self._whole(leaf_RD, rows_R, at) if whole else self._chosen(alike, leaf_RD, rows_R, at, columns)
+                losses = []
+                for group, c, logp in zip(alike, columns, logps, strict=True):
+                    losses.append((c["weight"] * self._terms(group, c, logp)).sum())
+                    self.tally.losses.append((type(group.target).__name__.lower(), losses[-1].detach()))
+                torch.autograd.backward(losses)
+                assert leaf_RD.grad is not None
+                gradient_TD[rows_R] += leaf_RD.grad
         return gradient_TD
 
-    def _terms(self, group: Group, c: Mapping[str, Tensor], logp_RV: Tensor, at_E: Tensor) -> Tensor:
-        target = group.target
+    def _whole(self, leaf_RD: Tensor, rows_R: Tensor, at: Sequence[Tensor]) -> list[Tensor]:
+        logp_RV = self.flat.log_softmax(self.flat.decoder.logits(leaf_RD), rows_R)
+        return [logp_RV[at_E] for at_E in at]
+
+    def _chosen(
+        self, groups: Sequence[Group], leaf_RD: Tensor, rows_R: Tensor, at: Sequence[Tensor], columns: Sequence[Column]
+    ) -> list[Tensor]:
+        sampled = [isinstance(group.target, Sampled) for group in groups]
+        ids_E = torch.cat([c["id"] for c in columns])
+        logp_E, entropy_R = self.flat.tokens(leaf_RD, rows_R, torch.cat(list(at)), ids_E, entropy=any(sampled))
+        self.tally.entropies += [entropy_R[at_E] for at_E, asked in zip(at, sampled, strict=True) if asked]
+        return list(torch.split(logp_E, [len(at_E) for at_E in at]))
+
+    def _terms(self, group: Group, c: Column, logp: Tensor) -> Tensor:
+        """Of each entry, given its token's log-probability or, where the group wants that, its whole distribution."""
+        target, logp_E = group.target, logp
         if isinstance(target, Distribution):
             with torch.no_grad():
                 logits = [share * decoder.logits(hidden[c["teacher"]]) for share, decoder, hidden in group.teachers]
                 teacher_EV = self.flat.log_softmax(torch.stack(logits).sum(0), c["row"])
-            if target.support != "sampled":
-                return divergence(target, logp_RV[at_E], teacher_EV)
-        logp_E = logp_RV[at_E, c["id"]]
+            if group.whole:
+                return divergence(target.divergence, target.beta, target.support, logp, teacher_EV)
         if isinstance(target, Label):
             return -logp_E
         if isinstance(target, Distribution):  # the policy gradient whose mean is that of the reverse divergence
@@ -186,24 +210,3 @@ def policy_term(correction: Correction, advantage_E: Tensor, logp_E: Tensor, rat
     if correction.kind == "mask":
         bounded_E = torch.where(ratio_E == bounded_E, ratio_E, 0.0)
     return -bounded_E.detach() * advantage_E * logp_E
-
-
-def divergence(target: Distribution, student_EV: Tensor, teacher_EV: Tensor) -> Tensor:
-    """Of two log-distributions, over the whole vocabulary or over the student's top k and one bucket for the rest."""
-    if isinstance(target.support, int) and target.support < student_EV.shape[-1]:
-        top_EK = student_EV.detach().topk(target.support, -1).indices
-        student_EV, teacher_EV = (
-            torch.cat((x.gather(-1, top_EK), x.scatter(-1, top_EK, -torch.inf).logsumexp(-1, keepdim=True)), -1)
-            for x in (student_EV, teacher_EV)
-        )
-    if target.divergence == "forward":
-        return _kl(teacher_EV, student_EV)
-    if target.divergence == "reverse":
-        return _kl(student_EV, teacher_EV)
-    shares = np.log((target.beta, 1 - target.beta))
-    mixture_EV = torch.logaddexp(teacher_EV + shares[0], student_EV + shares[1])
-    return target.beta * _kl(teacher_EV, mixture_EV) + (1 - target.beta) * _kl(student_EV, mixture_EV)
-
-
-def _kl(p_EV: Tensor, q_EV: Tensor) -> Tensor:
-    return (p_EV.exp() * (p_EV - q_EV)).sum(-1)

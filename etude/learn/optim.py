@@ -14,10 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from etude.model.adapted import ADAPTER
-from etude.model.matrices import is_matrix, slices
+from etude.model.matrices import fast, is_matrix, orthogonal, slices
 from etude.settings import OptimSettings
-
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # five steps of this quintic bring singular values between 0.7 and 1.2
 
 
 class Optimiser:
@@ -42,17 +40,19 @@ class Optimiser:
             group["lr"] = self.settings.lr * rate
         self.adamw.step()
         muon_lr, momentum = self.settings.muon_lr * rate, self.settings.momentum
+        moved = [(name, p, g) for name in self.muon if (g := (p := self.parameters[name]).grad) is not None]
+        if not moved:
+            return
+        names, weights, gradients = (list(column) for column in zip(*moved, strict=True))
+        torch._foreach_lerp_([self.momentum[name] for name in names], gradients, 1 - momentum)
+        torch._foreach_lerp_(gradients, [self.momentum[name] for name in names], momentum)  # Nesterov
+        torch._foreach_mul_(weights, 1 - muon_lr * self.settings.weight_decay)
         batches: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
-        for name in self.muon:
-            p, gradient = self.parameters[name], self.parameters[name].grad
-            if gradient is not None:
-                self.momentum[name].lerp_(gradient, 1 - momentum)
-                update = gradient.lerp(self.momentum[name], momentum)  # Nesterov
-                p.mul_(1 - muon_lr * self.settings.weight_decay)
-                p_BMN, update_BMN = (slices(name, x, self.heads) for x in (p, update))
-                batches[update_BMN.shape[1:]].append((p_BMN, update_BMN))
+        for name, p, update in moved:
+            p_BMN, update_BMN = (slices(name, x, self.heads) for x in (p, update))
+            batches[update_BMN.shape[1:]].append((p_BMN, update_BMN))
         for (_, longer), members in batches.items():
-            updates = orthogonal(torch.cat([update_BMN for _, update_BMN in members]))
+            updates = orthogonal(torch.cat([fast(update_BMN) for _, update_BMN in members]))
             parts = torch.split(updates, [len(p_BMN) for p_BMN, _ in members])
             for (p_BMN, _), part_BMN in zip(members, parts, strict=True):
                 # an RMS of 0.2 whatever the shape: that of a typical AdamW update
@@ -64,14 +64,3 @@ class Optimiser:
         for name, p in self.parameters.items():
             state |= {f"{key}.{name}": tensor for key, tensor in self.adamw.state.get(p, {}).items()}
         return state
-
-
-def orthogonal(x_BMN: Tensor) -> Tensor:
-    """Each matrix with its singular values brought near 1 by Newton-Schulz; bfloat16 is enough where it is fast."""
-    dtype, (a, b, c) = x_BMN.dtype, NEWTON_SCHULZ
-    x_BMN = x_BMN.bfloat16() if x_BMN.is_cuda else x_BMN
-    x_BMN = x_BMN / x_BMN.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
-    for _ in range(5):
-        gram_BMM = x_BMN @ x_BMN.mT
-        x_BMN = torch.baddbmm(x_BMN, torch.baddbmm(gram_BMM, gram_BMM, gram_BMM, beta=b, alpha=c), x_BMN, beta=a)
-    return x_BMN.to(dtype)

@@ -7,7 +7,8 @@ and sent back to one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from etude.learn import loop
 from etude.learn.learner import Learner
 from etude.learn.streams import Ids, Item
 from etude.model.decoder import Decoder
+from etude.model.training import ready
 from etude.progress import track
 from etude.run import Run
 from etude.settings import PretrainSettings, RunSettings
@@ -43,20 +45,29 @@ def pretrain(
     settings: PretrainSettings,
     machine: RunSettings,
     tokenizer: Path,
+    *,
+    stage: str = STAGE,
+    main: bool = True,
+    measure: Callable[[Learner], dict[str, float]] | None = None,
 ) -> Path:
-    """Trains `decoder`, or continues where the run stopped; returns the last checkpoint."""
+    """Trains `decoder`, or continues where the run stopped; returns the last checkpoint.
+
+    Without `main` only the MTP heads learn. What `measure` finds is logged in place of the held-out loss; it is also
+    asked before the first step.
+    """
+    ready(decoder, machine.compute, machine.device, settings.micro_tokens)
     learner = Learner(decoder, settings.optim, settings.steps, settings.micro_tokens, machine.device)
     text = Tokenizer.load(tokenizer)
     sizes_V = loop.token_bytes(text)
     heads = [(f"mtp.{d}", settings.mtp_weight) for d in range(1, decoder.config.num_nextn_predict_layers + 1)]
-    saved = run.latest(STAGE)
+    saved = run.latest(stage)
     if saved is not None:
         learner.restore(saved)
         train.seek(_read_position(saved))
 
     def draw() -> loop.Draw:
         pieces = train.take(settings.batch_tokens)
-        return loop.labelled([(ids, np.ones(len(ids), np.float32)) for ids in pieces], heads, sizes_V)
+        return loop.labelled([(ids, np.ones(len(ids), np.float32)) for ids in pieces], heads, sizes_V, main)
 
     def write(directory: Path) -> None:
         text.save(directory)
@@ -81,9 +92,13 @@ def pretrain(
         return {"held_out_loss": nats / max(1, predicted), "held_out_bits_per_byte": loop.bits_per_byte(nats, size)}
 
     every = settings.eval_every if held_out is not None else 0
+    if measure is not None:
+        every, evaluate = settings.eval_every or settings.steps, partial(measure, learner)
+        if saved is None:
+            run.log(stage, 0, **evaluate())
     return loop.train(
         run,
-        STAGE,
+        stage,
         learner,
         draw,
         write,

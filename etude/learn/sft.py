@@ -18,6 +18,7 @@ from etude.learn.loop import Draw, labelled, token_bytes, train
 from etude.learn.lora import adapt
 from etude.learn.streams import Floats, Ids
 from etude.model.decoder import Decoder
+from etude.model.training import ready
 from etude.policy import Assistant, Message, User
 from etude.progress import track
 from etude.run import Run
@@ -42,14 +43,17 @@ def sft(
     pieces = tokenise(conversations, dialect, settings.sequence, tools)
     steps = plan([len(ids) for ids, _ in pieces], settings.batch_tokens, settings.epochs, machine.seed)
     adapt(decoder, settings.lora, machine.seed)
+    ready(decoder, machine.compute, machine.device, settings.micro_tokens)
     learner = Learner(decoder, settings.optim, len(steps), settings.micro_tokens, machine.device)
     saved = run.latest(stage)
     if saved is not None:
         learner.restore(saved)
     sizes_V = token_bytes(dialect)
+    modules = 0 if settings.lora.rank else decoder.config.num_nextn_predict_layers  # adapters leave heads as they are
+    heads = [(f"mtp.{d}", settings.mtp_weight) for d in range(1, modules + 1)]
 
     def draw() -> Draw:
-        return labelled([pieces[i] for i in steps[learner.steps]], (), sizes_V)
+        return labelled([pieces[i] for i in steps[learner.steps]], heads, sizes_V)
 
     return train(run, stage, learner, draw, dialect.save, save_every=settings.save_every)
 

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from etude.model.precision import PLAIN
+
 ADAPTER = (".lora_A.weight", ".lora_B.weight")  # how the names of an adapter's parameters end
 
 
@@ -27,11 +29,13 @@ class Factor(nn.Module):
         self.weight = nn.Parameter(like.new_zeros(rows, columns))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight)
+        return F.linear(x, self.weight.to(x.dtype))
 
 
 class AdaptedLinear(nn.Module):
     """`linear` with an adapter that adds nothing yet: B stays 0 until it is trained, A is for the caller to fill."""
+
+    precision = PLAIN
 
     def __init__(self, linear: nn.Linear, rank: int, alpha: float) -> None:
         super().__init__()
@@ -56,8 +60,8 @@ class AdaptedLinear(nn.Module):
         return torch.addmm(self.base, self.lora_B.weight, self.lora_A.weight, alpha=self.scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = F.linear(x, self.base, self.bias) + self.lora_B(self.scale * self.lora_A(x))
-        return out
+        added: Tensor = self.lora_B(self.scale * self.lora_A(x))
+        return self.precision.linear(x, self.base, self.bias) + added
 
 
 def adapted(decoder: nn.Module) -> dict[str, AdaptedLinear]:

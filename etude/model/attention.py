@@ -9,16 +9,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from etude.model.causal import Group, causal_attention
 from etude.model.config import ModelConfig
 from etude.model.norm import RMSNorm
+from etude.model.precision import Linear, side_by_side
 from etude.model.rope import rotate
+
+LONG = 2048  # tokens; from this mean length on, sequences are padded to one length on a GPU
+
+# in the order in which they are wanted; cuDNN's is made for Hopper
+KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class Attend(Protocol):
@@ -39,24 +47,28 @@ class Attention(nn.Module):
             config.head_dim,
         )
         width, bias = config.hidden_size, config.attention_bias
-        self.q_proj = nn.Linear(width, self.heads * self.head_dim, bias=bias)
-        self.k_proj = nn.Linear(width, self.kv_heads * self.head_dim, bias=bias)
-        self.v_proj = nn.Linear(width, self.kv_heads * self.head_dim, bias=bias)
-        self.o_proj = nn.Linear(self.heads * self.head_dim, width, bias=config.output_bias)
+        self.q_proj = Linear(width, self.heads * self.head_dim, bias=bias)
+        self.k_proj = Linear(width, self.kv_heads * self.head_dim, bias=bias)
+        self.v_proj = Linear(width, self.kv_heads * self.head_dim, bias=bias)
+        self.o_proj = Linear(self.heads * self.head_dim, width, bias=config.output_bias)
         if config.qk_norm:
             self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
             self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
         self.qk_norm = config.qk_norm
 
     def forward(self, x_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        length = x_TD.shape[0]
-        q_THD = self.q_proj(x_TD).view(length, self.heads, self.head_dim)
-        k_TKD = self.k_proj(x_TD).view(length, self.kv_heads, self.head_dim)
-        v_TKD = self.v_proj(x_TD).view(length, self.kv_heads, self.head_dim)
+        return self.output(attend(self.layer, *self.project(x_TD, angles)))
+
+    def project(self, x_TD: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values."""
+        length, parts = x_TD.shape[0], side_by_side(x_TD, (self.q_proj, self.k_proj, self.v_proj))
+        q_THD, k_TKD, v_TKD = (part.view(length, -1, self.head_dim) for part in parts)
         if self.qk_norm:
             q_THD, k_TKD = self.q_norm(q_THD), self.k_norm(k_TKD)
-        out_THD = attend(self.layer, rotate(q_THD, angles), rotate(k_TKD, angles), v_TKD)
-        out: Tensor = self.o_proj(out_THD.reshape(length, self.heads * self.head_dim))
+        return rotate(q_THD, angles), rotate(k_TKD, angles), v_TKD
+
+    def output(self, out_THD: Tensor) -> Tensor:
+        out: Tensor = self.o_proj(out_THD.reshape(out_THD.shape[0], self.heads * self.head_dim))
         return out
 
 
@@ -66,41 +78,54 @@ class PackedAttend:
     A mask over the whole pack is 10 to 25 times slower on a CPU, so sequences are grouped by length and each
     group attends as one dense batch. Padding is at the end, where a causal query never looks, so no mask is
     needed at all. A pack of equally long sequences is a view: nothing is copied.
+
+    On a GPU short sequences of different lengths go to a kernel that takes boundaries, without padding. Long ones are
+    grouped there too: the kernel for dense batches is much faster, and that is where the time goes.
     """
 
     latent = False
 
     def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
-        starts, buckets, start = [], defaultdict(list), 0
-        for length in lengths:
-            starts.append(start)
-            buckets[_bucket(length)].append(len(starts) - 1)
-            start += length
-        self.total = start
-        self.groups: list[Group] = []
+        self.lengths, self.groups = list(lengths), list[Group]()
+        self.ends: Tensor | None = None  # where sequences end, for the kernel that takes boundaries
+        self.buckets: dict[int, list[int]] = defaultdict(list)  # numbers of sequences, by the length they are padded to
+        for number, length in enumerate(lengths):
+            self.buckets[_bucket(length)].append(number)
         if len(set(lengths)) == 1:
             self.groups.append((len(lengths), None))
-            return
-        for members in buckets.values():
-            longest = max(lengths[m] for m in members)
-            rows = torch.full((len(members), longest), self.total, dtype=torch.int64)  # row `total` is padding
-            for i, m in enumerate(members):
-                rows[i, : lengths[m]] = torch.arange(starts[m], starts[m] + lengths[m])
-            self.groups.append((len(members), rows.flatten().to(device)))
+        elif torch.device(device).type == "cpu":
+            self.groups += [(len(members), self._rows(members)) for members in self.buckets.values()]
+        elif sum(lengths) / len(lengths) < LONG:
+            ends = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+            self.ends = ends.pin_memory().to(device, non_blocking=True)
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         if q_THD.device.type == "cpu":
             return causal_attention(q_THD, k_TKD, v_TKD, self.groups)
-        count, whole = self.groups[0]
-        if whole is None:
-            return _causal(q_THD, k_TKD, v_TKD, count).reshape(q_THD.shape[0], q_THD.shape[1], v_TKD.shape[2])
-        q, k, v = (F.pad(x, (0, 0, 0, 0, 0, 1)) for x in (q_THD, k_TKD, v_TKD))
-        out = q.new_zeros(self.total + 1, q.shape[1], v.shape[2])
-        for count, rows in self.groups:
-            assert rows is not None
-            dense = _causal(q[rows], k[rows], v[rows], count)
-            out = out.index_copy(0, rows, dense.reshape(rows.shape[0], *out.shape[1:]))
-        return out[: self.total]
+        if self.groups:
+            return _causal(q_THD, k_TKD, v_TKD, len(self.lengths)).flatten(0, 1)
+        if self.ends is not None and q_THD.dtype == torch.bfloat16 and q_THD.shape[2] == v_TKD.shape[2] <= 256:
+            return _bounded(q_THD, k_TKD, v_TKD, self.ends, max(self.lengths))
+        return self.padded(q_THD, k_TKD, v_TKD)
+
+    def padded(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        """Sequences in dense batches, padded to the lengths of their buckets: few shapes, each prepared for once."""
+        parts = [torch.split(x, self.lengths) for x in (q_THD, k_TKD, v_TKD)]
+        outs: dict[int, Tensor] = {}
+        for size, members in self.buckets.items():
+            spare = [(0, 0, 0, 0, 0, size - self.lengths[m]) for m in members]
+            q, k, v = (torch.cat([F.pad(x[m], s) for m, s in zip(members, spare, strict=True)]) for x in parts)
+            for m, out_THD in zip(members, _causal(q, k, v, len(members)), strict=True):
+                outs[m] = out_THD[: self.lengths[m]]
+        return torch.cat([outs[m] for m in range(len(self.lengths))])
+
+    def _rows(self, members: Sequence[int]) -> Tensor:
+        """Where the tokens of these sequences lie, one sequence a row; the place after the last token is padding."""
+        starts, longest = [0, *accumulate(self.lengths)], max(self.lengths[m] for m in members)
+        rows = torch.full((len(members), longest), starts[-1], dtype=torch.int64)
+        for i, m in enumerate(members):
+            rows[i, : self.lengths[m]] = torch.arange(starts[m], starts[m + 1])
+        return rows.flatten()
 
 
 def _bucket(length: int) -> int:
@@ -112,5 +137,13 @@ def _bucket(length: int) -> int:
 def _causal(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, count: int) -> Tensor:
     """`count` sequences of one length, end to end -> the same, attended."""
     q, k, v = (x.view(count, -1, *x.shape[1:]).transpose(1, 2) for x in (q_THD, k_TKD, v_TKD))
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+    with sdpa_kernel(KERNELS, set_priority=True):
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
     return out.transpose(1, 2)
+
+
+def _bounded(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, ends: Tensor, longest: int) -> Tensor:
+    """Sequences of any lengths, end to end, by the flash kernel that takes boundaries. Heads may share keys."""
+    flash = torch.ops.aten._flash_attention_forward
+    out: Tensor = flash(q_THD, k_TKD, v_TKD, ends, ends, longest, longest, 0.0, True, False)[0]
+    return out

@@ -10,19 +10,23 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.model.attention import Attend, Attention
 from etude.model.config import ModelConfig
 from etude.model.experts import MixtureOfExperts, Routing
+from etude.model.head import head_logits
 from etude.model.mla import LatentAttention
 from etude.model.mlp import SwiGLU
 from etude.model.norm import RMSNorm
+from etude.model.precision import PLAIN, Linear
 from etude.model.rope import Rope
+from etude.model.stages import Stages, in_stages
 
 
 class Block(nn.Module):
+    stages: Stages | None = None  # how training cuts a block up
+
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -37,6 +41,8 @@ class Block(nn.Module):
     def forward(
         self, x_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend, routing: Routing | None = None
     ) -> Tensor:
+        if self.stages is not None and not attend.latent:
+            return in_stages(self, x_TD, angles, attend, routing)
         x_TD = x_TD + self.self_attn(self.input_layernorm(x_TD), angles, attend)
         normed_TD = self.post_attention_layernorm(x_TD)
         out: Tensor = x_TD + (self.mlp(normed_TD, routing) if self.sparse else self.mlp(normed_TD))
@@ -50,7 +56,7 @@ class NextToken(nn.Module):
         super().__init__()
         self.enorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.hnorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.eh_proj = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+        self.eh_proj = Linear(2 * config.hidden_size, config.hidden_size, bias=False)
         self.block = Block(config, layer)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
@@ -69,6 +75,8 @@ class Trunk(nn.Module):
 
 
 class Decoder(nn.Module):
+    precision = PLAIN
+
     def __init__(self, config: ModelConfig, seed: int = 0) -> None:
         super().__init__()
         self.config = config
@@ -94,14 +102,14 @@ class Decoder(nn.Module):
         `routing` says which experts are to be chosen, and learns which were.
         """
         angles = self._angles(positions_T, longest)
-        x_TD = self.model.embed_tokens(tokens_T)
+        x_TD = self._embedded(tokens_T)
         for block in self.model.layers:
             x_TD = block(x_TD, angles, attend, routing)
         out: Tensor = self.model.norm(x_TD)
         return out
 
     def logits(self, hidden_TD: Tensor) -> Tensor:
-        return F.linear(hidden_TD, self.lm_head.weight)
+        return head_logits(hidden_TD, self.lm_head.weight)
 
     def mtp_hidden(
         self, depth: int, hidden_TD: Tensor, tokens_T: Tensor, positions_T: Tensor, attend: Attend
@@ -112,10 +120,25 @@ class Decoder(nn.Module):
         positions of each sequence hold a neighbour's token: nothing may be trained or drafted from them, and
         no earlier position sees them.
         """
-        module = self.mtp[depth - 1]
-        next_TD = self.model.embed_tokens(tokens_T.roll(-depth))
-        out: Tensor = module(hidden_TD, next_TD, self._angles(positions_T, None), attend)
+        return self.mtp_behind(depth, hidden_TD, tokens_T.roll(-depth), positions_T, attend)
+
+    def mtp_behind(
+        self,
+        depth: int,
+        hidden_TD: Tensor,
+        next_T: Tensor,
+        positions_T: Tensor,
+        attend: Attend,
+        longest: int | None = None,
+    ) -> Tensor:
+        """The same from the tokens `depth` ahead of each position, wherever they come from."""
+        angles = self._angles(positions_T, longest)
+        out: Tensor = self.mtp[depth - 1](hidden_TD, self._embedded(next_T), angles, attend)
         return out
+
+    def _embedded(self, tokens_T: Tensor) -> Tensor:
+        x_TD: Tensor = self.model.embed_tokens(tokens_T)
+        return x_TD.to(self.precision.dtype or x_TD.dtype)
 
     def _angles(self, positions_T: Tensor, longest: int | None) -> tuple[Tensor, Tensor]:
         angles: tuple[Tensor, Tensor] = self.rope(positions_T, longest or int(positions_T.max()) + 1)
@@ -124,7 +147,8 @@ class Decoder(nn.Module):
     @torch.no_grad()
     def _initialise(self, seed: int) -> None:
         """Normal with deviation 0.02, residual writes scaled down by depth; its own generator, so a seed is a model."""
-        generator = torch.Generator().manual_seed(seed)
+        device = self.lm_head.weight.device
+        generator = torch.Generator(device if device.type == "cuda" else "cpu").manual_seed(seed)  # none for an outline
         residual = 0.02 / math.sqrt(2 * self.config.cache_layers)
         for name, parameter in self.named_parameters():
             if parameter.ndim < 2:

@@ -31,10 +31,10 @@ _MAGIC = b"ETUDEWB2"
 _ALIGN = 64
 _SLOTS = 2
 _SEAL = struct.Struct("<qqqIi")
-_EMPTY, _WRITING, _COMPLETE = range(3)
+EMPTY, WRITING, COMPLETE = range(3)
 
 
-class _Seal(NamedTuple):
+class Seal(NamedTuple):
     """What is said about a slot, in the order it is stored."""
 
     lineage: int
@@ -64,23 +64,36 @@ class WeightBoard:
     @classmethod
     def create(cls, path: Path, decoder: Decoder) -> WeightBoard:
         """A new board for this decoder's shapes; replaces what a dead run may have left at `path`."""
+        weights = named_weights(decoder)
+        shapes = {name: (list(x.shape), str(x.dtype).removeprefix("torch.")) for name, x in weights.items()}
+        tensors, size = cls._layout(shapes)
+        return cls._write(path, {"tensors": tensors, "slot_bytes": size}, _SLOTS * size)
+
+    @staticmethod
+    def _layout(shapes: dict[str, tuple[list[int], str]]) -> tuple[dict[str, tuple[list[int], str, int]], int]:
+        """Where in a slot each tensor lies, and how large a slot is."""
         tensors, offset = {}, 0
-        for name, tensor in named_weights(decoder).items():
-            tensors[name] = (list(tensor.shape), str(tensor.dtype).removeprefix("torch."), offset)
-            offset += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
-        header = json.dumps({"tensors": tensors, "slot_bytes": offset}).encode()
+        for name, (shape, dtype) in shapes.items():
+            tensors[name] = (shape, dtype, offset)
+            offset += _aligned(math.prod(shape) * int(getattr(torch, dtype).itemsize))
+        return tensors, offset
+
+    @classmethod
+    def _write(cls, path: Path, facts: dict[str, object], slots: int) -> WeightBoard:
+        """The file: facts, seals and so many bytes of slots."""
+        header = json.dumps(facts).encode()
         base = _aligned(len(_MAGIC) + 8 + len(header) + _SLOTS * _SEAL.size)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             # allocating now turns "no space" into an error here rather than a SIGBUS in the middle of a publish
-            os.posix_fallocate(descriptor, 0, base + _SLOTS * offset)
+            os.posix_fallocate(descriptor, 0, base + slots)
             os.pwrite(descriptor, _MAGIC + struct.pack("<Q", len(header)) + header, 0)
         except OSError as full:
             path.unlink(missing_ok=True)
             raise EtudeError(
-                f"no room for {(base + _SLOTS * offset) >> 20} MiB of shared weights at {path} ({full.strerror}); "
+                f"no room for {(base + slots) >> 20} MiB of shared weights at {path} ({full.strerror}); "
                 "free some space there or point the run at another folder"
             ) from None
         finally:
@@ -99,7 +112,12 @@ class WeightBoard:
         (size,) = struct.unpack_from("<Q", memory, len(_MAGIC))
         start = len(_MAGIC) + 8
         header = json.loads(memory[start : start + size])
-        return cls(path, header, memory, _aligned(start + size + _SLOTS * _SEAL.size))
+        kind = cls
+        if "device" in header:
+            from etude.model.device_board import DeviceBoard  # which is made of this
+
+            kind = DeviceBoard
+        return kind(path, header, memory, _aligned(start + size + _SLOTS * _SEAL.size))
 
     def publish(self, decoder: Decoder, version: Version) -> None:
         """Writes the weights as `version` over those that were written longer ago, whatever their versions are.
@@ -108,49 +126,56 @@ class WeightBoard:
         """
         weights = named_weights(decoder)
         self._check_shapes(weights)
-        seals = self._seals()
-        slot = min(seals, key=lambda slot: (seals[slot].state == _COMPLETE, seals[slot].turn))
-        turn = 1 + max(seal.turn for seal in seals.values())
-        self._write_seal(slot, _Seal(*version, turn, 0, _WRITING))
+        slot, turn = self._next()
+        self._write_seal(slot, Seal(*version, turn, 0, WRITING))
         start = self._base + slot * self._slot_bytes
         for name, tensor in merged(decoder, weights):
             self._tensor(self._memory, name, start).copy_(tensor)
         checksum = zlib.crc32(memoryview(self._memory)[start : start + self._slot_bytes])
-        self._write_seal(slot, _Seal(*version, turn, checksum, _COMPLETE))
+        self._write_seal(slot, Seal(*version, turn, checksum, COMPLETE))
 
     def versions(self) -> tuple[Version, ...]:
         """The complete versions on the board, the one written last at the end."""
         seals = sorted(self._seals().values(), key=lambda seal: seal.turn)
-        return tuple(seal.version for seal in seals if seal.state == _COMPLETE)
+        return tuple(seal.version for seal in seals if seal.state == COMPLETE)
 
     def load_into(self, decoder: Decoder, version: Version) -> None:
         """Copies `version` into the decoder, which stays untouched unless the whole version checks out."""
         self._check_shapes(named_weights(decoder))
-        for slot, seal in sorted(self._seals().items(), key=lambda pair: -pair[1].turn):
-            if seal.version != version or seal.state != _COMPLETE:
-                continue
-            # a private copy is checked and then used, so a learner that writes meanwhile cannot tear it
-            start = self._base + slot * self._slot_bytes
-            copy = bytearray(memoryview(self._memory)[start : start + self._slot_bytes])
-            if zlib.crc32(copy) != seal.checksum:
-                raise EtudeError(f"version {version} on {self.path} is damaged or was overwritten while it was read")
-            with torch.no_grad():
-                for name, tensor in named_weights(decoder).items():
-                    tensor.copy_(self._tensor(copy, name, 0))
-            return
-        there = ", ".join(map(str, self.versions())) or "none"
-        raise EtudeError(f"version {version} is not on the weight board {self.path} (there: {there})")
+        slot, seal = self._find(version)
+        # a private copy is checked and then used, so a learner that writes meanwhile cannot tear it
+        start = self._base + slot * self._slot_bytes
+        copy = bytearray(memoryview(self._memory)[start : start + self._slot_bytes])
+        if zlib.crc32(copy) != seal.checksum:
+            raise EtudeError(f"version {version} on {self.path} is damaged or was overwritten while it was read")
+        with torch.no_grad():
+            for name, tensor in named_weights(decoder).items():
+                tensor.copy_(self._tensor(copy, name, 0))
 
     def close(self, remove: bool = False) -> None:
         """Lets go of the memory; the creator passes `remove` so that nothing is left behind."""
         if remove:
             self.path.unlink(missing_ok=True)
 
-    def _check_shapes(self, weights: dict[str, Tensor]) -> None:
+    def _next(self) -> tuple[int, int]:
+        """The slot that was written longer ago, and the number of the next write."""
+        seals = self._seals()
+        slot = min(seals, key=lambda slot: (seals[slot].state == COMPLETE, seals[slot].turn))
+        return slot, 1 + max(seal.turn for seal in seals.values())
+
+    def _find(self, version: Version) -> tuple[int, Seal]:
+        """The slot that holds a version, the one written last if both do."""
+        for slot, seal in sorted(self._seals().items(), key=lambda pair: -pair[1].turn):
+            if seal.version == version and seal.state == COMPLETE:
+                return slot, seal
+        there = ", ".join(map(str, self.versions())) or "none"
+        raise EtudeError(f"version {version} is not on the weight board {self.path} (there: {there})")
+
+    def _check_shapes(self, weights: dict[str, Tensor], dtypes: bool = True) -> None:
         for name, tensor in weights.items():
             held = self._spec.get(name)
             here = (list(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-            if held is None or (held[0], held[1]) != here:
+            if held is None or held[0] != here[0] or (dtypes and held[1] != here[1]):
                 raise EtudeError(f"{self.path} was made for another model: {name!r} is {held and held[:2]}, not {here}")
         if extra := set(self._spec) - set(weights):
             raise EtudeError(f"{self.path} was made for another model: it also holds {min(extra)!r}")
@@ -160,11 +185,11 @@ class WeightBoard:
         flat = torch.frombuffer(memory, dtype=getattr(torch, dtype), count=math.prod(shape), offset=start + offset)
         return flat.view(shape)
 
-    def _write_seal(self, slot: int, seal: _Seal) -> None:
+    def _write_seal(self, slot: int, seal: Seal) -> None:
         _SEAL.pack_into(self._memory, self._seal_at(slot), *seal)
 
-    def _seals(self) -> dict[int, _Seal]:
-        return {slot: _Seal(*_SEAL.unpack_from(self._memory, self._seal_at(slot))) for slot in range(_SLOTS)}
+    def _seals(self) -> dict[int, Seal]:
+        return {slot: Seal(*_SEAL.unpack_from(self._memory, self._seal_at(slot))) for slot in range(_SLOTS)}
 
     def _seal_at(self, slot: int) -> int:
         return self._base - (_SLOTS - slot) * _SEAL.size  # the seals end where the first slot begins
@@ -172,3 +197,12 @@ class WeightBoard:
 
 def _aligned(size: int) -> int:
     return -(-size // _ALIGN) * _ALIGN
+
+
+def create_board(path: Path, decoder: Decoder) -> WeightBoard:
+    """Where engines look for this decoder's versions: in device memory if it lies there, else in shared memory."""
+    if decoder.lm_head.weight.is_cuda:
+        from etude.model.device_board import DeviceBoard
+
+        return DeviceBoard.create(path, decoder)
+    return WeightBoard.create(path, decoder)

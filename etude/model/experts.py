@@ -8,6 +8,7 @@ routers choose the same again (router replay), while their scores, and so the gr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from etude.model.config import ModelConfig
 from etude.model.mlp import SwiGLU
+from etude.model.precision import PLAIN
 from etude.policy import UNROUTED
 
 
@@ -88,22 +90,27 @@ class Router(nn.Module):
         self.register_buffer("load_E", torch.zeros(config.num_experts), persistent=False)  # tokens since `balance`
         self.load_E: Tensor
 
-    def forward(self, x_TD: Tensor, routing: Routing | None) -> tuple[Tensor, Tensor]:
-        config = self.config
-        logits_TE = F.linear(x_TD.float(), self.weight.float())
-        scores_TE = logits_TE.sigmoid() if config.scoring == "sigmoid" else logits_TE.softmax(-1)
+    def scores(self, x_TD: Tensor) -> Tensor:
+        # float32, of the weight that an engine has
+        logits_TE = F.linear(x_TD.float(), self.weight.to(x_TD.dtype).float())
+        return logits_TE.sigmoid() if self.config.scoring == "sigmoid" else logits_TE.softmax(-1)
+
+    def choose(self, scores_TE: Tensor, routing: Routing | None) -> Tensor:
         with torch.no_grad():
             preference_TE = self._preference(scores_TE)
             # in the order of their numbers, so that equal choices are added up in the same order
-            chosen_TK = preference_TE.topk(config.num_experts_per_tok, -1).indices.sort(-1).values
+            chosen_TK = preference_TE.topk(self.config.num_experts_per_tok, -1).indices.sort(-1).values
             if routing is not None:
                 chosen_TK = routing.settle(scores_TE, preference_TE, chosen_TK)
         if torch.is_grad_enabled():
-            self.load_E += torch.bincount(chosen_TK.flatten(), minlength=config.num_experts)
+            self.load_E += _visits(chosen_TK, self.config.num_experts)
+        return chosen_TK
+
+    def weights(self, scores_TE: Tensor, chosen_TK: Tensor) -> Tensor:
         weight_TK = scores_TE.gather(-1, chosen_TK)
-        if config.norm_topk_prob:
+        if self.config.norm_topk_prob:
             weight_TK = weight_TK / (weight_TK.sum(-1, keepdim=True) + 1e-20)
-        return chosen_TK, (weight_TK * config.routed_scaling_factor).to(x_TD.dtype)
+        return weight_TK * self.config.routed_scaling_factor
 
     def _preference(self, scores_TE: Tensor) -> Tensor:
         """What experts are chosen by: the corrected scores, minus infinity outside of a token's groups."""
@@ -123,6 +130,8 @@ class Router(nn.Module):
 class Experts(nn.Module):
     """The stacked weights: E experts, F hidden dimensions of each, gate and up projections below one another."""
 
+    precision = PLAIN
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         count, width, hidden = config.num_experts, config.hidden_size, config.moe_intermediate_size
@@ -132,11 +141,46 @@ class Experts(nn.Module):
     def forward(self, x_TD: Tensor, chosen_TK: Tensor, weight_TK: Tensor) -> Tensor:
         count, per_token = self.gate_up_proj.shape[0], chosen_TK.shape[1]
         order_N = chosen_TK.flatten().argsort(stable=True)  # N = T * K visits, expert by expert
-        sizes_E = torch.bincount(chosen_TK.flatten(), minlength=count)
-        gate_NF, up_NF = grouped_mm(x_TD[order_N // per_token], self.gate_up_proj, sizes_E).chunk(2, -1)
-        out_ND = grouped_mm(F.silu(gate_NF) * up_NF, self.down_proj, sizes_E)
+        sizes_E = _visits(chosen_TK, count)
         back_N = torch.empty_like(order_N).scatter_(0, order_N, torch.arange(len(order_N), device=order_N.device))
-        return torch.bmm(weight_TK[:, None], out_ND[back_N].view(len(x_TD), per_token, -1))[:, 0]
+        rows_ND: Tensor = _Spread.apply(x_TD, order_N, back_N)  # type: ignore[no-untyped-call]
+        gate_NF, up_NF = self.precision.grouped(rows_ND, self.gate_up_proj, sizes_E).chunk(2, -1)
+        out_ND = self.precision.grouped(F.silu(gate_NF) * up_NF, self.down_proj, sizes_E)
+        visits_ND: Tensor = _Reorder.apply(out_ND, back_N, order_N)  # type: ignore[no-untyped-call]
+        visits_TKD = visits_ND.view(len(x_TD), per_token, -1)
+        if torch.compiler.is_compiling():  # which makes one operation of it, the reordering included
+            return (weight_TK[:, :, None] * visits_TKD).sum(1)
+        return torch.bmm(weight_TK[:, None], visits_TKD)[:, 0]
+
+
+class _Spread(torch.autograd.Function):
+    """Tokens -> their visits, expert by expert. Torch's own gradient adds rows one by one, guarding each sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, order_N: Tensor, back_N: Tensor) -> Tensor:
+        ctx.save_for_backward(back_N)
+        ctx.per_token = len(order_N) // len(x_TD)
+        return x_TD[order_N // ctx.per_token]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (back_N,) = ctx.saved_tensors
+        g_ND = gradients[0][back_N]
+        return g_ND.view(-1, ctx.per_token, g_ND.shape[1]).sum(1), None, None
+
+
+class _Reorder(torch.autograd.Function):
+    """Rows in another order; `inverse_N` brings them back."""
+
+    @staticmethod
+    def forward(ctx: Any, x_ND: Tensor, order_N: Tensor, inverse_N: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse_N)
+        return x_ND[order_N]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (inverse_N,) = ctx.saved_tensors
+        return gradients[0][inverse_N], None, None
 
 
 class MixtureOfExperts(nn.Module):
@@ -149,17 +193,22 @@ class MixtureOfExperts(nn.Module):
             self.shared_experts = SwiGLU(config.hidden_size, config.moe_intermediate_size * config.n_shared_experts)
 
     def forward(self, x_TD: Tensor, routing: Routing | None = None) -> Tensor:
-        out_TD: Tensor = self.experts(x_TD, *self.gate(x_TD, routing))
+        scores_TE = self.gate.scores(x_TD)
+        return self.mixed(x_TD, scores_TE, self.gate.choose(scores_TE, routing))
+
+    def mixed(self, x_TD: Tensor, scores_TE: Tensor, chosen_TK: Tensor) -> Tensor:
+        """What the chosen experts, and the shared ones, make of the tokens."""
+        weight_TK = self.gate.weights(scores_TE, chosen_TK).to(x_TD.dtype)
+        out_TD: Tensor = self.experts(x_TD, chosen_TK, weight_TK)
         return out_TD + self.shared_experts(x_TD) if self.shared else out_TD
 
 
-def grouped_mm(x_ND: Tensor, weight_EMD: Tensor, sizes_E: Tensor) -> Tensor:
-    """Rows sorted by expert, `sizes_E` of each, times the transposed weight of their expert: the one place for it."""
-    if x_ND.is_cuda and x_ND.dtype == torch.bfloat16:
-        return F.grouped_mm(x_ND, weight_EMD.mT, offs=sizes_E.cumsum(0, dtype=torch.int32))
-    # a product for each expert that has rows: on a CPU no slower than torch's grouped product
-    parts = zip(torch.split(x_ND, sizes_E.tolist()), weight_EMD.unbind(), strict=True)
-    return torch.cat([F.linear(rows_D, weight_MD) for rows_D, weight_MD in parts if len(rows_D)])
+def _visits(chosen_TK: Tensor, count: int) -> Tensor:
+    """How many tokens chose each of `count` experts."""
+    flat_N = chosen_TK.flatten()
+    if flat_N.device.type == "cpu" and not torch.compiler.is_compiling():
+        return torch.bincount(flat_N, minlength=count)
+    return flat_N.new_zeros(count).scatter_add_(0, flat_N, torch.ones_like(flat_N))  # bincount would wait for the GPU
 
 
 @torch.no_grad()
@@ -168,13 +217,13 @@ def balance(decoder: nn.Module, rate: float) -> dict[str, float]:
 
     Returns how uneven it was: the largest load of an expert over the mean, in the worst block.
     """
-    worst = 0.0
+    worst = []
     for router in decoder.modules():
         if isinstance(router, Router):
             mean = router.load_E.mean()
-            if mean > 0:
-                worst = max(worst, float(router.load_E.max() / mean))
-                if router.config.scoring == "sigmoid" and router.weight.requires_grad:  # a frozen router stays as it is
-                    router.e_score_correction_bias += rate * torch.sign(mean - router.load_E)
+            worst.append(router.load_E.max() / mean.clamp(min=1e-9))  # no load has no worst: 0
+            if router.config.scoring == "sigmoid" and router.weight.requires_grad:  # a frozen router stays as it is
+                router.e_score_correction_bias += rate * torch.sign(mean - router.load_E)
             router.load_E.zero_()
-    return {"load_max": worst} if worst else {}
+    found = float(torch.stack(worst).max()) if worst else 0.0
+    return {"load_max": found} if found else {}

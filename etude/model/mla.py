@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from etude.model.attention import Attend
 from etude.model.config import ModelConfig
 from etude.model.norm import RMSNorm
+from etude.model.precision import Linear
 from etude.model.rope import paired, rotate
 
 EPS = 1e-6  # of the norms of latents, whatever the model's other norms have
@@ -34,37 +35,42 @@ class LatentAttention(nn.Module):
         width, bias = config.hidden_size, config.attention_bias
         self.q_rank = config.q_lora_rank
         if self.q_rank:
-            self.q_a_proj = nn.Linear(width, self.q_rank, bias=bias)
+            self.q_a_proj = Linear(width, self.q_rank, bias=bias)
             self.q_a_layernorm = RMSNorm(self.q_rank, EPS)
-            self.q_b_proj = nn.Linear(self.q_rank, self.heads * config.query_dim, bias=False)
+            self.q_b_proj = Linear(self.q_rank, self.heads * config.query_dim, bias=False)
         else:
-            self.q_proj = nn.Linear(width, self.heads * config.query_dim, bias=False)
-        self.kv_a_proj_with_mqa = nn.Linear(width, self.rank + self.rotated, bias=bias)
+            self.q_proj = Linear(width, self.heads * config.query_dim, bias=False)
+        self.kv_a_proj_with_mqa = Linear(width, self.rank + self.rotated, bias=bias)
         self.kv_a_layernorm = RMSNorm(self.rank, EPS)
-        self.kv_b_proj = nn.Linear(self.rank, self.heads * (self.plain + self.value_dim), bias=False)
-        self.o_proj = nn.Linear(self.heads * self.value_dim, width, bias=config.output_bias)
+        self.kv_b_proj = Linear(self.rank, self.heads * (self.plain + self.value_dim), bias=False)
+        self.o_proj = Linear(self.heads * self.value_dim, width, bias=config.output_bias)
 
     def forward(self, x_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        length = x_TD.shape[0]
-        q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_TD))) if self.q_rank else self.q_proj(x_TD)
-        q_THP, q_THR = q.view(length, self.heads, -1).split((self.plain, self.rotated), -1)
-        latent_TC, k_TR = self.kv_a_proj_with_mqa(x_TD).split((self.rank, self.rotated), -1)
-        latent_TC = self.kv_a_layernorm(latent_TC)
-        q_THR, k_T1R = self._rotate(q_THR, angles), self._rotate(k_TR[:, None], angles)
         if attend.latent:
-            out_THV = self._absorbed(q_THP, q_THR, latent_TC, k_T1R, attend)
-        else:
-            out_THV = self._expanded(q_THP, q_THR, latent_TC, k_T1R, attend)
-        out: Tensor = self.o_proj(out_THV.reshape(length, self.heads * self.value_dim))
-        return out
+            return self.output(self._absorbed(*self._latents(x_TD, angles), attend))
+        return self.output(attend(self.layer, *self.project(x_TD, angles)))
 
-    def _expanded(self, q_THP: Tensor, q_THR: Tensor, latent_TC: Tensor, k_T1R: Tensor, attend: Attend) -> Tensor:
+    def project(self, x_TD: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of every head."""
+        q_THP, q_THR, latent_TC, k_T1R = self._latents(x_TD, angles)
         kv = self.kv_b_proj(latent_TC).view(len(latent_TC), self.heads, -1)
         k_THP, v_THV = kv.split((self.plain, self.value_dim), -1)
         k = torch.cat((k_THP, k_T1R.expand(-1, self.heads, -1)), -1)
         q = torch.cat((q_THP, q_THR), -1)
         # attention divides by the root of the dimensions it sees, here the right ones
-        return attend(self.layer, q * self.sharper if self.sharper != 1.0 else q, k, v_THV)
+        return q * self.sharper if self.sharper != 1.0 else q, k, v_THV
+
+    def output(self, out_THV: Tensor) -> Tensor:
+        out: Tensor = self.o_proj(out_THV.reshape(out_THV.shape[0], self.heads * self.value_dim))
+        return out
+
+    def _latents(self, x_TD: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        length = x_TD.shape[0]
+        q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_TD))) if self.q_rank else self.q_proj(x_TD)
+        q_THP, q_THR = q.view(length, self.heads, -1).split((self.plain, self.rotated), -1)
+        latent_TC, k_TR = self.kv_a_proj_with_mqa(x_TD).split((self.rank, self.rotated), -1)
+        latent_TC = self.kv_a_layernorm(latent_TC)
+        return q_THP, self._rotate(q_THR, angles), latent_TC, self._rotate(k_TR[:, None], angles)
 
     def _absorbed(self, q_THP: Tensor, q_THR: Tensor, latent_TC: Tensor, k_T1R: Tensor, attend: Attend) -> Tensor:
         up_HXC = self.kv_b_proj.weight.view(self.heads, -1, self.rank)

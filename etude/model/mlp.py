@@ -5,14 +5,17 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from etude.model.precision import Linear, side_by_side
+
 
 class SwiGLU(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(width, hidden, bias=False)
-        self.up_proj = nn.Linear(width, hidden, bias=False)
-        self.down_proj = nn.Linear(hidden, width, bias=False)
+        self.gate_proj = Linear(width, hidden, bias=False)
+        self.up_proj = Linear(width, hidden, bias=False)
+        self.down_proj = Linear(hidden, width, bias=False)
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x_TD)) * self.up_proj(x_TD))
+        gate_TF, up_TF = side_by_side(x_TD, (self.gate_proj, self.up_proj))
+        out: Tensor = self.down_proj(F.silu(gate_TF) * up_TF)
         return out

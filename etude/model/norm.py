@@ -20,10 +20,11 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and x.device.type == "cpu":
-            out: Tensor = _Norm.apply(x, self.weight, self.eps)  # type: ignore[no-untyped-call]
+        weight_D = self.weight.to(x.dtype)
+        if torch.is_grad_enabled() and x.device.type == "cpu" and not torch.compiler.is_compiling():
+            out: Tensor = _Norm.apply(x, weight_D, self.eps)  # type: ignore[no-untyped-call]
             return out
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        return F.rms_norm(x, (x.shape[-1],), weight_D, self.eps)
 
 
 class _Norm(torch.autograd.Function):

@@ -18,9 +18,10 @@ from etude.errors import EtudeError
 from etude.model.attention import PackedAttend
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
+from etude.model.head import token_logprobs
 from etude.policy import UNROUTED
 
-CHUNK_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 27}  # on a CPU a chunk should stay in the cache
+CHUNK_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 29}  # on a CPU a chunk should stay in the cache
 CHUNK_ROWS = 256  # at least, or a huge vocabulary would make the matrix products thin
 
 
@@ -42,6 +43,8 @@ class Packed:
         self.chunk = max(
             CHUNK_ROWS, CHUNK_LOGITS.get(self.device.type, CHUNK_LOGITS["cuda"]) // decoder.config.vocab_size
         )
+        # whole distributions of two models, and what is made of them, exist side by side
+        self.chunk_whole = max(CHUNK_ROWS, self.chunk // 4) if self.device.type == "cuda" else self.chunk
         self.lengths = lengths = [len(t) for t in tokens]
         self.attend, self.longest = PackedAttend(lengths, self.device), max(lengths)
         self.tokens_T = self.put(np.concatenate(tokens).astype(np.int64))
@@ -51,13 +54,17 @@ class Packed:
         self.temperature_T = self.put(np.repeat(np.asarray(temperatures, np.float32), lengths)) if tempered else None
 
     def put(self, array: npt.NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+        tensor = torch.from_numpy(array)
+        # from pinned memory, or the host would wait here for all that the GPU still has to do
+        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
 
     def hidden(self, depth: int = 0) -> list[Tensor]:
         """Hidden states of the main head and of the MTP heads up to `depth`."""
         hidden = [self.decoder(self.tokens_T, self.positions_T, self.attend, self.longest, self.routing)]
         for d in range(1, depth + 1):
-            hidden.append(self.decoder.mtp_hidden(d, hidden[-1], self.tokens_T, self.positions_T, self.attend))
+            ahead_T = self.tokens_T.roll(-d)
+            facts = self.positions_T, self.attend, self.longest
+            hidden.append(self.decoder.mtp_behind(d, hidden[-1], ahead_T, *facts))
         return hidden
 
     def _replay(self, experts: Sequence[npt.NDArray[np.int16] | None], plausible: float) -> Routing:
@@ -84,13 +91,23 @@ class Packed:
             logits_RV = logits_RV / self.temperature_T[rows_R, None]
         return logits_RV.float().log_softmax(-1)
 
+    def tokens(
+        self, hidden_RD: Tensor, rows_R: Tensor, at_E: Tensor, ids_E: Tensor, entropy: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of ids, each predicted from one of the hidden states; and, if asked, the states' entropies.
+
+        `rows_R` are the positions that gave the hidden states; entry e asks of the one with the number `at_E[e]`.
+        """
+        temperature_R = None if self.temperature_T is None else self.temperature_T[rows_R]
+        return token_logprobs(hidden_RD, self.decoder.lm_head.weight, temperature_R, at_E, ids_E, entropy)
+
     @torch.no_grad()
     def logprobs(self, hidden_TD: Tensor, rows_E: Tensor, ids_E: Tensor) -> Tensor:
         """Log-probability of each id, predicted from the hidden state of its row."""
         parts = []
         for rows_R, ids_R in zip(*(torch.split(x, self.chunk) for x in (rows_E, ids_E)), strict=True):
-            logp_RV = self.log_softmax(self.decoder.logits(hidden_TD[rows_R]), rows_R)
-            parts.append(logp_RV.gather(-1, ids_R[:, None])[:, 0])
+            at_R = torch.arange(len(rows_R), device=self.device)
+            parts.append(self.tokens(hidden_TD[rows_R], rows_R, at_R, ids_R)[0])
         return torch.cat(parts)
 
     @torch.no_grad()

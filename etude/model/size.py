@@ -54,17 +54,31 @@ def cache_entries(config: ModelConfig) -> int:
     return config.num_hidden_layers * planes * heads * dims
 
 
-def training_bytes(config: ModelConfig, micro_tokens: int, number: int = 4, rank: int = 0) -> int:
-    """A rough need of memory with numbers of `number` bytes.
+def training_bytes(
+    config: ModelConfig,
+    micro_tokens: int,
+    number: int = 4,
+    rank: int = 0,
+    *,
+    activation: int | None = None,
+    recompute: bool = False,
+    chunk: int | None = None,
+) -> int:
+    """A rough need of memory with numbers of `number` bytes, activations of `activation` bytes.
 
     Weights; gradients and two moments of what is trained, which is everything or adapters of `rank`; activations of
-    one micro-batch; its logits.
+    one micro-batch, or with `recompute` what blocks keep and the activations of one of them; logits, at most `chunk`
+    of them at once.
     """
     trained = adapter_parameters(config, rank) if rank else parameters(config)
     weights = parameters(config) + (trained if rank else 0)
-    activations = micro_tokens * sum(_activations(config, layer) for layer in range(config.cache_layers))
-    logits = 3 * micro_tokens * config.vocab_size
-    return number * (weights + 3 * trained + activations + logits)
+    rounded = parameters(config) if activation is not None and activation < number else 0
+    sizes = [_activations(config, layer) for layer in range(config.cache_layers)]
+    if recompute:
+        kept = config.hidden_size + config.num_attention_heads * (config.value_dim + 1)
+        sizes = [*(kept for _ in sizes), max(sizes)]  # the one that is computed again
+    logits = 3 * min(micro_tokens * config.vocab_size, chunk or micro_tokens * config.vocab_size)
+    return number * (weights + 3 * trained + logits) + (activation or number) * (rounded + micro_tokens * sum(sizes))
 
 
 def projections(config: ModelConfig, layer: int) -> Iterator[Projection]:

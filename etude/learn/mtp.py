@@ -1,0 +1,117 @@
+"""Heads that predict further ahead: made from scratch on a trained model, and taught what the model itself would say.
+
+Head d learns, by KL, the main head's own distribution of the token that both predict. First alone: the model's weights
+stand still, so what it says does not change. Later stages (extend, sft) train heads and model together. How often a
+draft would be accepted is measured on text that nobody trained on. Who drafts with the heads is the engine's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from etude.learn.learner import Learner
+from etude.learn.pretrain import Documents, pretrain
+from etude.learn.streams import Ids
+from etude.model.decoder import Decoder
+from etude.model.packed import Packed
+from etude.run import Run
+from etude.settings import MtpSettings, PretrainSettings, RunSettings
+
+STAGE = "mtp"
+
+
+def attach(decoder: Decoder, heads: int, seed: int) -> Decoder:
+    """The same model with so many new heads; those that it had are gone."""
+    weight = decoder.lm_head.weight
+    grown = Decoder(replace(decoder.config, num_nextn_predict_layers=heads), seed).to(weight.device, weight.dtype)
+    known = {name: x for name, x in decoder.state_dict().items() if not name.startswith("mtp.")}
+    missing = grown.load_state_dict(known, strict=False).missing_keys
+    assert all(name.startswith("mtp.") for name in missing), missing
+    return grown
+
+
+def train_heads(
+    run: Run,
+    decoder: Decoder,
+    train: Documents,
+    held_out: Documents | None,
+    settings: MtpSettings,
+    machine: RunSettings,
+    tokenizer: Path,
+) -> Path:
+    """Trains new heads on `decoder`, or continues where the run stopped; returns the last checkpoint."""
+    grown = attach(decoder, settings.heads, machine.seed)
+    for name, parameter in grown.named_parameters():
+        parameter.requires_grad_(name.startswith("mtp."))
+    first = held_out.position() if held_out is not None else {}
+
+    def measure(learner: Learner) -> dict[str, float]:
+        assert held_out is not None
+        held_out.seek(first)
+        return acceptance(learner.decoder, held_out, settings.eval_tokens, settings.micro_tokens)
+
+    taken = {name: value for name, value in vars(settings).items() if name not in ("model", "heads")}
+    return pretrain(
+        run,
+        grown,
+        train,
+        held_out,
+        PretrainSettings(**taken, mtp_weight=1.0),
+        machine,
+        tokenizer,
+        stage=STAGE,
+        main=False,
+        measure=measure if held_out is not None and settings.eval_every else None,
+    )
+
+
+@torch.no_grad()
+def acceptance(decoder: Decoder, documents: Documents, tokens: int, micro_tokens: int) -> dict[str, float]:
+    """How the drafts of each head would fare on the next `tokens` of the documents, each behind the true text.
+
+    `accepted.d` is the mean chance that rejection sampling keeps the draft of head d (the sum over the vocabulary of
+    the smaller of the two probabilities), `greedy.d` how often the likeliest tokens agree; `accepted_length` how many
+    tokens a step would give, the heads drafting one behind the other.
+    """
+    heads = decoder.config.num_nextn_predict_layers
+    kept, agreed, seen = [0.0] * heads, [0.0] * heads, [0] * heads
+    length = 0.0
+    while tokens > 0:
+        pieces = documents.take(min(micro_tokens, tokens))
+        tokens -= sum(map(len, pieces))
+        chance_ET, agree_ET = _drafts(decoder, [ids for ids in pieces if len(ids) > heads + 1])
+        for d in range(heads):
+            kept[d] += float(chance_ET[d].sum())
+            agreed[d] += float(agree_ET[d].sum())
+            seen[d] += chance_ET.shape[1]
+        length += float(chance_ET.cumprod(0).sum())
+    found = {f"accepted.{d + 1}": kept[d] / max(1, seen[d]) for d in range(heads)}
+    found |= {f"greedy.{d + 1}": agreed[d] / max(1, seen[d]) for d in range(heads)}
+    return found | {"accepted_length": 1 + length / max(1, seen[0])}
+
+
+def _drafts(decoder: Decoder, pieces: Sequence[Ids]) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each head and each place from which all heads predict a token of the same piece: kept, and agreed upon."""
+    heads = decoder.config.num_nextn_predict_layers
+    if not pieces:
+        return torch.zeros(heads, 0), torch.zeros(heads, 0)
+    flat = Packed(decoder, pieces)
+    hidden = flat.hidden(heads)
+    left_T = flat.put(np.repeat(flat.lengths, flat.lengths)) - flat.positions_T  # tokens to the end, this one included
+    rows_E = torch.nonzero(left_T > heads)[:, 0]
+    chances, agreements = [], []
+    for d in range(1, heads + 1):
+        kept, agreed = [], []
+        for rows_R in torch.split(rows_E, flat.chunk_whole):
+            drafted_RV = flat.log_softmax(decoder.logits(hidden[d][rows_R]), rows_R)
+            true_RV = flat.log_softmax(decoder.logits(hidden[0][rows_R + d]), rows_R)
+            kept.append(torch.minimum(drafted_RV, true_RV).exp().sum(-1))
+            agreed.append((drafted_RV.argmax(-1) == true_RV.argmax(-1)).float())
+        chances.append(torch.cat(kept))
+        agreements.append(torch.cat(agreed))
+    return torch.stack(chances), torch.stack(agreements)
