@@ -13,7 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from etude.engine.request import Request
 from etude.model.config import ModelConfig
+from etude.policy import Experts
 from etude.settings import EngineSettings
 
 
@@ -30,6 +32,8 @@ class KeyValueCache:
         self.block_tokens = settings.block_tokens
         blocks = settings.cache_tokens // settings.block_tokens
         layers, (planes, heads, dims) = config.num_hidden_layers, config.cache_shape
+        if settings.speculate:
+            layers = config.cache_layers
         longest = -(-settings.max_length // self.block_tokens) * self.block_tokens
         # zeros, because attention multiplies what lies past a row's end by zero, and zero times NaN is NaN
         self.blocks_NLPKBD = torch.zeros(
@@ -81,6 +85,11 @@ class KeyValueCache:
         for row, end in enumerate(tokens):
             self.rows_LPRKSD[:, :, row, :, end:] = 0
         self.rows_LPRKSD[:, :, len(tokens) :] = 0
+
+    def experts(self, request: Request, first: int, end: int) -> Experts:
+        """Where these of a running request's tokens were routed."""
+        experts: Experts = self.row_routes_RSEC[request.row, first:end].to("cpu", copy=True).numpy()
+        return experts
 
     def _index(self, blocks: Sequence[int]) -> Tensor:
         return torch.tensor(blocks, device=self.blocks_NLPKBD.device)

@@ -7,22 +7,20 @@ Single-threaded and synchronous: whoever owns an engine calls `step` again and a
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from etude.engine.attend import CachedAttend, spans
 from etude.engine.blocks import BlockPool
-from etude.engine.cache import KeyValueCache
 from etude.engine.request import COLDEST, QueueFull, Request, refuse_ids, refuse_sampling
-from etude.engine.sampler import sample
+from etude.engine.runner import Read, RowRunner, Runner
 from etude.engine.scheduler import Chunk, Scheduler
+from etude.engine.speculate import CHAIN, SpeculatingRunner
 from etude.errors import EtudeError
 from etude.model.decoder import Decoder
-from etude.model.experts import Routing
 from etude.model.packed import Packed
 from etude.policy import Sampling, Version
 from etude.settings import EngineSettings
@@ -43,24 +41,39 @@ class Counts:
     cached_tokens: int = 0  # of prompts, found in the prefix cache
 
 
+@dataclass(frozen=True)
+class _Flight:
+    """A step that was launched: who is in it, who samples, with which weights."""
+
+    chunks: Sequence[Chunk]
+    ready: Sequence[Request]
+    version: Version
+    read: Read
+
+
 class Engine:
-    def __init__(self, decoder: Decoder, settings: EngineSettings, version: Version) -> None:
-        weight = decoder.lm_head.weight
+    """`runner` computes the steps; without one it is chosen by where the decoder lies."""
+
+    def __init__(
+        self, decoder: Decoder, settings: EngineSettings, version: Version, runner: Runner | None = None
+    ) -> None:
         self.decoder = decoder.eval()
         self.settings = settings
         self.version = version
-        self.device = weight.device
-        self.cache = KeyValueCache(decoder.config, settings, weight.device, weight.dtype)
+        self.runner = runner or default_runner(decoder, settings)
+        self.cache = self.runner.cache
         self.pool = BlockPool(settings.cache_tokens // settings.block_tokens, settings.block_tokens)
         self.scheduler = Scheduler(settings, self.pool, self.cache)
         self.counts = Counts()
         self.paused = False
         self._requests: dict[int, Request] = {}
+        self._flights: deque[_Flight] = deque()  # launched and not read yet, oldest first
+        self._done: list[Request] = []  # finished, and not told yet
 
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._requests) and not self.paused
+        return (bool(self._requests) and not self.paused) or bool(self._done)
 
     def submit(self, ids: Sequence[int], sampling: Sampling, routed: int = 0) -> Request:
         """Queues a prompt. What can never be answered is refused here.
@@ -81,6 +94,9 @@ class Engine:
 
     def abort(self, number: int) -> Request | None:
         """Ends a request between two steps; what it sampled so far stays in it. None if it is not here (any more)."""
+        if number not in self._requests:
+            return None  # most who ask have been answered, and nobody else should wait for them
+        self._drain()
         request = self._requests.get(number)
         if request is not None:
             request.stop = "abort"
@@ -90,6 +106,7 @@ class Engine:
 
     def pause(self) -> None:
         """Steps do nothing until `resume`; running requests keep their place and their cache."""
+        self._drain()
         self.paused = True
 
     def resume(self) -> None:
@@ -103,6 +120,7 @@ class Engine:
         """
         if version == self.version:
             raise EtudeError(f"the engine is at version {version} already; a version names one set of weights")
+        self._drain()
         load(self.decoder)
         self.version = version
         self.counts.updates += 1
@@ -111,17 +129,22 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[Request]:
-        """Computes one batch: prompts in pieces, one more token for everyone who is ready. Returns who finished."""
-        if self.paused:
-            return []
-        chunks = self.scheduler.plan(self.version)
-        if not chunks:
-            return []
-        self.counts.steps += 1
-        logits_RV = self._forward(chunks)
-        ready = [chunk.request for chunk in chunks if chunk.samples]
-        self._keep(chunks)
-        return self._sample(ready, logits_RV)
+        """Computes one batch: prompts in pieces, one more token for everyone who is ready. Returns who finished.
+
+        Where the runner allows, a step is launched before the one before it is read: whoever turns out to have
+        finished there is computed once more, for nothing.
+        """
+        if not self.paused:
+            chunks = self.scheduler.plan(self.version)
+            if chunks is None:
+                self._drain()
+                chunks = self.scheduler.plan(self.version)
+            if chunks:
+                self._launch(chunks)
+            while len(self._flights) > (self.runner.depth if chunks else 0):
+                self._settle()
+        done, self._done = self._done, []
+        return done
 
     @torch.inference_mode()
     def score(self, sequences: Sequence[Sequence[int]], temperature: float = 1.0) -> list[list[float]]:
@@ -152,6 +175,7 @@ class Engine:
             "blocks_held": self.pool.held,
             "blocks_idle": self.pool.idle,
             "cache_bytes": self.cache.bytes,
+            **(self.runner.facts() if isinstance(self.runner, SpeculatingRunner) else {}),
         }
 
     def check(self) -> None:
@@ -160,61 +184,50 @@ class Engine:
         known = {request.number for request in (*self.scheduler.running, *self.scheduler.waiting)}
         assert known == set(self._requests), "a request is lost"
 
-    def _forward(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Logits of the last token of each chunk that samples, in their order."""
-        rows, starts, counts, tokens, last = [], [], [], [], []
+    def _launch(self, chunks: Sequence[Chunk]) -> None:
+        ready = [chunk.request for chunk in chunks if chunk.samples]
+        read = self.runner.launch(chunks, ready)
+        self.counts.steps += 1
         for chunk in chunks:
-            request, count = chunk.request, chunk.count
-            rows.append(request.row)
-            starts.append(request.computed)
-            counts.append(count)
-            if count == 1:
-                tokens.append(request.tokens[request.computed])
-            else:
-                tokens += request.tokens[request.computed : request.computed + count]
-            if chunk.samples:
-                last.append(len(tokens) - 1)
-        flat_rows, positions = rows, starts
-        if len(tokens) > len(rows):
-            flat_rows = [row for row, count in zip(rows, counts, strict=True) for _ in range(count)]
-            positions = [start + i for start, count in zip(starts, counts, strict=True) for i in range(count)]
-        tokens_T, positions_T, rows_T = torch.tensor((tokens, positions, flat_rows), device=self.device)
-        attend = CachedAttend(self.cache, rows_T, positions_T, spans(rows, starts, counts))
-        routing = Routing() if self.cache.routes else None
-        hidden_TD = self.decoder(tokens_T, positions_T, attend, max(positions) + 1, routing)
-        if routing is not None:
-            self.cache.row_routes_RSEC[rows_T, positions_T] = routing.chosen_TBK.to(torch.int16)
-        if len(last) < len(tokens):
-            hidden_TD = hidden_TD[torch.tensor(last, device=self.device, dtype=torch.int64)]
-        self.counts.computed_tokens += len(tokens)
-        return self.decoder.logits(hidden_TD)
+            chunk.request.computed += chunk.count
+            chunk.request.ahead += chunk.samples
+            self.counts.computed_tokens += chunk.count
+        self._flights.append(_Flight(chunks, ready, self.version, read))
 
-    def _keep(self, chunks: Sequence[Chunk]) -> None:
-        """Books what was computed, and copies blocks that became full to the pool."""
-        for chunk in chunks:
-            request = chunk.request
-            request.computed += chunk.count
-            first = request.stored
-            if blocks := self.scheduler.store(request):
+    def _drain(self) -> None:
+        """Reads all steps that are under way; who finished in them is told by the next `step`."""
+        while self._flights:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Books what the oldest step under way computed, and takes what it sampled."""
+        flight = self._flights.popleft()
+        sampled = flight.read()
+        size = self.pool.block_tokens
+        for chunk in flight.chunks:
+            request, first = chunk.request, chunk.request.stored
+            if request.computed >= (first + 1) * size and request.running and (blocks := self.scheduler.store(request)):
                 self.cache.store(request.row, first, blocks)
-
-    def _sample(self, ready: Sequence[Request], logits_RV: Tensor) -> list[Request]:
-        if not ready:
-            return []
-        sampled = [request.length - len(request.prompt) for request in ready]
-        tokens, logprobs, tops = sample(logits_RV, [request.sampling for request in ready], sampled)
         done = []
-        for row, (request, token, logprob) in enumerate(zip(ready, tokens, logprobs, strict=True)):
-            if not math.isfinite(logprob):
+        takers, tops = sampled.takers(flight.ready), sampled.tops
+        finite = math.isfinite(sum(sampled.logprobs))  # one that is not shows in the sum
+        for row, (request, token, logprob) in enumerate(zip(takers, sampled.tokens, sampled.logprobs, strict=True)):
+            if request.stop is not None or request.error is not None:
+                continue  # it ended after this step was launched, which nobody could know then
+            if request.ahead:
+                request.ahead -= 1
+            else:
+                request.computed += 1  # of several tokens all but the last were drafts, and are computed already
+            if not finite and not math.isfinite(logprob):
                 request.error = (
-                    f"request {request.number}: the logits after {request.length} tokens are not finite at version "
-                    f"{self.version}; the weights or the cache are damaged"
+                    f"request {request.number}: the logits after {len(request.tokens)} tokens are not finite at "
+                    f"version {flight.version}; the weights or the cache are damaged"
                 )
                 done.append(request)
                 continue
             if not request.logprobs:
                 self.counts.cached_tokens += request.cached_tokens
-            request.append(token, logprob, self.version, tops.get(row))
+            request.append(token, logprob, flight.version, tops.get(row) if tops else None)
             self.counts.sampled_tokens += 1
             if request.finished:
                 done.append(request)
@@ -225,13 +238,14 @@ class Engine:
         if any(request.error for request in done):
             # attention multiplies what lies past a row's end by zero: NaN there would reach whoever sits there next
             self.cache.scrub([request.computed for request in self.scheduler.running])
-        return done
+        self._done += done
 
     def _retire(self, request: Request) -> None:
         del self._requests[request.number]
         if self.cache.routes and request.running:
-            known = self.cache.row_routes_RSEC[request.row, request.routed : request.computed]
-            request.experts = known.to("cpu", copy=True).numpy()
+            # a step that is under way may have computed the last token, too; nobody asked for its experts
+            end = min(request.computed, len(request.tokens) - 1)
+            request.experts = self.cache.experts(request, min(request.routed, end), end)
         self.scheduler.remove(request, keep=request.error is None)
 
 
@@ -246,3 +260,18 @@ def _batches(sequences: Sequence[Sequence[int]], tokens: int) -> list[list[Seque
         out[-1].append(ids)
         room -= len(ids)
     return out
+
+
+def default_runner(decoder: Decoder, settings: EngineSettings) -> Runner:
+    """Dense rows on a CPU, pages and graphs on a GPU; with drafts for whoever speculates."""
+    cuda = decoder.lm_head.weight.device.type == "cuda"
+    if settings.speculate and not cuda:
+        return SpeculatingRunner(decoder, settings)
+    if not cuda:
+        return RowRunner(decoder, settings)
+    from etude.engine.cuda.drafts import PageMemory  # needs Triton, which a CPU does not have
+    from etude.engine.cuda.runner import PagedRunner
+
+    if settings.speculate:
+        return SpeculatingRunner(decoder, settings, PageMemory(decoder, settings), CHAIN)
+    return PagedRunner(decoder, settings)

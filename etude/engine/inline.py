@@ -50,7 +50,8 @@ class InlinePolicy:
         try:
             while self.engine.busy:
                 for request in self.engine.step():
-                    if not (done := self._waiting[request.number]).done():
+                    done = self._waiting.get(request.number)  # none if who asked has left meanwhile
+                    if done is not None and not done.done():
                         done.set_result(request)
                 await asyncio.sleep(0)  # lets those who got their answer ask again before the next step
         except Exception as crash:

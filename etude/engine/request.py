@@ -55,6 +55,9 @@ class Request:
     computed: int = 0
     stored: int = 0  # leading blocks that are full and lie in the pool under their hash
     mixed: bool = False  # keys and values of several versions: of no use to anybody else
+    ahead: int = 0  # tokens sampled by steps that nobody has read yet; the device knows them
+    drafted: int = 0  # tokens drafted for it: if they are accepted it needs room for them, too
+    seat: int = 0  # where the last of them stands among those that its step sampled
 
     chain: list[bytes] = field(default_factory=list)  # hashes of the leading full blocks, under `chain_version`
     chain_version: Version | None = None
@@ -65,12 +68,24 @@ class Request:
 
     @property
     def length(self) -> int:
-        return len(self.tokens)
+        return len(self.tokens) + self.ahead
 
     @property
     def missing(self) -> int:
-        """Tokens to compute before the next one can be sampled."""
-        return len(self.tokens) - self.computed
+        """Tokens to compute before the next one can be sampled; none if the last one is under way."""
+        if self.ahead and len(self.logprobs) + self.ahead >= self.sampling.max_tokens:
+            return 0
+        return len(self.tokens) + self.ahead - self.computed
+
+    @property
+    def reach(self) -> int:
+        """Tokens that may be computed after the next step."""
+        return self.computed + self.missing + self.drafted
+
+    @property
+    def settled(self) -> int:
+        """Computed tokens that are known here, too."""
+        return min(self.computed, len(self.tokens))
 
     @property
     def sampled(self) -> list[int]:
@@ -113,12 +128,14 @@ class Request:
 
     def check(self) -> None:
         """Raises when the parts contradict each other."""
-        sampled = self.length - len(self.prompt)
+        sampled = len(self.tokens) - len(self.prompt)
         assert tuple(self.tokens[: len(self.prompt)]) == self.prompt, f"request {self.number}: its prompt changed"
         assert len(self.logprobs) == len(self.versions) == sampled, f"request {self.number}: facts missing"
         assert 0 <= self.computed <= self.length, f"request {self.number}: computed {self.computed} of {self.length}"
         if not self.running:
-            assert not self.table and not self.computed, f"request {self.number}: holds cache without running"
+            assert not self.table and not self.computed and not self.ahead, (
+                f"request {self.number}: holds cache without running"
+            )
 
 
 def refuse_ids(ids: Sequence[int], vocab_size: int, settings: EngineSettings, positions: int, answer: int = 0) -> None:

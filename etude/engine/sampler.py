@@ -10,8 +10,9 @@ the rest renormalised. Greedy choices (temperature 0) have no such distribution;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from torch import Tensor
 from etude.engine.request import Top
 from etude.policy import Sampling
 
+T = TypeVar("T")
+
 _PIECE = 64  # vocabulary entries summed at once
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
@@ -29,12 +32,25 @@ class Sampled(NamedTuple):
     tokens: list[int]
     logprobs: list[float]
     tops: dict[int, Top]  # by row, of those that asked
+    counts: Sequence[int] | None = None  # tokens for each who asked, one behind the other; None: one each
+
+    def takers(self, ready: Sequence[T]) -> Sequence[T]:
+        """Whose each token is."""
+        if self.counts is None:
+            return ready
+        return [one for one, count in zip(ready, self.counts, strict=True) for _ in range(count)]
 
 
 def uniforms(seeds: Sequence[int], counters: Sequence[int]) -> NDArray[np.float64]:
     """One number in [0, 1) for each pair, equal for equal pairs. Seeds count modulo 2**64."""
-    seed = np.array([seed & 0xFFFF_FFFF_FFFF_FFFF for seed in seeds], dtype=np.uint64)
-    counter = np.array(counters, dtype=np.uint64)
+    return mixed(seed_bits(seeds), np.array(counters, dtype=np.uint64))
+
+
+def seed_bits(seeds: Sequence[int]) -> NDArray[np.uint64]:
+    return np.array([seed & 0xFFFF_FFFF_FFFF_FFFF for seed in seeds], dtype=np.uint64)
+
+
+def mixed(seed: NDArray[np.uint64], counter: NDArray[np.uint64]) -> NDArray[np.float64]:
     with np.errstate(over="ignore"):
         # the seed is mixed before the counter is added, or seed s + 1 would repeat seed s shifted by one token
         bits = _mix(_mix(seed + _STEP) + (counter + np.uint64(1)) * _STEP)
@@ -47,46 +63,61 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Tokens and log-probabilities where the logits lie; the host has not waited for them."""
+
+    tokens_R: Tensor
+    logprobs_R: Tensor
+    tops: Callable[[], dict[int, Top]]
+
+
 def sample(logits_RV: Tensor, sampling: Sequence[Sampling], counters: Sequence[int]) -> Sampled:
     """A token and its log-probability for each row. Logits that are not finite give NaN, never a token to trust."""
+    choice = choose(logits_RV, sampling, counters)
+    return Sampled(choice.tokens_R.tolist(), choice.logprobs_R.tolist(), choice.tops())
+
+
+def choose(logits_RV: Tensor, sampling: Sequence[Sampling], counters: Sequence[int]) -> Choice:
     device, logits_RV = logits_RV.device, logits_RV.float()
     temperatures = [s.temperature or 1.0 for s in sampling]
     if any(t != 1.0 for t in temperatures):
         logits_RV = logits_RV / torch.tensor(temperatures, device=device, dtype=logits_RV.dtype)[:, None]
     highest_R1 = logits_RV.amax(-1, keepdim=True)
     weights_RV = (logits_RV - highest_R1).exp_()
-    cut = [i for i, s in enumerate(sampling) if s.temperature and (s.top_k or s.top_p < 1)]
-    if cut:
-        rows = torch.tensor(cut, device=device)
-        weights_RV[rows] = _cut(weights_RV[rows], [sampling[i] for i in cut])
+    limited = [i for i, s in enumerate(sampling) if s.temperature and (s.top_k or s.top_p < 1)]
+    if limited:
+        rows = torch.tensor(limited, device=device)
+        weights_RV[rows] = heaviest(weights_RV[rows], [sampling[i] for i in limited])
     uniform_R1 = torch.from_numpy(uniforms([s.seed for s in sampling], counters)).to(device)[:, None]
-    token_R1, total_R1 = _pick(weights_RV, uniform_R1)
+    token_R1, total_R1 = pick(weights_RV, uniform_R1)
     greedy = [i for i, s in enumerate(sampling) if not s.temperature]
     if greedy:
         rows = torch.tensor(greedy, device=device)
         token_R1[rows] = logits_RV[rows].argmax(-1, keepdim=True)
 
-    chosen_R1 = logits_RV.gather(-1, token_R1).double() - highest_R1
-    logprob_R1 = chosen_R1 - total_R1.log()
-    tokens: list[int] = token_R1[:, 0].tolist()
-    logprobs: list[float] = logprob_R1[:, 0].tolist()
+    shift_R1 = highest_R1 + total_R1.log()
+    logprob_R1 = logits_RV.gather(-1, token_R1).double() - highest_R1 - total_R1.log()
     asking = [i for i, s in enumerate(sampling) if s.top_logprobs]
     if not asking:
-        return Sampled(tokens, logprobs, {})
-    rows = torch.tensor(asking, device=device)
-    count = min(max(sampling[i].top_logprobs for i in asking), logits_RV.shape[-1])
-    heavy_AK, ids_AK = weights_RV[rows].topk(count)
-    shift_A1 = highest_R1[rows] + total_R1[rows].log()
-    logprobs_AK = logits_RV[rows].gather(-1, ids_AK).double() - shift_A1
-    kept_A = (heavy_AK > 0).sum(-1).tolist()  # what was cut off has no weight, and is no alternative
-    tops: dict[int, Top] = {}
-    for place, i in enumerate(asking):
-        end = min(kept_A[place], sampling[i].top_logprobs)
-        tops[i] = tuple(zip(ids_AK[place, :end].tolist(), logprobs_AK[place, :end].tolist(), strict=True))
-    return Sampled(tokens, logprobs, tops)
+        return Choice(token_R1[:, 0], logprob_R1[:, 0], dict)
+
+    def tops() -> dict[int, Top]:
+        rows = torch.tensor(asking, device=device)
+        count = min(max(sampling[i].top_logprobs for i in asking), logits_RV.shape[-1])
+        heavy_AK, ids_AK = weights_RV[rows].topk(count)
+        logprobs_AK = logits_RV[rows].gather(-1, ids_AK).double() - shift_R1[rows]
+        kept_A = (heavy_AK > 0).sum(-1).tolist()  # what was cut off has no weight, and is no alternative
+        out: dict[int, Top] = {}
+        for place, i in enumerate(asking):
+            end = min(kept_A[place], sampling[i].top_logprobs)
+            out[i] = tuple(zip(ids_AK[place, :end].tolist(), logprobs_AK[place, :end].tolist(), strict=True))
+        return out
+
+    return Choice(token_R1[:, 0], logprob_R1[:, 0], tops)
 
 
-def _pick(weights_RV: Tensor, uniform_R1: Tensor) -> tuple[Tensor, Tensor]:
+def pick(weights_RV: Tensor, uniform_R1: Tensor) -> tuple[Tensor, Tensor]:
     """The token at which the running sum of the weights passes the uniform share of the total; and the total.
 
     Running sums are float64: in float32 a token rarer than 1e-7 would be lost, and the log-probability blurred. Over a
@@ -114,7 +145,7 @@ def _passed(sums_RN: Tensor, point_R1: Tensor) -> Tensor:
     return torch.searchsorted(sums_RN, point_R1, right=True).clamp_(max=sums_RN.shape[-1] - 1)
 
 
-def _cut(weights_RV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
+def heaviest(weights_RV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
     """Zeroes all but the top_k heaviest, then all but the heaviest that together reach top_p of what is left."""
     width = weights_RV.shape[-1]
     top_k = [s.top_k or width for s in sampling]

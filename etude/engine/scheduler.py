@@ -38,17 +38,13 @@ class Rows(Protocol):
         """The first `tokens` of one row now stand in another."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Chunk:
     """The next `count` tokens of one request."""
 
     request: Request
     count: int
-
-    @property
-    def samples(self) -> bool:
-        """Whether all of the request's tokens are computed after this, so that it samples the next."""
-        return self.count == self.request.missing
+    samples: bool  # whether all of the request's tokens are computed after this, so that it samples the next
 
 
 class Scheduler:
@@ -63,9 +59,14 @@ class Scheduler:
     def add(self, request: Request) -> None:
         self.waiting.append(request)
 
-    def plan(self, version: Version) -> list[Chunk]:
-        """The work of the next step, in the order of the rows. Empty when there is nothing to do."""
-        self._grow()
+    def plan(self, version: Version) -> list[Chunk] | None:
+        """The work of the next step, in the order of the rows. Empty when there is nothing to do.
+
+        None when somebody must step back but tokens are under way: those must be read first, for whoever steps back
+        takes all of its tokens along.
+        """
+        if not self._grow():
+            return None
         if self.waiting and len(self.running) < self.settings.max_running:
             self._admit(version)
         return self._divide()
@@ -88,15 +89,22 @@ class Scheduler:
         for request in (*self.running, *self.waiting):
             request.check()
 
-    def _grow(self) -> None:
+    def _grow(self) -> bool:
+        """Whether everybody has the blocks for its next tokens now, or has stepped back."""
         size = self.pool.block_tokens
-        growing = [request for request in self.running if request.length > len(request.table) * size]
-        for request in sorted(growing, key=_age):
-            short = self.pool.needed(request.length) - len(request.table)
+        full = [r for r in self.running if len(r.tokens) + r.ahead + r.drafted > len(r.table) * size]
+        growing = [request for request in full if request.reach > len(request.table) * size]
+        if not growing:
+            return True
+        wanted = [self.pool.needed(request.reach) - len(request.table) for request in growing]
+        if sum(wanted) > self.pool.available and any(request.ahead for request in self.running):
+            return False
+        for short, request in sorted(zip(wanted, growing, strict=True), key=lambda pair: _age(pair[1])):
             while request.running and self.pool.available < short:
                 self._preempt(max(self.running, key=_age))
             if request.running:
                 request.table += self.pool.allocate(short)
+        return True
 
     def _admit(self, version: Version) -> None:
         coming = {link for request in self.running if not request.mixed for link in request.chain[request.stored :]}
@@ -138,14 +146,17 @@ class Scheduler:
 
     def _divide(self) -> list[Chunk]:
         shares: dict[int, int] = {}
-        behind = [request for request in self.running if request.missing > 1]
-        if behind:
+        missing = [request.missing for request in self.running]
+        if max(missing, default=0) > 1:
             left = self.settings.prefill_tokens
-            for request in sorted(behind, key=_age):
-                shares[request.row] = share = min(left, request.missing)
+            for request in sorted((r for r, count in zip(self.running, missing, strict=True) if count > 1), key=_age):
+                shares[request.row] = share = min(left, missing[request.row])
                 left -= share
-        counts = [shares.get(row, 1) for row in range(len(self.running))]
-        return [Chunk(request, count) for request, count in zip(self.running, counts, strict=True) if count]
+        pairs = zip(self.running, missing, strict=True)
+        if not shares:
+            return [Chunk(request, count, True) for request, count in pairs if count]
+        chunks = [Chunk(r, share := shares.get(r.row, count), share == count) for r, count in pairs]
+        return [chunk for chunk in chunks if chunk.count]
 
     def _preempt(self, request: Request) -> None:
         self.preemptions += 1
@@ -161,15 +172,16 @@ class Scheduler:
             self.rows.move(last.row, request.row, last.computed)
             last.row = request.row
             self.running[request.row] = last
-        request.table, request.row, request.computed, request.stored = [], WAITING, 0, 0
+        request.table, request.row, request.computed, request.stored, request.ahead = [], WAITING, 0, 0, 0
+        request.drafted = 0
 
     def store(self, request: Request) -> list[int]:
         """Registers the blocks that have become full, and returns them: their contents must be kept."""
         size = self.pool.block_tokens
-        if request.mixed or request.computed < (request.stored + 1) * size:
+        if request.mixed or request.settled < (request.stored + 1) * size:
             return []
         chain = self._chain(request, request.chain_version)
-        blocks = request.table[request.stored : request.computed // size]
+        blocks = request.table[request.stored : request.settled // size]
         for block, link in zip(blocks, chain[request.stored :], strict=False):
             self.pool.register(block, link)
         request.stored += len(blocks)
@@ -182,7 +194,7 @@ class Scheduler:
             request.chain, request.chain_version = [], version
         chain, size = request.chain, self.pool.block_tokens
         parent = chain[-1] if chain else first_link(version)
-        for start in range(len(chain) * size, request.length - size + 1, size):
+        for start in range(len(chain) * size, len(request.tokens) - size + 1, size):
             parent = next_link(parent, request.tokens[start : start + size])
             chain.append(parent)
         return chain

@@ -213,10 +213,13 @@ def serve(
     """
     if door is not None and door.engine_routes and door.key is None:
         raise EtudeError("the engine's own routes can stop it and change its weights: set an API key to open them")
+    import torch
+
     from etude.engine.engine import Engine
     from etude.model.checkpoint import load_model
 
-    engine = Engine(load_model(model_dir, device), settings, version)
+    dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
+    engine = Engine(load_model(model_dir, device, dtype), settings, version)
     dialect = None
     if door is not None:
         from etude.tokens.dialect import open_dialect

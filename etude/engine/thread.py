@@ -183,7 +183,9 @@ class EngineThread:
         for request in finished:
             self._readers.pop(request.number, None)
         if finished or news:
-            self._settle([(self._answers.pop(request.number), request) for request in finished], news)
+            # whoever left while the end of its request was under way is not there any more
+            awaited = [(self._answers.pop(request.number, None), request) for request in finished]
+            self._settle([(done, request) for done, request in awaited if done is not None], news)
 
     def _settle(
         self, results: list[tuple[asyncio.Future[Any], Any]], news: Sequence[tuple[Listen, Tokens]] = ()

@@ -141,6 +141,12 @@ def soak_module() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def stress_module() -> ModuleType:
+    """Random load."""
+    return _benchmark("engine_stress")
+
+
+@pytest.fixture(scope="session")
 def tiny_model(tiny_module: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model directory that answers "say hello" and "call the tool" by heart."""
     folder = tmp_path_factory.mktemp("tiny") / "model"

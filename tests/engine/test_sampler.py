@@ -17,7 +17,7 @@ def draw(logits: list[float], sampling: Sampling, count: int) -> tuple[np.ndarra
     """`count` independent first tokens, one for each seed."""
     rows = torch.tensor([logits]).expand(count, -1)
     each = [Sampling(**{**vars(sampling), "seed": seed}) for seed in range(count)]
-    tokens, logprobs, _ = sample(rows, each, [0] * count)
+    tokens, logprobs, *_ = sample(rows, each, [0] * count)
     return np.array(tokens), np.array(logprobs)
 
 
@@ -67,7 +67,7 @@ def test_tokens_come_as_often_as_their_probability_says(sampling: Sampling) -> N
 
 def test_greedy_takes_the_best_and_says_its_plain_log_probability() -> None:
     logits = torch.randn(9, 50, generator=torch.Generator().manual_seed(0))
-    tokens, logprobs, _ = sample(logits, [Sampling(temperature=0.0)] * 9, [0] * 9)
+    tokens, logprobs, *_ = sample(logits, [Sampling(temperature=0.0)] * 9, [0] * 9)
     reference = logits.double().log_softmax(-1)
     assert tokens == reference.argmax(-1).tolist()
     np.testing.assert_allclose(logprobs, reference.max(-1).values.numpy(), atol=1e-6)
@@ -92,7 +92,7 @@ def test_a_row_is_sampled_the_same_in_any_company() -> None:
 def test_rows_that_ask_get_the_likeliest_tokens_and_no_other_row_does(settings: dict) -> None:
     logits = torch.randn(4, 90, generator=torch.Generator().manual_seed(2))
     each = [Sampling(**settings, seed=i, top_logprobs=(0, 5, 0, 2)[i]) for i in range(4)]
-    tokens, logprobs, tops = sample(logits, each, [0] * 4)
+    tokens, logprobs, tops, _ = sample(logits, each, [0] * 4)
     assert set(tops) == {1, 3}
     plain = Sampling(temperature=1.0) if each[0].temperature == 0 else each[0]
     for row, count in ((1, 5), (3, 2)):
@@ -116,7 +116,7 @@ def test_a_token_without_weight_is_never_sampled_even_at_the_ends(
     monkeypatch.setattr(sampler, "uniforms", lambda seeds, counters: np.full(len(seeds), uniform))
     logits = torch.full((1, 200), -1e9)
     logits[0, [70, 130]] = 0.0
-    tokens, logprobs, _ = sample(logits, [Sampling()], [0])
+    tokens, logprobs, *_ = sample(logits, [Sampling()], [0])
     assert tokens[0] in (70, 130)
     assert logprobs[0] == pytest.approx(math.log(0.5), abs=1e-6)
 
@@ -145,7 +145,7 @@ def test_logits_that_are_not_finite_give_no_finite_log_probability(poison: float
     logits = torch.zeros(3, 70)
     logits[1, 5] = poison
     for sampling in (Sampling(), Sampling(temperature=0.0), Sampling(top_k=2), Sampling(top_p=0.5)):
-        tokens, logprobs, _ = sample(logits, [sampling] * 3, [0] * 3)
+        tokens, logprobs, *_ = sample(logits, [sampling] * 3, [0] * 3)
         assert math.isfinite(logprobs[0])
         assert math.isfinite(logprobs[2])
         assert not math.isfinite(logprobs[1])

@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from etude.engine.cuda.reference import ReferenceOps
+from etude.engine.cuda.runner import PagedRunner
 from etude.engine.engine import Engine
+from etude.engine.request import Request
 from etude.engine.thread import EngineThread, Tokens
 from etude.errors import EtudeError
-from etude.policy import Sampling
+from etude.model.decoder import Decoder
+from etude.policy import Sampling, Version
+from etude.settings import EngineSettings
 
 LONG = Sampling(max_tokens=60, temperature=1.0, seed=3, top_logprobs=2)
 
@@ -54,6 +59,29 @@ def test_a_reader_who_leaves_ends_the_request_and_a_refused_one_hears_nothing(en
         with pytest.raises(EtudeError, match="outside the vocabulary"):
             await thread.generate((10**6,), LONG, listen=heard.append)
         assert not heard
+        await thread.stop()
+
+    run(scenario())
+
+
+def test_an_end_that_comes_after_its_reader_left_is_nobodys(decoder: Decoder, settings: EngineSettings) -> None:
+    """Where steps are launched ahead, a request may end in the step that its abort waits for."""
+
+    async def scenario() -> None:
+        engine = Engine(decoder, settings, Version(0, 0), PagedRunner(decoder, settings, ReferenceOps()))
+        thread = EngineThread(engine)
+        ended: list[Request] = []
+
+        def leave(engine: Engine) -> None:
+            request = engine.submit((1, 2), Sampling(max_tokens=2))
+            while request.missing:
+                engine.step()
+            assert engine.abort(request.number) is None and request.stop == "length"
+            ended.append(request)
+
+        await thread.call(leave)
+        assert (await thread.generate((3, 4), Sampling(max_tokens=5))).stop == "length"
+        assert thread.crash is None and ended
         await thread.stop()
 
     run(scenario())

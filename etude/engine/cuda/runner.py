@@ -1,0 +1,226 @@
+"""The engine's steps on a GPU: decoding as recorded graphs, prompts beside it launched one operation at a time.
+
+The host is not in the way: a step's tokens stay on the device, where the next one takes them from, and are read while
+that one computes. What the host knows before it is told (lengths, tables, seeds) is all that a step needs from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from etude.engine.cuda.batch import Answers, put
+from etude.engine.cuda.forward import Forward, Prompts, Step
+from etude.engine.cuda.graphs import Graphs
+from etude.engine.cuda.ops import Ops, Pages, Places, Runs
+from etude.engine.cuda.pages import PagedCache
+from etude.engine.request import Request, Top
+from etude.engine.runner import Read
+from etude.engine.sampler import Choice, Sampled, choose, mixed, seed_bits, uniforms
+from etude.engine.scheduler import Chunk
+from etude.model.decoder import Decoder
+from etude.policy import Sampling
+from etude.settings import EngineSettings
+
+Choices = list[tuple[list[int], Choice]]  # of the rows that are sampled the general way
+
+
+class _Streak:
+    """The same requests decoding step after step: what a step is told of them, as arrays."""
+
+    def __init__(self, requests: list[Request], block_tokens: int, blocks: int) -> None:
+        self.requests, self.steps, self.block_tokens = requests, 0, block_tokens
+        self.table = tables(requests, blocks)
+        self.positions = np.array([request.computed for request in requests], np.int32)
+        next_ = [_source(request) for request in requests]
+        self.tokens = np.array([token for token, _ in next_], np.int32)
+        self.sources = np.array([source for _, source in next_], np.int32)
+        sampling, counters = _sampling(requests)
+        self.temperatures = np.array([s.temperature for s in sampling])
+        self.seeds, self.counters = seed_bits([s.seed for s in sampling]), np.array(counters, np.uint64)
+        self.special = any(_is_special(s) for s in sampling)
+        for seat, request in enumerate(requests):
+            request.seat = seat
+
+    def next(self) -> _Streak:
+        """A step later: everybody computes the token that it sampled in the last."""
+        if not self.steps:
+            self.sources = np.arange(len(self.requests), dtype=np.int32)
+        self.steps += 1
+        self.positions += 1
+        self.counters += np.uint64(1)
+        for place in np.flatnonzero(self.positions % self.block_tokens == 0).tolist():  # a new block begins
+            block = self.positions[place] // self.block_tokens
+            self.table[place, block] = self.requests[place].table[block]
+        return self
+
+    @property
+    def slots(self) -> NDArray[np.int32]:
+        blocks, offsets = np.divmod(self.positions, self.block_tokens)
+        slots: NDArray[np.int32] = self.table[np.arange(len(blocks)), blocks] * self.block_tokens + offsets
+        return slots
+
+
+class PagedRunner:
+    depth = 1
+
+    def __init__(self, decoder: Decoder, settings: EngineSettings, ops: Ops | None = None) -> None:
+        if ops is None:
+            from etude.engine.cuda.fused import FusedOps  # needs Triton
+
+            ops = FusedOps()
+        weight = decoder.lm_head.weight
+        self.device, self.ops = weight.device, ops
+        self.cache = PagedCache(decoder.config, settings, weight.device, weight.dtype)
+        self.forward = Forward(
+            decoder, self.cache, ops, min(settings.max_length, decoder.config.max_position_embeddings)
+        )
+        blocks = -(-settings.max_length // settings.block_tokens)
+        self.answers = Answers(settings.max_running, self.device)
+        self.graphs = Graphs(self.forward, self.answers, settings.max_running, blocks)
+        self._blocks = blocks
+        self._streak = self._begin([])
+
+    def launch(self, chunks: Sequence[Chunk], ready: Sequence[Request]) -> Read:
+        if len(chunks) == sum(chunk.count for chunk in chunks):
+            requests = [chunk.request for chunk in chunks]
+            choices = self._decode(requests)
+        else:
+            requests, choices = self._mixed(chunks)
+        places = None  # all, in order
+        if len(ready) < len(requests) or requests != ready:
+            seats = {request.number: seat for seat, request in enumerate(requests)}
+            places = [seats[request.number] for request in ready]
+        host, happened = self.answers.fetch()
+
+        def read() -> Sampled:
+            if happened is not None:
+                happened.synchronize()
+            tops: dict[int, Top] = {}
+            for rows, choice in choices:
+                tops |= {rows[i]: top for i, top in choice.tops().items()}
+            if places is None:
+                return Sampled(host[0, : len(ready)].tolist(), host[1, : len(ready)].view(np.float32).tolist(), tops)
+            tokens, logprobs = host[0, places].tolist(), host[1, places].view(np.float32).tolist()
+            return Sampled(tokens, logprobs, {i: tops[seat] for i, seat in enumerate(places) if seat in tops})
+
+        return read
+
+    def _decode(self, requests: list[Request]) -> Choices:
+        """One token for each. As long as the same requests decode, only what moves on is written anew."""
+        if requests == self._streak.requests and all(request.ahead == 1 for request in requests):
+            streak = self._streak.next()
+        else:
+            streak = self._streak = self._begin(requests)
+        count = len(requests)
+        staging, replay = self.graphs.staging(count)
+        host = staging.host()
+        host.tokens[:count], host.sources[:count] = streak.tokens, streak.sources
+        host.positions[:count], host.lengths[:count] = streak.positions, streak.positions + 1
+        host.table[:count], host.slots[:count] = streak.table, streak.slots
+        host.temperatures[:count] = streak.temperatures
+        host.uniforms[:count] = mixed(streak.seeds, streak.counters)
+        staging.send(count)
+        logits_RV = replay()
+        return self._special(logits_RV, requests) if streak.special else []
+
+    def _mixed(self, chunks: Sequence[Chunk]) -> tuple[list[Request], Choices]:
+        """Decoding and prompts together. Those who decode come first, and so they do among the answers."""
+        self._streak = self._begin([])
+        decoding = [chunk.request for chunk in chunks if chunk.count == 1]
+        prompts = [chunk for chunk in chunks if chunk.count > 1]
+        first = len(decoding)
+        tokens, sources, positions, slots, last = [], [], [], [], list(range(first))
+        for request in decoding:
+            token, source = _source(request)
+            tokens.append(token)
+            sources.append(source)
+            positions.append(request.computed)
+            slots += self.cache.slots(request, request.computed, request.computed + 1)
+        for chunk in prompts:
+            start, end = chunk.request.computed, chunk.request.computed + chunk.count
+            tokens += chunk.request.tokens[start:end]
+            sources += [-1] * chunk.count
+            positions += range(start, end)
+            slots += self.cache.slots(chunk.request, start, end)
+            if chunk.samples:
+                last.append(len(tokens) - 1)
+        fields = put((tokens, sources, positions, slots), np.int32, self.device)
+        step = Step(
+            fields[0],
+            fields[1],
+            Places(fields[2], fields[3], self.forward.angles),
+            Pages(
+                put(tables(decoding, self._blocks), np.int32, self.device),
+                put([request.computed + 1 for request in decoding], np.int32, self.device),
+            ),
+            self._prompts(prompts),
+        )
+        hidden_TD = self.forward.hidden(step, self.answers.tokens_S)
+        requests = decoding + [chunk.request for chunk in prompts if chunk.samples]
+        if not requests:
+            return [], []
+        logits_RV = self.forward.logits(hidden_TD[put(last, np.int64, self.device)])
+        sampling, counters = _sampling(requests)
+        reals = put(
+            ([s.temperature for s in sampling], uniforms([s.seed for s in sampling], counters)), np.float64, self.device
+        )
+        self.ops.pick(logits_RV, reals[0], reals[1], self.answers.tokens_S, self.answers.logprobs_S)
+        choices = self._special(logits_RV, requests)
+        for seat, request in enumerate(requests):
+            request.seat = seat
+        return requests, choices
+
+    def _prompts(self, chunks: Sequence[Chunk]) -> Prompts:
+        queries = [chunk.count for chunk in chunks]
+        keys = [chunk.request.computed + chunk.count for chunk in chunks]
+        slots = None
+        if keys != queries:
+            seen = [
+                slot
+                for chunk, end in zip(chunks, keys, strict=True)
+                for slot in self.cache.slots(chunk.request, 0, end)
+            ]
+            slots = put(seen, np.int64, self.device)
+        ends = [put(np.cumsum([0, *lengths]), np.int32, self.device) for lengths in (queries, keys)]
+        return Prompts(Runs(queries, keys, *ends), slots)
+
+    def _special(self, logits_RV: torch.Tensor, requests: Sequence[Request]) -> Choices:
+        """Rows whose distribution is cut, or that ask for alternatives, are sampled again, the general way."""
+        rows = [i for i, request in enumerate(requests) if _is_special(request.sampling)]
+        if not rows:
+            return []
+        rows_R = put(rows, np.int64, self.device)
+        choice = choose(logits_RV[rows_R], *_sampling([requests[i] for i in rows]))
+        self.answers.tokens_S[rows_R] = choice.tokens_R.to(torch.int32)
+        self.answers.logprobs_S[rows_R] = choice.logprobs_R.float()
+        return [(rows, choice)]
+
+    def _begin(self, requests: list[Request]) -> _Streak:
+        return _Streak(requests, self.cache.block_tokens, self._blocks)
+
+
+def tables(requests: Sequence[Request], blocks: int) -> NDArray[np.int32]:
+    """The requests' tables, a line each."""
+    out = np.zeros((len(requests), blocks), np.int32)
+    for line, request in zip(out, requests, strict=True):
+        line[: len(request.table)] = request.table
+    return out
+
+
+def _source(request: Request) -> tuple[int, int]:
+    """The next token to compute, or where the device has it."""
+    place = request.computed
+    return (request.tokens[place], -1) if place < len(request.tokens) else (0, request.seat)
+
+
+def _is_special(s: Sampling) -> bool:
+    return bool(s.top_logprobs or (s.temperature and (s.top_k or s.top_p < 1)))
+
+
+def _sampling(requests: Sequence[Request]) -> tuple[list[Sampling], list[int]]:
+    counters = [len(request.logprobs) + request.ahead for request in requests]
+    return [request.sampling for request in requests], counters
