@@ -17,6 +17,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the recipe and wh
 ABOUT = {
     "corpus": "Read, filter and tokenise the training text.",
     "pretrain": "Train a model on the corpus, which is built first when it is not there.",
+    "mtp": "Train heads that predict further ahead, for speculation, on a pretrained model.",
+    "extend": "Train on longer sequences, whole repositories, with positions for them.",
     "demos": "Let the reference policy solve tasks in the real harness, for fine-tuning.",
     "sft": "Fine-tune a model on conversations: sft.data, or this run's demonstrations.",
     "rl": "Improve a model by reinforcement learning on tasks, inside the real harness.",

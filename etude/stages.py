@@ -1,6 +1,7 @@
 """The stages of the whole way: what each reads, needs and makes.
 
-    corpus -> pretrain -> demos -> sft -> bench-sft -> rl -> bench-rl [-> sft-more -> bench-sft-more] -> report
+    corpus -> pretrain [-> mtp] [-> extend] -> demos -> sft
+           -> bench-sft -> rl -> bench-rl [-> sft-more -> bench-sft-more] -> report
 
 Joins the rooms, which do not know each other. Each room is imported only when its stage runs, so a stage that needs no
 torch never loads it. In which order and whether a stage runs at all is decided in `pipeline`.
@@ -20,6 +21,7 @@ from etude import recipe as recipes
 from etude.errors import EtudeError
 from etude.model.config import ModelConfig
 from etude.model.size import parameters, training_bytes
+from etude.policy import Message
 from etude.progress import track
 from etude.recipe import Recipe
 from etude.run import Run, checkpoints_in, read_metrics
@@ -46,7 +48,7 @@ def find_model(path: Path) -> Path:
     """The model directory meant by `path`: itself, or the best or newest checkpoint of a run's last stage."""
     if (path / "run.json").exists():
         saved = checkpoints_in(path)
-        for name in ("rl", "sft", "pretrain"):
+        for name in ("rl", "sft", "extend", "mtp", "pretrain"):
             of_stage = [folder for stage, _, folder in saved if stage == name]
             if of_stage:
                 best = path / BEST
@@ -109,6 +111,11 @@ def check_inputs(names: list[str], recipe: Recipe) -> None:
         open_sources(recipe.corpus.sources)
     if "pretrain" in names:
         ModelConfig.from_settings(recipe.model, recipe.tokens.vocab_size)
+    for name, more in (("mtp", recipe.mtp), ("extend", recipe.extend)):
+        if name in names and not more.steps:
+            raise EtudeError(f"{name}.steps is 0, so there is nothing to train; give it a number of steps")
+        if name in names and more.model:
+            find_model(Path(more.model))
     if "sft" in names:
         if recipe.sft.data and not Path(recipe.sft.data).is_file():
             raise EtudeError(f"sft.data is {recipe.sft.data!r}, which is not a file")
@@ -174,6 +181,53 @@ def _pretrain(run: Run, recipe: Recipe) -> None:
     pretrain(run, decoder, train, held_out, recipe.pretrain, recipe.run, corpus / "tokenizer")
 
 
+def _mtp(run: Run, recipe: Recipe) -> None:
+    device = prepare(recipe)
+    from etude.corpus.manifest import load_manifest
+    from etude.corpus.mix import Mix
+    from etude.learn.mtp import train_heads
+    from etude.model.checkpoint import load_model
+
+    corpus, settings, place = run.path / "corpus", recipe.mtp, (recipe.mtp.sequence, recipe.run.seed)
+    start = find_model(Path(settings.model)) if settings.model else run.latest("pretrain")
+    assert start is not None
+    evaluated = settings.eval_every and load_manifest(corpus).tokens("held_out")
+    train, held_out = Mix(corpus, "train", *place), Mix(corpus, "held_out", *place) if evaluated else None
+    train_heads(run, load_model(start, device), train, held_out, settings, recipe.run, corpus / "tokenizer")
+
+
+def _extend(run: Run, recipe: Recipe) -> None:
+    device = prepare(recipe)
+    from etude.bench.base.subject import Subject
+    from etude.bench.base.suite import memory_figures
+    from etude.corpus.manifest import load_manifest
+    from etude.corpus.mix import Mix
+    from etude.learn.extend import extend, stretch
+    from etude.model.checkpoint import load_model
+    from etude.model.decoder import Decoder
+    from etude.tokens.dialect import open_dialect
+
+    corpus, settings, seed = run.path / "corpus", recipe.extend, recipe.run.seed
+    start = (
+        find_model(Path(settings.model)) if settings.model else run.latest("mtp" if recipe.mtp.steps else "pretrain")
+    )
+    assert start is not None
+    decoder, dialect = stretch(load_model(start, device), settings, recipe.pretrain.sequence), open_dialect(start)
+    evaluated = load_manifest(corpus).tokens("held_out")
+    held_out = Mix(corpus, "held_out", settings.sequence, seed, unit="repository") if evaluated else None
+    train = Mix(corpus, "train", settings.sequence, seed, unit="repository")
+
+    def memory(decoder: Decoder) -> dict[str, float]:
+        return memory_figures(Subject(decoder, dialect, recipe.base.batch_tokens), recipe.base)
+
+    extend(run, decoder, train, held_out, settings, recipe.run, corpus / "tokenizer", memory)
+
+
+def _base_stage(recipe: Recipe) -> str:
+    """The stage whose model is fine-tuned."""
+    return "extend" if recipe.extend.steps else "mtp" if recipe.mtp.steps else "pretrain"
+
+
 def _demos(run: Run, recipe: Recipe) -> None:
     from etude.forge.demos import make_demos
     from etude.rollout import build_setup, temporary_host
@@ -191,14 +245,15 @@ def _demos(run: Run, recipe: Recipe) -> None:
                 made = await make_demos(recipe.demos, recipe.run.seed, host, setup, bar.advance)
         write_conversations(run.path / DEMOS, made.conversations)
         seconds = round(time.monotonic() - began, 1)
-        run.finish("demos", kept=len(made.conversations), failed=made.failed, void=made.void, seconds=seconds)
+        kept, left_out = len(made.conversations), {"failed": made.failed, "hacked": made.hacked, "void": made.void}
+        run.finish("demos", kept=kept, **left_out, seconds=seconds)
 
     with run.stop_at_once():
         asyncio.run(work())
 
 
 def _sft(run: Run, recipe: Recipe) -> None:
-    start = find_model(Path(recipe.sft.model)) if recipe.sft.model else run.latest("pretrain")
+    start = find_model(Path(recipe.sft.model)) if recipe.sft.model else run.latest(_base_stage(recipe))
     if start is None:
         raise EtudeError(f"the run {run.path} has no pretraining checkpoint to start from; set sft.model")
     _fine_tune(run, recipe, "sft", start, recipe.sft)
@@ -222,9 +277,26 @@ def _fine_tune(run: Run, recipe: Recipe, stage: str, start: Path, settings: SftS
     from etude.tokens.dialect import open_dialect
 
     conversations = read_conversations(settings.data or run.path / DEMOS)
+    if settings.data:  # somebody's own; demonstrations were looked at when they were made
+        conversations = _without_hacks(conversations, settings.data)
     decoder, dialect = load_model(start, device), open_dialect(start, recipe.harness.template)
     tools = [schema_of(tool) for tool in build_tools(recipe.harness.tools).values()]
     sft(run, decoder, dialect, conversations, settings, recipe.run, stage, tools)
+
+
+def _without_hacks(conversations: list[tuple[Message, ...]], file: str) -> list[tuple[Message, ...]]:
+    """Conversations in which the rules see no hack: a model that imitates one learns more than that one."""
+    from etude.audit.auditor import Rules
+    from etude.audit.dossier import open_conversation
+
+    rules = Rules()
+    kept = [messages for messages in conversations if rules.judge(open_conversation(messages)).verdict != "hack"]
+    hacks = len(conversations) - len(kept)
+    if hacks:
+        print(f"{hacks} of {len(conversations)} conversations of {file} are hacks and left out")
+    if not kept:
+        raise EtudeError(f"every conversation of {file} is a hack by the rules of `etude audit`: nothing to learn from")
+    return kept
 
 
 def _rl(run: Run, recipe: Recipe) -> None:
@@ -297,6 +369,30 @@ def _outline_pretrain(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def _outline_mtp(recipe: Recipe) -> dict[str, Any]:
+    mtp = recipe.mtp
+    return {
+        "from": mtp.model or "this run's pretraining",
+        "heads": mtp.heads,
+        "steps": mtp.steps,
+        "tokens": mtp.steps * mtp.batch_tokens,
+        "trains": "the heads alone",
+        "device": recipe.run.device,
+    }
+
+
+def _outline_extend(recipe: Recipe) -> dict[str, Any]:
+    extend = recipe.extend
+    return {
+        "from": extend.model or f"this run's {'mtp' if recipe.mtp.steps else 'pretraining'}",
+        "sequence": extend.sequence,
+        "steps": extend.steps,
+        "tokens": extend.steps * extend.batch_tokens,
+        "rope": f"theta {extend.rope_theta or recipe.model.rope_theta:g}, yarn {extend.yarn or 1:g}",
+        "device": recipe.run.device,
+    }
+
+
 def _outline_demos(recipe: Recipe) -> dict[str, Any]:
     return {"tasks": recipe.demos.count, "source": recipe.demos.tasks["use"], "sandbox": recipe.run.sandbox}
 
@@ -309,7 +405,7 @@ def _outline_sft(recipe: Recipe) -> dict[str, Any]:
     data = recipe.sft.data
     size = f" ({Path(data).stat().st_size / 1e6:.1f} MB)" if data else ""
     return {
-        "from": recipe.sft.model or "this run's pretraining",
+        "from": recipe.sft.model or f"this run's {_base_stage(recipe)}",
         "data": f"{data}{size}" if data else "this run's demonstrations",
         "epochs": recipe.sft.epochs,
         "trains": _trains(recipe.sft.lora),
@@ -343,6 +439,20 @@ STAGES = {
         Stage("corpus", ("run.seed", "tokens", "corpus"), lambda _: (), _corpus, _outline_corpus),
         Stage("pretrain", ("run.seed", "model", "pretrain"), lambda _: ("corpus",), _pretrain, _outline_pretrain),
         Stage(
+            "mtp",
+            ("run.seed", "mtp"),
+            lambda r: ("corpus",) if r.mtp.model else ("corpus", "pretrain"),
+            _mtp,
+            _outline_mtp,
+        ),
+        Stage(
+            "extend",
+            ("run.seed", "extend", "base"),
+            lambda r: ("corpus",) if r.extend.model else ("corpus", "mtp" if r.mtp.steps else "pretrain"),
+            _extend,
+            _outline_extend,
+        ),
+        Stage(
             "demos",
             ("run.seed", "run.sandbox", "demos", "sft.model", "harness", "grader"),
             lambda r: () if r.sft.model else ("corpus",),
@@ -352,7 +462,7 @@ STAGES = {
         Stage(
             "sft",
             ("run.seed", "sft", *SHOWN),
-            lambda r: (*(() if r.sft.model else ("pretrain",)), *(() if r.sft.data else ("demos",))),
+            lambda r: (*(() if r.sft.model else (_base_stage(r),)), *(() if r.sft.data else ("demos",))),
             _sft,
             _outline_sft,
         ),

@@ -17,6 +17,7 @@ import numpy as np
 from etude import durable, progress
 from etude.corpus import fim
 from etude.corpus.document import Document
+from etude.corpus.ordering import by_imports
 from etude.corpus.selection import SPLITS, Selection
 from etude.corpus.shards import Shard, ShardWriter, id_type
 from etude.corpus.split import Side
@@ -86,12 +87,12 @@ class Series:
             self.taken = facts.pop("taken")
             self._finished.append(Shard(**facts))
 
-    def append(self, sequences: Sequence[tuple[list[int], int]]) -> None:
+    def append(self, sequences: Sequence[tuple[list[int], int]], repository: str) -> None:
         """One document."""
         if self._writer is None:
             self._writer = ShardWriter(self._directory, self._shard_name(), self._dtype)
         for ids, text_bytes in sequences:
-            self._writer.append(ids, text_bytes)
+            self._writer.append(ids, text_bytes, repository)
         self.taken += 1
         if self._writer.tokens >= self._most:
             self._close()
@@ -128,9 +129,11 @@ def write_shards(
                 name = f"{split}-{number:03}"
                 series = Series(name, split, source, shards, records, encoder.dtype, encoder.settings.shard_tokens)
                 bar.advance(series.taken)
+                if encoder.settings.order == "imports":
+                    chosen = by_imports(spool, chosen)
                 for documents in _batches(spool, chosen[series.taken :]):
-                    for sequences in encoder.encode(documents, split):
-                        series.append(sequences)
+                    for document, sequences in zip(documents, encoder.encode(documents, split), strict=True):
+                        series.append(sequences, document.repo)
                         bar.advance()
                 made += series.finish()
     return made

@@ -1,4 +1,4 @@
-"""Sources on disk: the standard library of the running Python, and any folder.
+"""Sources on disk: the standard library of the running Python, what is installed beside it, and any folder.
 
 Never follows a link, never opens anything but plain files, and visits names in sorted order, so the same folder
 gives the same documents on every machine.
@@ -87,6 +87,34 @@ class Stdlib:
         for file in found:
             # Not every installation carries the licence file; Python's own licence covers it all.
             yield replace(file, license="permissive") if isinstance(file, Document) else file
+
+
+class Packages:
+    """The packages installed beside the running Python; each counts as a repository."""
+
+    class Settings(SourceSettings):
+        tests: bool = Field(default=False, description="with the test suites that packages bring along")
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.name = settings.name or "packages"
+
+    def documents(self) -> Iterator[Document | Rejected]:
+        root = Path(sysconfig.get_path("purelib"))
+        if not root.is_dir():
+            raise EtudeError(f"this Python has no packages at {root}: use a `folder` source instead")
+        files = FilesSettings(
+            path=str(root),
+            suffixes=[".py"],
+            exclude=[] if self.settings.tests else list(TEST_FOLDERS),
+            max_file_bytes=self.settings.max_file_bytes,
+        )
+        return read_documents(
+            self.name,
+            files,
+            lambda want, limit: read_folder(root, want, limit),
+            lambda path: f"{self.name}/{top_name(path)}",
+        )
 
 
 def top_name(path: str) -> str:

@@ -1,7 +1,8 @@
 """Training text in an order that can be continued anywhere: shards -> pieces of documents.
 
 Sources are mixed by their weights, counted in tokens. Within a source each epoch visits every piece once, in
-another order. A piece belongs to one document. The whole state is a handful of numbers, and going to any
+another order. A piece belongs to one document, or to one repository, whose documents it then holds in their order:
+that is how sequences longer than files come about. The whole state is a handful of numbers, and going to any
 position costs the same as staying. Knows nothing of training.
 """
 
@@ -9,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from etude.corpus.manifest import SHARDS, Manifest, load_manifest
 from etude.corpus.shards import Ids, OpenShard, Shard
@@ -23,17 +25,24 @@ from etude.errors import EtudeError
 class Mix:
     """Pieces of at most `sequence` ids from one split of a corpus, endlessly."""
 
-    def __init__(self, directory: Path, split: Side, sequence: int, seed: int) -> None:
+    def __init__(
+        self, directory: Path, split: Side, sequence: int, seed: int, unit: Literal["file", "repository"] = "file"
+    ) -> None:
         if sequence < 2:
             raise EtudeError(f"a sequence of {sequence} tokens has nothing to predict: use 2 or more")
         self.manifest: Manifest = load_manifest(directory)
         self._identity = {"corpus": self.manifest.fingerprint, "split": split, "sequence": sequence, "seed": seed}
+        if unit != "file":
+            self._identity["unit"] = unit
         self._piles: list[_Pile] = []
         for name, weight in self.manifest.weights.items():
             shards = [shard for shard in self.manifest.shards if (shard.split, shard.source) == (split, name)]
             if shards:
                 opened = [OpenShard(directory / SHARDS, shard, self.manifest.dtype) for shard in shards]
-                self._piles.append(_Pile(name, weight, shards, opened, sequence, seed))
+                bounds = [
+                    _bounds(directory, shard, one.offsets, unit) for shard, one in zip(shards, opened, strict=True)
+                ]
+                self._piles.append(_Pile(name, weight, opened, bounds, sequence, seed))
         if not self._piles:
             more = "; raise corpus.held_out or add sources" if split == "held_out" else ""
             raise EtudeError(f"the corpus {directory} has no text in its {split} split{more}")
@@ -68,11 +77,25 @@ class Mix:
             raise EtudeError("the position of the mix is damaged: its piles are not those of this corpus") from None
 
 
+def _bounds(directory: Path, shard: Shard, offsets: npt.NDArray[np.int64], unit: str) -> npt.NDArray[np.int64]:
+    if unit == "file":
+        return offsets
+    if not shard.repositories:
+        raise EtudeError(f"the corpus {directory} does not say where its repositories begin: build it again")
+    return offsets[[*shard.repositories, len(offsets) - 1]]
+
+
 class _Pile:
     """The pieces of one source, and how far into them we are."""
 
     def __init__(
-        self, name: str, weight: float, shards: list[Shard], opened: list[OpenShard], sequence: int, seed: int
+        self,
+        name: str,
+        weight: float,
+        opened: list[OpenShard],
+        bounds: list[npt.NDArray[np.int64]],  # of each shard, where a document begins or the last one ends
+        sequence: int,
+        seed: int,
     ) -> None:
         self.name = name
         self.weight = weight
@@ -81,8 +104,9 @@ class _Pile:
         self.served = 0  # ids taken in all
         self._key = stable_hash(seed, "mix", name)
         self._shards = opened
-        self._first_document = np.cumsum([0] + [shard.documents for shard in shards])
-        lengths = np.concatenate([np.diff(shard.offsets) for shard in opened])
+        self._bounds = bounds
+        self._first_document = np.cumsum([0] + [len(each) - 1 for each in bounds])
+        lengths = np.concatenate([np.diff(each) for each in bounds])
         # A document of 513 ids becomes pieces of 257 and 256, not of 512 and a useless 1.
         self._cuts = -(-lengths // sequence)
         self._first_piece = np.concatenate([[0], np.cumsum(self._cuts)])
@@ -95,7 +119,7 @@ class _Pile:
         document = int(np.searchsorted(self._first_piece, piece, side="right")) - 1
         number = int(np.searchsorted(self._first_document, document, side="right")) - 1
         shard = self._shards[number]
-        start, end = shard.offsets[document - self._first_document[number] :][:2].tolist()
+        start, end = self._bounds[number][document - self._first_document[number] :][:2].tolist()
         part, parts = piece - int(self._first_piece[document]), int(self._cuts[document])
         length = end - start
         stop = start + length * (part + 1) // parts

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,7 @@ class Shard:
     text_bytes: int  # of the text that the ids came from
     ids_hash: str
     offsets_hash: str
+    repositories: list[int] = field(default_factory=list)  # documents that each begin one; none: nobody wrote it down
 
 
 def id_type(vocab_size: int) -> str:
@@ -52,11 +53,16 @@ class ShardWriter:
         self._name = name
         self._type = np.dtype(dtype).newbyteorder("<")
         self._offsets = array("q", [0])
+        self._repositories: list[int] = []
+        self._repository = ""
         self._text_bytes = 0
         self._hash = hashlib.sha256()
         self._file = (directory / f"{name}.ids.partial").open("wb")
 
-    def append(self, ids: Sequence[int], text_bytes: int) -> None:
+    def append(self, ids: Sequence[int], text_bytes: int, repository: str = "") -> None:
+        if repository and repository != self._repository:
+            self._repositories.append(len(self._offsets) - 1)
+            self._repository = repository
         data = np.asarray(ids, self._type).tobytes()
         self._file.write(data)
         self._hash.update(data)
@@ -82,6 +88,7 @@ class ShardWriter:
             self._text_bytes,
             self._hash.hexdigest(),
             hashlib.sha256(offsets).hexdigest(),
+            self._repositories,
         )
 
 

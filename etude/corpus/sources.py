@@ -14,6 +14,7 @@ from etude.errors import EtudeError
 
 SOURCES = {
     "stdlib": "etude.corpus.folder:Stdlib",
+    "packages": "etude.corpus.folder:Packages",
     "folder": "etude.corpus.folder:Folder",
     "archive": "etude.corpus.archive:Archive",
     "git": "etude.corpus.git:Git",

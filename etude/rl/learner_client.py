@@ -20,7 +20,7 @@ from etude.learn.streams import Batch, Floats, Item
 from etude.policy import Version
 from etude.rl import wire
 from etude.rl.wire import Frame
-from etude.settings import LoraSettings, OptimSettings
+from etude.settings import ComputeSettings, LoraSettings, OptimSettings
 
 SILENCE = 30.0  # seconds without a heartbeat after which a working process is given up
 BUFFER = 16 << 20  # bytes of an answer taken in at once
@@ -142,6 +142,7 @@ async def launch_learner(
     micro_tokens: int,
     board: Path,
     device: str = "cpu",
+    compute: ComputeSettings | None = None,
     threads: int = 1,
     restore: Path | None = None,
     frozen: Path | None = None,
@@ -151,6 +152,7 @@ async def launch_learner(
     """Starts a learner process that trains `model` and shares its weights at `board`; `close` ends it."""
     arguments = [str(model), "--optim", json.dumps(asdict(optim)), "--device", device, "--threads", str(threads)]
     arguments += ["--total-steps", str(total_steps), "--micro-tokens", str(micro_tokens), "--board", str(board)]
+    arguments += ["--compute", json.dumps(asdict(compute or ComputeSettings()))]
     arguments += ["--lora", json.dumps(asdict(lora or LoraSettings())), "--seed", str(seed)]
     for option, path in (("--restore", restore), ("--frozen", frozen)):
         if path is not None:

@@ -22,7 +22,7 @@ from typing import Any
 from etude import process
 from etude.engine.client import EngineClient, launch
 from etude.errors import EtudeError
-from etude.forge.sources import open_source
+from etude.forge.sources import Listens, open_source
 from etude.policy import Sampling, Version
 from etude.recipe import Recipe
 from etude.rl.algorithms.table import build_algorithm
@@ -71,6 +71,8 @@ async def _open(
         stack.callback(shutil.rmtree, passing, ignore_errors=True)
     logs.mkdir(parents=True, exist_ok=True)
     algorithm, source = build_algorithm(rl.algorithm), open_source(rl.tasks, "rl.tasks")
+    if isinstance(source, Listens):
+        source.remember(home / "supply.db")
     dialect = open_dialect(model, recipe.harness.template)
     longest = recipe.harness.limits.sampled_tokens
     setup = build_setup(
@@ -116,6 +118,7 @@ async def _launch(
             micro_tokens=rl.micro_tokens,
             board=board,
             device=machine.device,
+            compute=machine.compute,
             threads=threads,
             restore=latest,
             frozen=model if rl.kl else None,

@@ -17,7 +17,7 @@ from typing import Any
 from etude.child import Child
 from etude.engine.client import EngineClient
 from etude.errors import EtudeError
-from etude.forge.sources import TaskSource
+from etude.forge.sources import Listens, TaskSource
 from etude.policy import Version
 from etude.progress import Bar, track
 from etude.recipe import Recipe
@@ -78,7 +78,7 @@ class Training:
         self.agreement: Agreement | None = None
 
     def start(self, tasks: asyncio.TaskGroup, source: TaskSource, resumed: Resumed) -> None:
-        self.tasks = tasks
+        self.tasks, self.source = tasks, source
         groups = [
             Group(number, began, [_slot(saved) for saved in slots])
             for number, (began, slots) in sorted(resumed.groups.items())
@@ -180,6 +180,11 @@ class Training:
             learnt |= await self.learner.step()
         trained = [(g.number, [i for i, s in enumerate(g.slots) if s.rollout is not None]) for g in groups]
         self.journal.trained(trained, self.step + 1)
+        if isinstance(self.source, Listens):
+            for group in groups:
+                rollouts = group.rollouts
+                number = self.rl.first_task + group.number
+                self.source.heard(number, sum(each.passed for each in rollouts), len(rollouts), self.step + 1)
         row = self._row(groups, prepared, learnt, agreement)
         self.step += 1
         version = Version(self.run.lineage, self.step)

@@ -33,7 +33,7 @@ from etude.learn.streams import Item, Label, Twin
 from etude.policy import Version
 from etude.rl import wire
 from etude.rl.wire import Frame
-from etude.settings import LoraSettings, OptimSettings
+from etude.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.tokens.checkpoint_files import TokenFiles
 
 if TYPE_CHECKING:
@@ -218,6 +218,7 @@ def main() -> int:
     parser.add_argument("--total-steps", type=int, required=True, help="length of the learning-rate schedule")
     parser.add_argument("--micro-tokens", type=int, required=True, help="tokens that go through the model at once")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compute", default="{}", help="JSON object of settings of how it computes")
     parser.add_argument("--threads", type=int, default=0, help="0 takes all cores")
     parser.add_argument("--board", type=Path, required=True, help="weight board, made at the start, removed at the end")
     parser.add_argument("--restore", type=Path, help="continue from this checkpoint")
@@ -247,7 +248,8 @@ def _train(options: argparse.Namespace) -> None:
     from etude.learn.lora import adapt
     from etude.model.adapted import copy_trained
     from etude.model.checkpoint import load_model
-    from etude.model.exchange import WeightBoard
+    from etude.model.exchange import create_board
+    from etude.model.training import ready, set_up
 
     try:
         torch.empty(0, device=options.device)
@@ -262,10 +264,14 @@ def _train(options: argparse.Namespace) -> None:
         same = lora.rank > 0 and options.frozen == options.model
         frozen = copy_trained(decoder.requires_grad_(False)) if same else load_model(options.frozen, options.device)
     adapt(decoder, lora, options.seed)
+    compute = ComputeSettings(**json.loads(options.compute))
+    ready(decoder, compute, options.device, options.micro_tokens)
+    if frozen is not None:
+        set_up(frozen, compute, options.device)
     learner = Learner(decoder, optim, options.total_steps, options.micro_tokens, options.device, frozen)
     if options.restore is not None:
         learner.restore(options.restore)
-    verbs = Verbs(learner, WeightBoard.create(options.board, decoder), options.model)
+    verbs = Verbs(learner, create_board(options.board, decoder), options.model)
     with child.listen(options.socket) as listener:
         print(wire.READY, f"unix:{options.socket}", flush=True)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads on: what is printed from here goes to the log

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 from etude import recipe as recipes
 from etude.errors import EtudeError
+from etude.forge.katas import write_katas
 from etude.recipe import Recipe
 from etude.rl.orchestrator import board_path, train
 from etude.rollout_files import load_attempt, saved_attempts
@@ -143,6 +144,24 @@ def test_a_run_that_is_stopped_in_the_middle_of_an_evaluation_leaves_nothing(
     assert play(path, toy_recipe("rl.eval_samples=60"), toy_model, stop_at=1)["stopped"]
     assert not [row for row in read_metrics(path) if row["stage"] == "rl.eval"]
     assert nothing_left(path)
+
+
+def test_a_supply_of_tasks_hears_how_they_went_and_a_resumed_run_asks_the_same(
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
+) -> None:
+    write_katas(tmp_path / "tasks", "train", 8, 0, (1,))
+    source = f"rl.tasks={{use='supply', path='{tmp_path / 'tasks'}', uses=9}}"
+    recipe, run = toy_recipe(source, "rl.eval_every=0"), tmp_path / "run"
+
+    def rows(table: str) -> list[tuple[Any, ...]]:
+        return sqlite3.connect(run / "rl" / "supply.db").execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
+
+    play(run, recipe, toy_model, stop_at=1)
+    asked = rows("asked")
+    play(run, recipe, toy_model)
+    assert rows("asked")[: len(asked)] == asked
+    assert sorted(step for _, step, _, _ in rows("heard")) == [1, 1, 2, 2, 3, 3]
+    assert {tried for *_, tried in rows("heard")} == {3}
 
 
 def test_steps_without_any_variance_are_counted_and_cost_nothing(

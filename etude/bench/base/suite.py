@@ -35,6 +35,16 @@ def evaluate_base(subject: Subject, settings: BaseSettings, only: Collection[str
     return found
 
 
+def memory_figures(subject: Subject, settings: BaseSettings) -> dict[str, float]:
+    """State tracking and needles as a few numbers, for a log of training."""
+    found = evaluate_base(subject, settings, ("tracking", "needle"))
+    figures: dict[str, float] = {f"needle_{name}": found["needle"][name] for name in ("exact", "probability", "rank")}
+    for length in sorted({place["length"] for place in found["needle"]["places"]}):
+        places = [place["probability"] for place in found["needle"]["places"] if place["length"] == length]
+        figures[f"needle_probability_at_{length}"] = sum(places) / len(places)
+    return figures | {f"tracking_{name}": found["tracking"][name] for name in ("distance", "bits_per_byte")}
+
+
 def _evaluate(name: str, subject: Subject, settings: BaseSettings, code: Code | None) -> dict[str, Any]:
     if name == "tracking":
         repository = settings.repository
