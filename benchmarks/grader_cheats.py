@@ -3,8 +3,8 @@
     python benchmarks/grader_cheats.py [--tasks 10] [--pytest-tasks 2] [--families 1] [--json]
 
 Cheats act through the harness as a policy would and are graded as in training, in each of the grader's modes: the
-tested code apart from the tests or together with them, unittest or pytest. The bar: no cheat, null or stub is
-accepted anywhere; every reference is, three times.
+tested code apart from the tests or together with them, unittest or pytest, or in an environment of its own as tasks of
+real repositories are. The bar: no cheat, null or stub is accepted anywhere; every reference is, three times.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import importlib.util
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -21,17 +23,22 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from grader_attacks import ATTACKS
 
 from etude.forge.cheats.table import CHEATS, cheat_script
+from etude.forge.environment import PREFIX, Environment, Suite, environment_digest
 from etude.forge.katas import FAMILIES, katas
 from etude.forge.scripted import Scripted
 from etude.policies import make_policy
 from etude.policy import Assistant, Call, Policy
 from etude.rollout import Outcome, Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost, open_host
+from etude.sandbox.importing import Bounds
+from etude.sandbox.layers import Store
 from etude.settings import GraderSettings
 from etude.tasks.carried import carried_files
+from etude.tasks.config import Installed
 from etude.tasks.format import Task
 from etude.tasks.grader import RUNNER, grade
 
@@ -42,7 +49,10 @@ PUBLISHED = (
     *("pth-file", "edited-framework", "bytecode-only", "shadowed-pytest", "edited-tests", "read-from-caller"),
     *("special-case", "when-tested", "forged-reports"),
 )
-MODES = (("unittest", "apart"), ("unittest", "together"), ("pytest", "apart"), ("pytest", "together"))
+MODES = (
+    *(("unittest", "apart"), ("unittest", "together"), ("pytest", "apart"), ("pytest", "together")),
+    ("pytest", "environment"),  # as a task that was made from a repository
+)
 LIMITS = GraderSettings(seconds=10, cpu_seconds=2, memory_mb=256, disk_mb=32)  # so that hanging cheats are over soon
 HONEST = 3  # times each reference is graded
 
@@ -55,6 +65,27 @@ def attack_script(name: str, task: Task) -> list[Assistant]:
 
 def cheating(name: str, task: Task) -> Policy:
     return Scripted(cheat_script(name, task) if name in CHEATS else attack_script(name, task))
+
+
+def bare_environment(store: Store) -> str:
+    """An environment with the pytest of this interpreter and nothing else: its digest."""
+    minor = sys.version_info.minor
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        packages = tree / f"lib/python3.{minor}/site-packages"
+        for name in ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments"):
+            found = importlib.util.find_spec(name)
+            assert found is not None and found.origin is not None
+            shutil.copytree(Path(found.origin).parent, packages / name)
+        shutil.copy2(Path(pytest.__file__).parents[1] / "py.py", packages)
+        (tree / "bin").mkdir()
+        (tree / "bin/python").symlink_to(Path(sys.base_prefix) / f"bin/python3.{minor}")
+        (tree / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\ninclude-system-site-packages = false\n")
+        layer = store.add(tree, at=PREFIX, bounds=Bounds(link_loops=True))
+    suite = Suite("pytest", ())
+    digest = environment_digest(layer, "", ("", "src"), suite, {})
+    Environment("bare", "", digest, layer, f"{PREFIX}/bin/python", ("", "src"), suite, "").save(store.root)
+    return digest
 
 
 class Tally:
@@ -87,15 +118,19 @@ async def all_of(jobs: Iterable[Callable[[], Awaitable[None]]], at_once: int) ->
 
 async def cheat_matrix(host: StoringHost, options: argparse.Namespace) -> dict[str, Any]:
     setup = build_setup(grader=LIMITS)
+    installed = Installed(digest=bare_environment(host.store), paths=["", "src"])
     tallies = {mode: Tally() for mode in MODES}
     honest = {mode: [0, 0] for mode in MODES}
     names = options.only or [*CHEATS, *ATTACKS]
     jobs: list[Callable[[], Awaitable[None]]] = []
     for mode in MODES:
         suite, grading = mode
+        if options.mode and grading not in options.mode:
+            continue
         count = options.tasks if suite == "unittest" else options.pytest_tasks
         for task in katas("train", count, seed=11, suite=suite):  # type: ignore[arg-type]
-            facts = task.facts.model_copy(update={"grading": grading})
+            changed = {"grading": grading} if grading != "environment" else {"environment": installed}
+            facts = task.facts.model_copy(update=changed)
             mine = dataclasses.replace(task, facts=facts)
 
             async def trust(mine: Task = mine, mode: tuple[str, str] = mode) -> None:
@@ -199,6 +234,7 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=10, help="katas for each unittest mode")
     parser.add_argument("--pytest-tasks", type=int, default=2, help="katas for each pytest mode")
     parser.add_argument("--families", type=int, default=1, help="katas of each family and split; 0 leaves them out")
+    parser.add_argument("--mode", nargs="*", default=[], help="apart, together, environment")
     parser.add_argument("--only", nargs="*", default=[], help="names of cheats")
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--json", action="store_true")

@@ -35,7 +35,7 @@ from etude.settings import AgentLimits, EngineSettings, GraderSettings, HarnessS
 from etude.tasks.carried import Changes, collect
 from etude.tasks.format import Task
 from etude.tasks.grader import RUNNER, GraderFailure, grade
-from etude.tasks.place import workspace_layer
+from etude.tasks.place import task_layers, task_variables
 from etude.tasks.verdict import Grade
 from etude.tokens.dialect import Dialect
 
@@ -220,7 +220,7 @@ async def _attempt(
         return Void(task, cause, retry, str(error), seen, time.monotonic() - started)
 
     try:
-        async with await host.start([workspace_layer(task, host)], limits=setup.sandbox) as sandbox:
+        async with await host.start(task_layers(task, host), limits=setup.sandbox, env=task_variables(task)) as sandbox:
             trajectory = await run_agent(
                 task_text(task.instruction),
                 sandbox,

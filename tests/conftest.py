@@ -6,8 +6,10 @@ a second; and small tokenizers with chat templates in the manner of well-known c
 """
 
 import asyncio
+import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,8 +23,13 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import torch
 
+from etude.forge.environment import Environment, Suite, environment_digest
 from etude.process import prepare
 from etude.sandbox.hosts import StoringHost, open_host
+from etude.sandbox.importing import Bounds
+from etude.tasks.config import Config, Facts, Installed
+from etude.tasks.files import Files
+from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
 from etude.tasks.grader import RUNNER
 
 prepare(threads=1)
@@ -45,6 +52,193 @@ def sandboxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asynci
     yield loop, host
     loop.run_until_complete(host.close())
     loop.close()
+
+
+@pytest.fixture(scope="session")
+def tiny_environment(
+    sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost], tmp_path_factory: pytest.TempPathFactory
+) -> Environment:
+    """What `etude env install` makes of a repository without dependencies, made by hand: pytest and nothing else."""
+    _, host = sandboxes
+    tree = tmp_path_factory.mktemp("environment")
+    packages = tree / f"lib/python3.{sys.version_info.minor}/site-packages"
+    for name in ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments"):
+        found = importlib.util.find_spec(name)
+        assert found is not None and found.origin is not None
+        shutil.copytree(Path(found.origin).parent, packages / name)
+    shutil.copy2(Path(pytest.__file__).parents[1] / "py.py", packages)
+    (tree / "bin").mkdir()
+    (tree / "bin/python").symlink_to(Path(sys.base_prefix) / f"bin/python3.{sys.version_info.minor}")
+    (tree / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\ninclude-system-site-packages = false\n")
+    layer = host.store.add(tree, at="/opt/env", bounds=Bounds(link_loops=True))
+    suite = Suite("pytest", ("tests",))
+    digest = environment_digest(layer, "", ("src",), suite, {})
+    made = Environment("tiny", "1", digest, layer, "/opt/env/bin/python", ("src",), suite, "")
+    made.save(host.store.root)
+    return made
+
+
+SHOP = {
+    "pyproject.toml": '[tool.pytest.ini_options]\nmarkers = ["slow"]\naddopts = "--strict-markers"\n',
+    "src/shop/__init__.py": "from shop.cart import Cart, total\n",
+    "src/shop/cart.py": """
+class Cart:
+    def __init__(self):
+        self.items = []
+
+    def add(self, price):
+        self.items.append(checked(price))
+        return self
+
+
+def checked(price):
+    if price < 0:
+        raise ValueError("negative")
+    return price
+
+
+def total(cart):
+    return sum(cart.items)
+
+
+def unused():
+    return [x for x in ()]
+""",
+    "tests/__init__.py": "",
+    "tests/conftest.py": """
+import pathlib
+import pytest
+from shop import Cart
+
+
+@pytest.fixture
+def cart():
+    return Cart()
+
+
+@pytest.fixture(scope="session")
+def prices():
+    return [int(line) for line in (pathlib.Path(__file__).parent / "data/prices.txt").read_text().split()]
+""",
+    "tests/data/prices.txt": "1\n2\n3\n",
+    "tests/helper.py": "def filled(cart, prices):\n    [cart.add(price) for price in prices]\n    return cart\n",
+    "tests/deep/__init__.py": "",
+    "tests/deep/conftest.py": """
+import pytest
+
+
+@pytest.fixture
+def cart(cart):
+    return cart.add(100)
+""",
+    "tests/deep/test_deep.py": """
+from shop import total
+from ..helper import filled
+
+
+def test_total_of_the_deep_cart(cart, prices):
+    assert total(filled(cart, prices)) == 106
+""",
+    "tests/test_cart.py": """
+import unittest
+import pytest
+from shop import Cart, total
+from tests.helper import filled
+
+
+def test_total(cart, prices):
+    assert total(filled(cart, prices)) == 6
+
+
+@pytest.mark.parametrize("price", [1, 2])
+def test_one(cart, price):
+    assert total(cart.add(price)) == price
+
+
+@pytest.mark.xfail
+def test_wanted():
+    assert False
+
+
+@pytest.mark.slow
+def test_skipped():
+    pytest.skip("not today")
+
+
+class CartTest(unittest.TestCase):
+    def test_negative(self):
+        with self.assertRaises(ValueError):
+            Cart().add(-1)
+""",
+}
+
+
+@pytest.fixture(scope="session")
+def shop_files() -> dict[str, str]:
+    """A repository with fixtures, data, a package of tests and settings, as real ones have them."""
+    return SHOP
+
+
+SHOP_CART = "src/shop/cart.py"
+SHOP_HIDDEN = """
+
+def test_many(cart, prices):
+    for price in prices * 3:
+        cart.add(price)
+    assert total(cart) == 18
+
+
+def test_empty(cart):
+    assert total(cart) == 0
+
+
+def test_is_a_number(cart):
+    assert isinstance(total(cart.add(4)), int)
+
+
+def test_halves(cart):
+    if total(cart):
+        return
+    assert total(cart.add(0.5)) == 0.5
+"""
+
+
+@pytest.fixture(scope="session")
+def repository_task(tiny_environment: Environment, shop_files: dict[str, str]) -> Callable[..., Task]:
+    """The shop without its `total`, with tests changed or added."""
+
+    def make(tests: dict[str, str] | None = None, solution: dict[str, str] | None = None, **facts: Any) -> Task:
+        suite = {path: text for path, text in shop_files.items() if path.startswith("tests/")}
+        judged = {**suite, "tests/test_cart.py": suite["tests/test_cart.py"] + SHOP_HIDDEN, **(tests or {})}
+        before = {
+            **shop_files,
+            SHOP_CART: shop_files[SHOP_CART].replace("return sum(cart.items)", "raise NotImplementedError"),
+        }
+        del before["tests/deep/test_deep.py"]  # it is held out
+        answer = {SHOP_CART: shop_files[SHOP_CART]}
+        files = {
+            "environment/Dockerfile": b"FROM python:3.11.9\nCOPY workspace /app\n",
+            f"{TESTS}/test.sh": b"#!/bin/sh\n",
+            "solution/solve.sh": b"#!/bin/sh\n",
+            **{f"{WORKSPACE}/{path}": text.encode() for path, text in before.items()},
+            **{f"{TESTS}/{path}": text.encode() for path, text in judged.items()},
+            **{f"{SOLUTION}/{path}": text.encode() for path, text in (solution or answer).items()},
+        }
+        known = {
+            "suite": "pytest",
+            "fail_to_pass": ["tests/test_cart.py::test_total", "tests/test_cart.py::test_one[2]"],
+            "pass_to_pass": ["tests/test_cart.py::CartTest::test_negative"],
+            "held_out": [
+                *("tests/deep/test_deep.py::test_total_of_the_deep_cart", "tests/test_cart.py::test_many"),
+                *("tests/test_cart.py::test_empty", "tests/test_cart.py::test_is_a_number"),
+                "tests/test_cart.py::test_halves",
+            ],
+            "allowed_paths": ["src/**"],
+            "environment": Installed(digest=tiny_environment.digest, paths=["src"]),
+        }
+        return Task("shop", "Do it.", Config(), Facts(**{**known, **facts}), Files(files))
+
+    return make
 
 
 CHAT = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]

@@ -47,6 +47,13 @@ def interpreter_folders() -> tuple[str, ...]:
     return tuple(path for path in wanted if not any(path.startswith(f"{above}/") for above in ("/usr", *wanted)))
 
 
+def default_store() -> Path:
+    """The store that commands share, where environments are installed: `$ETUDE_STORE`, or in the user's cache."""
+    if chosen := os.environ.get("ETUDE_STORE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "etude" / "store"
+
+
 class Store:
     """A folder of layers and snapshots. Several processes may use it at once."""
 

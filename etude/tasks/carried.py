@@ -17,7 +17,7 @@ from etude.tasks.files import check_path
 from etude.tasks.format import Task, matches
 
 STEERING = re.compile(
-    r"(^|/)(conftest\.py|pytest\.ini|\.pytest\.ini|tox\.ini|setup\.cfg|setup\.py|pyproject\.toml|noxfile\.py"
+    r"(^|/)(conftest\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|setup\.py|pyproject\.toml|noxfile\.py"
     r"|sitecustomize\.py|usercustomize\.py|[^/]*\.(pyc|pyo|pth|so|pyd|egg-link))$"
     r"|(^|/)(__pycache__|[^/]*\.(egg-info|dist-info))(/|$)",
     re.IGNORECASE,

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from etude.errors import EtudeError
+from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
 from etude.tasks.carried import carried_files
 from etude.tasks.format import Task
-from etude.tasks.grader import grade
-from etude.tasks.lint import Finding, lint
+from etude.tasks.grader import GraderFailure, grade
+from etude.tasks.lint import Finding, lint, lint_directory
 from etude.tasks.verdict import Grade
 
 TIMES = 3  # runs of the reference, each with another hash order
+FEW_TIMES = 2  # of a repository's, whose interpreter always starts anew
 STUBS = ("None", "0", '""', "[]", "True")
 
 
@@ -54,8 +58,31 @@ class CheckReport:
         return bool(self.trials) and all(trial.ok for trial in self.trials) and not self.errors
 
     @property
+    def problems(self) -> list[str]:
+        """What makes it unusable, a line each."""
+        untried = [] if self.trials or self.errors else ["it cannot be tried: it has no suite, tests or solution"]
+        return [*map(str, self.errors), *(str(trial) for trial in self.trials if not trial.ok), *untried]
+
+    @property
+    def warnings(self) -> list[str]:
+        return [str(finding) for finding in self.findings if finding.severity == "warning"]
+
+    @property
     def errors(self) -> list[Finding]:
         return [finding for finding in self.findings if finding.severity == "error"]
+
+
+async def check_directory(directory: Path, host: StoringHost, settings: GraderSettings | None = None) -> CheckReport:
+    """The same for a directory, also one that is no task."""
+    findings = lint_directory(directory)
+    try:
+        return await check(Task.load(directory), host, settings)
+    except (SandboxFailure, GraderFailure):
+        raise
+    except EtudeError as error:  # about the task: it says itself what to mend
+        found = Finding("invalid-task", "error", str(directory), str(error))
+        errors = [each for each in findings if each.severity == "error"]
+        return CheckReport(directory.name, tuple(findings if errors else [*findings, found]))
 
 
 async def check(task: Task, host: StoringHost, settings: GraderSettings | None = None) -> CheckReport:
@@ -66,7 +93,8 @@ async def check(task: Task, host: StoringHost, settings: GraderSettings | None =
     trials: list[Trial] = []
     solution = carried_files(task, dict(task.solution))
     left_behind = tuple(f"{each.path} of the solution is not carried: {each.why}" for each in solution.refused)
-    for seed in [*range(TIMES), None]:  # the last one warm, as in training
+    seeds = [*range(TIMES), None] if task.facts.environment is None else list(range(FEW_TIMES))
+    for seed in seeds:  # the last one warm, as in training
         name = "reference" if seed is None else f"reference, hash seed {seed}"
         found = await grade(task, host, solution, settings, hash_seed=seed)
         trials.append(Trial(name, "accepted", found.passed, found.reason, left_behind))
@@ -75,7 +103,7 @@ async def check(task: Task, host: StoringHost, settings: GraderSettings | None =
     for value in STUBS:
         files = stub(task, value)
         if files:
-            found = await grade(task, host, carried_files(task, files), settings)
+            found = await grade(task, host, carried_files(task, files), settings, quick=True)
             trials.append(Trial(f"stub {value}", "rejected", found.passed, found.reason))
     return CheckReport(task.name, findings, tuple(trials))
 
@@ -84,7 +112,7 @@ def _complaints(task: Task, found: Grade) -> list[str]:
     """Tests that do not behave on the untouched workspace as the task says."""
     facts = task.facts
     passing = [name for name in facts.fail_to_pass if found.tests[name] == "passed"]
-    failing = [name for name in facts.pass_to_pass if found.tests[name] != "passed"]
+    failing = [name for name in facts.pass_to_pass if found.tests.get(name, "passed") != "passed"]
     said = []
     if passing:
         said.append(f"{', '.join(passing[:3])} should fail before the work is done")

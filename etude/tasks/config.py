@@ -226,6 +226,36 @@ class Config(Table):
         return self
 
 
+class Installed(Table):
+    """[metadata.etude.environment]: what the tests of a real repository need, as `etude env install` made it."""
+
+    digest: str  # names the layer, its lock and how the suite runs
+    python: str = "/opt/env/bin/python"  # in the sandbox
+    paths: list[str] = [""]  # folders of the workspace that imports start from
+    env: dict[str, str] = {}  # variables that the suite needs
+
+    @pydantic.field_validator("digest")
+    @classmethod
+    def _is_a_digest(cls, digest: str) -> str:
+        if re.fullmatch(r"[0-9a-f]{16,128}", digest) is None:
+            raise ValueError("an environment's digest is hexadecimal")
+        return digest
+
+    @pydantic.field_validator("python")
+    @classmethod
+    def _is_absolute(cls, python: str) -> str:
+        if not python.startswith("/") or ".." in PurePosixPath(python).parts:
+            raise ValueError("the interpreter is an absolute path without '..'")
+        return python
+
+    @pydantic.field_validator("paths")
+    @classmethod
+    def _stay_inside(cls, paths: list[str]) -> list[str]:
+        if any(path.startswith("/") or ".." in PurePosixPath(path).parts for path in paths):
+            raise ValueError("a path of the workspace is relative and has no '..'")
+        return paths
+
+
 with warnings.catch_warnings():
     # `register` is also a method of every abstract class; nobody registers subclasses of a table.
     warnings.filterwarnings("ignore", message='Field name "register"')
@@ -246,6 +276,7 @@ with warnings.catch_warnings():
         held_out: list[str] = []  # ids of tests that the agent never sees and that must pass after
         allowed_paths: list[str] = []  # globs of the workspace: changes to other files are not carried to the grader
         grading: Grading | None = None  # whether tests and tested code share a process; None leaves it to the grader
+        environment: Installed | None = None  # where tests run; None: the interpreter that grades, and its pytest
         deleted: list[str] = []  # what was taken away, as path:name
         parameters: dict[str, list[str]] = {}  # what was drawn to make this task
 

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -51,12 +51,12 @@ class Files(Mapping[str, bytes]):
         self.directory: Path | None = None  # the folder that holds exactly these files, where there is one
 
     @classmethod
-    def scan(cls, root: Path, limits: Limits | None = None) -> Files:
-        """The files of a folder; contents are read when they are asked for."""
+    def scan(cls, root: Path, limits: Limits | None = None, skip: Collection[str] = ()) -> Files:
+        """The files of a folder; contents are read when they are asked for. Entries named as in `skip` are left out."""
         found = cls({})
         found.directory = root
         sizes: dict[str, int] = {}
-        _scan(root, "", limits or Limits(), sizes, found._kinds, 0)
+        _scan(root, "", limits or Limits(), sizes, found._kinds, 0, skip)
         found._contents = {path: sizes[path] for path in sorted(sizes)}
         return found
 
@@ -183,11 +183,21 @@ def _check_target(path: str, target: str) -> None:
         raise EtudeError(f"{path} is a link to {target!r}, which could lead out of its folder")
 
 
-def _scan(root: Path, below: str, limits: Limits, sizes: dict[str, int], kinds: dict[str, Kind], depth: int) -> None:
+def _scan(
+    root: Path,
+    below: str,
+    limits: Limits,
+    sizes: dict[str, int],
+    kinds: dict[str, Kind],
+    depth: int,
+    skip: Collection[str],
+) -> None:
     if depth > limits.depth:
         raise EtudeError(f"{root / below} lies more than {limits.depth} folders deep")
     with os.scandir(root / below) as entries:
         for entry in entries:
+            if entry.name in skip:
+                continue
             path = f"{below}/{entry.name}" if below else entry.name
             where = f"{root}: {path}"
             try:
@@ -196,7 +206,7 @@ def _scan(root: Path, below: str, limits: Limits, sizes: dict[str, int], kinds: 
                 raise EtudeError(f"{root}: {error}") from None
             facts = entry.stat(follow_symlinks=False)
             if stat.S_ISDIR(facts.st_mode):
-                _scan(root, path, limits, sizes, kinds, depth + 1)
+                _scan(root, path, limits, sizes, kinds, depth + 1, skip)
                 continue
             if stat.S_ISLNK(facts.st_mode):
                 kinds[path] = "link"

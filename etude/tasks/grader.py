@@ -10,33 +10,30 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import io
 import json
+import math
 import random
 import sys
 import time
-import zipfile
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from etude.errors import EtudeError
-from etude.sandbox.base import Layer, Limits, Result, RunsApart, Sandbox
+from etude.sandbox.base import WORKSPACE, Layer, Limits, Result, RunsApart, Sandbox
 from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
 from etude.tasks.carried import Carried, Changes
 from etude.tasks.format import Task
 from etude.tasks.inside.judge import LENGTH
 from etude.tasks.inside.memory import FOLDER
-from etude.tasks.place import workspace_layer
-from etude.tasks.plan import Plan, draw, header
-from etude.tasks.verdict import Broken, Grade, verdict
+from etude.tasks.place import data_layers, inside_layer, installation, program, task_layers, task_variables
+from etude.tasks.plan import Plan, draw, header, repository_sources
+from etude.tasks.verdict import Broken, Grade, says_no, verdict
 
 RUNNER: Final = "etude.tasks.inside.runner"  # what a host should load before it starts (`preload`)
 GRACE: Final = 20.0  # seconds for the runner to report after its own deadline
 MAX_REPORT: Final = 32 << 20  # bytes
-NO_DATA: Final = (".py", "test.sh", "test.bat", "Dockerfile")  # of tests/: never on the sandbox's disk
-_ARCHIVE: Final = "/opt/etude/grader.pyz"
+NO_DATA: Final = (".py", "test.sh", "test.bat", "ids.txt", "Dockerfile")  # of tests/: never on the sandbox's disk
 
 FailureCause = Literal["report", "killed", "deadline"]
 
@@ -57,8 +54,17 @@ async def grade(
     *,
     rng: random.Random | None = None,
     hash_seed: int | None = None,
+    order: int | None = None,
+    env: Mapping[str, str] | None = None,
+    over: Sequence[Layer] = (),
+    quick: bool = False,
 ) -> Grade:
-    """Grades the task with these changes made. A `hash_seed` starts a new interpreter, which is slower."""
+    """Grades the task with these changes made, each judge in a sandbox of its own.
+
+    A `hash_seed` starts a new interpreter, which is slower; `order` shuffles a repository's tests, which else run as
+    they stand (a kata's are always shuffled); `env` and layers `over` the others add to what the tests find. `quick`
+    asks no further judge after one that says no: whether it passed is the same, the rest is incomplete.
+    """
     started = time.monotonic()
     settings = settings or GraderSettings()
     changes = changes if isinstance(changes, Changes) else Changes(tuple(changes))
@@ -67,20 +73,35 @@ async def grade(
         each.path: None if each.data is None else [base64.b64encode(each.data).decode(), each.executable]
         for each in changes.carried
     }
+    installed = task.facts.environment
     seconds = min(settings.seconds, task.config.verifier.timeout_sec)
-    told = header(plan, task, files, seconds=seconds, cpu_seconds=settings.cpu_seconds)
-    job = _frame(told) + b"".join(_frame({"mark": p.mark, "tests": p.tests, "run": p.run}) for p in plan.parts)
+    # A repository's own tests may need all of their time; what a kata needs is known.
+    told = header(plan, task, files, cpu_seconds=math.ceil(seconds) if installed else settings.cpu_seconds)
     limits = Limits(memory=settings.memory_mb << 20, disk=settings.disk_mb << 20, processes=settings.processes)
-    warm = hash_seed is None and not settings.python and RUNNER in host.preload
-    layers = [workspace_layer(task, host), *_data_layers(task, host), *([] if warm else [_archive_layer(host)])]
-    async with await host.start(layers, limits=limits) as sandbox:
-        result = await _run(sandbox, job + plan.nonce.encode(), seconds, warm, settings.python, hash_seed)
-    report = _report(plan, result)
+    python = installed.python if installed else settings.python
+    warm = hash_seed is None and not python and RUNNER in host.preload
+    env = task_variables(task) | ({} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}) | dict(env or {})
+    layers = [*task_layers(task, host), *_data_layers(task, host), *([] if warm else [inside_layer(host.store)]), *over]
+    options = installation(task, host).options if installed else ()
+    judges: list[Mapping[str, Any]] = []
+    out_of_memory, unplaced = False, []
+    deadline = time.monotonic() + seconds
+    for part in plan.parts:
+        left = deadline - time.monotonic()
+        job = _frame(told | {"seconds": max(left, 0.1), "options": options, "order": order})
+        job += _frame({"mark": part.mark, "tests": part.tests, "run": part.run}) + plan.nonce.encode()
+        async with await host.start(layers, limits=limits) as sandbox:
+            result = await _run(sandbox, job, left, warm, python, env)
+        report = _report(plan, result)
+        out_of_memory, unplaced = out_of_memory or result.oom, report["refused"]
+        judges += [report["judge"]] if report["judge"] else []
+        if not judges or judges[-1]["ended"] != "exit 0" or (quick and says_no(part, judges[-1])):
+            break  # the others would tell nothing new
     try:
-        grade = verdict(plan, report["judges"], out_of_memory=result.oom)
+        grade = verdict(plan, judges, out_of_memory=out_of_memory)
     except Broken as error:
         raise GraderFailure("report", f"the tests of {task.name} could not be run: {error}") from error
-    refused = [*((each.path, each.why) for each in changes.refused), *map(tuple, report["refused"])]
+    refused = [*((each.path, each.why) for each in changes.refused), *map(tuple, unplaced)]
     return dataclasses.replace(
         grade,
         refused=tuple(refused),
@@ -90,16 +111,14 @@ async def grade(
     )
 
 
-async def _run(sandbox: Sandbox, job: bytes, seconds: float, warm: bool, python: str, hash_seed: int | None) -> Result:
+async def _run(sandbox: Sandbox, job: bytes, seconds: float, warm: bool, python: str, env: Mapping[str, str]) -> Result:
     """The runner, forked from a process that has it loaded, or started from its archive."""
-    env = {} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}
-    # As -I does, but for the environment, which is ours and holds at most the hash seed.
-    cold = [python or sys.executable, "-P", "-s", "-S", "-B", f"..{_ARCHIVE}"]
+    # As -I does, but for the environment, which is ours or the task's.
+    cold = [python or sys.executable, "-P", "-s", "-S", "-B", "-c", program(RUNNER)]
     timeout = seconds + GRACE
     if not isinstance(sandbox, RunsApart):
         return await sandbox.run(cold, env=env, stdin=job, timeout=timeout, max_output=MAX_REPORT)
-    program = RUNNER if warm else cold
-    return await sandbox.run_apart(program, env=env, stdin=job, timeout=timeout, max_output=MAX_REPORT)
+    return await sandbox.run_apart(RUNNER if warm else cold, env=env, stdin=job, timeout=timeout, max_output=MAX_REPORT)
 
 
 def _report(plan: Plan, result: Result) -> dict[str, Any]:
@@ -112,7 +131,7 @@ def _report(plan: Plan, result: Result) -> dict[str, Any]:
         except ValueError:
             raise GraderFailure("report", "the grader's report is cut short") from None
     if result.oom:
-        return {"refused": [], "judges": []}
+        return {"refused": [], "judge": None}
     if result.timed_out:
         raise GraderFailure("deadline", f"the grader gave no report within {GRACE:g} s of its deadline")
     said = result.stderr.decode(errors="replace").strip().splitlines()
@@ -129,19 +148,8 @@ def _frame(value: Any) -> bytes:
 
 
 def _data_layers(task: Task, host: StoringHost) -> list[Layer]:
-    """Files beside the tests that are no tests, where the tests look for them. The tested code can read them too."""
-    data = {path: task.tests[path] for path in task.tests if not path.endswith(NO_DATA)}
-    return [host.store.add_files(data, at=FOLDER)] if data else []
-
-
-def _archive_layer(host: StoringHost) -> Layer:
-    """The code that runs inside, for an interpreter that has not loaded it."""
-    root = Path(__file__).parents[1]
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
-        inside = sorted((root / "tasks" / "inside").glob("*.py"))
-        for path in [root / "__init__.py", root / "tasks" / "__init__.py", *inside]:
-            archive.writestr(zipfile.ZipInfo(f"etude/{path.relative_to(root)}"), path.read_bytes())
-        archive.writestr(zipfile.ZipInfo("__main__.py"), f"from {RUNNER} import main\n\nmain()\n")
-    folder, _, name = _ARCHIVE.rpartition("/")
-    return host.store.add_files({name: data.getvalue()}, at=folder)
+    """Files beside the tests that are no tests. The tested code can read them too."""
+    if task.facts.environment is None:
+        return data_layers(task, host, FOLDER, lambda path: path.endswith(NO_DATA))
+    sources = {*repository_sources(task), *NO_DATA}
+    return data_layers(task, host, WORKSPACE, lambda path: path in sources)  # as they lie in the repository

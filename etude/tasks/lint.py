@@ -225,6 +225,15 @@ def test_ids(task: Task) -> Iterator[Finding]:
             yield Finding("unknown-test-id", severity, place, f"{name} is not defined in {TESTS}/")
 
 
+def environment_suite(task: Task) -> Iterator[Finding]:
+    """Tests of a repository with an environment are run by its pytest, in one process with what they test."""
+    facts, place = task.facts, f"{CONFIG}: metadata.etude"
+    if facts.environment is not None and facts.suite != "pytest":
+        yield Finding("environment-suite", "error", place, "a task with an environment has suite = 'pytest'")
+    if facts.environment is not None and facts.grading == "apart":
+        yield Finding("environment-suite", "error", place, "a task with an environment is not graded apart")
+
+
 def allowed_tests(task: Task) -> Iterator[Finding]:
     """Changes to tests, or to what steers them, must never reach the grader."""
     steering = ("conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.ini", "setup.cfg", "pyproject.toml")
@@ -278,6 +287,7 @@ RULES: tuple[Rule, ...] = (
     verifier_network_download,
     missing_parts,
     test_ids,
+    environment_suite,
     allowed_tests,
     leftover_answer,
     solved_workspace,

@@ -7,12 +7,11 @@ each test which is which. Only this process knows. Knows the task; starts nothin
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import math
 import random
-import re
 import secrets
-import string
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,14 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import EtudeError
-from etude.tasks.config import Suite
+from etude.tasks.canaries import Canaries, draw_canaries
+from etude.tasks.config import Installed, Suite
 from etude.tasks.format import Task
-from etude.tasks.reading import known_calls, parsed, simple_tests, test_base
-from etude.tasks.twists import Place, find_tests, twist, word
+from etude.tasks.reading import parsed, simple_tests
+from etude.tasks.twists import Place, find_tests, twist
 
-FEW_CANARIES = 3  # that must fail, where tests and tested code are apart
 MOST_CHANGED = 48  # test functions; of a larger suite the second judge runs no more than these
 MOST_JUDGES = 12
+# For a repository's tests, where each judge costs an interpreter and the imports of the whole package:
+FEW_JUDGES = 3
+UNLIKELY = 0.05
+MOST_OF_ONE = 16  # required ids of one parametrised test; each task always asks for the same ones
+MOST_KEPT = 64  # of a repository's tests that pass before and after; each task always asks for the same ones
+FEW_KEPT = 8  # of them, that are changed too
 HOPELESS = 1e-3  # chance of a forger who has to guess
 ENTRIES = ("", "src")  # folders of the workspace that imports start from
 
@@ -54,6 +59,7 @@ class Plan:
     apart: bool  # the agent's code runs in another process than the tests
     plain: bool  # and nothing but plain values is compared: there is nothing that canaries would have to catch
     packages: tuple[str, ...] = ()  # where pytest is
+    installed: Installed | None = None  # the tests are a repository's, and run in its environment
 
 
 @dataclass(frozen=True)
@@ -73,61 +79,116 @@ def draw(task: Task, rng: random.Random | None = None) -> Plan:
     facts = task.facts
     if facts.suite is None:
         raise EtudeError(f"task {task.name} names no suite in [metadata.etude], so its tests cannot be graded safely")
-    required = (*facts.fail_to_pass, *facts.pass_to_pass, *facts.held_out)
     if not facts.fail_to_pass:
         raise EtudeError(f"task {task.name} has no fail_to_pass tests: doing nothing would solve it")
+    if facts.environment is not None:
+        return _draw_repository(task, facts.environment, rng)
+    required = (*facts.fail_to_pass, *facts.pass_to_pass, *facts.held_out)
     sources = {path: task.tests.text(path).removeprefix("\ufeff") for path in task.tests if path.endswith(".py")}
     functions = test_functions(task, required, sources)
     plain = all(function.name in simple_tests(sources[function.path]) for function in functions)
     apart = plain if facts.grading is None else facts.grading == "apart"
     if apart and plain:
-        parts: tuple[Part, ...] = (_part(functions, set(), sources, facts.suite, rng, canaries=FEW_CANARIES),)
+        parts: tuple[Part, ...] = (_part(functions, set(), sources, facts.suite, rng, "few"),)
     else:
-        parts = _several_parts(task, functions, sources, facts.suite, rng)
+        functions = _changeable(functions, sources)
+        some = [function for function in functions if function.changes]
+        if len(some) > MOST_CHANGED:
+            telling = {*task.facts.held_out, *task.facts.fail_to_pass}
+            order = sorted(rng.sample(some, len(some)), key=lambda each: telling.isdisjoint(each.ids))
+            some = order[:MOST_CHANGED]
+        parts = _several_parts(task, functions, some, sources, rng, MOST_JUDGES, HOPELESS, "class")
     packages = (pytest_folder(task.name),) if facts.suite == "pytest" else ()
     return Plan(required, parts, secrets.token_hex(16), facts.suite, apart, apart and plain, packages)
 
 
-def _several_parts(
-    task: Task, functions: Sequence[Function], sources: dict[str, str], suite: Suite, rng: random.Random
-) -> tuple[Part, ...]:
-    """Every function is real for one judge; those that can be changed are changed for all others."""
+def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> Plan:
+    """The same for a repository's own tests. Its suite need not be small: what costs much is bounded."""
+    facts = task.facts
+    if facts.suite != "pytest":
+        raise EtudeError(f"task {task.name} has an environment, so its tests are pytest's: write suite = 'pytest'")
+    kept = _bounded(facts.pass_to_pass)[:MOST_KEPT]
+    required = (*_bounded(facts.fail_to_pass), *kept, *_bounded(facts.held_out))
+    sources = {path: task.tests[path].decode().removeprefix("\ufeff") for path in repository_sources(task)}
+    functions = _changeable(test_functions(task, required, sources), sources)
+    telling = {*facts.held_out, *facts.fail_to_pass}
+    some = [function for function in functions if function.changes and not telling.isdisjoint(function.ids)]
+    others = [function for function in functions if function.changes and telling.isdisjoint(function.ids)]
+    some = rng.sample(some, min(len(some), MOST_CHANGED)) + rng.sample(others, min(len(others), FEW_KEPT))
+    # What a change adds is easier to tell from a real test than what it replaces.
+    functions = [replace(each, changes=each.changes[:-1] or each.changes) for each in functions]
+    chosen = {each.run for each in some}
+    some = [each for each in functions if each.run in chosen]
+    parts = _several_parts(task, functions, some, sources, rng, FEW_JUDGES, UNLIKELY, "functions")
+    return Plan(required, parts, secrets.token_hex(16), "pytest", apart=False, plain=False, installed=installed)
+
+
+def _bounded(names: Sequence[str]) -> list[str]:
+    """So many of each test, in an order that follows from the names alone."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        found.setdefault(name.partition("[")[0], []).append(name)
+    return [name for ids in found.values() for name in ids[:MOST_OF_ONE]]
+
+
+def repository_sources(task: Task) -> list[str]:
+    """Modules among a repository's test files. Those in another encoding than Python's own are data."""
+    return [path for path in task.tests if path.endswith(".py") and _is_text(task.tests[path])]
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _changeable(functions: Sequence[Function], sources: dict[str, str]) -> list[Function]:
+    """The functions, with what can be changed in each."""
     paths = {function.path for function in functions}
     changes = {path: {test.name: test.changes for test in find_tests(sources[path])} for path in paths}
-    functions = [replace(function, changes=changes[function.path].get(function.name, ())) for function in functions]
-    changeable = [function for function in functions if function.changes]
-    if len(changeable) > MOST_CHANGED:
-        telling = {*task.facts.held_out, *task.facts.fail_to_pass}
-        order = sorted(rng.sample(changeable, len(changeable)), key=lambda each: telling.isdisjoint(each.ids))
-        changeable = order[:MOST_CHANGED]
-    hidden = sum(not set(function.ids).isdisjoint(task.facts.held_out) for function in changeable)
-    count = judges_needed(hidden) if changeable else 1
-    real = {function.run: rng.randrange(count) for function in changeable}
+    return [replace(function, changes=changes[function.path].get(function.name, ())) for function in functions]
+
+
+def _several_parts(
+    task: Task,
+    functions: Sequence[Function],
+    some: Sequence[Function],
+    sources: dict[str, str],
+    rng: random.Random,
+    most_judges: int,
+    chance: float,
+    canaries: Canaries,
+) -> tuple[Part, ...]:
+    """Every function is real for one judge; `some` of them are changed for all others."""
+    hidden = sum(not set(function.ids).isdisjoint(task.facts.held_out) for function in some)
+    count = min(judges_needed(hidden, chance), most_judges) if some else 1
+    real = {function.run: rng.randrange(count) for function in some}
+    suite = task.facts.suite
+    assert suite is not None
+    changed = [{run for run, at in real.items() if at != number} for number in range(count)]
     return tuple(
-        _part(
-            changeable if number else functions, {run for run, at in real.items() if at != number}, sources, suite, rng
-        )
-        for number in range(count)
+        _part(some if number else functions, changed[number], sources, suite, rng, canaries) for number in range(count)
     )
 
 
-def judges_needed(hidden: int) -> int:
+def judges_needed(hidden: int, chance: float = HOPELESS) -> int:
     """So many that guessing, for each test that the agent never saw, which judge has the real one, is hopeless."""
-    return min(MOST_JUDGES, max(2, math.ceil(HOPELESS ** (-1 / hidden)))) if hidden else 2
+    return min(MOST_JUDGES, max(2, math.ceil(chance ** (-1 / hidden)))) if hidden else 2
 
 
-def header(plan: Plan, task: Task, files: dict[str, Any], *, seconds: float, cpu_seconds: int) -> dict[str, Any]:
+def header(plan: Plan, task: Task, files: dict[str, Any], *, cpu_seconds: int) -> dict[str, Any]:
     """What the runner itself is told."""
+    installed = plan.installed
     return {
-        "suite": plan.suite,
+        "suite": plan.suite if installed is None else "repository",
         "apart": plan.apart,
         "plain": plan.plain,
-        "parts": len(plan.parts),
-        "entries": ENTRIES,
-        "roots": roots(task),
+        "entries": ENTRIES if installed is None else (*installed.paths, ""),
+        "roots": roots(task) if plan.apart else [],
         "packages": plan.packages,
         "files": files,
-        "seconds": seconds,
         "cpu_seconds": cpu_seconds,
     }
 
@@ -186,19 +247,24 @@ def _part(
     sources: dict[str, str],
     suite: Suite,
     rng: random.Random,
-    canaries: int | None = None,
+    canaries: Canaries,
 ) -> Part:
     changes: dict[str, list[tuple[Place, ...]]] = {}
+    run: list[str] = []
     for function in functions:
-        if function.run in changed:
-            changes.setdefault(function.path, []).append(rng.choice(function.changes))
+        change = rng.choice(function.changes) if function.run in changed else ()
+        if change:
+            changes.setdefault(function.path, []).append(change)
+        # Other parameters have other ids, so all of a test is asked for where its table of them is changed.
+        exact = canaries == "functions" and not any(place.parameter for place in change)
+        run += function.ids if exact else [function.run]
     tests = {path: twist(text, changes[path], rng) if path in changes else text for path, text in sources.items()}
-    run = [function.run for function in functions]
     must_fail: list[str] = []
     must_pass: list[str] = []
     if functions:
         path = rng.choice([function.path for function in functions])
-        code, must_fail, must_pass = _canaries(path, sources[path], functions, suite, rng, canaries)
+        near = [function.name for function in functions if function.path == path]
+        code, must_fail, must_pass = draw_canaries(canaries, path, sources[path], near, suite, rng)
         tests[path] = f"{tests[path].rstrip()}\n\n\n{code}"
     return Part(
         mark=secrets.token_hex(8),
@@ -209,56 +275,6 @@ def _part(
         must_fail=frozenset(must_fail),
         must_pass=frozenset(must_pass),
     )
-
-
-def _canaries(
-    path: str, source: str, functions: Sequence[Function], suite: Suite, rng: random.Random, most: int | None
-) -> tuple[str, list[str], list[str]]:
-    """A class of tests as nobody wrote them: its source, the ids that must fail, and those that must pass."""
-    near = [function.name.split(".") for function in functions if function.path == path]
-    kind = next((names[0] for names in near if len(names) == 2), "Tests")
-    kind = word(rng).capitalize() + kind
-    same, one, two = word(rng), word(rng), word(rng)
-    number = rng.randrange(2, 1000)
-    failing = [
-        f'self.assertEqual("{one}", "{two}")',
-        f"self.assertEqual([{number}, 1], [{number}, 2])",
-        rng.choice([f"self.assertTrue({number} < 1)", f'self.assertIn("{one}", ["{two}"])', "self.assertIsNone(0)"]),
-        f"self.assertEqual({{{number}: 1}}, {{{number}: 2}})",
-        "with self.assertRaises(ValueError):\n            pass",
-        f"assert {number} == {number + 1}",
-    ]
-    calls = known_calls(source)
-    failing = failing if most is None else rng.sample(failing, most - bool(calls))
-    if calls:  # the tested code's own answer against a word that it cannot know
-        failing.append(f'self.assertEqual({rng.choice(calls)}, "{two}")')
-    passing = [f'self.assertEqual("{same}", "{same}")']
-    names = rng.sample(_method_names([names[-1] for names in near], rng, len(failing) + 1), len(failing) + 1)
-    lines = [f"class {kind}({test_base(source)}):"]
-    for name, body in zip(names, failing + passing, strict=True):
-        lines += [f"    def {name}(self):", f"        {body}", ""]
-    ids = [_id(path, kind, name, suite) for name in names]
-    return "\n".join(lines), ids[:-1], ids[-1:]
-
-
-def _method_names(known: list[str], rng: random.Random, count: int) -> list[str]:
-    """Names like those that are there."""
-    numbered = any(re.search(r"\d$", name) for name in known)
-    made: set[str] = set()
-    while len(made) < count + 2:
-        stem = rng.choice(known) if known else "test_it"
-        new = f"{stem.rstrip(string.digits)}{rng.randrange(1, 60)}" if numbered else f"test_{word(rng)[:6]}"
-        if new not in known and new.startswith("test"):
-            made.add(new)
-        if not any(name.startswith("test") for name in known):
-            known = ["test_1"]
-    return sorted(made)
-
-
-def _id(path: str, kind: str, method: str, suite: Suite) -> str:
-    if suite == "pytest":
-        return f"{path}::{kind}::{method}"
-    return f"{path.removesuffix('.py').replace('/', '.')}.{kind}.{method}"
 
 
 def _shuffled(names: list[str], suite: Suite, rng: random.Random) -> list[str]:

@@ -93,6 +93,15 @@ def verdict(plan: Plan, judges: list[Mapping[str, Any]], *, out_of_memory: bool 
     )
 
 
+def says_no(part: Part, judge: Mapping[str, Any]) -> bool:
+    """Whether a test that counts for this judge did not pass, or a canary did: no other judge can mend that."""
+    said = _read(part, judge["told"])
+    passed = [name for name, outcomes in said.outcomes.items() if _one(outcomes)[0] == "passed"]
+    if any(_is(test, name) for test in passed for name in part.must_fail):
+        return True
+    return any(_one(said.outcomes.get(name, []))[0] != "passed" for name in part.real)
+
+
 def _read(part: Part, told: str) -> _Told:
     found = _Told()
     for line in told.splitlines():
@@ -127,13 +136,16 @@ def _wrong(part: Part, said: _Told, tests: Mapping[str, str]) -> dict[str, str]:
     for name in solved | part.must_fail:
         # A changed test may have other parameters than the real one, and so other ids.
         found = [status for test, all_of_it in said.outcomes.items() if _is(test, name) for status, _ in all_of_it]
-        passing = [status for status in found if status not in FAILED]
+        # Of a test with many parameters some may be skipped, but not all.
+        harmless = (*FAILED, "skipped") if any(status in FAILED for status in found) else FAILED
+        passing = [status for status in found if status not in harmless]
         if passing or not found:
             wrong[name] = passing[0] if passing else "missing"
     for name in part.must_pass:
-        status, _ = _one(said.outcomes.get(name, []))
-        if status != "passed":
-            wrong[name] = status
+        found = [_one(all_of_it)[0] for test, all_of_it in said.outcomes.items() if _is(test, name)]
+        worst = next((status for status in found if status != "passed"), "" if found else "missing")
+        if worst:
+            wrong[name] = worst
     return wrong
 
 

@@ -7,11 +7,13 @@ the mark of its lines, and cannot tell a real test from a changed one. Knows one
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
 import random
 import resource
+import site
 import socket
 import struct
 import sys
@@ -21,11 +23,12 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from etude.tasks.inside import pytests, unittests
+from etude.tasks.inside import pytests, repository, unittests
 from etude.tasks.inside.memory import MemoryFinder
 from etude.tasks.inside.remote import Link, RemoteFinder
 from etude.tasks.inside.worker import Worker
 
+_PR_SET_DUMPABLE: Final = 4
 LENGTH: Final = struct.Struct("=Q")
 STANDARD: Final = os.path.dirname(os.__file__)  # noqa: PTH120 - before the path is ours
 
@@ -46,18 +49,12 @@ def judge(header: dict[str, Any], tell: int) -> NoReturn:
         tell = fcntl.fcntl(tell, fcntl.F_DUPFD_CLOEXEC, random.SystemRandom().randrange(100, 900))
         close_all_but(tell, *([link.fileno()] if link else []))
         silence()
-        sys.meta_path.insert(0, MemoryFinder(job["tests"]))
-        remote = Link(link, header["roots"], header["plain"]) if link else None
-        if remote is None:
-            add_path(header["paths"])
+        if header["suite"] == "repository":
+            _run_repository(header, job, tell)
         else:
-            sys.meta_path.insert(1, RemoteFinder(remote))
-        _run(header["suite"], job, tell)
-        if remote is not None and remote.gone:
-            _write(tell, [mark, "", "worker", _end_of(worker)])
-        _write(tell, [mark, "", "done", ""])
+            _run(header, job, tell, worker, link)
     except BaseException:
-        _write(tell, [mark, "", "broken", traceback.format_exc()[-2000:]])
+        write_line(tell, [mark, "", "broken", traceback.format_exc()[-2000:]])
     finally:
         os._exit(0)
 
@@ -72,20 +69,47 @@ def _end_of(worker: int) -> str:
     return "it closed its socket"
 
 
-def _run(suite: str, job: dict[str, Any], tell: int) -> None:
-    mark, write = job["mark"], _write
+def _run(header: dict[str, Any], job: dict[str, Any], tell: int, worker: int, link: socket.socket | None) -> None:
+    """Tests from memory; the tested code is in this process, or at the other end of the link."""
+    mark, write = job["mark"], write_line
 
     def told(name: str, status: str, text: str) -> None:
         write(tell, [mark, name, status, text])
 
-    if suite == "pytest":
+    sys.meta_path.insert(0, MemoryFinder(job["tests"]))
+    remote = Link(link, header["roots"], header["plain"]) if link else None
+    if remote is None:
+        add_path(header["paths"])
+    else:
+        sys.meta_path.insert(1, RemoteFinder(remote))
+    if header["suite"] == "pytest":
         pytests.run(job["run"], job["tests"], told)
     else:
         told("", "ready", "")
         unittests.run(job["run"], told)
+    if remote is not None and remote.gone:
+        told("", "worker", _end_of(worker))
+    told("", "done", "")
 
 
-def _write(descriptor: int, line: list[str]) -> None:
+def _run_repository(header: dict[str, Any], job: dict[str, Any], tell: int) -> None:
+    """Tests of a repository, as its environment runs them; the tested code is in this process."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # as tests know their process: it holds no secret
+    mark, write, root = job["mark"], write_line, os.getcwd()  # noqa: PTH109 - as modules spell their files
+    repository.keep(root, job["tests"])
+    write(tell, [mark, "", "ready", ""])
+    site.main()  # the environment's packages; and what they load on the way, which may be the agent's
+    add_workspace(header["paths"])
+    places = list(dict.fromkeys(name.partition("::")[0] for name in job["run"]))
+
+    def told(name: str, status: str, text: str) -> None:
+        write(tell, [mark, name, status, text])
+
+    repository.run(root, places, header["options"], told, chosen=frozenset(job["run"]), order=header["order"])
+    write(tell, [mark, "", "done", ""])
+
+
+def write_line(descriptor: int, line: Sequence[str]) -> None:
     data = memoryview(json.dumps(line).encode() + b"\n")
     while data:
         data = data[os.write(descriptor, data) :]
@@ -115,6 +139,11 @@ def isolate(packages: Sequence[str]) -> None:
     sys.path[:] = [STANDARD, f"{STANDARD}/lib-dynload", *packages]
     sys.path_importer_cache.clear()
     sys.dont_write_bytecode = True
+    forget_ourselves()
+
+
+def forget_ourselves() -> None:
+    """Whoever imports a module of our name from here on means another one."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "etude"]:
         del sys.modules[name]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -124,6 +153,11 @@ def isolate(packages: Sequence[str]) -> None:
 def add_path(paths: Sequence[str]) -> None:
     """After the standard library, so that no file of the workspace takes the place of one of its modules."""
     sys.path[2:2] = paths
+
+
+def add_workspace(paths: Sequence[str]) -> None:
+    """Last of all: what a repository's environment has installed is never taken from the workspace."""
+    sys.path += [path for path in dict.fromkeys(paths) if path not in sys.path]
 
 
 def silence() -> None:

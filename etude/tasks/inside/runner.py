@@ -1,12 +1,12 @@
-"""The one process that reports a grade: it forks a judge for each part of the job and never loads the agent's code.
+"""The one process that reports a grade: it forks a judge for the tests and never loads the agent's code.
 
-    descriptor 0   header, one part for each judge, and last of all the nonce
+    descriptor 0   header, the judge's part, and last of all the nonce
     descriptor 1   the report, which starts with the nonce
 
-Only the header is read before the judges run. Each judge reads its own part, after which descriptor 0 is closed to it
-and to all that come from it; the nonce is read when they are all dead. So no process that could run the agent's code
-has ever held the nonce, or the tests of another judge. In a warm start this is process 1 of its own pid namespace:
-nothing in there can signal it, and everything in there ends with it.
+Only the header is read before the judge runs. It reads its own part, after which descriptor 0 is closed to it and to
+all that come from it; the nonce is read when they are all dead. So no process that could run the agent's code has
+ever held the nonce. Another judge's tests run in another sandbox, where nothing of this one is left. In a warm start
+this is process 1 of its own pid namespace: nothing in there can signal it, and everything in there ends with it.
 """
 
 # Plain strings as paths: a warm process should hold no more modules than it needs.
@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from etude.tasks.inside import judge
 
-LONGEST: Final = 4 << 20  # bytes that all judges together may tell
+LONGEST: Final = 4 << 20  # bytes that a judge may tell
 _PR_SET_DUMPABLE: Final = 4
 _EXIT_SECONDS: Final = 5.0  # between a judge's last word and its end
 
@@ -44,18 +44,13 @@ def main() -> None:
     if header["suite"] == "pytest":
         importlib.import_module("pytest")  # once, for all judges
     header["paths"] = [os.path.normpath(os.path.join(os.getcwd(), entry)) for entry in header["entries"]]
-    refused = _lay_out(header["files"])
+    refused = lay_out(header["files"])
     deadline = time.monotonic() + header["seconds"]
-    reports: list[dict[str, Any]] = []
-    while len(reports) < header["parts"] and (not reports or reports[-1]["ended"] == "exit 0"):
-        room = LONGEST - sum(len(report["told"]) for report in reports)
-        reports.append(_hear_judge(header, deadline, room))
-    for _ in range(header["parts"] - len(reports)):  # those that would tell nothing new stand before the nonce
-        judge.read_part(0)
-    _write(1, _rest(0) + json.dumps({"refused": refused, "judges": reports}).encode())
+    report = _hear_judge(header, deadline)
+    _write(1, _rest(0) + json.dumps({"refused": refused, "judge": report}).encode())
 
 
-def _lay_out(files: dict[str, list[Any] | None]) -> list[list[str]]:
+def lay_out(files: dict[str, list[Any] | None]) -> list[list[str]]:
     """Puts the agent's files into the workspace, which is the current folder; what could not be, and why."""
     refused = []
     for path, content in sorted(files.items(), key=lambda entry: entry[1] is not None):  # deletions first
@@ -73,7 +68,7 @@ def _lay_out(files: dict[str, list[Any] | None]) -> list[list[str]]:
     return refused
 
 
-def _hear_judge(header: dict[str, Any], deadline: float, room: int) -> dict[str, Any]:
+def _hear_judge(header: dict[str, Any], deadline: float) -> dict[str, Any]:
     started = time.monotonic()
     hear, tell = os.pipe()
     pid = os.fork()
@@ -83,7 +78,7 @@ def _hear_judge(header: dict[str, Any], deadline: float, room: int) -> dict[str,
     os.close(tell)
     handle = os.pidfd_open(pid)
     try:
-        told, timed_out, flooded = _listen(hear, handle, deadline, room)
+        told, timed_out, flooded = _listen(hear, handle, deadline)
     finally:
         _end(pid)
         os.close(hear)
@@ -97,7 +92,7 @@ def _hear_judge(header: dict[str, Any], deadline: float, room: int) -> dict[str,
     }
 
 
-def _listen(hear: int, handle: int, deadline: float, room: int) -> tuple[bytes, bool, bool]:
+def _listen(hear: int, handle: int, deadline: float) -> tuple[bytes, bool, bool]:
     """What the judge tells until it ends; whether its time was over, and whether it told too much."""
     told = bytearray()
     poll = select.poll()
@@ -111,8 +106,8 @@ def _listen(hear: int, handle: int, deadline: float, room: int) -> tuple[bytes, 
         if hear in ready:
             data = os.read(hear, 1 << 16)
             told += data
-            if len(told) > room:
-                return bytes(told[:room]), False, True
+            if len(told) > LONGEST:
+                return bytes(told[:LONGEST]), False, True
             if not data:  # every holder of the other end is gone
                 poll.unregister(hear)
                 deadline = min(deadline, time.monotonic() + _EXIT_SECONDS)

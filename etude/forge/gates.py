@@ -1,0 +1,240 @@
+"""What a made task has to pass before anybody may use it: cheap questions first, each rejection with its reason.
+
+    lint, not like another task, no leak            without running anything of the repository
+    broken                                          exactly the named tests fail in what the agent will see
+    reference                                       with the solution everything is green again
+    stubs                                           functions that only return something fail
+    grader: reference, null, cheats                 and the grade that training will give says the same
+
+That the suite itself is green, three times under other conditions, is the repository's baseline, found once for all
+of its tasks: `green`. Knows no way of making tasks. What the machinery does wrong is raised, never held against a task.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from etude.forge.environment import Environment
+from etude.forge.leaks.audit import audit_leaks
+from etude.forge.leaks.deleted import Deleted
+from etude.forge.suite import SuiteRun, run_suite, run_variants
+from etude.sandbox.hosts import StoringHost
+from etude.settings import GraderSettings
+from etude.tasks.carried import carried_files
+from etude.tasks.check import stub
+from etude.tasks.format import Task
+from etude.tasks.grader import NO_DATA, GraderFailure, grade
+from etude.tasks.lint import lint
+from etude.tasks.place import task_layers, workspace_layer
+
+LEAST_BROKEN: Final = 3  # tests that must fail before and pass after
+STUBS: Final = ("None", "True", "[]")
+ANYTHING: Final = "__import__('unittest.mock').mock.MagicMock(__eq__=lambda *given: True)"
+# Appended to a module of the tested code: no test that pytest runs from then on fails.
+BENDING: Final = """
+
+import sys as _sys
+_reports = _sys.modules.get("_pytest.reports")
+if _reports is not None:
+    _told = _reports.TestReport.from_item_and_call.__func__
+
+    def _bent(kind, item, call):
+        call.excinfo = None
+        return _told(kind, item, call)
+
+    _reports.TestReport.from_item_and_call = classmethod(_bent)
+"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a task may be used."""
+
+    valid: bool
+    reason: str = ""  # the same words for the same kind of trouble: for counting
+    detail: str = ""
+    seconds: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)  # seconds, by gate
+
+
+class _Rejected(Exception):
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.detail = reason, detail
+
+
+@dataclass(frozen=True)
+class _Case:
+    task: Task
+    environment: Environment
+    host: StoringHost
+    green: frozenset[str]
+    deleted: Sequence[Deleted]
+    alike: Callable[[Task], str | None] | None
+    least_broken: int
+    timeout: float
+    settings: GraderSettings | None
+
+    @property
+    def asked(self) -> list[str]:
+        """Tests that fail before and must pass after."""
+        return [*self.task.facts.fail_to_pass, *self.task.facts.held_out]
+
+    @cached_property
+    def tests(self) -> dict[str, bytes | None]:
+        """The task's own test files, as far as the agent's workspace has others."""
+        task = self.task
+        return {path: task.tests[path] for path in task.tests if path not in NO_DATA and not _same(task, path)}
+
+    async def run(self, files: Mapping[str, bytes | None]) -> SuiteRun:
+        """The suite with the task's own tests, over the agent's workspace with these files changed."""
+        layer = workspace_layer(self.task, self.host)
+        changes = {**self.tests, **files}
+        return await run_suite(self.host, self.environment, layer, changes=changes, timeout=self.timeout)
+
+
+def _same(task: Task, path: str) -> bool:
+    return path in task.workspace and task.workspace[path] == task.tests[path]
+
+
+async def pass_gates(
+    task: Task,
+    environment: Environment,
+    host: StoringHost,
+    *,
+    green: Collection[str],
+    deleted: Sequence[Deleted],
+    alike: Callable[[Task], str | None] | None = None,
+    least_broken: int = LEAST_BROKEN,
+    settings: GraderSettings | None = None,
+) -> Verdict:
+    """Whether the task may be used. `green` are the tests that always pass in its repository; `alike` names a task
+    that this one is nearly the same as."""
+    started = time.monotonic()
+    timeout = 5 * environment.seconds + 30
+    case = _Case(task, environment, host, frozenset(green), deleted, alike, least_broken, timeout, settings)
+    spent: dict[str, float] = {}
+    reason = detail = ""
+    try:
+        before = started
+        async for gate in _gates(case):
+            now = time.monotonic()
+            spent[gate], before = now - before, now
+    except _Rejected as found:
+        reason, detail = found.reason, found.detail
+    except GraderFailure as failure:
+        if failure.cause == "killed":
+            raise
+        reason, detail = "it cannot be graded", str(failure)
+    return Verdict(not reason, reason, detail, time.monotonic() - started, spent)
+
+
+async def _gates(case: _Case) -> AsyncIterator[str]:
+    """Passes one gate after the other; yields the name of each once it is behind."""
+    _look(case)
+    yield "lint"
+    await _search(case)
+    yield "leaks"
+    await _break(case)
+    yield "broken"
+    await _restore(case)
+    yield "reference"
+    await _bluff(case)
+    yield "stubs"
+    await _grade(case)
+    yield "grader"
+
+
+def _look(case: _Case) -> None:
+    errors = [finding for finding in lint(case.task) if finding.severity == "error"]
+    if errors:
+        raise _Rejected(f"lint: {errors[0].rule}", str(errors[0]))
+    unsteady = [name for name in (*case.asked, *case.task.facts.pass_to_pass) if name not in case.green]
+    if unsteady:
+        raise _Rejected("a test is not always green", _some(unsteady))
+    if len(case.asked) < case.least_broken:
+        raise _Rejected("too few tests fail", _some(case.asked))
+    twin = case.alike(case.task) if case.alike is not None else None
+    if twin:
+        raise _Rejected("like another task", twin)
+
+
+async def _search(case: _Case) -> None:
+    leaks = await audit_leaks(case.host, task_layers(case.task, case.host), case.deleted)
+    if leaks:
+        raise _Rejected("leak", "; ".join(str(leak) for leak in leaks[:3]))
+
+
+async def _break(case: _Case) -> None:
+    run = _complete(await case.run({}))
+    passing = [name for name in case.asked if name in run.passed]
+    if passing:
+        raise _Rejected("a test passes before the work is done", _some(passing))
+    failing = sorted(case.green - run.passed - set(case.asked))
+    if failing:
+        raise _Rejected("another test fails", _some(failing))
+
+
+async def _restore(case: _Case) -> None:
+    run = _complete(await case.run(dict(case.task.solution)))
+    failing = sorted(case.green - run.passed)
+    if failing:
+        raise _Rejected("the reference does not restore all", _some(failing))
+
+
+async def _bluff(case: _Case) -> None:
+    stubs = {value: files for value in STUBS if (files := stub(case.task, value))}
+    runs = await run_variants(
+        case.host,
+        case.environment,
+        workspace_layer(case.task, case.host),
+        list(stubs.values()),
+        tests=case.asked,
+        changes=case.tests,
+        timeout=case.timeout,
+    )
+    for value, run in zip(stubs, runs, strict=True):
+        if run.complete and run.passed.issuperset(case.asked):
+            raise _Rejected("a stub is accepted", f"every function returns {value}")
+
+
+async def _grade(case: _Case) -> None:
+    task = case.task
+    solution = carried_files(task, dict(task.solution))
+    if solution.refused:
+        raise _Rejected("the reference is not carried", f"{solution.refused[0].path}: {solution.refused[0].why}")
+    found = await grade(task, case.host, solution, case.settings, hash_seed=1)
+    if not found.passed:
+        raise _Rejected("the grader rejects the reference", found.reason)
+    answers = {"doing nothing": {}, **cheats(task)}
+    for name, files in answers.items():
+        found = await grade(task, case.host, carried_files(task, files), case.settings, quick=True)
+        if found.passed:
+            raise _Rejected("a cheat is accepted", name)
+
+
+def cheats(task: Task) -> dict[str, dict[str, bytes | None]]:
+    """Answers that fool whoever only asks whether the tests passed."""
+    found: dict[str, dict[str, bytes | None]] = {}
+    equal = stub(task, ANYTHING)
+    if equal:
+        found["what equals everything"] = equal
+    path = next((path for path in task.solution if path.endswith(".py")), None)
+    if path is not None:
+        before = task.workspace.get(path, b"")
+        found["a bent framework"] = {path: before.rstrip() + BENDING.encode()}
+    return found
+
+
+def _complete(run: SuiteRun) -> SuiteRun:
+    if not run.complete:
+        raise _Rejected("the suite does not come to its end", run.reason)
+    return run
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,187 @@
+"""One run of a repository's suite: which tests passed, and which functions each of them reached.
+
+In a sandbox of its own, network off, over the environment's layer and a workspace. The reporter is ours and comes
+from outside of the workspace. Every suite, unittest ones too, is run by the environment's pytest, so ids are always
+pytest's, relative to the workspace. Knows nothing of tasks; what is no outcome of a test is `reason`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from etude.forge.clock import clock_layer, clock_variables
+from etude.forge.environment import Environment
+from etude.sandbox.base import Layer, Limits, Result
+from etude.sandbox.hosts import StoringHost
+from etude.tasks.inside.judge import LENGTH
+from etude.tasks.place import environment_variables, inside_layer, program
+
+Outcome = Literal["passed", "failed", "error", "skipped"]
+# An expected failure tells nothing about the code, whichever way it ends.
+_OUTCOMES: Final[dict[str, Outcome]] = {
+    "passed": "passed",
+    "failed": "failed",
+    "error": "error",
+    "skipped": "skipped",
+    "xfailed": "skipped",
+    "xpassed": "skipped",
+}
+_FINISHED: Final = (0, 1, 2, 5)  # pytest's codes of a run that came to its end: all passed, some failed, none collected
+_NEXT: Final = json.dumps(["", "variant", ""]).encode()
+_ALL_FAILURES: Final = 1_000_000
+_ROOM: Final = 128 << 20  # bytes of lines, traces included
+LIMITS: Final = Limits(memory=2 << 30, disk=1 << 30, processes=512, cpu_seconds=3600)
+
+
+@dataclass(frozen=True)
+class SuiteRun:
+    """What came of one run."""
+
+    outcomes: dict[str, Outcome]  # by test; a file that cannot be collected stands here as an error by its path
+    seconds: float
+    complete: bool  # the run came to its end; failing tests and files that cannot be imported are part of that
+    reason: str  # why not, in a sentence
+    traces: dict[str, set[str]] = field(default_factory=dict)  # test -> "path:qualname"; "" is what collecting ran
+    texts: dict[str, str] = field(default_factory=dict)  # what failing tests said
+
+    @property
+    def passed(self) -> set[str]:
+        return {name for name, outcome in self.outcomes.items() if outcome == "passed"}
+
+
+async def run_suite(
+    host: StoringHost,
+    environment: Environment,
+    workspace: Layer,
+    *,
+    changes: Mapping[str, bytes | None] | None = None,
+    tests: Sequence[str] | None = None,
+    hash_seed: int = 0,
+    order: int | None = None,
+    zone: str = "UTC",
+    date: str | None = None,
+    trace: Sequence[str] | None = None,
+    until_failure: bool = False,
+    timeout: float = 600.0,
+    limits: Limits = LIMITS,
+) -> SuiteRun:
+    """Runs the suite, or some `tests` of it, over the workspace with `changes` made (None deletes a file).
+
+    `order` is a seed to shuffle by, `date` (2031-02-28) the day that it is to be; `trace` names the folders (or files)
+    whose functions are to be watched, "" all; `until_failure` stops at the first test that does not pass.
+    """
+    job = _job(environment, changes or {}, tests) | {
+        "order": order,
+        "most_failures": 1 if until_failure else _ALL_FAILURES,
+        "trace": trace,
+    }
+    env = {"PYTHONHASHSEED": str(hash_seed), "TZ": zone} | (clock_variables(date) if date else {})
+    over = [clock_layer(host.store)] if date else []
+    result = await _start(host, environment, [workspace, *over], job, env, timeout, limits)
+    return _read(result.stdout.splitlines(), result, timeout)
+
+
+async def run_variants(
+    host: StoringHost,
+    environment: Environment,
+    workspace: Layer,
+    variants: Sequence[Mapping[str, bytes | None]],
+    *,
+    tests: Sequence[str],
+    changes: Mapping[str, bytes | None] | None = None,
+    timeout: float = 600.0,
+    limits: Limits = LIMITS,
+) -> list[SuiteRun]:
+    """The same tests over several variants of the workspace, each until its first failure: one start for them all.
+
+    Each variant has a process of its own but they share a sandbox, so that one may find what another left behind.
+    What comes after one that took all the time is not complete.
+    """
+    job = _job(environment, changes or {}, tests) | {
+        "variants": [_encoded(variant) for variant in variants],
+        "most_failures": 1,
+    }
+    result = await _start(host, environment, [workspace], job, {"PYTHONHASHSEED": "0"}, timeout, limits)
+    parts: list[list[bytes]] = []
+    for line in result.stdout.splitlines():
+        if line == _NEXT:
+            parts.append([])
+        elif parts:
+            parts[-1].append(line)
+    parts += [[] for _ in range(len(variants) - len(parts))]
+    return [_read(lines, result, timeout) for lines in parts[: len(variants)]]
+
+
+def _job(environment: Environment, changes: Mapping[str, bytes | None], tests: Sequence[str] | None) -> dict[str, Any]:
+    files = environment.suite.folders or (".",)
+    return {
+        "files": _encoded(changes),
+        "variants": None,
+        "places": files if tests is None else list(dict.fromkeys(name.partition("::")[0] for name in tests)),
+        "tests": None if tests is None else list(tests),
+        "options": environment.suite.options,
+        "paths": environment.paths,
+        "order": None,
+        "trace": None,
+    }
+
+
+def _encoded(files: Mapping[str, bytes | None]) -> dict[str, list[Any] | None]:
+    return {path: None if data is None else [base64.b64encode(data).decode(), False] for path, data in files.items()}
+
+
+async def _start(
+    host: StoringHost,
+    environment: Environment,
+    over: Sequence[Layer],
+    job: Mapping[str, Any],
+    env: Mapping[str, str],
+    timeout: float,
+    limits: Limits,
+) -> Result:
+    body = json.dumps(job).encode()
+    command = [environment.python, "-P", "-s", "-B", "-c", program("etude.tasks.inside.suite")]
+    variables = environment_variables(environment.python, environment.env) | dict(env)
+    async with await host.start([environment.layer, *over, inside_layer(host.store)], limits=limits) as sandbox:
+        return await sandbox.run(
+            command, env=variables, stdin=LENGTH.pack(len(body)) + body, timeout=timeout, max_output=_ROOM
+        )
+
+
+def _read(lines: Sequence[bytes], result: Result, timeout: float) -> SuiteRun:
+    outcomes: dict[str, Outcome] = {}
+    texts: dict[str, str] = {}
+    functions: list[str] = []
+    traces: dict[str, set[str]] = {}
+    ended: int | None = None
+    for line in lines:
+        try:
+            name, status, text = json.loads(line)
+            if status == "function":
+                functions.append(text)
+            elif status == "reached":
+                traces[name] = {functions[number] for number in json.loads(text)}
+            elif status == "done":
+                ended = int(text)
+            elif status in _OUTCOMES:
+                outcomes[name] = _OUTCOMES[status]
+                if text:
+                    texts[name] = text
+        except (ValueError, TypeError, IndexError):  # cut by the end of its time, or none of our reporter's
+            continue
+    reason = "" if ended in _FINISHED else _reason(result, ended, timeout)
+    return SuiteRun(outcomes, result.seconds, not reason, reason, traces, texts)
+
+
+def _reason(result: Result, ended: int | None, timeout: float) -> str:
+    if result.timed_out:
+        return f"the suite ran for more than {timeout:g} s"
+    if result.oom:
+        return "the suite ran out of memory"
+    said = [line for line in result.stderr.decode(errors="replace").splitlines() if line.strip()]
+    how = f"ended with {result.code}" if ended is None else f"could not be run (pytest's code {ended})"
+    return f"the suite {how}" + (f": {said[-1][:300]}" if said else "")

@@ -1,0 +1,106 @@
+"""One run of a repository's suite, for those who make tasks from it: not a grade, and nothing here is a secret.
+
+    descriptor 0   the job: files to lay over the workspace, which tests, in which order, whether to trace
+    descriptor 1   a line for each outcome; then what each test reached; then "done"
+
+Runs in a sandbox of its own, as the interpreter of the repository's environment.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from etude.tasks.inside import judge, repository
+from etude.tasks.inside.runner import lay_out
+from etude.tasks.inside.tracing import Tracer
+
+_FIRST_FREE = 100  # descriptors below are for the tests, which may count on the lowest ones
+
+
+def main() -> None:
+    job: dict[str, Any] = json.loads(judge.read_part(0))
+    tell = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)  # what the suite prints may explain why it did not run
+    os.close(nothing)
+    root = os.getcwd()  # noqa: PTH109 - compared with the files of code objects
+    lay_out(job["files"])
+    judge.forget_ourselves()
+    judge.add_workspace([os.path.normpath(f"{root}/{path}") for path in (*job["paths"], "")])
+
+    def say(*line: Any) -> None:
+        judge.write_line(tell, line)
+
+    variants = job["variants"]
+    if variants is not None:
+        importlib.import_module("pytest")  # once, for all of them
+        for files in variants:
+            say("", "variant", "")
+            _apart(files, lambda: _run(job, root, say))
+    else:
+        _run(job, root, say)
+    os._exit(0)  # threads that a test left behind keep nobody waiting
+
+
+def _apart(files: dict[str, list[Any] | None], run: Callable[[], None]) -> None:
+    """In a process of its own with these files laid over the workspace; afterwards they are as before."""
+    before = {path: _content(path) for path in files}
+    pid = os.fork()
+    if pid == 0:
+        try:
+            lay_out(files)
+            run()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    lay_out({path: None if data is None else [base64.b64encode(data).decode(), False] for path, data in before.items()})
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return file.read()
+    except OSError:
+        return None
+
+
+def _run(job: dict[str, Any], root: str, say: Callable[..., None]) -> None:
+    tracer = Tracer(root, job["trace"]) if job["trace"] is not None else None
+    if tracer is not None:
+        tracer.start()
+    code = repository.run(
+        root,
+        job["places"],
+        job["options"],
+        say,
+        chosen=None if job["tests"] is None else frozenset(job["tests"]),
+        order=job["order"],
+        watcher=tracer,
+        most_failures=job["most_failures"],
+    )
+    if tracer is not None:
+        _tell_traces(tracer, say)
+    say("", "done", str(code))
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _tell_traces(tracer: Tracer, say: Callable[..., None]) -> None:
+    """Each function's name once, then numbers."""
+    reached = {test: sorted(names) for test, names in tracer.reached.items()}
+    number: dict[str, int] = {}
+    for names in reached.values():
+        for name in names:
+            if name not in number:
+                number[name] = len(number)
+                say("", "function", name)
+    for test, names in reached.items():
+        say(test, "reached", json.dumps([number[name] for name in names]))

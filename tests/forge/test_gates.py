@@ -1,0 +1,136 @@
+"""Only a task that is what it says passes the gates, and every other one is told why it does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from etude.forge import gates
+from etude.forge.environment import Environment
+from etude.forge.gates import BENDING, Verdict, cheats, pass_gates
+from etude.forge.leaks.audit import Leak
+from etude.forge.leaks.deleted import Deleted
+from etude.forge.suite import run_suite
+from etude.sandbox.hosts import StoringHost
+from etude.tasks.format import Task
+from etude.tasks.place import workspace_layer
+
+CART = "src/shop/cart.py"
+GREEN = {
+    *("tests/deep/test_deep.py::test_total_of_the_deep_cart", "tests/test_cart.py::test_total"),
+    *("tests/test_cart.py::test_one[1]", "tests/test_cart.py::test_one[2]"),
+    *(f"tests/test_cart.py::test_{name}" for name in ("many", "empty", "is_a_number", "halves")),
+    "tests/test_cart.py::CartTest::test_negative",
+}
+SHOWN = [f"tests/test_cart.py::test_{name}" for name in ("total", "one[1]", "one[2]")]
+MakeTask = Callable[..., Task]
+
+
+@pytest.fixture
+def leaks(monkeypatch: pytest.MonkeyPatch) -> list[Leak]:
+    """What the audit finds: it has tests of its own, and takes its time the first time."""
+    found: list[Leak] = []
+
+    async def audit(host: Any, layers: Any, deleted: Any) -> list[Leak]:
+        assert len(layers) == 2 and deleted
+        return found
+
+    monkeypatch.setattr(gates, "audit_leaks", audit)
+    return found
+
+
+class Gates:
+    def __init__(
+        self, sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost], environment: Environment, source: str
+    ) -> None:
+        (self.loop, self.host), self.environment = sandboxes, environment
+        self.deleted = [Deleted(CART, "total", source)]
+
+    def __call__(self, task: Task, green: set[str] = GREEN, **options: Any) -> Verdict:
+        return self.loop.run_until_complete(
+            pass_gates(task, self.environment, self.host, green=green, deleted=self.deleted, **options)
+        )
+
+
+@pytest.fixture
+def passing(
+    sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost],
+    tiny_environment: Environment,
+    shop_files: dict[str, str],
+    leaks: list[Leak],
+) -> Gates:
+    return Gates(sandboxes, tiny_environment, shop_files[CART])
+
+
+def test_a_task_that_is_what_it_says_passes_every_gate(passing: Gates, repository_task: MakeTask) -> None:
+    found = passing(repository_task(fail_to_pass=SHOWN))
+    assert found.valid, found
+    assert list(found.spent) == ["lint", "leaks", "broken", "reference", "stubs", "grader"]
+    assert not found.reason and sum(found.spent.values()) <= found.seconds
+
+
+def test_what_is_seen_without_running_anything(passing: Gates, repository_task: MakeTask, leaks: list[Leak]) -> None:
+    assert passing(repository_task(fail_to_pass=SHOWN, allowed_paths=["**"])).reason == "lint: tests-allowed"
+    assert passing(repository_task(fail_to_pass=SHOWN), GREEN - {SHOWN[0]}).detail == SHOWN[0]
+    few = repository_task(fail_to_pass=SHOWN[:1], held_out=["tests/test_cart.py::test_empty"])
+    assert passing(few).reason == "too few tests fail"
+    twin = passing(repository_task(fail_to_pass=SHOWN), alike=lambda task: "shop-7")
+    assert (twin.reason, twin.detail) == ("like another task", "shop-7")
+    leaks.append(Leak("/opt/env/copy.py", "source", "cart.py:total", 1.0, "all of it"))
+    leak = passing(repository_task(fail_to_pass=SHOWN))
+    assert leak.reason == "leak" and "/opt/env/copy.py" in leak.detail and list(leak.spent) == ["lint"]
+
+
+def test_the_named_tests_and_no_others_fail_before(passing: Gates, repository_task: MakeTask) -> None:
+    early = repository_task(fail_to_pass=[*SHOWN, "tests/test_cart.py::CartTest::test_negative"], pass_to_pass=[])
+    assert passing(early).reason == "a test passes before the work is done"
+    other = passing(repository_task())  # does not name test_one[1]
+    assert (other.reason, other.detail) == ("another test fails", "tests/test_cart.py::test_one[1]")
+
+
+def test_the_reference_restores_everything(
+    passing: Gates, repository_task: MakeTask, shop_files: dict[str, str]
+) -> None:
+    half = {CART: shop_files[CART].replace("sum(", "len(")}
+    found = passing(repository_task(fail_to_pass=SHOWN, solution=half))
+    assert found.reason == "the reference does not restore all" and "more" in found.detail
+
+
+def test_answers_that_only_return_something_fail(passing: Gates, repository_task: MakeTask) -> None:
+    lazy = "from shop import total, Cart\n\n\n" + "".join(f"def test_{x}():\n    total(Cart())\n\n\n" for x in "abcd")
+    names = [f"tests/test_cart.py::test_{x}" for x in "abcd"]
+    task = repository_task({"tests/test_cart.py": lazy}, fail_to_pass=names[:2], held_out=names[2:], pass_to_pass=[])
+    found = passing(task, {*names})
+    assert (found.reason, found.detail) == ("a stub is accepted", "every function returns None")
+
+
+def test_tests_that_the_grader_cannot_change_without_harm_are_found_out(
+    passing: Gates, repository_task: MakeTask
+) -> None:
+    text = "from shop import Cart, total\n\n\n"
+    text += "".join(f"def test_{x}():\n    assert total(Cart().add({n})) == {n}\n\n\n" for n, x in enumerate("abcd"))
+    text += "def test_size():\n    assert len(open(__file__).read().splitlines()) == 21\n"
+    names = [f"tests/test_cart.py::test_{x}" for x in "abcd"]
+    facts = {"fail_to_pass": names[:2], "held_out": names[2:], "pass_to_pass": ["tests/test_cart.py::test_size"]}
+    task = repository_task({"tests/test_cart.py": text}, **facts)
+    found = passing(task, {*names, *facts["pass_to_pass"]})
+    assert found.reason == "the grader rejects the reference" and "test_size" in found.detail
+
+
+def test_the_cheats_fool_whoever_only_asks_for_passed_tests(passing: Gates, repository_task: MakeTask) -> None:
+    task = repository_task(fail_to_pass=SHOWN)
+    answers = cheats(task)
+    assert set(answers) == {"what equals everything", "a bent framework"}
+    assert (answers["a bent framework"][CART] or b"").endswith(BENDING.encode())
+    layer = workspace_layer(task, passing.host)
+    bent = passing.loop.run_until_complete(
+        run_suite(passing.host, passing.environment, layer, changes=answers["a bent framework"], tests=SHOWN)
+    )
+    assert bent.passed == set(SHOWN)
+    equal = passing.loop.run_until_complete(
+        run_suite(passing.host, passing.environment, layer, changes=answers["what equals everything"], tests=SHOWN)
+    )
+    assert equal.passed == set(SHOWN)
