@@ -1,0 +1,74 @@
+"""Commands about environments: `etude env install`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.console import Json, answer, table
+from etude.errors import EtudeError
+
+if TYPE_CHECKING:
+    from etude.engine.endpoint.policy import EndpointPolicy
+
+env_app = typer.Typer(no_args_is_help=True, help="Install repositories.")
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(env_app, name="env")
+
+
+@env_app.command("install")
+def env_install(
+    repo: Annotated[str, typer.Argument(metavar="REPO", help="A folder, a git checkout, or a package: attrs==24.2.0.")],
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Folder of layers; else $ETUDE_STORE or the user's cache.")
+    ] = None,
+    find_links: Annotated[
+        Path | None, typer.Option("--find-links", help="A folder of packages to install from, and no index.")
+    ] = None,
+    suite_seconds: Annotated[float, typer.Option("--suite-seconds", min=1, help="Longest run of the tests.")] = 300.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="Longest time for all of it.")] = 3600.0,
+    policy: Annotated[
+        str, typer.Option("--policy", help="rules, or a hosted model: openai:https://host/v1?model=NAME.")
+    ] = "rules",
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Changes, such as endpoint.key_env=KEY.")] = None,
+    json: Json = False,
+) -> None:
+    """Install a repository with all that its tests need, and verify it; nothing of it runs outside a sandbox."""
+
+    def work() -> dict[str, Any]:
+        from etude.forge.install.command import install_repository
+
+        model = None if policy == "rules" else _hosted(policy, settings or [])
+        return install_repository(repo, store, find_links, suite_seconds, seconds, model)
+
+    def show(found: dict[str, Any]) -> None:
+        verified = set(found["verified"])
+        rows = [("yes" if each["command"] in verified else "", each["command"]) for each in found["commands"]]
+        table(("verified", "command"), rows)
+        for note in found["notes"]:
+            print(f"note: {note}")
+        if found["ok"]:
+            tests, known = found["tests"], ", installed before" if found["cached"] else ""
+            print(f"{found['repo']} {found['version']}: {tests['passed']} tests pass, {tests['failed']} fail{known}")
+            print(f"environment {found['digest']}")
+        else:
+            print(f"{found['repo']} {found['version']} cannot be installed: {found['reason']}")
+
+    answer(work, show, json)
+
+
+def _hosted(policy: str, overrides: list[str]) -> EndpointPolicy:
+    from dataclasses import replace
+
+    from etude import recipe as recipes
+    from etude.policies import hosted_policy, is_hosted
+
+    if not is_hosted(policy):
+        raise EtudeError(
+            f"{policy!r} cannot install: give rules, or a hosted model as openai:https://host/v1?model=NAME"
+        )
+    return hosted_policy(policy, replace(recipes.load(None, overrides).endpoint, form="text", ids=False), {})

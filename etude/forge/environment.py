@@ -1,0 +1,83 @@
+"""An installed environment: a layer at /opt/env, its lock, how the suite of its repository is run, and what that gave.
+
+It is kept beside the layers, as `environments/DIGEST.json` in their store; the digest names layer, lock and how the
+tests are run together, and a task names it. The layer holds no code of the repository itself: imports of that come
+from the workspace. Knows nothing of how an environment is made (`install`) or used (`suite`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from etude import durable
+from etude.errors import EtudeError
+from etude.sandbox.base import Layer
+from etude.sandbox.layers import Store
+
+PREFIX = "/opt/env"  # where the layer's virtual environment lies, in every sandbox
+_FOLDER = "environments"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """How a repository's tests are run."""
+
+    kind: Literal["pytest", "unittest"]
+    folders: tuple[str, ...]  # where the tests lie, relative to the workspace: ("tests",)
+    options: tuple[str, ...] = ()  # for the runner, such as ("-p", "no:cacheprovider")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a repository's tests need, ready to be laid below its workspace."""
+
+    repo: str
+    version: str
+    digest: str  # names layer and lock together
+    layer: Layer  # at /opt/env: a virtual environment with the dependencies and pytest, and what of the host it shows
+    python: str  # "/opt/env/bin/python"
+    paths: tuple[str, ...]  # folders of the workspace that imports start from: ("",) or ("src",)
+    suite: Suite
+    lock: str  # every distribution with version and hash, a line each
+    env: Mapping[str, str] = field(default_factory=dict)  # variables the suite needs
+    outcomes: Mapping[str, str] = field(default_factory=dict)  # test id -> passed | failed | skipped, as last verified
+    seconds: float = 0.0  # one run of the suite
+
+    def save(self, folder: Path) -> Path:
+        """Write it into the layer store whose root is `folder`."""
+        target = folder / _FOLDER / f"{self.digest}.json"
+        facts = asdict(self) | {"layer": self.layer.digest, "env": dict(self.env), "outcomes": dict(self.outcomes)}
+        target.parent.mkdir(parents=True, exist_ok=True)
+        durable.write_whole(target, json.dumps(facts, indent=1) + "\n")
+        return target
+
+    @classmethod
+    def load(cls, digest: str, store: Store) -> Environment:
+        """The environment of this digest; an `EtudeError` when it, or its layer, is not in the store."""
+        path = store.root / _FOLDER / f"{digest}.json"
+        if not digest.isalnum() or not path.is_file():
+            raise EtudeError(f"the store {store.root} has no environment {digest[:12]}; `etude env install` makes it")
+        try:
+            facts: dict[str, Any] = json.loads(path.read_text())
+            suite = facts["suite"]
+            made = {
+                "layer": store.layer(facts["layer"]),
+                "paths": tuple(facts["paths"]),
+                "suite": Suite(suite["kind"], tuple(suite["folders"]), tuple(suite["options"])),
+            }
+            return cls(**(facts | made))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise EtudeError(f"{path} is damaged ({error}): remove it and install again") from error
+
+
+def environment_digest(
+    layer: Layer, lock: str, paths: tuple[str, ...], suite: Suite, env: Mapping[str, str], version: str = ""
+) -> str:
+    """One name for all that decides how the tests run."""
+    facts = [layer.digest, lock, paths, asdict(suite), sorted(env.items()), version]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

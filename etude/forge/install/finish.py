@@ -1,0 +1,121 @@
+"""From a sandbox in which an agent has installed to an environment: strip, lock, take out, make the layer.
+
+What the sandbox says about itself is checked before it is believed, and believed only as a description: whether the
+environment works is for `verify` to find.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from etude.errors import EtudeError
+from etude.forge.environment import PREFIX, Environment, Suite, environment_digest
+from etude.forge.install import inside
+from etude.forge.install.carry import drop, plain_folder, taken_out
+from etude.forge.install.index import interpreter
+from etude.forge.install.result import Unfit
+from etude.forge.leaks.bare import bare_folders
+from etude.forge.repo import Repo
+from etude.sandbox.base import WORKSPACE, Layer, Sandbox
+from etude.sandbox.importing import Bounds
+from etude.sandbox.layers import Store
+
+REPORTS: Final = "/home/agent/reports"
+CACHE: Final = "/home/agent/.cache/pip"
+_GENERATED: Final = "/opt/generated"
+_SECONDS: Final = 300.0
+_LOCK_LINE: Final = re.compile(r"[A-Za-z0-9][\w.-]*==[\w.!+-]+( --hash=sha256:[0-9a-f]{64})?")
+_MOST_TEXT: Final = 100_000
+
+
+@dataclass(frozen=True)
+class Made:
+    """An environment that nobody has verified, and what else came out of its sandbox."""
+
+    environment: Environment
+    notes: tuple[str, ...]
+    downloads: Layer | None  # pip's cache, for the next try
+
+
+async def finish(sandbox: Sandbox, repo: Repo, store: Store) -> Made:
+    """Make the environment of what the sandbox holds. Its programs are dead afterwards, its files as they were."""
+    code = Path(inside.__file__).read_text()
+    words = [interpreter(), "-I", "-c", code, PREFIX, WORKSPACE, REPORTS, _GENERATED]
+    result = await sandbox.run(words, timeout=_SECONDS, max_output=8 << 20)
+    try:
+        said: dict[str, Any] = json.loads(result.stdout)
+        paths, answer = tuple(map(str, said["paths"])), said["answer"]
+        lock = "".join(f"{line}\n" for line in said["lock"].splitlines() if _LOCK_LINE.fullmatch(line))
+        trouble = str(said["trouble"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        last = (result.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
+        raise Unfit(f"the environment cannot be finished: {last[:300]}") from None
+    if trouble:
+        raise Unfit(trouble[:300])
+    suite, env, notes = _read_answer(answer)
+    await sandbox.run(["rm", "-rf", "/home/agent/source"])
+    snapshot = await sandbox.snapshot()
+    try:
+        with taken_out(snapshot, store) as root:
+            downloads = _add_downloads(root, store)
+            layer = _add_environment(root, store)
+    finally:
+        drop(snapshot)
+    digest = environment_digest(layer, lock, paths, suite, env, repo.version)
+    environment = Environment(repo.name, repo.version, digest, layer, f"{PREFIX}/bin/python", paths, suite, lock, env)
+    return Made(environment, notes, downloads)
+
+
+def _add_environment(root: Path, store: Store) -> Layer:
+    installed = plain_folder(root, PREFIX)
+    if installed is None:
+        raise Unfit(f"nothing was installed at {PREFIX}")
+    with store.scratch() as folder:
+        (folder / "opt").mkdir()
+        installed.rename(folder / PREFIX.strip("/"))
+        generated = plain_folder(root, _GENERATED)
+        if generated is not None:
+            generated.rename(folder / WORKSPACE.strip("/"))
+        try:
+            return store.add(folder, at="/", shows=bare_folders())
+        except EtudeError as error:
+            raise Unfit(f"what was installed cannot be kept: {error}") from None
+
+
+def _add_downloads(root: Path, store: Store) -> Layer | None:
+    cache = plain_folder(root, CACHE)
+    if cache is None:
+        return None
+    try:
+        return store.add(cache, at=CACHE, shows=(), bounds=Bounds(bytes=2 << 30))
+    except EtudeError:  # too much to keep: the next try downloads again
+        return None
+
+
+def _read_answer(answer: Any) -> tuple[Suite, dict[str, str], tuple[str, ...]]:
+    """How the agent says the suite is run, as far as it has the right form."""
+    given: Mapping[str, Any] = answer if isinstance(answer, dict) else {}
+    if len(json.dumps(given)) > _MOST_TEXT:
+        raise Unfit("the answer about how to run the tests is too long")
+    if why := given.get("give_up"):
+        raise Unfit(str(why)[:500], final=True)
+    tests = tuple(path for path in _texts(given.get("tests")) if _is_inside(path))
+    if not tests:
+        raise Unfit("nothing says where the tests are")
+    env = given.get("env")
+    pairs = env.items() if isinstance(env, dict) else ()
+    named = {str(name): str(value) for name, value in pairs if re.fullmatch(r"[A-Za-z_]\w*", str(name))}
+    return Suite("pytest", tests, tuple(_texts(given.get("options")))), named, tuple(_texts(given.get("notes")))
+
+
+def _texts(value: Any) -> Sequence[str]:
+    return [each for each in value if isinstance(each, str) and "\0" not in each] if isinstance(value, list) else []
+
+
+def _is_inside(path: str) -> bool:
+    return bool(path) and not path.startswith(("/", "-")) and ".." not in path.split("/")

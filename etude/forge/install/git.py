@@ -1,0 +1,58 @@
+"""The files and the history of a git checkout, as ours: a tree at its HEAD and a bare repository of its commits.
+
+Somebody else wrote the checkout, and its configuration can name programs to run; so git only ever works in a bare
+repository that we made, with the checkout's object store borrowed (see `corpus.git`). Uncommitted changes, ignored
+files and other branches are not taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+from etude.corpus.git import LONGEST_LISTING, Reader, find_store, resolve_head
+from etude.errors import EtudeError
+from etude.tasks.files import Limits
+
+_SECONDS = 300.0
+_SHALLOW = re.compile(r"(?:[0-9a-f]{40,64}\n)*")
+_MOST_SHALLOW = 1 << 20
+
+
+def take_checkout(root: Path, tree: Path, history: Path) -> str:
+    """Fill `tree` with the files of HEAD and `history` with its commits, both new folders; returns the commit."""
+    store = find_store(root)
+    commit = resolve_head(store, root)
+    history.mkdir(parents=True)
+    reader = Reader(history, commit, history, _SECONDS)
+    (history / "refs" / "heads").mkdir()
+    (history / "refs" / "heads" / "main").write_text(f"{commit}\n")
+    borrowed = history / "objects" / "info" / "alternates"
+    borrowed.parent.mkdir()
+    if "\n" in str(store):
+        raise EtudeError(f"{root} has a line break in its path: rename it")
+    borrowed.write_text(f"{store / 'objects'}\n")
+    with contextlib.suppress(FileNotFoundError), (store / "shallow").open() as file:
+        cut = file.read(_MOST_SHALLOW)  # a shallow clone: these commits have no parents here
+        if _SHALLOW.fullmatch(cut):
+            (history / "shallow").write_text(cut)
+    _check_size(reader, root)
+    tree.mkdir(parents=True)
+    reader.git(["read-tree", commit], b"", 1 << 20)
+    reader.git(["--work-tree", str(tree), "checkout-index", "--all", "--quiet"], b"", 1 << 20)
+    reader.git(["repack", "-a", "-d", "-q"], b"", 1 << 20)
+    borrowed.unlink()
+    (history / "index").unlink()
+    return commit
+
+
+def _check_size(reader: Reader, root: Path) -> None:
+    """Before anything is written: nested trees can list themselves into any size."""
+    limits = Limits()
+    listing = reader.git(["ls-tree", "-r", "-z", "-l", "--full-tree", reader.commit], b"", LONGEST_LISTING)
+    sizes = [line.split(b"\t")[0].split()[-1] for line in listing.split(b"\0")[:-1]]
+    total = sum(int(size) for size in sizes if size.isdigit())
+    if len(sizes) > limits.files or total > limits.total_bytes:
+        text = f"{root} has {len(sizes)} files with {total} bytes in its newest commit"
+        raise EtudeError(f"{text}; at most {limits.files} and {limits.total_bytes} are taken")

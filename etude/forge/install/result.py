@@ -1,0 +1,112 @@
+"""What comes of an installation, why a try came to nothing, and what a store remembers of both."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from etude import durable
+from etude.errors import EtudeError
+from etude.forge.environment import Environment
+from etude.forge.install.proposal import Proposal
+from etude.sandbox.base import Layer
+from etude.sandbox.layers import Store
+
+_FORMAT: Final = 1  # of what is remembered: a change of the rules that matters makes old results unknown
+
+
+class Unfit(EtudeError):
+    """This try led to nothing, and why; `final` where another one would lead nowhere else."""
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What came of it."""
+
+    ok: bool
+    reason: str  # why not, in a sentence
+    commands: tuple[Proposal, ...] = ()
+    verified: tuple[str, ...] = ()
+    passed: int = 0
+    failed: int = 0
+    digest: str = ""
+    seconds: float = 0.0
+    tries: tuple[str, ...] = ()  # why each try was not the last
+    notes: tuple[str, ...] = ()  # what the agent mocked or changed
+    cached: bool = False
+    environment: Environment | None = field(default=None, compare=False)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "reason": self.reason,
+            "commands": [proposal.facts() for proposal in self.commands],
+            "verified": list(self.verified),
+            "tests": {"passed": self.passed, "failed": self.failed},
+            "digest": self.digest,
+            "seconds": round(self.seconds, 3),
+            "tries": list(self.tries),
+            "notes": list(self.notes),
+            "cached": self.cached,
+        }
+
+
+class Memory:
+    """What the store remembers about the files of one repository: the result, and pip's downloads."""
+
+    def __init__(self, store: Store, workspace: Layer) -> None:
+        self._store = store
+        facts = [_FORMAT, workspace.digest, sys.version, sys.base_prefix]
+        self._folder = store.root / "installs" / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+    def result(self) -> Installed | None:
+        """An earlier success whose environment is still there."""
+        try:
+            facts = json.loads((self._folder / "result.json").read_text())
+            environment = Environment.load(facts["digest"], self._store)
+        except (OSError, ValueError, KeyError, EtudeError):
+            return None
+        return Installed(
+            True,
+            "",
+            tuple(Proposal(**each) for each in facts["commands"]),
+            tuple(facts["verified"]),
+            facts["passed"],
+            facts["failed"],
+            facts["digest"],
+            tries=tuple(facts["tries"]),
+            notes=tuple(facts["notes"]),
+            cached=True,
+            environment=environment,
+        )
+
+    def keep(self, result: Installed) -> None:
+        facts = {
+            "digest": result.digest,
+            "commands": [asdict(each) for each in result.commands],
+            "verified": result.verified,
+            "passed": result.passed,
+            "failed": result.failed,
+            "tries": result.tries,
+            "notes": result.notes,
+        }
+        self._folder.mkdir(parents=True, exist_ok=True)
+        durable.write_whole(self._folder / "result.json", json.dumps(facts, indent=1) + "\n")
+
+    def downloads(self) -> Layer | None:
+        try:
+            return self._store.layer((self._folder / "downloads").read_text().strip())
+        except (OSError, EtudeError):
+            return None
+
+    def keep_downloads(self, layer: Layer | None) -> None:
+        if layer is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            durable.write_whole(self._folder / "downloads", f"{layer.digest}\n")

@@ -1,0 +1,219 @@
+"""Stage 2 by rules: install the project and what its tests need, run them, and mend what their words ask for.
+
+Works with the `run` tool alone, as an agent would: `pip` installs into the environment, `python` runs in it. How the
+suite is to be run goes into the answer file (`ANSWER`), as every agent is told. The first try only collects the tests,
+for they run twice in verification anyway; the second runs them and listens. Later ones reach wider: what people
+develop with and every extra, then no pins and an older pytest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from etude.forge.environment import PREFIX
+from etude.forge.install.explore import look
+from etude.forge.install.needs import commands_of, last_error, requirements_of
+from etude.forge.install.options import kept_options
+from etude.forge.install.project import Project
+from etude.forge.install.requirements import bare, canonical, name_of
+from etude.forge.install.steps import Steps, exit_code, output, run
+from etude.policy import Call
+
+ANSWER = f"{PREFIX}/suite.json"  # {"tests": [...], "paths": [...], "options": [...], "env": {...}, "notes": [...]}
+_SOURCE = "/home/agent/source"
+_PIP_SECONDS = 600
+_COLLECT_SECONDS = 120
+_ROUNDS = 8  # of asking the tests what they miss
+_OLDER_TOOLS = ("setuptools<81", "setuptools<72", "setuptools<58")  # each removed what older setup files use
+_PASSED = re.compile(r"\b(\d+) passed")
+_FAILED = re.compile(r"\b(\d+) (?:failed|errors?)\b")
+_REMOVED = re.compile(r"^E\s.*\bPytestRemovedIn(\d+)Warning", re.M)
+_WARNING = re.compile(r"^E\s+(?:\w+\.)*((?:Pending)?DeprecationWarning|FutureWarning):", re.M)
+# Module of a plugin -> options and variables. With CI set, Hypothesis repeats itself and forgives slowness.
+_STEADIED: Mapping[str, tuple[list[str], dict[str, str]]] = {
+    "hypothesis": ([], {"CI": "true"}),
+    "pytest_benchmark": (["--benchmark-disable"], {}),
+    "pytest_randomly": (["-p", "no:randomly"], {}),
+    "pytest_random_order": (["-p", "no:random_order"], {}),
+}
+Asking = Generator[Sequence[Call], list[str], str]
+
+
+@dataclass
+class _Settled:
+    """What this try has decided so far."""
+
+    options: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    tried: set[str] = field(default_factory=set)  # distributions that were asked for, had or not
+
+
+def settle(attempt: int, suite_seconds: int) -> Steps:
+    project = yield from look()
+    wide, unpinned = attempt > 2, attempt > 3
+    settled = _Settled(options=kept_options(project.addopts), env=dict(project.variables))
+    if why := (yield from _install_project(project, settled, wide)):
+        yield [run(_answer({"give_up": why}))]
+        return why
+    wanted = [*project.requirements, *(project.wide_requirements if wide or not project.requirements else ())]
+    runners = [each for each in wanted if name_of(each) == "pytest"]
+    if unpinned:
+        runners = ["pytest<8" if attempt == 4 else "pytest<7"]
+    elif all(";" in each for each in runners):  # none, or only under conditions that may not hold
+        runners.append("pytest")
+    yield from _install(runners, settled)
+    rest = [each for each in wanted if name_of(each) != "pytest"]
+    yield from _install([bare(each) for each in rest] if unpinned else rest, settled)
+    yield from _mend(project, settled, suite_seconds, runs=attempt > 1)
+    yield from _steady(settled)
+    facts = {"options": settled.options, "env": settled.env, "notes": settled.notes}
+    yield [run(_answer({"tests": project.tests, "paths": project.roots, **facts}))]
+    return "; ".join(settled.notes) or "installed"
+
+
+def _install_project(project: Project, settled: _Settled, wide: bool) -> Asking:
+    """With its extras for tests; then without; then with older build tools. Returns why it cannot be installed."""
+    if not project.is_packaged:
+        settled.notes.append("it is not packaged: only what its tests import is installed")
+        return ""
+    version = project.version or "0.0.1"  # where it is told from git, which is not here
+    told = " ".join(
+        f"{name}={shlex.quote(version)}"
+        for name in ("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION", "PDM_BUILD_SCM_VERSION")
+    )
+    yield [run(f"mkdir -p {_SOURCE} && cp -R . {_SOURCE}/{_folder(project)}")]
+    source = f"{_SOURCE}/{_folder(project)}"
+    extras = ",".join([*project.extras, *(project.wide_extras if wide else ())])
+    said = text = ""
+    for spec in dict.fromkeys([f"{source}[{extras}]" if extras else source, source]):
+        (text,) = yield [run(f"{told} pip install {shlex.quote(spec)}", _PIP_SECONDS)]
+        if exit_code(text) == 0:
+            return ""
+        said = last_error(output(text))
+    for older in _OLDER_TOOLS if re.search(r"setuptools|pkg_resources|distutils|setup\.py", text) else ():
+        (text,) = yield [
+            run(
+                f"echo {shlex.quote(older)} > ~/older.txt && "
+                f"PIP_CONSTRAINT=$HOME/older.txt {told} pip install {shlex.quote(source)}",
+                _PIP_SECONDS,
+            )
+        ]
+        if exit_code(text) == 0:
+            settled.notes.append(f"built with {older}")
+            return ""
+    return f"pip cannot install it: {said}"
+
+
+def _install(requirements: Sequence[str], settled: _Settled) -> Asking:
+    """Together; where they do not fit together, one by one and in the end without their versions."""
+    wanted = [each for each in requirements if each]
+    settled.tried.update(canonical(name_of(each) or each) for each in wanted)
+    if not wanted:
+        return ""
+    (text,) = yield [run(_pip(wanted), _PIP_SECONDS)]
+    if exit_code(text) == 0:
+        return ""
+    missing: list[str] = []
+    for each in wanted:
+        (text,) = yield [run(_pip([each]), _PIP_SECONDS)]
+        if exit_code(text) != 0 and bare(each) != each:
+            (text,) = yield [run(_pip([bare(each)]), _PIP_SECONDS)]
+        if exit_code(text) != 0:
+            missing.append(each)
+    if missing:
+        settled.notes.append(f"not installed: {', '.join(missing)}")
+    return ""
+
+
+def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -> Asking:
+    """Collect until nothing is missing, then perhaps run, and install what either asks for."""
+    where = " ".join(map(shlex.quote, project.tests))
+    own = {*project.modules, project.name, "tests", "test", "conftest", *(_top(path) for path in project.test_files)}
+    collecting, silenced, mocked = True, False, False
+    for _ in range(_ROUNDS):
+        options = " ".join(map(shlex.quote, settled.options))
+        variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in settled.env.items())
+        how = "--collect-only -q" if collecting else "-q --tb=short -p no:cacheprovider"
+        seconds = _COLLECT_SECONDS if collecting else suite_seconds
+        (text,) = yield [run(f"{variables} python -m pytest {how} {options} {where}", seconds)]
+        asked = [each for each in requirements_of(output(text), own) if canonical(name_of(each)) not in settled.tried]
+        if asked:
+            yield from _install(asked, settled)
+        elif (removed := _REMOVED.search(text)) and removed[0] not in settled.tried:
+            settled.tried.add(removed[0])
+            yield from _older_pytest(int(removed[1]), settled)
+        elif not collecting and not silenced and _is_too_red(text) and (warnings := _turned_into_errors(text)):
+            silenced = True
+            for name in warnings:
+                settled.options += ["-W", f"ignore::{name}"]
+            settled.notes.append(f"warnings that its settings turn into errors are ignored: {', '.join(warnings)}")
+        elif not collecting and not mocked and _is_too_red(text) and (commands := commands_of(text)):
+            mocked = True
+            for name in commands:
+                shim = f"{PREFIX}/bin/{name}"
+                yield [run(f"test -e {shim} || (printf '#!/bin/sh\\nexit 0\\n' > {shim} && chmod 755 {shim})")]
+            settled.notes.append(f"mocked commands that only succeed: {', '.join(commands)}")
+        elif collecting and runs:
+            collecting = False
+        else:
+            return ""
+    return ""
+
+
+def _older_pytest(removed_in: int, settled: _Settled) -> Asking:
+    """The tests use what pytest removes in this version: go below it, or ignore the warning where it is yet to come."""
+    (text,) = yield [run("python -m pytest --version")]
+    major = re.search(r"pytest (\d+)", text)
+    if major and int(major[1]) < removed_in:
+        settled.options += ["-W", f"ignore::pytest.PytestRemovedIn{removed_in}Warning"]
+        settled.notes.append(f"warnings of what pytest {removed_in} will remove are ignored")
+    else:
+        yield from _install([f"pytest<{removed_in}"], settled)
+        settled.notes.append(f"its tests use what pytest {removed_in} removed: an older one is installed")
+    return ""
+
+
+def _steady(settled: _Settled) -> Asking:
+    """Plugins that measure or that draw at random are told to be quick and to do the same each time."""
+    code = "import importlib.util as u, sys; print(*[name for name in sys.argv[1:] if u.find_spec(name)])"
+    (text,) = yield [run(f"python -c {shlex.quote(code)} {' '.join(_STEADIED)}")]
+    there = output(text).split()
+    for name, (options, env) in _STEADIED.items():
+        if name in there:
+            settled.options += [] if set(options) <= set(settled.options) else options
+            settled.env |= {key: value for key, value in env.items() if key not in settled.env}
+    return ""
+
+
+def _turned_into_errors(text: str) -> list[str]:
+    return sorted(set(_WARNING.findall(text)))
+
+
+def _is_too_red(text: str) -> bool:
+    summary = text.strip().splitlines()[-2:]
+    passed = sum(int(number) for line in summary for number in _PASSED.findall(line))
+    failed = sum(int(number) for line in summary for number in _FAILED.findall(line))
+    return failed > 0.1 * (passed + failed)
+
+
+def _answer(facts: Mapping[str, Any]) -> str:
+    return f"printf %s {shlex.quote(json.dumps(facts))} > {ANSWER}"
+
+
+def _pip(requirements: Sequence[str]) -> str:
+    return f"pip install {' '.join(map(shlex.quote, requirements))}"
+
+
+def _folder(project: Project) -> str:
+    """The copy that is built keeps the project's name: a build may look at it."""
+    return re.sub(r"[^\w.-]", "-", project.name) or "project"
+
+
+def _top(path: str) -> str:
+    return path.split("/")[0].removesuffix(".py")

@@ -1,0 +1,130 @@
+"""Whether an environment does what was set as its target: in fresh sandboxes, without network, twice.
+
+The suite runs as it will for every task (`suite.run_suite`), the other commands in a shell of the same sandbox kind,
+all as the ordinary user that every program of a sandbox is. No agent has a say here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from etude.forge.environment import Environment
+from etude.forge.install.proposal import Proposal
+from etude.forge.install.result import Unfit
+from etude.forge.suite import SuiteRun, run_suite
+from etude.sandbox.base import WORKSPACE, Layer, Limits
+from etude.sandbox.hosts import StoringHost
+from etude.tasks.place import environment_variables
+
+FEWEST: Final = 10  # tests that pass
+SHARE: Final = 0.9  # of those that passed or failed
+TIMES: Final = 2
+_LIMITS: Final = Limits(memory=2 << 30, disk=1 << 30)
+_TARGET_SECONDS: Final = 120.0
+_MOST_NAMED: Final = 3
+_TEST: Final = re.compile(rb"^\s*(?:async )?def test", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """An environment with what its tests gave, and the commands that did what they should."""
+
+    environment: Environment
+    commands: tuple[str, ...]
+    passed: int
+    failed: int
+
+
+async def verify(
+    environment: Environment,
+    workspace: Layer,
+    targets: Sequence[Proposal],
+    host: StoringHost,
+    *,
+    suite_seconds: float,
+    note: Callable[[str], None] = lambda text: None,
+) -> Verified:
+    """Raises `Unfit` with the first thing that is not as it should be."""
+    runs: list[SuiteRun] = []
+    for turn in range(TIMES):
+        note(f"tests, {turn + 1} of {TIMES}")
+        run = await run_suite(host, environment, workspace, timeout=suite_seconds)
+        _check(run, workspace, suite_seconds)
+        runs.append(run)
+    commands: list[str] = []
+    for target in targets:
+        if target.kind != "tests":
+            note(target.command)
+            await _check_target(target, environment, workspace, host)
+        commands.append(target.command)
+    outcomes = _agreed(runs)
+    told = replace(environment, outcomes=outcomes, seconds=round(min(run.seconds for run in runs), 3))
+    failed = _weight([name for name, outcome in outcomes.items() if outcome == "failed"], workspace)
+    return Verified(told, tuple(commands), list(outcomes.values()).count("passed"), failed)
+
+
+def _check(run: SuiteRun, workspace: Layer, seconds: float) -> None:
+    if not run.complete and run.seconds >= seconds:  # it would take as long again
+        raise Unfit(f"{run.reason}: {len(run.outcomes)} tests had ended by then", final=True)
+    if not run.complete:
+        raise Unfit(run.reason)
+    passed = len(run.passed)
+    wrong = [name for name, outcome in run.outcomes.items() if outcome in ("failed", "error")]
+    if passed < FEWEST:
+        raise Unfit(f"only {passed} tests pass, and {FEWEST} are needed{_named(run, wrong)}")
+    failed = _weight(wrong, workspace)
+    if passed < SHARE * (passed + failed):
+        raise Unfit(f"{failed} of {passed + failed} tests fail{_named(run, wrong)}")
+
+
+def _weight(wrong: Sequence[str], workspace: Layer) -> int:
+    """How many tests these are: a file that cannot be collected hides as many as it defines."""
+    total = 0
+    for name in wrong:
+        file = workspace.path / WORKSPACE.strip("/") / name
+        hidden = len(_TEST.findall(file.read_bytes())) if "::" not in name and _is_plain(file, workspace.path) else 1
+        total += max(1, hidden)
+    return total
+
+
+def _is_plain(file: Path, root: Path) -> bool:
+    """A file of the layer itself; the name came out of a sandbox."""
+    return file.is_file() and file.resolve().is_relative_to(root.resolve())
+
+
+def _named(run: SuiteRun, wrong: Sequence[str]) -> str:
+    """The first few that failed, each with its last line."""
+    shown = []
+    for name in wrong[:_MOST_NAMED]:
+        lines = [line.strip() for line in run.texts.get(name, "").splitlines() if line.strip()]
+        errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
+        shown.append(f"{name}: {(errors or lines or ['no word'])[-1][:160]}")
+    return ": " + "; ".join(shown) if shown else ""
+
+
+async def _check_target(target: Proposal, environment: Environment, workspace: Layer, host: StoringHost) -> None:
+    env = environment_variables(environment.python, environment.env)
+    for _ in range(TIMES):
+        async with await host.start([environment.layer, workspace], limits=_LIMITS) as sandbox:
+            result = await sandbox.run(["sh", "-c", target.command], env=env, timeout=_TARGET_SECONDS)
+        if trouble := target.judge(result):
+            raise Unfit(trouble)
+
+
+def _agreed(runs: Sequence[SuiteRun]) -> dict[str, str]:
+    """What each test gave; one that gave different things has failed.
+
+    A test that is not in every run has a name that changes (a parameter's address, the order of a set): nobody could
+    ask for it again, so it is left out.
+    """
+    words = {"passed": "passed", "skipped": "skipped"}
+    outcomes: dict[str, str] = {}
+    for name in runs[0].outcomes:
+        if all(name in run.outcomes for run in runs):
+            seen = {run.outcomes[name] for run in runs}
+            outcomes[name] = words.get(seen.pop(), "failed") if len(seen) == 1 else "failed"
+    return outcomes
