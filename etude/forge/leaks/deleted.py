@@ -1,0 +1,68 @@
+"""What a task has taken away: pieces of source. Knows nothing about how they are searched for."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from etude.tasks.format import Task
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """A function, class or slice that the agent has to write again, as the repository had it."""
+
+    path: str  # the file it was deleted from, relative to the workspace: "src/attr/_make.py"
+    name: str  # its qualified name there: "Attribute.evolve"; "" for a slice without a name of its own
+    source: str  # its text, dedented or not: everything that must not be found anywhere
+
+
+def deleted_of(task: Task) -> list[Deleted]:
+    """What a task's reference solution puts back: the symbols that the task names, and every other change by lines."""
+    names: dict[str, list[str]] = {}
+    for symbol in task.facts.deleted:
+        path, _, name = symbol.partition(":")
+        names.setdefault(path, []).append(name)
+    found: list[Deleted] = []
+    for path in task.solution:
+        before = task.workspace.text(path) if path in task.workspace else ""
+        after = task.solution.text(path)
+        if before == after or not path.endswith((".py", ".pyi")):
+            continue
+        named = [Deleted(path, name, text) for name, text in definitions(after) if name in names.get(path, ())]
+        found += named or [Deleted(path, "", text) for text in [added_lines(before, after)] if text.strip()]
+    return found
+
+
+def definitions(source: str) -> Iterator[tuple[str, str]]:
+    """(qualified name, text) of every function and class; nothing for what is no Python."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    lines = source.splitlines(keepends=True)
+    waiting: list[tuple[str, ast.AST]] = [("", tree)]
+    while waiting:
+        outer, parent = waiting.pop()
+        for node in ast.iter_child_nodes(parent):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                name = f"{outer}{node.name}"
+                yield name, "".join(lines[node.lineno - 1 : node.end_lineno])
+                if isinstance(node, ast.ClassDef):
+                    waiting.append((f"{name}.", node))
+            elif isinstance(node, ast.If | ast.Try | ast.With):
+                waiting.append((outer, node))
+
+
+def added_lines(before: str, after: str) -> str:
+    """The lines that one text has over another."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    return "".join(
+        line
+        for kind, _, _, start, end in matcher.get_opcodes()
+        if kind in ("insert", "replace")
+        for line in new[start:end]
+    )

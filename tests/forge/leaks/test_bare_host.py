@@ -1,0 +1,32 @@
+"""A sandbox that shows little of the host still runs programs, and has none of the host's packages."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from etude.forge.leaks.bare import bare_folders
+
+IMPORTS = (
+    "import asyncio, ctypes, email, json, sqlite3, ssl, unittest, zoneinfo; print(zoneinfo.ZoneInfo('Asia/Tokyo'))"
+)
+SEARCH = (
+    "import os; print([f for f, d, n in os.walk('/') if f.endswith(('-packages', '_vendor', '_bundled')) and d + n])"
+)
+
+
+def test_programs_run_and_no_package_is_seen(sandboxes: Any) -> None:
+    loop, host = sandboxes
+    python = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+
+    async def work() -> None:
+        layer = host.store.add_files({"a.txt": b"here\n"}, shows=bare_folders())
+        async with await host.start([layer]) as sandbox:
+            imported = await sandbox.run([python, "-I", "-c", IMPORTS])
+            assert imported.ok and b"Asia/Tokyo" in imported.stdout, imported.stderr
+            found = await sandbox.run([python, "-I", "-c", SEARCH])
+            assert found.stdout.strip() == b"[]", found.stdout
+            shell = await sandbox.run(["bash", "-c", "cat a.txt && grep -c here a.txt && git --version"])
+            assert shell.ok, shell.stderr
+
+    loop.run_until_complete(work())
