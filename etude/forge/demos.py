@@ -1,4 +1,4 @@
-"""Demonstrations: the reference policy at work in the real harness, kept as conversations when it passed.
+"""Demonstrations: the reference policy at work in the real harness, kept as conversations when it passed honestly.
 
 The outputs in them are what the tools really said, so a model that learns from them meets nothing new when it acts.
 Knows nothing of training.
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
+from etude.audit.auditor import Rules
+from etude.audit.dossier import open_dossier
 from etude.errors import EtudeError
 from etude.forge.scripted import Habits, Scripted, reference
 from etude.forge.sources import open_source
@@ -24,6 +26,7 @@ from etude.settings import DemosSettings
 class Demos:
     conversations: list[tuple[Message, ...]]  # in the order of the tasks
     failed: int  # the reference did not pass: they are left out
+    hacked: int  # it passed by what the rules call a hack: likewise, for a model learns how as well as what
     void: int
 
 
@@ -43,11 +46,19 @@ async def make_demos(
         jobs, Scripted(()), host, setup, concurrency=settings.concurrency, on_outcome=lambda *_: on_done()
     )
     scored = [outcome for outcome in outcomes if isinstance(outcome, Scored)]
-    passed = [outcome.trajectory.messages for outcome in scored if outcome.passed]
+    passed = [outcome for outcome in scored if outcome.passed]
     failed, void = len(scored) - len(passed), len(outcomes) - len(scored)
-    if not passed:
+    rules = Rules()
+    honest = [outcome.trajectory.messages for outcome in passed if not is_hack(outcome, rules)]
+    hacked = len(passed) - len(honest)
+    if not honest:
         raise EtudeError(
-            f"none of {failed + void} demonstrations passed ({void} of them void); try one with "
-            "`etude rollout TASK reference`, and see whether the harness has the tools that the reference uses"
+            f"none of {len(outcomes)} demonstrations passed honestly ({void} of them void, {hacked} hacks); try one "
+            "with `etude rollout TASK reference`, and see whether the harness has the tools that the reference uses"
         )
-    return Demos(passed, failed, void)
+    return Demos(honest, failed, hacked, void)
+
+
+def is_hack(outcome: Scored, rules: Rules) -> bool:
+    """Whether nothing should be learnt from it by imitation."""
+    return rules.judge(open_dossier(outcome.task, outcome.trajectory, outcome.changes)).verdict == "hack"

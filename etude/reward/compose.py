@@ -16,6 +16,7 @@ PARTS = {
     "effort": "etude.reward.effort:Effort",
     "diff": "etude.reward.diff:Diff",
     "ending": "etude.reward.ending:Ending",
+    "honest": "etude.reward.honest:Honest",
 }
 
 

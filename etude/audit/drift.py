@@ -1,0 +1,60 @@
+"""How a policy behaves, in a few figures: what moves over a run when a policy learns something that nobody wanted.
+
+An edit rate that falls means questions or excuses in the place of work; a mix of tools that moves, comments that grow
+and words for the judge are worth a look even where every single attempt looks clean.
+"""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from etude.audit.base import Ruling
+from etude.audit.dossier import Dossier
+from etude.audit.evidence import Evidence
+
+
+def behaviour(dossiers: Iterable[Dossier], rulings: Sequence[Ruling] = ()) -> dict[str, float]:
+    """Figures over some attempts: shares, and means for an attempt. Tools are shares of all calls, as `tool.NAME`."""
+    attempts = edited = tested = turns = comment = thought = added = 0
+    tools: Counter[str] = Counter()
+    for dossier in dossiers:
+        attempts += 1
+        evidence = Evidence(dossier)
+        turns += len(dossier.turns)
+        thought += sum(len(turn.thinking) for turn in dossier.turns)
+        tools.update(did.name for turn in dossier.turns for did in turn.did)
+        edited += bool(dossier.changed)
+        tested += evidence.ran_tests
+        for source in evidence.python_files:
+            comment += max(0, _comments(source.after) - _comments(source.before))
+            added += len(source.added)
+    count = max(1, attempts)
+    figures = {
+        "attempts": float(attempts),
+        "edit_rate": edited / count,
+        "test_rate": tested / count,
+        "turns": turns / count,
+        "added_lines": added / count,
+        "comment_chars": comment / count,
+        "thinking_chars": thought / count,
+    }
+    calls = max(1, tools.total())
+    figures |= {f"tool.{name}": number / calls for name, number in sorted(tools.items())}
+    if rulings:
+        verdicts = Counter(ruling.verdict for ruling in rulings)
+        figures |= {f"verdict.{name.replace(' ', '_')}": n / len(rulings) for name, n in sorted(verdicts.items())}
+    return figures
+
+
+def _comments(text: str) -> int:
+    """Characters in comments; of code that is not whole, as far as it can be read."""
+    total = 0
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            total += len(token.string) if token.type == tokenize.COMMENT else 0
+    except (tokenize.TokenError, SyntaxError, ValueError):
+        pass
+    return total

@@ -1,0 +1,427 @@
+"""What a dossier shows, put in order for rules: commands, file accesses, code that was run, sources that were changed.
+
+Paths are relative to the workspace, or absolute, or begin with `~`; a pattern stays a pattern. Judges nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from etude.audit.dossier import Dossier
+from etude.audit.script import How, Touch, literal, looks_like_path, name_of, parse, shapes, touch_of, touches
+from etude.audit.shell import Command, found_by, read_commands
+
+LONGEST = 4_000  # characters of a word that variables are put into: each could double it
+ROOTS = ("/workspace", "/app")  # where a workspace lies in a sandbox
+TEST_PATH = re.compile(r"(^|/)(tests?|testing|__tests__|spec)/|(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
+PYTHON = re.compile(r"python[\d.]*$|pypy[\d.]*$")
+_VIEWER = re.compile(  # programs that show what is in the files they are given
+    r"cat|tac|head|tail|less|more|nl|strings|xxd|od|hexdump|awk|sort|uniq|cut|wc|diff|cmp|comm|paste|tr|rev|file|stat|zcat"
+    r"|gunzip|bat|jq|base64|source|\.|sqlite3|objdump|nm|readelf|[efzr]?grep|rg|ag|sed|perl|unzip|tar|zipinfo|7z|readlink"
+    r"|md5sum|sha256sum|vim?|nano|ed"
+)
+_LAYOUT = {"src", "lib", "source", "sources", "python", "packages"}  # folders that packages lie in
+_SYSTEM = {"usr", "bin", "etc", "opt", "var", "tmp", "home", "root", "proc", "dev"}
+_PATTERN_FIRST = {"grep", "egrep", "fgrep", "rg", "ag", "zgrep", "sed", "awk", "perl", "jq", "tr"}
+
+
+@dataclass(frozen=True)
+class Access:
+    """A file that was touched by a tool, a command or code in a command."""
+
+    turn: int
+    how: How
+    path: str
+    by: str = ""  # the tool or program
+    text: str = ""  # what was written, as far as it is known; of a link, what it leads to
+    output: str = ""  # what the call gave back
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A simple command."""
+
+    turn: int
+    command: Command
+    output: str = ""  # of the whole call
+
+
+@dataclass(frozen=True)
+class Script:
+    """Python code that a command ran."""
+
+    turn: int
+    code: str
+    tree: ast.Module | None
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Python file that the agent made or changed, as far as its text is known."""
+
+    path: str
+    before: str
+    after: str
+
+    @cached_property
+    def tree(self) -> ast.Module | None:
+        return parse(self.after)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All of its nodes; none where it is not Python."""
+        return list(ast.walk(self.tree)) if self.tree is not None else []
+
+    def new(self, node: ast.AST) -> bool:
+        """Whether nothing equal to it was there before."""
+        return id(node) in self._fresh
+
+    @cached_property
+    def _fresh(self) -> set[int]:
+        if self.tree is None:
+            return set()
+        old = parse(self.before)
+        try:
+            known = set(shapes(old).values()) if old is not None else set()
+            return {node for node, shape in shapes(self.tree).items() if shape not in known}
+        except RecursionError:
+            return {id(node) for node in self.nodes}
+
+    @cached_property
+    def touches(self) -> list[Touch]:
+        """What its new code would do to files and programs."""
+        return [touch for node in self.nodes if self.new(node) for touch in touch_of(node)]
+
+    @cached_property
+    def called(self) -> set[str]:
+        """Dotted names that its new code calls."""
+        return {name_of(node.func) for node in self.nodes if isinstance(node, ast.Call) and self.new(node)}
+
+    def straight(self, functions: Sequence[str]) -> list[ast.stmt]:
+        """Statements that always run: of the module, and of those functions, without what stands under a condition."""
+        found = list(self.tree.body) if self.tree is not None else []
+        for node in self.nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in functions:
+                found += node.body
+        return found
+
+    @cached_property
+    def added(self) -> list[str]:
+        """Lines that were not there before, in order."""
+        old = set(self.before.splitlines())
+        return [line for line in self.after.splitlines() if line not in old]
+
+
+class Evidence:
+    """Everything that rules look at."""
+
+    def __init__(self, dossier: Dossier) -> None:
+        self.dossier = dossier
+        self.ran: list[Ran] = []
+        self.accesses: list[Access] = []
+        self.scripts: list[Script] = []
+        self.written: dict[str, str] = {}  # path -> text as the agent left it, as far as it is known
+        self.made: dict[str, int] = {}  # path -> the turn in which the agent itself made it
+        self._folder = ""
+        self._variables: dict[str, str] = {}
+        for number, turn in enumerate(dossier.turns):
+            for did in turn.did:
+                self._take(number, did.name, dict(did.arguments), did.result, did.failed)
+        for path, text in dossier.changed.items():
+            if text is not None:
+                self.written[path] = text
+            self.made.setdefault(path, 0)
+
+    # What rules ask
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        """Changed Python files that are not tests, or that the task is about."""
+        return [source for source in self.python_files if not is_test(source.path) or source.path in self.modules]
+
+    @cached_property
+    def python_files(self) -> list[Source]:
+        """Changed Python files of the workspace."""
+        found = []
+        for path, text in self.written.items():
+            if path.endswith(".py") and not path.startswith(("/", "~")):
+                before = self.dossier.workspace.get(path, "")
+                if text != before:
+                    found.append(Source(path, before, text))
+        return found
+
+    @cached_property
+    def touched(self) -> dict[str, str]:
+        """Files of the workspace that were there before and are not what they were: path -> how."""
+        found = {path: "deleted" if text is None else "changed" for path, text in self.dossier.changed.items()}
+        found |= dict.fromkeys(self.dossier.left_behind, "changed or deleted")
+        return {path: how for path, how in found.items() if path in self.dossier.names}
+
+    @cached_property
+    def package(self) -> str:
+        """The package that the task is about; nothing where its name could be any folder's."""
+        parts = self.modules[0].split("/") if self.modules else [""]
+        named = next((part for part in parts if part not in _LAYOUT), "").removesuffix(".py")
+        return "" if named in _SYSTEM else named
+
+    @cached_property
+    def modules(self) -> list[str]:
+        """Files with something deleted."""
+        return list(dict.fromkeys(symbol.partition(":")[0] for symbol in self.dossier.deleted))
+
+    @cached_property
+    def functions(self) -> list[str]:
+        """Names that were deleted, without their classes."""
+        return [symbol.partition(":")[2].rpartition(".")[2] for symbol in self.dossier.deleted]
+
+    @cached_property
+    def cases(self) -> dict[str, list[tuple[str, str]]]:
+        """Function -> (arguments, value) of the assertions in the workspace's tests, both in one spelling."""
+        return _cases(self.dossier, self.functions)
+
+    @cached_property
+    def words(self) -> list[tuple[int, str]]:
+        """What the agent said in words: thoughts, messages, the summary it finished with."""
+        found: list[tuple[int, str]] = []
+        for number, turn in enumerate(self.dossier.turns):
+            found += [(number, text) for text in (turn.thinking, turn.said) if text]
+            found += [(number, did.arguments.get("message", "")) for did in turn.did if did.name == "finish"]
+        return found
+
+    @cached_property
+    def ran_tests(self) -> bool:
+        return any(is_test_run(ran.command) for ran in self.ran) or any(
+            re.search(r"unittest|pytest", touch.path)
+            for script in self.scripts
+            if script.tree is not None
+            for touch in touches(script.tree)
+            if touch.how == "run"
+        )
+
+    def reads(self) -> Iterator[Access]:
+        """Accesses that look into a file which the agent did not make itself."""
+        for access in self.accesses:
+            if access.how in ("read", "named") and not self.is_own(access.path, access.turn):
+                yield access
+
+    def is_own(self, path: str, turn: int) -> bool:
+        """Whether the agent itself had made this file, or the folder it lies in, by then."""
+        if path in self.dossier.names:
+            return False
+        return any(made <= turn and (path == own or path.startswith(f"{own}/")) for own, made in self.made.items())
+
+    # Reading the calls
+
+    def _take(self, turn: int, tool: str, given: dict[str, str], result: str, failed: bool) -> None:
+        path = self._place(given.get("path", "."))
+        if tool == "run":
+            self._run(turn, given.get("command", ""), result)
+        elif tool == "read":
+            self.accesses.append(Access(turn, "read", path, tool, output=result))
+        elif tool in ("list", "glob"):
+            pattern = given.get("pattern", "")
+            self.accesses.append(Access(turn, "list", f"{path}/{pattern}".rstrip("/"), tool, output=result))
+        elif tool == "grep":
+            self.accesses.append(Access(turn, "list", path, tool, output=result))
+        elif tool == "write" and not failed:
+            self._wrote(turn, path, given.get("text", ""), tool)
+        elif tool == "edit" and not failed:
+            before = self.written.get(path, self.dossier.workspace.get(path, ""))
+            old, new = given.get("old", ""), given.get("new", "")
+            self._wrote(turn, path, before.replace(old, new, 1) if old in before else before + new, tool)
+
+    def _wrote(self, turn: int, path: str, text: str, by: str, output: str = "", more: bool = False) -> None:
+        self.accesses.append(Access(turn, "write", path, by, text, output))
+        self.made.setdefault(path, turn)
+        before = self.written.get(path, self.dossier.workspace.get(path, "")) if more else ""
+        self.written[path] = before + text
+
+    def _run(self, turn: int, text: str, output: str, depth: int = 0) -> None:
+        for command in read_commands(text):
+            self._bind(command)
+            self.ran.append(Ran(turn, command, output))
+            for how, path, said in self._files(command):
+                if how == "write":
+                    self._wrote(turn, path, said, command.program, output, more=">>" in command.source)
+                else:
+                    self.accesses.append(Access(turn, how, path, command.program, said, output))
+            code = self._code(command)
+            if code and depth < 3:
+                self._script(turn, code, output, depth)
+
+    def _script(self, turn: int, code: str, output: str, depth: int) -> None:
+        tree = parse(code)
+        self.scripts.append(Script(turn, code, tree, output))
+        for touch in touches(tree) if tree is not None else _named(code):
+            if touch.how == "run":
+                self._run(turn, touch.path, output, depth + 1)
+            elif touch.how == "write":
+                self._wrote(turn, self._place(touch.path), touch.other, "python", output)
+            else:
+                self.accesses.append(Access(turn, touch.how, self._place(touch.path), "python", touch.other, output))
+
+    def _bind(self, command: Command) -> None:
+        """Puts the values of variables into a command's words, as far as they were seen."""
+        if command.program == "for" and len(command.words) > 3:
+            self._variables[command.words[1]] = " ".join(command.words[3:])
+        if not command.words or command.program == "export":
+            self._variables |= command.variables
+
+        def value(text: str) -> str:
+            for name, known in self._variables.items():
+                if "$" in text and len(text) < LONGEST:
+                    text = re.sub(rf"\$\{{?{re.escape(name)}\b\}}?", known.replace("\\", r"\\"), text)
+            return text
+
+        if self._variables and command.program != "for":
+            command.words = [value(word) for word in command.words]
+            command.reads = [value(word) for word in command.reads]
+            command.writes = [value(word) for word in command.writes]
+        if command.program == "cd" and command.operands:
+            self._folder = self._place(command.operands[0])
+            self._folder = "" if self._folder == "." else self._folder
+
+    def _place(self, path: str) -> str:
+        """A path as rules want it."""
+        path = re.sub(r"^(\$HOME|\$\{HOME\}|/home/[a-z]+|/root)(?=/|$)", "~", path.strip())
+        if path.startswith(("~", "$", "`")):
+            return path
+        whole = posixpath.normpath(posixpath.join("/workspace", self._folder, path)) if path else "/workspace"
+        for root in ROOTS:
+            if whole == root:
+                return "."
+            if whole.startswith(root + "/"):
+                return whole[len(root) + 1 :]
+        return whole
+
+    def _code(self, command: Command) -> str:
+        if not PYTHON.match(command.program):
+            return ""
+        if "-c" in command.arguments:
+            return "".join(command.arguments[command.arguments.index("-c") + 1 :][:1])
+        if command.operands and command.operands[0] != "-":
+            return self.written.get(self._place(command.operands[0]), "") if "-m" not in command.arguments else ""
+        return command.text
+
+    def _files(self, command: Command) -> Iterator[tuple[How, str, str]]:
+        """What a command does to which files, and the text where it is known."""
+        program = command.program
+        operands = [self._place(word) for word in command.operands]
+        said = command.text or (" ".join(command.operands) if program in ("echo", "printf") else "")
+        if program == "printf":
+            said = said.replace("\\n", "\n")
+        for path in command.writes:
+            if path != "/dev/null":
+                yield "write", self._place(path), said
+        for path in command.reads:
+            yield "read", self._place(path), ""
+        if program in ("sed", "perl") and any(re.match(r"-[a-zA-Z]*i|--in-place", word) for word in command.arguments):
+            for path in operands[1:]:
+                yield "write", path, " ".join(command.operands[:1])
+        elif _VIEWER.fullmatch(program):
+            skip = 1 if program in _PATTERN_FIRST and not command.has("-e", "-f", "--regexp", "--file") else 0
+            for path in operands[skip:]:
+                yield "read", path, ""
+            if program == "tar":
+                for path in operands[:1]:
+                    yield "read", path, ""
+        elif program == "tee":
+            for path in operands:
+                yield "write", path, " ".join(word for before in command.piped for word in before.operands)
+        elif program in ("cp", "mv", "install", "rsync") and len(operands) > 1:
+            target = operands[-1]
+            for path in operands[:-1]:
+                yield "read", path, ""
+                if program == "mv":
+                    yield "delete", path, ""
+                into = f"{target}/{posixpath.basename(path)}" if target.endswith("/") or "." not in target else target
+                known = self.written.get(path, self.dossier.workspace.get(path, ""))
+                yield "write", into if into != target and program != "mv" else target, known
+        elif program == "ln" and operands:
+            there = command.operands[0]
+            yield "link", operands[-1], self._place(there) if there.startswith(("/", "~")) else there
+        elif program in ("rm", "unlink", "shred", "rmdir", "truncate"):
+            for path in operands:
+                yield "delete", path, ""
+        elif program in ("touch",):
+            for path in operands:
+                yield "write", path, ""
+        elif program in ("chmod", "chown"):
+            for path in operands[1:]:
+                yield "mode", path, command.operands[0]
+        elif program in ("ls", "tree", "du", "test", "[", "exa"):
+            for path in operands:
+                yield "list", path, ""
+        elif PYTHON.match(program) and "-c" in command.arguments:
+            for word in command.arguments[command.arguments.index("-c") + 2 :]:
+                if looks_like_path(word):
+                    yield "named", self._place(word), ""
+        elif program == "find":
+            yield "list", self._place(found_by(command)), ""
+        elif program == "dd":
+            for word in command.arguments:
+                key, _, path = word.partition("=")
+                if key in ("if", "of"):
+                    yield "read" if key == "if" else "write", self._place(path), ""
+
+
+def is_test(path: str) -> bool:
+    return TEST_PATH.search(path) is not None
+
+
+def is_test_run(command: Command) -> bool:
+    """Whether a command runs tests."""
+    words = " ".join(command.words)
+    return bool(re.search(r"\b(pytest|py\.test|unittest|nosetests|tox|nox|doctest)\b", words)) or bool(
+        re.search(r"\bmake\b.*\b(test|check)|(^|/)(run_?)?(tests?|check)\.sh\b|\btest_\w+\.py\b", words)
+        and not _VIEWER.fullmatch(command.program)
+    )
+
+
+def _named(code: str) -> Iterator[Touch]:
+    """Paths in code that is not Python, or not whole."""
+    for path in re.findall(r"['\"]([^'\"\s]*/[^'\"\s]*)['\"]", code):
+        yield Touch("named", path)
+
+
+def _cases(dossier: Dossier, functions: list[str]) -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for path in dossier.workspace:
+        if not (path.endswith(".py") and re.search(r"(^|/)test", path)):
+            continue
+        text = dossier.workspace[path]
+        tree = parse(text) if any(name in text for name in functions) else None
+        for node in ast.walk(tree) if tree is not None else ():
+            pair = _pair(node)
+            if pair is not None:
+                call, value = pair
+                name = name_of(call.func).rpartition(".")[2]
+                if name in functions and literal(value) is not None:
+                    given = ", ".join(ast.unparse(argument) for argument in call.args)
+                    found.setdefault(name, []).append((given, literal(value) or ""))
+    return found
+
+
+def _pair(node: ast.AST) -> tuple[ast.Call, ast.expr] | None:
+    """`assertEqual(f(x), y)` and `assert f(x) == y`."""
+    sides: list[ast.expr] = []
+    if isinstance(node, ast.Call) and name_of(node.func).rpartition(".")[2] in (
+        "assertEqual",
+        "assertEquals",
+        "assertListEqual",
+        "assertDictEqual",
+    ):
+        sides = node.args[:2]
+    elif isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.Eq):
+        sides = [node.test.left, node.test.comparators[0]]
+    if len(sides) == 2:
+        for call, value in (sides, sides[::-1]):
+            if isinstance(call, ast.Call) and not isinstance(value, ast.Call):
+                return call, value
+    return None

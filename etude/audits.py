@@ -1,0 +1,109 @@
+"""What `etude audit` does: saved attempts, each with a verdict; broken tasks put aside; figures of behaviour.
+
+Joins what is saved with the auditor, by rules or a hosted model. Reads attempts and, unless asked to put broken tasks
+aside, changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from etude.audit.auditor import Rules, audit
+from etude.audit.base import Ruling
+from etude.audit.dossier import Dossier, open_conversation, open_dossier
+from etude.audit.drift import behaviour
+from etude.audit.quarantine import quarantine
+from etude.audit.table import build_detectors
+from etude.engine.endpoint.policy import EndpointPolicy
+from etude.errors import EtudeError
+from etude.harness.files import FACTS, load_trajectory
+from etude.policies import hosted_policy, is_hosted
+from etude.policy import Policy
+from etude.progress import track
+from etude.rollout_files import OUTCOME, load_attempt, saved_attempts
+from etude.settings import EndpointSettings
+from etude.tasks.format import Task
+
+
+def audit_saved(
+    paths: Sequence[Path], rules: Sequence[str], auditor: str, put_aside: bool
+) -> dict[str, dict[str, Any]]:
+    """File or folder of each attempt -> its verdict and findings."""
+    policy = _auditor(rules, auditor)
+    attempts = list(_attempts(paths))
+
+    async def work() -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        try:
+            with track("auditing", total=len(attempts), unit="attempts") as bar:
+                for name, folder in attempts:
+                    dossier, task = _open(folder)
+                    ruling = await _judge(dossier, policy)
+                    if put_aside and task is not None and ruling.verdict == "broken task":
+                        _put_aside(task, ruling)
+                    found[name] = {"verdict": ruling.verdict, "findings": [asdict(each) for each in ruling.findings]}
+                    bar.advance(1)
+        finally:
+            if isinstance(policy, EndpointPolicy):
+                await policy.close()
+        return found
+
+    return asyncio.run(work())
+
+
+def behaviour_of(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
+    """Folder -> figures of how its attempts behave, and what the rules say of them."""
+    rules, found = Rules(), {}
+    for path in paths:
+        dossiers = [_open(folder)[0] for _, folder in _attempts([path])]
+        found[str(path)] = behaviour(dossiers, [rules.judge(dossier) for dossier in dossiers])
+    return found
+
+
+def _auditor(rules: Sequence[str], auditor: str) -> Policy:
+    if is_hosted(auditor):
+        if rules:
+            raise EtudeError("give rules or a model as the auditor, not both")
+        return hosted_policy(auditor, EndpointSettings(), {})
+    if auditor != "rules":
+        raise EtudeError(f"the auditor is rules, or openai:URL?model=NAME, not {auditor!r}")
+    return Rules(build_detectors([{"use": rule} for rule in rules], "rule"))
+
+
+async def _judge(dossier: Dossier, policy: Policy) -> Ruling:
+    return policy.judge(dossier) if isinstance(policy, Rules) else await audit(dossier, policy)
+
+
+def _attempts(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """(as it is called in the answer, its folder) of every attempt that is meant."""
+    for path in paths:
+        if path.is_file():  # a file of a saved attempt
+            yield str(path), path.parent
+        elif (path / OUTCOME).is_file() or (path / FACTS).is_file():
+            yield str(path), path
+        else:
+            below = [(str(folder), folder) for folder in saved_attempts(path)]
+            below = below or [(str(file.parent), file.parent) for file in sorted(path.glob(f"*/{FACTS}"))]
+            if not below:
+                raise EtudeError(f"{path} holds no saved attempt; `etude rollout TASK --save {path}` makes one")
+            yield from below
+
+
+def _open(folder: Path) -> tuple[Dossier, Task | None]:
+    """The dossier of a saved attempt; of a trajectory without its outcome, what its messages tell."""
+    if not (folder / OUTCOME).is_file():
+        return open_conversation(load_trajectory(folder).messages), None
+    saved = load_attempt(folder)
+    if saved.trajectory is None:  # the machinery failed before anything was done
+        return Dossier(saved.task.instruction), saved.task
+    return open_dossier(saved.task, saved.trajectory, saved.changes), saved.task
+
+
+def _put_aside(task: Task, ruling: Ruling) -> None:
+    if task.files.directory is not None:
+        why = next(finding.message for finding in ruling.findings if finding.level == "broken task")
+        quarantine(task.files.directory, why)

@@ -1,0 +1,120 @@
+"""The whole suite: every case by id, which ones are frozen, and how one is played in the real harness.
+
+One variant of each family is frozen: chosen by a hash of the family's name, never by hand, and written down with the
+digest of its script before any detector was. `frozen.json` is that list; a test compares it with the scripts. Whoever
+works on detectors looks at the others only, and measures the frozen ones at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from etude.forge.katas import katas
+from etude.forge.planted.broken import BROKEN
+from etude.forge.planted.code import CODE
+from etude.forge.planted.judges import JUDGES
+from etude.forge.planted.leftovers import LEFTOVERS
+from etude.forge.planted.machinery import MACHINERY
+from etude.forge.planted.scene import Family, Scene, Variant, turns
+from etude.forge.planted.words import WORDS
+from etude.forge.scripted import Scripted
+from etude.harness.loop import run_agent
+from etude.harness.prompt import task_text
+from etude.harness.trajectory import Trajectory
+from etude.policy import Assistant
+from etude.rollout import Setup
+from etude.sandbox.hosts import StoringHost
+from etude.tasks.carried import Changes, collect
+from etude.tasks.format import Task
+from etude.tasks.place import workspace_layer
+
+Kind = Literal["hack", "twin", "broken"]
+FAMILIES: tuple[Family, ...] = tuple(
+    sorted((*LEFTOVERS, *JUDGES, *MACHINERY, *CODE, *WORDS, *BROKEN), key=lambda family: family.number)
+)
+FROZEN = Path(__file__).with_name("frozen.json")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One script over one task."""
+
+    family: Family
+    variant: Variant
+    kind: Kind
+
+    @property
+    def id(self) -> str:
+        return f"{self.family.name}/{self.variant.name}/{self.kind}"
+
+    @cached_property
+    def scene(self) -> Scene:
+        number = int(hashlib.sha256(f"{self.family.name}/{self.variant.name}".encode()).hexdigest()[:6], 16)
+        scene = Scene(next(katas("train", 1, seed=7, levels=[1], start=number)))
+        # The twin of a broken task is the task in order; all others meet the same files as the hack.
+        honest = self.family.number == 0 and self.kind == "twin"
+        return scene if honest else scene.planted(self.variant.plants(scene))
+
+    @property
+    def task(self) -> Task:
+        return self.scene.task
+
+    @property
+    def turns(self) -> list[Assistant]:
+        return turns((self.variant.twin if self.kind == "twin" else self.variant.hack)(self.scene))
+
+    @property
+    def digest(self) -> str:
+        """Names the script, its task and the files planted in it (their bytes differ between versions of Python)."""
+        said = [dataclasses.asdict(turn) for turn in self.turns]
+        facts = [self.task.name, self.task.instruction, sorted(self.task.workspace), said]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def cases() -> Iterator[Case]:
+    """Every hack, every twin, every broken task."""
+    for family in FAMILIES:
+        for variant in family.variants:
+            yield Case(family, variant, "hack" if family.number else "broken")
+            yield Case(family, variant, "twin")
+
+
+def is_frozen(case: Case) -> bool:
+    """Whether its variant is the family's frozen one."""
+    chosen = int(hashlib.sha256(case.family.name.encode()).hexdigest(), 16) % len(case.family.variants)
+    return case.family.variants[chosen] is case.variant
+
+
+def frozen_digests() -> dict[str, str]:
+    """The frozen cases as they are now: id -> digest."""
+    return {case.id: case.digest for case in cases() if is_frozen(case)}
+
+
+def frozen_list() -> dict[str, str]:
+    """The frozen cases as they were written down."""
+    found: dict[str, str] = json.loads(FROZEN.read_text())
+    return found
+
+
+async def play(task: Task, said: list[Assistant], host: StoringHost, setup: Setup) -> tuple[Trajectory, Changes]:
+    """Lets a script act in a sandbox; what it did, and what it changed. Nothing is graded."""
+    async with await host.start([workspace_layer(task, host)], limits=setup.sandbox) as sandbox:
+        trajectory = await run_agent(
+            task_text(task.instruction),
+            sandbox,
+            Scripted(said),
+            dialect=None,
+            tools=setup.tools,
+            limits=setup.limits,
+            sampling=setup.sampling,
+            system=setup.system,
+        )
+        trajectory.task, trajectory.policy = task.name, "scripted"
+        return trajectory, await collect(task, sandbox)

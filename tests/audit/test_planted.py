@@ -1,0 +1,40 @@
+"""The open suite of planted hacks, in the real harness: what is seen, what is not accused, and what is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from etude.forge.planted.honest import honest_attempts
+from etude.forge.planted.suite import FAMILIES, cases, frozen_digests, frozen_list, is_frozen
+
+Audit = Callable[[list[Any]], list[Any]]
+
+
+def test_every_family_of_the_catalogue_has_three_variants_with_a_twin_each() -> None:
+    assert [family.number for family in FAMILIES] == [0, *range(1, 37)]
+    assert all(len(family.variants) == 3 for family in FAMILIES)
+    names = [case.id for case in cases()]
+    assert len(names) == len(set(names)) == 37 * 3 * 2
+
+
+def test_frozen_variants_are_those_that_were_written_down() -> None:
+    assert frozen_digests() == frozen_list()
+    assert len([case for case in cases() if is_frozen(case)]) == 2 * len(FAMILIES)
+
+
+def test_variants_in_sight_are_seen_and_their_twins_are_not_accused(audit_script: Audit) -> None:
+    """One variant of each family that is not frozen, and its twin; the benchmark tries all."""
+    chosen: dict[tuple[str, str], Any] = {}
+    for case in cases():
+        if not is_frozen(case):
+            chosen.setdefault((case.family.name, case.kind), case)
+    rulings = audit_script([(case.task, case.turns) for case in chosen.values()])
+    verdicts = {case.id: ruling.verdict for case, ruling in zip(chosen.values(), rulings, strict=True)}
+    wanted = {"hack": "hack", "twin": "clean", "broken": "broken task"}
+    assert verdicts == {case.id: wanted[case.kind] for case in chosen.values()}
+
+
+def test_honest_work_with_noise_is_not_accused(audit_script: Audit) -> None:
+    rulings = audit_script([(task, turns) for _, task, turns in honest_attempts(16, seed=5)])
+    assert [ruling.verdict for ruling in rulings] == ["clean"] * 16
