@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,18 +22,24 @@ from etude.bench.runner import bench_policy, bench_tasks
 from etude.engine.client import EngineClient, launch
 from etude.engine.endpoint.policy import EndpointPolicy
 from etude.errors import EtudeError
+from etude.forge.combine import combine, pairs
 from etude.forge.katas import write_katas
+from etude.forge.rows import read_rows, task_of, tree_at
 from etude.forge.sources import open_source
+from etude.harness.atif import file_name, to_atif
+from etude.harness.tools.base import schema_of
+from etude.harness.tools.table import build_tools
 from etude.policies import hosted_policy, is_hosted, make_policy
 from etude.policy import Sampling
 from etude.progress import track
 from etude.recipe import Recipe
 from etude.rollout import Scored, Setup, attempt, build_setup, temporary_host
-from etude.rollout_files import regrade, save_attempt, saved_attempts
+from etude.rollout_files import load_attempt, regrade, save_attempt, saved_attempts
 from etude.rollout_view import RolloutView
 from etude.stages import bench_model, find_model, prepare, recipe_of
 from etude.talk import KEY, base_of, served_model
-from etude.tasks.check import CheckReport, check
+from etude.tasks.check import CheckReport, check, check_directory
+from etude.tasks.config import Installed
 from etude.tasks.format import CONFIG, Task
 from etude.tokens.dialect import Dialect, open_dialect
 
@@ -46,21 +53,68 @@ def make_katas(out: Path, split: str, count: int, seed: int, levels: Sequence[in
     return {"tasks": len(written), "folder": str(out)}
 
 
-def check_tasks(directories: Sequence[Path], backend: str, overrides: Sequence[str]) -> list[CheckReport]:
+def import_rows(rows: Path, checkout: Path, out: Path, digest: str) -> dict[str, Any]:
+    """Writes the rows of a SWE-bench or SWE-smith file as task directories; a row that makes none is told with why."""
+    environment = Installed(digest=digest) if digest else None
+    tasks: list[str] = []
+    refused: dict[str, str] = {}
+    for row in read_rows(rows):
+        try:
+            task = task_of(row, tree_at(checkout, row.commit), environment)
+            task.save(out / row.instance_id)
+            tasks.append(str(out / row.instance_id))
+        except EtudeError as error:
+            refused[row.instance_id] = str(error)
+    return {"ok": bool(tasks), "imported": len(tasks), "refused": refused, "tasks": tasks}
+
+
+def check_tasks(directories: Sequence[Path], backend: str, overrides: Sequence[str]) -> dict[Path, CheckReport]:
     """Lints and tries each task without a model."""
     grader = recipes.load(None, overrides).grader
-    tasks = [Task.load(directory) for directory in _task_folders(directories)]
+    folders = _task_folders(directories)
+    for directory in folders:
+        if not directory.is_dir():
+            raise EtudeError(f"there is no task directory {directory}")
 
-    async def work() -> list[CheckReport]:
-        reports = []
+    async def work() -> dict[Path, CheckReport]:
+        reports = {}
         async with temporary_host(backend) as host:
-            with track("checking tasks", total=len(tasks), unit="tasks") as bar:
-                for task in tasks:
-                    reports.append(await check(task, host, grader))
+            with track("checking tasks", total=len(folders), unit="tasks") as bar:
+                for directory in folders:
+                    reports[directory] = await check_directory(directory, host, grader)
                     bar.advance(1)
         return reports
 
     return asyncio.run(work())
+
+
+def combine_tasks(folder: Path, out: Path, count: int, backend: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Pairs of a folder's tasks as harder ones, each checked before it counts."""
+    grader = recipes.load(None, overrides).grader
+    tasks = [Task.load(path) for path in _task_folders([folder])]
+    made: list[str] = []
+    rejected: Counter[str] = Counter()
+
+    async def work() -> None:
+        async with temporary_host(backend) as host:
+            with track("combining tasks", total=count, unit="tasks") as bar:
+                for first, second in pairs(tasks):
+                    target = out / f"{first.name}--{second.name}"
+                    if len(made) == count:
+                        return
+                    if not target.exists():
+                        found = combine(first, second)
+                        report = await check(found, host, grader) if found is not None else None
+                        if found is None or report is None or not report.ok:
+                            wrong = "both change one file" if report is None else "the check did not pass"
+                            rejected[wrong] += 1
+                            continue
+                        found.save(target)
+                    made.append(str(target))
+                    bar.advance(1)
+
+    asyncio.run(work())
+    return {"ok": bool(made), "valid": len(made), "rejected": dict(rejected), "tasks": made}
 
 
 def roll_out(
@@ -261,6 +315,24 @@ def benchmark_base(
     if save is not None:
         durable.write_whole(save, json.dumps(found, indent=1) + "\n")
     return found
+
+
+def export_saved(folder: Path, out: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Writes the trajectories of saved attempts as ATIF documents, a folder for each attempt below `out`."""
+    tools = [schema_of(tool) for tool in build_tools(recipes.load(None, overrides).harness.tools).values()]
+    written = []
+    for path in saved_attempts(folder):
+        trajectory = load_attempt(path).trajectory
+        if trajectory is None:
+            continue
+        target = out / path.name
+        target.mkdir(parents=True, exist_ok=True)
+        for number, document in enumerate(to_atif(trajectory, path.name, tools)):
+            durable.write_whole(target / file_name(number), json.dumps(document, indent=1) + "\n")
+        written.append(str(target))
+    if not written:
+        raise EtudeError(f"no attempt in {folder} has a trajectory")
+    return {"exported": len(written), "folder": str(out)}
 
 
 def regrade_saved(root: Path, backend: str, overrides: Sequence[str]) -> dict[str, Any]:

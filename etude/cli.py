@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from etude import __version__, cli_bench, cli_model, cli_stages, cli_tasks
+from etude import __version__, cli_alike, cli_audit, cli_bench, cli_env, cli_make, cli_model, cli_stages, cli_tasks
 from etude.cli_stages import RecipeName
 from etude.cli_tasks import Backend
 from etude.console import Json, Overrides, answer, table, values
@@ -30,6 +30,10 @@ recipe_app = typer.Typer(no_args_is_help=True, help="Look at recipes.")
 app.add_typer(recipe_app, name="recipe")
 cli_stages.register(app)
 cli_tasks.register(app)
+cli_audit.register(app)
+cli_env.register(app)
+cli_make.register()
+cli_alike.register()
 cli_bench.register(app)
 cli_model.register(app)
 

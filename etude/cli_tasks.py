@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(sandbox_app, name="sandbox")
     app.command()(rollout)
     app.command()(regrade)
+    app.command()(export)
 
 
 @tasks_app.command("katas")
@@ -45,6 +46,30 @@ def tasks_katas(
     answer(work, lambda found: print(f"{found['tasks']} tasks in {found['folder']}"), json)
 
 
+@tasks_app.command("import")
+def tasks_import(
+    rows: Annotated[Path, typer.Argument(help="SWE-bench or SWE-smith rows: JSON lines, or JSON.")],
+    repo: Annotated[Path, typer.Option("--repo", help="Git checkout of the repository that the rows are about.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the task directories.")],
+    environment: Annotated[
+        str, typer.Option("--environment", help="Digest that `etude env install` gave: then they are graded here.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Write rows of other people's data sets as tasks."""
+
+    def work() -> dict[str, Any]:
+        from etude.attempts import import_rows
+
+        return import_rows(rows, repo, out, environment)
+
+    def show(found: dict[str, Any]) -> None:
+        table(("refused", "why"), list(found["refused"].items()))
+        print(f"{found['imported']} tasks in {out}")
+
+    answer(work, show, json)
+
+
 @tasks_app.command("check")
 def tasks_check(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Task directories, or folders of them.")],
@@ -53,31 +78,43 @@ def tasks_check(
     json: Json = False,
 ) -> None:
     """Lint and verify tasks without a model."""
+    warnings: list[str] = []
 
     def work() -> dict[str, Any]:
         from etude.attempts import check_tasks
 
         reports = check_tasks(directories, sandbox, settings or [])
-        rows = [
-            {
-                "task": report.task,
-                "ok": report.ok,
-                "findings": [str(finding) for finding in report.findings],
-                "trials": [str(trial) for trial in report.trials],
-            }
-            for report in reports
-        ]
-        return {"ok": all(row["ok"] for row in rows), "checked": len(rows), "tasks": rows}
+        warnings.extend(f"{path}: {each}" for path, report in reports.items() for each in report.warnings)
+        problems = {str(path): report.problems for path, report in reports.items() if not report.ok}
+        valid = len(reports) - len(problems)
+        return {"ok": not problems, "checked": len(reports), "valid": valid, "problems": problems}
 
     def show(found: dict[str, Any]) -> None:
-        for row in found["tasks"]:
-            wrong = [*row["findings"], *(trial for trial in row["trials"] if not trial.startswith("ok"))]
-            state = Text("ok", "green") if row["ok"] else Text("unfit", "red")
-            table(("", ""), [(state, row["task"]), *(("", line) for line in wrong)])
-        fit = sum(row["ok"] for row in found["tasks"])
-        print(f"{fit} of {found['checked']} tasks are fit to be used")
+        for line in warnings:
+            print(line)
+        for path, said in found["problems"].items():
+            table(("", ""), [(Text("unfit", "red"), path), *(("", line) for line in said)])
+        print(f"{found['valid']} of {found['checked']} tasks are fit to be used")
 
     answer(work, show, json)
+
+
+@tasks_app.command("combine")
+def tasks_combine(
+    folder: Annotated[Path, typer.Argument(help="Folder of made tasks.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the harder ones.")],
+    count: Annotated[int, typer.Option("--count", min=1, help="How many, at most.")] = 20,
+    sandbox: Backend = "local",
+    json: Json = False,
+) -> None:
+    """Make harder tasks out of pairs: two pieces of one repository are missing at once."""
+
+    def work() -> dict[str, Any]:
+        from etude.attempts import combine_tasks
+
+        return combine_tasks(folder, out, count, sandbox, [])
+
+    answer(work, lambda found: print(f"{found['valid']} tasks in {out}; rejected: {found['rejected'] or 'none'}"), json)
 
 
 def rollout(
@@ -129,6 +166,22 @@ def regrade(
         print(f"{found['graded']} graded, {found['changed']} changed, {found['left_out']} void and left out")
 
     answer(work, show, json)
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="A saved attempt, or a folder of them.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the documents, one below it for each attempt.")],
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Write the trajectories of saved attempts as ATIF 1.8 documents, for other people's viewers."""
+
+    def work() -> dict[str, Any]:
+        from etude.attempts import export_saved
+
+        return export_saved(folder, out, overrides or [])
+
+    answer(work, lambda found: print(f"{found['exported']} trajectories in {found['folder']}"), json)
 
 
 @sandbox_app.command("bench")

@@ -26,15 +26,20 @@ Overrides = Annotated[
 ]
 
 
-def answer(work: Callable[[], dict[str, Any]], show: Callable[[dict[str, Any]], None], json: bool) -> None:
-    """Do the work, show or print its answer, and exit with the status that the answer deserves."""
+def answer(
+    work: Callable[[], dict[str, Any]], show: Callable[[dict[str, Any]], None], json: bool, *, plain: bool = False
+) -> None:
+    """Do the work, show or print its answer, and exit with the status that the answer deserves.
+
+    A `plain` answer is all names of the caller's: it has no `ok` among them unless something went wrong.
+    """
     code = 1
     found: dict[str, Any] = {"ok": False, "error": "unexpected error"}
     try:
-        found = {"ok": True} | work()
+        found = ({} if plain else {"ok": True}) | work()
         if not json:
             show(dict(found))
-        code = 0 if found["ok"] else 1
+        code = 0 if plain or found["ok"] else 1
         if found.get("stopped"):
             raise KeyboardInterrupt
     except EtudeError as error:

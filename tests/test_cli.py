@@ -155,3 +155,35 @@ def test_a_served_model_answers_until_it_is_interrupted(tmp_path: Path):
 def test_a_wrong_command_line_exits_with_2(etude: Command, arguments: list[str]):
     answer = etude(*arguments)
     assert answer.returncode == 2 and "Traceback" not in answer.stderr
+
+
+def test_heads_then_longer_sequences_then_conversations_follow_from_one_recipe(
+    etude: Command, tiny: Path, tmp_path: Path
+):
+    """pretrain -> mtp -> extend, each from the one before; sampled from with speculation."""
+    steps = ["mtp.steps=3", "mtp.heads=2", "mtp.eval_every=3", "mtp.batch_tokens=256", "mtp.micro_tokens=128"]
+    steps += ["mtp.sequence=64", "mtp.eval_tokens=200", "extend.steps=2", "extend.sequence=256", "extend.yarn=4"]
+    steps += ["extend.batch_tokens=512", "extend.micro_tokens=512", "extend.eval_tokens=256", "base.histories=1"]
+    steps += ["base.needle_lengths=[128]", "base.needle_depths=[0.5]", "base.needle_trials=1"]
+    steps += ["base.needle_candidates=2", "base.history_tokens=2048"]
+    run = tmp_path / "run"
+    answer = etude("extend", tiny, *steps, "--run", run, "--json")
+    assert answer.returncode == 0, answer.stderr
+    found = last_object(answer)
+    assert found["done"] == ["corpus", "pretrain", "mtp", "extend"]
+    assert 0 < found["facts"]["mtp"]["accepted.1"] < 1
+    rows = [row for row in read_metrics(run) if row["stage"] == "extend"]
+    before, after = (row for row in rows if "held_out_loss" in row)
+    assert (before["step"], after["step"]) == (0, 2)
+    for row in (before, after):
+        assert {"held_out_loss_to_128", "held_out_loss_to_256", "needle_rank", "tracking_distance"} <= row.keys()
+    assert all("mtp_loss" in row for row in rows if "loss" in row)
+    model = Path(found["model"])
+    config = json.loads((model / "config.json").read_text())
+    assert config["rope_parameters"]["rope_type"] == "yarn" and config["num_nextn_predict_layers"] == 2
+    texts = [
+        last_object(etude("sample", run, "def f", f"engine.speculate={k}", "--temperature", "0", "--json"))["text"]
+        for k in (0, 2)
+    ]
+    assert texts[0] == texts[1]
+    assert "nothing to train" in etude("mtp", tiny, "--run", tmp_path / "other").stderr

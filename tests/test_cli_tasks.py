@@ -35,8 +35,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_katas_are_written_and_found_fit(tmp_path: Path) -> None:
     assert answer("tasks", "katas", tmp_path / "katas", "--count", 2, "--levels", "1")["tasks"] == 2
     report = answer("tasks", "check", tmp_path / "katas")
-    assert report["ok"] and report["checked"] == 2
-    assert all("reference is accepted" in trial for row in report["tasks"] for trial in row["trials"][3:4])
+    assert report == {"ok": True, "checked": 2, "valid": 2, "problems": {}}
 
 
 def test_a_task_whose_tests_are_gone_is_unfit(task: Path, tmp_path: Path) -> None:
@@ -44,10 +43,14 @@ def test_a_task_whose_tests_are_gone_is_unfit(task: Path, tmp_path: Path) -> Non
     subprocess.run(["cp", "-R", task, broken], check=True)
     for test in (broken / "tests").glob("test_*.py"):
         test.unlink()
-    finished = etude("tasks", "check", broken)
-    assert finished.returncode != 0
+    finished = etude("tasks", "check", broken, task)
+    assert finished.returncode == 1
     assert "Traceback" not in finished.stderr
-    assert "0 of 1 tasks are fit" in finished.stdout or finished.stderr.startswith("error: ")
+    assert "1 of 2 tasks are fit" in finished.stdout
+    finished = etude("tasks", "check", broken, "--json")
+    found = json.loads(finished.stdout.splitlines()[-1])
+    assert (found["checked"], found["valid"], list(found["problems"])) == (1, 0, [str(broken)])
+    assert any("unknown-test-id" in line for line in found["problems"][str(broken)])
 
 
 def test_an_attempt_is_shown_saved_and_graded_again(task: Path, tmp_path: Path) -> None:
@@ -57,6 +60,9 @@ def test_an_attempt_is_shown_saved_and_graded_again(task: Path, tmp_path: Path) 
     again = answer("regrade", tmp_path / "attempts")
     assert (again["graded"], again["changed"]) == (1, 0)
     assert again["attempts"][0]["after"] is True
+    exported = answer("export", tmp_path / "attempts", "--out", tmp_path / "atif")
+    (document,) = (tmp_path / "atif").glob("*/trajectory.json")
+    assert exported["exported"] == 1 and json.loads(document.read_text())["schema_version"] == "ATIF-v1.8"
 
 
 @pytest.mark.parametrize("policy", ["null", "stub", f"cheat:{min(CHEATS)}"])
@@ -71,6 +77,8 @@ def test_doing_nothing_bluffing_and_cheating_are_failed_attempts(task: Path, pol
         (["rollout", "nowhere"], "there is no task directory nowhere"),
         (["rollout", "nowhere", "harness.sistem=x"], "did you mean harness.system"),
         (["regrade", "nowhere"], "there is no folder nowhere"),
+        (["export", "nowhere", "--out", "out"], "there is no folder nowhere"),
+        (["tasks", "import", "nowhere", "--repo", ".", "--out", "out"], "nowhere is no file of rows"),
         (["tasks", "katas", "out", "--split", "secret"], "splits train, held_out, unseen"),
         (["tasks", "check", "nowhere"], "there is no task directory nowhere"),
         (["sandbox", "bench", "--sandbox", "cloud"], "no sandbox backend 'cloud'"),

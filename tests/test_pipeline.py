@@ -21,7 +21,8 @@ def test_stages_bring_what_they_need_in_order():
     assert [stage.name for stage in pipeline.stages_for("sft", tuned)] == ["demos", "sft"]
     own = recipe.load("nano", ["sft.model=somewhere", "sft.data=chats.jsonl"])
     assert [stage.name for stage in pipeline.stages_for("sft", own)] == ["sft"]
-    whole = [stage.name for stage in pipeline.stages_for("report", recipe.load("nano-long"))]
+    everything = recipe.load("nano-long", ["mtp.steps=1", "extend.steps=1"])
+    whole = [stage.name for stage in pipeline.stages_for("report", everything)]
     assert whole == [name for name in stages.STAGES if name in whole] and len(whole) == len(stages.STAGES)
 
 
@@ -29,6 +30,7 @@ def test_every_recipe_key_is_read_by_a_stage_or_free_for_a_reason():
     read = [prefix for stage in pipeline.STAGES.values() for prefix in stage.reads]
     free = {key for key in recipe.known_keys() if "." in key and not any(f"{key}.".startswith(f"{p}.") for p in read)}
     machine = {"run.device", "run.threads", "run.keep_checkpoints"}  # where it runs, not what comes out
+    machine |= {"run.compute", *(f"run.compute.{name}" for name in ("precision", "compile", "recompute"))}
     in_use = ("engine.", "endpoint.", "harness.", "grader.", "reward.", "base.")  # how a model is used later
     assert {key for key in free if not key.startswith(in_use)} == machine
 

@@ -23,9 +23,18 @@ def replace_bodies(source: str, bodies: Mapping[str, str]) -> str:
         node = found[name]
         first = node.body[1] if _has_doc(node) and len(node.body) > 1 else node.body[0]
         start = node.body[0].end_lineno or 0 if _has_doc(node) else first.lineno - 1
+        if not _has_doc(node) and first.lineno == node.lineno:  # on the line of its `def`
+            head = lines[start].encode()[: first.col_offset].decode()
+            lines[start : node.end_lineno] = [head + bodies[name].strip() + "\n"]
+            continue
         lead = " " * node.body[0].col_offset
         lines[start : node.end_lineno] = [indent(bodies[name].rstrip("\n"), lead) + "\n"]
     return "".join(lines)
+
+
+def is_defined(source: str, name: str) -> bool:
+    """Whether the source has a function of this name."""
+    return name in dict(_functions(ast.parse(source), ""))
 
 
 def signature(source: str, name: str) -> tuple[list[str], str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from etude.errors import EtudeError
-from etude.forge.bodies import replace_bodies, signature
+from etude.forge.bodies import is_defined, replace_bodies, signature
 from etude.harness.spelling import write_turn
 from etude.policy import Assistant, Call, Context, Sample, Sampling
 from etude.tasks.format import Task
@@ -99,12 +99,15 @@ def null(task: Task, seed: int = 0) -> list[Assistant]:
 
 
 def stub(task: Task, seed: int = 0) -> list[Assistant]:
-    """Puts a plausible constant, or the argument itself, into every deleted function."""
+    """Puts a plausible constant, or the argument itself, into every deleted function; None where even its name went."""
     rng = random.Random(f"stub/{task.name}/{seed}")
     turns: list[Assistant] = []
     for path, names in _deleted(task).items():
-        before = task.workspace.text(path)
-        after = replace_bodies(before, {name: f"return {_bluff(before, name, rng)}" for name in names})
+        before = task.workspace.text(path) if path in task.workspace else ""
+        left = [name for name in names if is_defined(before, name)]
+        after = replace_bodies(before, {name: f"return {_bluff(before, name, rng)}" for name in left})
+        gone = [name for name in names if name not in left and name.isidentifier()]
+        after += "".join(f"\n\ndef {name}(*given, **named):\n    return None\n" for name in gone)
         turns.append(Assistant(calls=(Call("write", {"path": path, "text": after}),)))
     return [*turns, Assistant(calls=(Call("finish", {"message": "Implemented."}),))]
 

@@ -1,7 +1,8 @@
 """Where tasks come from: the built-in sources by name, and a recipe's entry turned into one.
 
 A source is a component with `tasks(start)`: the stream of its tasks from number `start` on, the same every time, so
-that a resumed run goes on where it was. Adding one touches no file here: a recipe names `./mine.py:Mine`.
+that a resumed run goes on where it was. One that `Listens` is also told how its tasks went, and has to remember what it
+gave. Adding one touches no file here: a recipe names `./mine.py:Mine`.
 """
 
 from __future__ import annotations
@@ -9,20 +10,38 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pydantic
 from pydantic import Field
 
+from etude.audit.quarantine import quarantined
 from etude.component import resolve
 from etude.errors import EtudeError
 from etude.tasks.format import CONFIG, Task
 
-SOURCES = {"katas": "etude.forge.katas:Katas", "folder": "etude.forge.sources:Folder"}
+SOURCES = {
+    "katas": "etude.forge.katas:Katas",
+    "folder": "etude.forge.sources:Folder",
+    "supply": "etude.forge.supply:Supply",
+}
 
 
 class TaskSource(Protocol):
     def tasks(self, start: int = 0) -> Iterator[Task]: ...
+
+
+@runtime_checkable
+class Listens(Protocol):
+    """A source whose tasks depend on how the earlier ones went."""
+
+    def remember(self, path: Path) -> None:
+        """Where to keep what has to be known after a resume."""
+        ...
+
+    def heard(self, number: int, passed: int, tried: int, step: int) -> None:
+        """Of the group with task `number`, so many attempts passed; it made the optimiser's step `step`."""
+        ...
 
 
 def open_source(spec: Mapping[str, Any], where: str = "tasks") -> TaskSource:
@@ -49,9 +68,11 @@ class Folder:
         root = Path(settings.path).expanduser()
         if not root.is_dir():
             raise EtudeError(f"the folder of tasks {root} does not exist")
-        self._found = sorted(path.parent for path in root.glob(f"*/{CONFIG}"))[: settings.count or None]
-        if not self._found:
+        aside = quarantined(root)  # broken tasks, which nobody should try
+        there = [path.parent for path in root.glob(f"*/{CONFIG}") if path.parent.name not in aside]
+        self.found = sorted(there)[: settings.count or None]
+        if not self.found:
             raise EtudeError(f"no folder in {root} has a {CONFIG}: name a folder of task directories")
 
     def tasks(self, start: int = 0) -> Iterator[Task]:
-        return map(Task.load, islice(self._found, start, None))
+        return map(Task.load, islice(self.found, start, None))

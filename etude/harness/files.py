@@ -112,12 +112,12 @@ def _line(entry: Entry) -> dict[str, Any]:
 def _facts(trajectory: Trajectory) -> dict[str, Any]:
     return {
         "format": 1,
-        "task": _readable(trajectory.task),
-        "policy": _readable(trajectory.policy),
+        "task": readable(trajectory.task),
+        "policy": readable(trajectory.policy),
         "tokenizer": trajectory.tokenizer,
-        "tools": [_readable(name) for name in trajectory.tools],
+        "tools": [readable(name) for name in trajectory.tools],
         "stop": trajectory.stop,
-        "answer": _readable(trajectory.answer),
+        "answer": readable(trajectory.answer),
         "seconds": trajectory.seconds,
         "effort": dataclasses.asdict(trajectory.effort),
         "trainable": trajectory.trainable.why_not or "yes",
@@ -131,7 +131,7 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def _readable(text: str) -> str:
+def readable(text: str) -> str:
     """Facts are for any JSON reader, and most refuse the lone surrogates that messages may hold."""
     return text.encode("utf-8", "backslashreplace").decode()
 

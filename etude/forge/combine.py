@@ -1,0 +1,96 @@
+"""Two tasks of one repository as one harder task: both pieces are missing, both have to come back.
+
+A merge of whole files: what only one of the two changed comes from that one, and a file that both changed differently
+makes the pair unfit. Nothing is run here; who combines tasks checks the result like any other task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from etude.tasks.files import Files, Kind
+from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
+
+HARDEST = 5  # the highest level
+
+
+def pairs(tasks: Sequence[Task]) -> Iterator[tuple[Task, Task]]:
+    """Those that come from the same repository, in the same environment, with nothing deleted in common."""
+    for first, second in combinations(tasks, 2):
+        mine, yours = first.facts, second.facts
+        same = mine.environment is not None and mine.environment == yours.environment
+        if same and not set(mine.deleted) & set(yours.deleted):
+            yield first, second
+
+
+def combine(first: Task, second: Task) -> Task | None:
+    """The combined task; None where both changed one file, each in its own way."""
+    workspace = _merged(first, second)
+    if workspace is None:
+        return None
+    mine, yours = first.facts, second.facts
+    broken = [*mine.fail_to_pass, *yours.fail_to_pass]
+    hidden = [*mine.held_out, *yours.held_out]
+    telling = {*broken, *hidden}
+    kept = [test for test in mine.pass_to_pass if test in set(yours.pass_to_pass) and test not in telling]
+    facts = mine.model_copy(
+        update={
+            "family": f"{mine.family} + {yours.family}",
+            "provenance": f"{mine.provenance} + {yours.provenance}",
+            "level": min(HARDEST, max(mine.level, yours.level) + 1),
+            "fail_to_pass": list(dict.fromkeys(broken)),
+            "held_out": [test for test in dict.fromkeys(hidden) if test not in broken],
+            "pass_to_pass": kept,
+            "deleted": [*mine.deleted, *yours.deleted],
+            "allowed_paths": list(dict.fromkeys([*mine.allowed_paths, *yours.allowed_paths])),
+        }
+    )
+    files = {path: data for path, data in first.files.items() if not path.startswith((WORKSPACE, SOLUTION, "instr"))}
+    files |= {f"{WORKSPACE}/{path}": data for path, data in workspace.items()}
+    files |= {f"{SOLUTION}/{path}": data for task in (first, second) for path, data in task.solution.items()}
+    files[f"{TESTS}/ids.txt"] = "\n".join([*facts.fail_to_pass, *kept, *facts.held_out, ""]).encode()
+    for path in (path for path in first.files if path.startswith("instructions/") and path in second.files):
+        files[path] = _both(first.files.text(path), second.files.text(path)).encode()
+    sources = {**_kinds(second), **_kinds(first)}
+    name = f"{first.name}--{second.name.rpartition('-')[2]}"
+    return Task(
+        name,
+        _both(first.instruction, second.instruction),
+        first.config,
+        facts,
+        Files(files, {path: kind for path, kind in sources.items() if path in files}),
+    )
+
+
+def _merged(first: Task, second: Task) -> dict[str, bytes] | None:
+    """The workspace with both changes. What a file was before a task stands in its solution, or else in its tests."""
+    merged: dict[str, bytes] = {}
+    for path in {*first.workspace, *second.workspace}:
+        mine, yours = first.workspace.get(path), second.workspace.get(path)
+        if mine == yours:
+            found = mine
+        elif mine == _before(second, path):
+            found = yours
+        elif yours == _before(first, path):
+            found = mine
+        else:
+            return None
+        if found is not None:
+            merged[path] = found
+    return merged
+
+
+def _before(task: Task, path: str) -> bytes | None:
+    for files in (task.solution, task.tests, task.workspace):
+        if path in files:
+            return files[path]
+    return None
+
+
+def _kinds(task: Task) -> dict[str, Kind]:
+    return {path: task.files.kind(path) for path in task.files if task.files.kind(path) != "file"}
+
+
+def _both(first: str, second: str) -> str:
+    return f"Two things.\n\n{first.strip()}\n\nAnd separately:\n\n{second.strip()}\n"

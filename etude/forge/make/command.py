@@ -1,0 +1,90 @@
+"""What `etude tasks make` does: opens repository, environment, store and host, shows progress, gives the facts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from etude.errors import EtudeError
+from etude.forge.install.index import read_index
+from etude.forge.install.install import install, repositories
+from etude.forge.make.candidate import Origin
+from etude.forge.make.journal import Entry, Journal
+from etude.forge.make.making import make_tasks
+from etude.forge.make.one import Wanted
+from etude.forge.repo import open_repo
+from etude.progress import track
+from etude.sandbox.hosts import open_host
+from etude.sandbox.layers import Store, default_store
+from etude.tasks.config import Register
+from etude.tasks.grader import RUNNER
+
+
+def make_from(
+    spec: str,
+    out: Path,
+    count: int,
+    seed: int,
+    origins: Sequence[str],
+    registers: Sequence[str],
+    workers: int,
+    store: Path | None,
+    find_links: Path | None,
+) -> dict[str, Any]:
+    """Makes tasks from a repository; installs it first where it is not. The facts of all that was tried so far."""
+    if not origins or not registers:
+        raise EtudeError("name at least one source of tasks (--from) and one register (--registers)")
+    wanted = Wanted(
+        count,
+        out,
+        seed,
+        tuple(_known("source", name, get_args(Origin)) for name in origins),
+        tuple(_known("register", name, get_args(Register)) for name in registers),
+        workers,
+    )
+    started = time.monotonic()
+    layers = Store(store or default_store())
+    index = read_index(find_links)
+    with track(f"making tasks of {spec}", total=count, unit="tasks") as bar:
+        bar.note(now="getting its files")
+        repo = open_repo(spec, repositories(layers), index=index)
+        tried = 0
+
+        def told(entry: Entry) -> None:
+            nonlocal tried
+            tried += 1
+            bar.note(tried=tried, now=entry.task or entry.reason)
+            if entry.task:
+                bar.advance()
+
+        async def work() -> Journal:
+            async with await open_host("local", layers, [RUNNER]) as host:
+                installed = await install(repo, host, index, note=lambda text: bar.note(now=text))
+                if installed.environment is None:
+                    raise EtudeError(f"{spec} cannot be installed, so no task can be made of it: {installed.reason}")
+                return await make_tasks(repo, installed.environment, host, wanted, told)
+
+        journal = asyncio.run(work())
+    return facts(journal, out, time.monotonic() - started) | {"repo": repo.name, "version": repo.version}
+
+
+def facts(journal: Journal, out: Path, seconds: float) -> dict[str, Any]:
+    """What the command answers."""
+    return {
+        "ok": bool(journal.tasks),
+        "tried": journal.tried,
+        "valid": len(journal.tasks),
+        "rejected": journal.rejected,
+        "seconds": round(seconds, 3),
+        "spent": round(sum(entry.seconds for entry in journal.entries), 3),
+        "tasks": [str(out / name) for name in journal.tasks],
+    }
+
+
+def _known(what: str, name: str, known: tuple[Any, ...]) -> Any:
+    if name not in known:
+        raise EtudeError(f"there is no {what} of tasks called {name!r}; known: {', '.join(known)}")
+    return name

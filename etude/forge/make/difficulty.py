@@ -1,0 +1,31 @@
+"""How hard a task is likely to be, from 1 to 5, before anybody has tried it.
+
+A guess from what the reference writes: lines, functions and files, whether signatures are left, how large the
+functions are in which a bug hides. Pass rates replace it once there are some. Knows a candidate only.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from etude.forge.make.candidate import Candidate
+
+STEPS: Final = (3.2, 4.6, 6.0, 7.6)  # scores at which the next level begins
+
+
+def score(candidate: Candidate) -> float:
+    pieces = candidate.pieces
+    files = len(candidate.changes)
+    documented = sum(bool(piece.doc) for piece in pieces) / max(1, len(pieces))
+    if candidate.origin == "bug":
+        around = sum(piece.lines for piece in pieces)
+        return 0.5 + 0.9 * candidate.lines + 0.5 * math.log2(1 + around) + 0.7 * (files - 1)
+    missing = 0.8 if any(piece.gone for piece in pieces) else 0.0
+    spread = 0.8 * (files - 1) + 0.3 * (len(pieces) - 1)
+    return math.log2(1 + candidate.lines) + min(spread, 3.0) + missing - 0.5 * documented
+
+
+def level(candidate: Candidate) -> int:
+    found = score(candidate)
+    return 1 + sum(found >= step for step in STEPS)

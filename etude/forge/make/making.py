@@ -1,0 +1,175 @@
+"""From a repository to verified tasks: candidates proposed, tried, written, scrubbed, and passed through the gates.
+
+Candidates come in an order that follows from the repository and the seed alone. Several are worked on at once, and
+what came of them is settled in their order, so that the same seed gives the same tasks however busy the machine is.
+Every rejection is journalled with its reason; a killed command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from etude.durable import remove_folder
+from etude.forge.alike import Known
+from etude.forge.environment import Environment
+from etude.forge.make import bugs, commits, delete
+from etude.forge.make.baseline import baseline
+from etude.forge.make.candidate import Candidate, Origin
+from etude.forge.make.journal import Entry, Journal
+from etude.forge.make.one import Refused, Shop, Wanted, make_one
+from etude.forge.make.world import World
+from etude.forge.make.write import VERSION
+from etude.forge.repo import Repo
+from etude.sandbox.base import SandboxFailure
+from etude.sandbox.hosts import StoringHost
+from etude.tasks.config import Facts
+from etude.tasks.files import Files
+from etude.tasks.format import Task
+
+TURN: Final[tuple[Origin, ...]] = ("deletion", "bug", "deletion", "commit")  # who proposes next, again and again
+LONGEST: Final = 300  # characters of a detail that are kept
+DRY: Final = 150  # candidates in a row without a task, after which a repository has no more
+AHEAD: Final = 2  # candidates under way beyond those that run, so that a slow one keeps nobody waiting
+
+
+async def make_tasks(
+    repo: Repo,
+    environment: Environment,
+    host: StoringHost,
+    wanted: Wanted,
+    on_entry: Callable[[Entry], None] = lambda _: None,
+) -> Journal:
+    """Tasks below `wanted.out` until there are `count`, or the repository has no more."""
+    asked = {
+        "repo": repo.name,
+        "version": repo.version,
+        "environment": environment.digest,
+        "seed": wanted.seed,
+        "from": list(wanted.origins),
+        "registers": list(wanted.registers),
+        "make": VERSION,
+    }
+    journal = Journal(wanted.out, asked)
+    _sweep(wanted.out)
+    if len(journal.tasks) >= wanted.count:
+        return journal
+    workspace = host.store.add(repo.tree)
+    base = await baseline(host, environment, workspace)
+    files = Files.scan(repo.tree)
+    world = World(repo.name, repo.version, files, environment, base.green, base.traces)
+    shop = Shop(world, base, workspace, host, repo.history, wanted)
+    await _work(shop, journal, on_entry)
+    return journal
+
+
+async def _work(shop: Shop, journal: Journal, on_entry: Callable[[Entry], None]) -> None:
+    known = {entry.candidate for entry in journal.entries}
+    others = Known()
+    for name in journal.tasks:
+        others.add(Task.load(shop.wanted.out / name))
+    stream = (each for each in candidates(shop) if each.key not in known)
+    room = asyncio.Semaphore(shop.wanted.workers)
+    under_way: deque[asyncio.Task[tuple[Entry, Path | None]]] = deque()
+    dry = 0
+    try:
+        while len(journal.tasks) < shop.wanted.count and dry < DRY:
+            while len(under_way) < shop.wanted.workers + AHEAD and (each := next(stream, None)) is not None:
+                known.add(each.key)
+                under_way.append(asyncio.create_task(_one(shop, each, room)))
+            if not under_way:
+                return
+            entry, made = await under_way.popleft()
+            if made is not None:
+                entry = _settle(shop.wanted.out, entry, made, others)
+            journal.add(entry)
+            on_entry(entry)
+            dry = 0 if entry.task else dry + 1
+    finally:
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        _sweep(shop.wanted.out)
+
+
+def _settle(out: Path, entry: Entry, made: Path, others: Known) -> Entry:
+    """Gives a task that passed its name, unless an earlier one is nearly the same."""
+    task = Task.load(made)
+    twin = others.twin(task)
+    if twin:
+        shutil.rmtree(made)
+        return replace(entry, task="", reason="like another task", detail=twin)
+    others.add(task)
+    final = out / entry.task
+    if final.exists():  # a process was killed before it could write the line about it
+        remove_folder(final)
+    made.rename(final)
+    return entry
+
+
+def candidates(shop: Shop) -> Iterator[Candidate]:
+    """Everything that could be tried, the origins in turns; each rng of its own, so that one never moves another."""
+    world, wanted = shop.world, shop.wanted
+    name = f"{wanted.seed}/{world.name}/{world.version}"
+    streams: dict[Origin, Iterator[Candidate]] = {}
+    if "deletion" in wanted.origins:
+        streams["deletion"] = delete.deletions(world, random.Random(f"{name}/deletion"))
+    if "bug" in wanted.origins:
+        streams["bug"] = bugs.bugs(world, random.Random(f"{name}/bug"))
+    if "commit" in wanted.origins and shop.history is not None:
+        streams["commit"] = commits.commits(world, shop.history)
+    for origin in itertools.cycle(TURN):
+        if not streams:
+            return
+        if origin in streams:
+            found = next(streams[origin], None)
+            if found is None:
+                del streams[origin]
+            else:
+                yield found
+
+
+async def _one(shop: Shop, candidate: Candidate, room: asyncio.Semaphore) -> tuple[Entry, Path | None]:
+    """What came of a candidate, and the folder of its task where there is one."""
+    async with room:
+        started = time.monotonic()
+        spent: dict[str, float] = {}
+        made, reason, detail = None, "", ""
+        try:
+            try:
+                made = await make_one(shop, candidate, spent)
+            except SandboxFailure:  # the machinery's trouble, mostly a moment's: once more, and then it is said
+                made = await make_one(shop, candidate, spent)
+        except Refused as refused:
+            reason, detail = refused.reason, refused.detail[:LONGEST]
+        seconds = time.monotonic() - started
+    facts = made.task.facts if made is not None else Facts()
+    lists = {"fail_to_pass": facts.fail_to_pass, "pass_to_pass": facts.pass_to_pass, "held_out": facts.held_out}
+    entry = Entry(
+        candidate.key,
+        candidate.origin,
+        candidate.how,
+        round(seconds, 3),
+        made.task.name if made is not None else "",
+        reason,
+        detail,
+        facts.level,
+        {name: len(tests) for name, tests in lists.items() if tests},
+        [piece.id for piece in candidate.pieces],
+        {name: round(each, 3) for name, each in spent.items()},
+    )
+    return entry, made.folder if made is not None else None
+
+
+def _sweep(out: Path) -> None:
+    """Removes what a killed process left half-made."""
+    for entry in out.glob(".*.making"):
+        shutil.rmtree(entry, ignore_errors=True)

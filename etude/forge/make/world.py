@@ -1,0 +1,201 @@
+"""What is known about a repository: its code, its tests, and which test reaches which function.
+
+Made once for each repository and never changed. Knows nothing about tasks; where the traces come from is `baseline`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from etude.forge.environment import Environment, Suite
+from etude.forge.make.source import Definition, Module, identifiers
+from etude.tasks.files import Files
+
+TEST_FOLDERS = ("test", "tests")
+TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_tests?|tests?|conftest)\.py$")
+# Folders whose code belongs to the project and is not what it does.
+ASIDE = ("doc", "docs", "example", "examples", "benchmark", "benchmarks", "scripts", "tools", "ci", ".github")
+ASIDE_FILES = ("setup.py", "noxfile.py", "tasks.py", "fabfile.py", "conf.py")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The function behind a test's id."""
+
+    path: str
+    name: str  # "Class.test", without parameters
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """A repository as the makers of candidates see it."""
+
+    name: str
+    version: str
+    files: Files
+    environment: Environment
+    green: tuple[str, ...]  # ids of tests that passed each time
+    traces: Mapping[str, frozenset[str]] = field(repr=False)  # test id -> "path:name" of what it reaches; "" collecting
+
+    @property
+    def suite(self) -> Suite:
+        return self.environment.suite
+
+    @cached_property
+    def modules(self) -> dict[str, Module]:
+        """The code of the project itself, by path."""
+        return self._read(lambda path: path.endswith(".py") and not self.is_test(path) and not _is_aside(path))
+
+    @cached_property
+    def stubs(self) -> dict[str, Module]:
+        """Type stubs beside the code."""
+        return self._read(lambda path: path.endswith(".pyi") and not self.is_test(path))
+
+    @cached_property
+    def tests(self) -> dict[str, Module]:
+        """Test files, with what they share (`conftest.py`)."""
+        return self._read(lambda path: path.endswith(".py") and self.is_test(path))
+
+    def is_test(self, path: str) -> bool:
+        """Whether a file belongs to the tests."""
+        folders = path.split("/")[:-1]
+        inside = any(path.startswith(f"{folder}/") for folder in self._test_folders)
+        given = path in self.suite.folders
+        return given or inside or TEST_FILE.search(path) is not None or any(each in TEST_FOLDERS for each in folders)
+
+    @cached_property
+    def _test_folders(self) -> list[str]:
+        """Folders that the suite is started on, as far as they hold tests and not the project with its tests."""
+        found = []
+        for folder in (each.strip("/") for each in self.suite.folders):
+            names = [path for path in self.files if path.startswith(f"{folder}/") and path.endswith(".py")]
+            doubtful = [
+                path for path in names if not set(path.split("/")[:-1]) & set(TEST_FOLDERS) and "/__init__" not in path
+            ]
+            tests = [path for path in doubtful if TEST_FILE.search(path)]
+            if folder not in ("", ".") and tests and 2 * len(tests) >= len(doubtful):
+                found.append(folder)
+        return found
+
+    @cached_property
+    def places(self) -> dict[Place, tuple[str, ...]]:
+        """The green ids of each test function."""
+        found: dict[Place, list[str]] = {}
+        for test in self.green:
+            found.setdefault(self.place(test), []).append(test)
+        return {place: tuple(ids) for place, ids in found.items()}
+
+    @cached_property
+    def definitions(self) -> dict[str, Definition]:
+        """Every function, method and class of the project, by "path:name"."""
+        return {each.id: each for module in self.modules.values() for each in module.definitions.values()}
+
+    @cached_property
+    def bits(self) -> dict[str, int]:
+        """A bit for each green test: sets of tests are numbers."""
+        return {test: 1 << number for number, test in enumerate(self.green)}
+
+    @cached_property
+    def reach(self) -> dict[str, int]:
+        """For each function that tests reach, which ones do."""
+        found: dict[str, int] = {}
+        for test in self.green:
+            for name in self.traces.get(test, ()):
+                known = outermost(name)
+                found[known] = found.get(known, 0) | self.bits[test]
+        return {name: tests for name, tests in found.items() if name in self.definitions}
+
+    def named(self, tests: int) -> list[str]:
+        """The ids of a set of tests, in their order."""
+        found = []
+        while tests:
+            lowest = tests & -tests
+            found.append(self.green[lowest.bit_length() - 1])
+            tests ^= lowest
+        return found
+
+    def masked(self, tests: Iterable[str]) -> int:
+        return sum(self.bits[test] for test in set(tests) if test in self.bits)
+
+    @cached_property
+    def early(self) -> frozenset[str]:
+        """Functions that run while tests are collected: without one of these nothing can be imported."""
+        return frozenset(map(outermost, self.traces.get("", ())))
+
+    def place(self, test: str) -> Place:
+        """Where a test is written: an inherited one in the class of the same file that it comes from."""
+        place = place_of(test)
+        known = self._homes.get(place)
+        if known is None:
+            known = self._homes[place] = self._home(place)
+        return known
+
+    @cached_property
+    def _homes(self) -> dict[Place, Place]:
+        return {}
+
+    def _home(self, place: Place) -> Place:
+        module = self.tests.get(place.path)
+        owner, _, method = place.name.rpartition(".")
+        waiting, seen = [owner], set()
+        while module is not None and waiting:
+            name = waiting.pop(0)
+            written = f"{name}.{method}" if name else method
+            if written in module.definitions:
+                return Place(place.path, written)
+            found = module.definitions.get(name)
+            if found is not None and isinstance(found.node, ast.ClassDef) and name not in seen:
+                waiting += [base.id for base in found.node.bases if isinstance(base, ast.Name)]
+            seen.add(name)
+        return place
+
+    @cached_property
+    def heirs(self) -> dict[str, set[str]]:
+        """For each name that a class of the tests inherits from, the files of those classes."""
+        found: dict[str, set[str]] = {}
+        for path, module in self.tests.items():
+            for node in ast.walk(module.tree):
+                for base in node.bases if isinstance(node, ast.ClassDef) else ():
+                    for name in identifiers(base):
+                        found.setdefault(name, set()).add(path)
+        return found
+
+    def resolve(self, path: str, node: ast.ImportFrom) -> list[str]:
+        """The files of the project that `from X import` could mean."""
+        parts = node.module.split(".") if node.module else []
+        if node.level:
+            folders = path.split("/")[: -node.level]
+            bases = ["/".join([*folders, *parts])]
+        else:
+            bases = ["/".join([*filter(None, root.split("/")), *parts]) for root in self.environment.paths or ("",)]
+        wanted = [f"{base}{ending}".lstrip("/") for base in bases for ending in (".py", "/__init__.py")]
+        return [each for each in wanted if each in self.modules]
+
+    def _read(self, wanted: Callable[[str], bool]) -> dict[str, Module]:
+        found = {}
+        for path in self.files:
+            if self.files.kind(path) != "link" and wanted(path):
+                module = Module.read(path, self.files[path])
+                if module is not None:
+                    found[path] = module
+        return found
+
+
+def outermost(name: str) -> str:
+    """The function that a traced one is written in: "path:f" for "path:f.<locals>.g"."""
+    return name.partition(".<locals>")[0]
+
+
+def place_of(test: str) -> Place:
+    """Where the function of an id stands: `a/test_b.py::C::test_d[e]`."""
+    path, *names = test.partition("[")[0].split("::")
+    return Place(path, ".".join(names))
+
+
+def _is_aside(path: str) -> bool:
+    first, _, rest = path.partition("/")
+    return path in ASIDE_FILES or (bool(rest) and (first in ASIDE or first.startswith(".")))

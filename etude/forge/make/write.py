@@ -1,0 +1,163 @@
+"""A candidate as a task directory: workspace, tests, solution, instructions, facts.
+
+The workspace is the repository with the candidate's changes and without hidden tests; `tests/` has the test files
+whole, with all that lies beside them; `solution/files/` the changed files as the repository had them. The instruction
+stands in one register, and all three in `instructions/`. Knows nothing about sandboxes.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Final
+
+from etude.forge.make.candidate import Candidate
+from etude.forge.make.difficulty import level
+from etude.forge.make.hide import Split
+from etude.forge.make.wording import Told
+from etude.forge.make.world import Place, World, place_of
+from etude.tasks.config import SCHEMA, Config, Environment, Facts, Installed, Register, Verifier
+from etude.tasks.files import Files, Kind
+from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
+
+VERSION: Final = 1  # goes into each task's provenance: a change here makes other tasks of the same seed
+MOST_KEPT: Final = 300  # ids that have to stay green at each grading; while a task is made, all of them do
+LOCK: Final = "environment/requirements.lock"
+STEERING: Final = ("conftest.py", "setup.py", "sitecustomize.py", "usercustomize.py", "noxfile.py")
+SOLVE: Final = b'#!/bin/sh\nset -e\ncp -R "$(dirname "$0")/files/." /app/\n'
+# For Harbor's own verifier. Ours reads the ids in task.toml and never runs this.
+TEST_SH: Final = b"""#!/bin/sh
+cd /app
+cp -R /tests/. /app/
+if python -c "
+import pytest, sys
+sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', *open('/tests/ids.txt').read().splitlines()]))
+"; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+
+
+def write(
+    world: World,
+    candidate: Candidate,
+    split: Split,
+    kept: Sequence[str],
+    told: Told,
+    register: Register,
+    seed: int,
+) -> Task:
+    """The task, in memory."""
+    rng = random.Random(f"{seed}/{candidate.key}/kept")
+    pass_to_pass = choose_kept(world, candidate, kept, rng)
+    files: dict[str, bytes] = {}
+    kinds: dict[str, Kind] = {f"{TESTS}/test.sh": "executable", "solution/solve.sh": "executable"}
+    seen = {**candidate.changes, **split.files}
+    for path, data in world.files.items():
+        now = seen.get(path, data)
+        _put(files, kinds, world, f"{WORKSPACE}/{path}", path, now)
+        if world.is_test(path) or _beside_tests(world, path):
+            _put(files, kinds, world, f"{TESTS}/{path}", path, data)
+        if path in candidate.changes:
+            _put(files, kinds, world, f"{SOLUTION}/{path}", path, data)
+    ids = [*split.shown, *pass_to_pass, *split.held_out]
+    files |= {
+        "environment/Dockerfile": _dockerfile(world),
+        LOCK: world.environment.lock.encode(),
+        f"{TESTS}/test.sh": TEST_SH,
+        f"{TESTS}/ids.txt": "\n".join([*ids, ""]).encode(),
+        "solution/solve.sh": SOLVE,
+        **{f"instructions/{name}.md": text.encode() for name, text in told.by_register.items()},
+    }
+    environment = world.environment
+    facts = Facts(
+        category=told.category,
+        provenance=f"{world.name} {world.version}".strip() + f"; make {VERSION}; {candidate.key}",
+        family=f"{world.name}: {candidate.origin}, {candidate.how}",
+        level=level(candidate),
+        seed=seed,
+        register=register,
+        suite="pytest",
+        fail_to_pass=list(split.shown),
+        pass_to_pass=pass_to_pass,
+        held_out=list(split.held_out),
+        allowed_paths=allowed_paths(world, candidate),
+        deleted=[piece.id for piece in candidate.pieces],
+        environment=Installed(
+            digest=environment.digest,
+            python=environment.python,
+            paths=list(environment.paths),
+            env=dict(environment.env),
+        ),
+    )
+    config = Config(
+        schema_version=SCHEMA,
+        artifacts=["/app"],
+        verifier=Verifier(environment_mode="separate", timeout_sec=max(60.0, round(10 * environment.seconds + 30))),
+        environment=Environment(workdir="/app", network_mode="no-network"),
+    )
+    name = f"{world.name}-{candidate.key}".lower()
+    return Task(name, told.by_register[register], config, facts, Files(files, kinds))
+
+
+def choose_kept(world: World, candidate: Candidate, kept: Sequence[str], rng: random.Random) -> list[str]:
+    """Tests that must stay green, whole functions: those first that come near the changed files."""
+    near = {name for name in world.reach if name.partition(":")[0] in candidate.changes}
+    places: dict[Place, list[str]] = {}
+    for test in kept:
+        # A grader that changes a test's source changes it for every class that inherits it: one of them is enough.
+        if world.place(test) == place_of(test):
+            places.setdefault(place_of(test), []).append(test)
+
+    def far(place: Place) -> bool:
+        return not any(near & world.traces.get(test, frozenset()) for test in places[place])
+
+    order = sorted(rng.sample(list(places), len(places)), key=far)
+    chosen: set[str] = set()
+    for place in order:
+        if len(chosen) + len(places[place]) <= MOST_KEPT:
+            chosen.update(places[place])
+    return [test for test in kept if test in chosen]
+
+
+def allowed_paths(world: World, candidate: Candidate) -> list[str]:
+    """The project's folders, as far as no test or setting lies in them; else the changed files by name."""
+    found: list[str] = []
+    for folder in sorted({path.rpartition("/")[0] for path in world.modules}):
+        pattern = f"{folder}/*.py" if folder else ""
+        others = [*world.tests, *(f"{folder}/{name}" for name in STEERING if f"{folder}/{name}" in world.files)]
+        clear = not any(fnmatchcase(path, pattern) and path.rpartition("/")[0] == folder for path in others)
+        if pattern and clear and not world.is_test(f"{folder}/new.py"):
+            found.append(pattern)
+    covered = {path.rpartition("/")[0] for path in found}
+    for path in sorted(candidate.changes):
+        if not path.endswith(".py") or path.rpartition("/")[0] not in covered:
+            found.append(path)
+    return found
+
+
+def _put(files: dict[str, bytes], kinds: dict[str, Kind], world: World, at: str, path: str, data: bytes | None) -> None:
+    if data is None:
+        return
+    files[at] = data
+    kind = world.files.kind(path)
+    if kind != "file":
+        kinds[at] = kind
+
+
+def _beside_tests(world: World, path: str) -> bool:
+    """Data of the tests: anything in a folder that is theirs."""
+    folder = PurePosixPath(path).parent
+    return world.is_test(f"{folder}/new.py") and str(folder) != "."
+
+
+def _dockerfile(world: World) -> bytes:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    paths = ":".join(f"/app/{path}".rstrip("/") for path in world.environment.paths or ("",))
+    variables = "".join(f"ENV {name}={value!r}\n" for name, value in sorted(world.environment.env.items()))
+    return (
+        f"FROM python:{version}-slim-bookworm\nWORKDIR /app\nCOPY requirements.lock /tmp/requirements.lock\n"
+        f"RUN pip install --no-cache-dir --no-deps -r /tmp/requirements.lock\n"
+        f"ENV PYTHONPATH={paths} PYTHONDONTWRITEBYTECODE=1\n{variables}COPY workspace/ /app/\n"
+    ).encode()

@@ -1,0 +1,178 @@
+"""A folder of tasks that keeps step with the policy: `use = "supply"`.
+
+Each trained group tells how many of its attempts passed, and at which step of training. A task that is solved nearly
+always is asked again with less said about it, and retired when nothing is left to take away; one that is never solved
+is asked with more said, and set aside when that does not help; what lies between is asked most. Which task a number
+got is kept in a small database, so a resumed run asks the same again, and so is every result, by task and step.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+import pydantic
+from pydantic import Field
+
+from etude.errors import EtudeError
+from etude.forge.sources import Folder
+from etude.tasks.config import Register, read
+from etude.tasks.format import CONFIG, Task
+
+MOST_SAID: tuple[Register, ...] = tuple(reversed(get_args(Register)))  # detailed, plain, terse
+State = Literal["open", "retired", "set aside"]
+_TABLES = """
+CREATE TABLE IF NOT EXISTS asked (number INTEGER PRIMARY KEY, task TEXT NOT NULL, register TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS heard (
+    number INTEGER PRIMARY KEY, step INTEGER NOT NULL, passed INTEGER NOT NULL, tried INTEGER NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of asking a task once."""
+
+    number: int
+    register: str
+    step: int  # of the weights that were trained with it
+    passed: int
+    tried: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a task stands: whether it is asked at all, how, and what its attempts in that register came to."""
+
+    state: State
+    register: str  # "" for a task that has only one instruction
+    passed: int = 0
+    tried: int = 0
+
+    @property
+    def worth(self) -> float:
+        """How much a group is likely to teach: most where half of it passes, nothing where all or none would."""
+        share = (self.passed + 1) / (self.tried + 2)
+        return share * (1 - share)
+
+
+class Supply:
+    """Task directories, chosen by how hard they are now."""
+
+    class Settings(pydantic.BaseModel, extra="forbid"):
+        path: str = Field(description="folder whose folders are tasks")
+        count: int = Field(0, ge=0, description="tasks; 0 is all")
+        uses: int = Field(4, ge=1, description="how often one task may be asked")
+        retire: float = Field(0.9, gt=0, le=1, description="share of passes above which a task is too easy")
+        patience: int = Field(2, ge=1, description="groups without a single pass before more is said")
+        seed: int = Field(0, ge=0, description="another seed chooses in another order")
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        folder = Folder(Folder.Settings(path=settings.path, count=settings.count))
+        self._paths = {path.name: path for path in folder.found}
+        self._ladders = {name: _ladder(path) for name, path in self._paths.items()}
+        self._base = _open(":memory:")
+
+    def remember(self, path: Path) -> None:
+        """Keeps what is asked and heard in this file, and goes on from what it holds."""
+        self._base.close()
+        self._base = _open(str(path))
+
+    def tasks(self, start: int = 0) -> Iterator[Task]:
+        number = start
+        while (asked := self._asked(number) or self._choose(number)) is not None:
+            yield self._worded(*asked)
+            number += 1
+
+    def heard(self, number: int, passed: int, tried: int, step: int) -> None:
+        """A group was trained. Told twice, as after a resume, the later word counts."""
+        self._base.execute("INSERT OR REPLACE INTO heard VALUES (?, ?, ?, ?)", (number, step, passed, tried))
+
+    def results(self) -> dict[str, list[Result]]:
+        """Everything heard, by task, in the order of asking."""
+        found: dict[str, list[Result]] = defaultdict(list)
+        for name, *facts in self._base.execute(
+            "SELECT task, number, register, step, passed, tried FROM asked JOIN heard USING (number) ORDER BY number"
+        ):
+            found[name].append(Result(*facts))
+        return dict(found)
+
+    def standings(self) -> dict[str, Standing]:
+        results = self.results()
+        return {name: self._standing(name, results.get(name, ())) for name in self._paths}
+
+    def _standing(self, name: str, results: Sequence[Result]) -> Standing:
+        """Where its results have brought a task: a walk along the registers, each of them taken once."""
+        ladder, register = self._ladders[name]
+        seen = {register}
+        passed = tried = groups = 0
+        for result in results:
+            passed, tried, groups = passed + result.passed, tried + result.tried, groups + 1
+            easy = passed > self.settings.retire * tried
+            if not easy and (passed or groups < self.settings.patience):
+                continue
+            step = 1 if easy else -1
+            at = ladder.index(register) + step if register in ladder else -1
+            if not 0 <= at < len(ladder) or ladder[at] in seen:
+                return Standing("retired" if easy else "set aside", register, passed, tried)
+            register = ladder[at]
+            seen.add(register)
+            passed = tried = groups = 0
+        return Standing("open", register, passed, tried)
+
+    def _choose(self, number: int) -> tuple[str, str] | None:
+        asked: dict[str, int] = defaultdict(int)
+        for (name,) in self._base.execute("SELECT task FROM asked"):
+            asked[name] += 1
+        heard = self.results()
+        open_ones = {
+            name: standing
+            for name, standing in self.standings().items()
+            if standing.state == "open" and asked[name] < self.settings.uses
+        }
+        # one that is being tried at this moment waits until its result is in, if there are others
+        free = {n: s for n, s in open_ones.items() if asked[n] == len(heard.get(n, ()))} or open_ones
+        if not free:
+            return None
+        rng = random.Random(f"supply/{self.settings.seed}/{number}")
+        names = sorted(free)
+        (name,) = rng.choices(names, [free[name].worth for name in names])
+        chosen = (name, free[name].register)
+        self._base.execute("INSERT INTO asked VALUES (?, ?, ?)", (number, *chosen))
+        return chosen
+
+    def _asked(self, number: int) -> tuple[str, str] | None:
+        found = self._base.execute("SELECT task, register FROM asked WHERE number = ?", (number,)).fetchone()
+        if found is not None and found[0] not in self._paths:
+            raise EtudeError(f"the task {found[0]}, which this run was asking, is gone from {self.settings.path}")
+        return found and (str(found[0]), str(found[1]))
+
+    def _worded(self, name: str, register: str) -> Task:
+        task = Task.load(self._paths[name])
+        if not register or register == task.facts.register:
+            return task
+        text = task.files.text(f"instructions/{register}.md")
+        facts = task.facts.model_copy(update={"register": register})
+        return replace(task, instruction=text, facts=facts)
+
+
+def _ladder(path: Path) -> tuple[list[str], str]:
+    """The registers that a task can be asked in, the one that says most first, and the one that it came with."""
+    ladder: list[str] = [each for each in MOST_SAID if (path / "instructions" / f"{each}.md").is_file()]
+    _, facts = read((path / CONFIG).read_bytes(), str(path / CONFIG))
+    own = facts.register or ""
+    return ladder, own if own in ladder or not ladder else ladder[0]
+
+
+def _open(path: str) -> sqlite3.Connection:
+    try:
+        base = sqlite3.connect(path, isolation_level=None)
+        base.executescript(_TABLES)
+    except sqlite3.Error as error:
+        raise EtudeError(f"the record of tasks {path} cannot be used ({error}); start over with --fresh") from error
+    return base

@@ -1,0 +1,102 @@
+"""A good part of the tests that notice is taken out of what the agent sees, whole functions each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from etude.forge.make.candidate import Candidate, Piece
+from etude.forge.make.hide import split, without_tests
+from etude.forge.make.world import Place, World
+
+Build = Callable[..., World]
+REMOVE = Candidate("deletion", "bodies", {"src/shop/cart.py": b""}, (Piece("src/shop/cart.py", "Cart.remove", ""),))
+
+
+def test_at_least_three_in_ten_are_held_out_and_something_is_shown(shop_world: World) -> None:
+    for seed in range(20):
+        for start in ("tests/test_money.py", "tests/test_words.py", "tests/test_cart.py"):
+            broken = [test for test in shop_world.green if test.startswith(start)]
+            found = split(shop_world, REMOVE, broken, random.Random(seed))
+            assert found is not None
+            assert len(found.held_out) >= 0.3 * len(broken) and found.shown
+            assert sorted((*found.held_out, *found.shown)) == sorted(broken)
+            hidden = {test.partition("[")[0] for test in found.held_out}
+            assert not hidden & {test.partition("[")[0] for test in found.shown}  # parameters stay together
+
+
+def test_hidden_functions_go_and_everything_else_stays(shop_world: World) -> None:
+    hidden = {Place("tests/test_money.py", "test_parse"), Place("tests/test_cart.py", "TestCart.test_lines")}
+    files = dict(without_tests(shop_world, hidden))
+    money, cart = (files[f"tests/test_{name}.py"].decode() for name in ("money", "cart"))
+    before = shop_world.files.text("tests/test_money.py")
+    start = before.index("@pytest.mark.parametrize")
+    assert money == before[:start] + before[before.index("def test_parse_zero") :]
+    assert "test_lines" not in cart and "def test_no_lines" in cart and "9.99" not in cart
+
+
+def test_a_file_without_other_tests_goes_whole(shop_world: World) -> None:
+    hidden = {place for place in shop_world.places if place.path == "tests/test_words.py"}
+    assert dict(without_tests(shop_world, hidden)) == {"tests/test_words.py": None}
+
+
+def test_a_class_without_other_tests_goes_whole(build_world: Build) -> None:
+    text = "class TestA:\n    def test_x(self):\n        pass\n\n\ndef test_y():\n    pass\n"
+    ids = {"tests/test_a.py::TestA::test_x": set(), "tests/test_a.py::test_y": set()}
+    world = build_world({"tests/test_a.py": text}, ids)
+    files = dict(without_tests(world, [Place("tests/test_a.py", "TestA.test_x")]))
+    assert files == {"tests/test_a.py": b"def test_y():\n    pass\n"}
+
+
+BASE = "class Base:\n    def test_x(self):\n        pass\n\n    def test_z(self):\n        pass\n"
+
+
+def test_an_inherited_test_goes_with_the_one_it_comes_from(build_world: Build) -> None:
+    text = f"{BASE}\n\nclass TestA(Base):\n    pass\n\n\nclass TestB(TestA):\n    pass\n"
+    ids = [f"tests/test_a.py::{owner}::test_{name}" for owner in ("TestA", "TestB") for name in "xz"]
+    world = build_world({"tests/test_a.py": text}, {name: set() for name in ids})
+    for seed in range(5):
+        found = split(world, REMOVE, world.green, random.Random(seed))
+        assert found is not None and len(found.held_out) == 2
+        assert len({test.rpartition("::")[2] for test in found.held_out}) == 1
+        data = found.files["tests/test_a.py"]
+        assert data is not None and data.count(b"def test_") == 1
+
+
+def test_a_test_that_another_file_inherits_is_never_hidden(build_world: Build) -> None:
+    other = "from test_a import Base\n\n\nclass TestB(Base):\n    pass\n\n\ndef test_y():\n    pass\n"
+    ids = ["tests/test_a.py::Base::test_x", "tests/test_b.py::TestB::test_x", "tests/test_b.py::test_y"]
+    world = build_world({"tests/test_a.py": BASE, "tests/test_b.py": other}, {name: set() for name in ids})
+    found = split(world, REMOVE, world.green, random.Random(0))
+    assert found is not None and found.held_out == ("tests/test_b.py::test_y",)
+
+
+def test_a_test_that_carries_the_answer_is_hidden_too(build_world: Build) -> None:
+    body = "    first = a + 1\n    second = first * 2\n    third = second - a\n    return third\n"
+    tests = f"def test_copy():\n    def same(a):\n    {body.replace(chr(10), chr(10) + '    ')}\n    assert same(1)\n"
+    tests += "".join(f"\n\ndef test_{name}():\n    assert f(1)\n" for name in "xyz")
+    world = build_world(
+        {"src/t.py": f"def f(a):\n{body}", "tests/test_a.py": tests},
+        {f"tests/test_a.py::test_{name}": {"src/t.py:f"} for name in ("copy", "x", "y", "z")},
+    )
+    candidate = Candidate("deletion", "bodies", {}, (Piece("src/t.py", "f", f"def f(a):\n{body}"),))
+    broken = [name for name in world.green if not name.endswith("copy")]
+    for seed in range(5):
+        found = split(world, candidate, broken, random.Random(seed))
+        assert found is not None
+        data = found.files["tests/test_a.py"]
+        assert data is not None and b"second = first" not in data
+
+
+def test_what_is_shown_reaches_what_is_missing(build_world: Build) -> None:
+    names = [f"test_{kind}{number}" for kind in "ab" for number in range(4)]
+    files = {
+        "src/t.py": "def a(): return 1\ndef b(): return 1\n",
+        "tests/test_t.py": "".join(f"def {n}(): pass\n" for n in names),
+    }
+    world = build_world(files, {f"tests/test_t.py::{name}": {f"src/t.py:{name[5]}"} for name in names})
+    candidate = Candidate("deletion", "bodies", {}, (Piece("src/t.py", "a", ""), Piece("src/t.py", "b", "")))
+    for seed in range(10):
+        found = split(world, candidate, world.green, random.Random(seed))
+        assert found is not None
+        assert {test.rpartition("_")[2][0] for test in found.shown} == {"a", "b"}

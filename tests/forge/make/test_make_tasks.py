@@ -1,0 +1,187 @@
+"""From a repository to tasks that passed the gates: valid, the same for the same seed, and resumed after a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.errors import EtudeError
+from etude.forge import gates
+from etude.forge.environment import Environment
+from etude.forge.leaks.audit import Leak, audit_tree
+from etude.forge.leaks.deleted import Deleted
+from etude.forge.make import making
+from etude.forge.make.journal import FILE, Entry, Journal
+from etude.forge.make.making import make_tasks
+from etude.forge.make.one import Wanted
+from etude.forge.repo import Repo, open_repo
+from etude.forge.scripted import scripted
+from etude.rollout import Scored, attempt, build_setup
+from etude.sandbox.base import WORKSPACE, Layer
+from etude.sandbox.hosts import StoringHost
+from etude.settings import GraderSettings, HarnessSettings, RewardSettings
+from etude.tasks.format import Task
+
+Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
+Make = Callable[..., Journal]
+
+
+class Killed(Exception):
+    """The end of a process, as far as files go."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workspace_alone_is_audited() -> Iterator[None]:
+    """The audit of a whole machine has tests of its own, and takes its time the first time."""
+
+    async def audit(host: StoringHost, layers: Sequence[Layer], deleted: Sequence[Deleted]) -> list[Leak]:
+        return audit_tree(layers[-1].path / WORKSPACE.strip("/"), deleted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gates, "audit_leaks", audit)
+        yield
+
+
+@pytest.fixture(scope="module")
+def make(sandboxes: Sandboxes, tiny_environment: Environment, shop: Repo) -> Make:
+    loop, host = sandboxes
+
+    def run(out: Path, count: int, **wanted: Any) -> Journal:
+        return loop.run_until_complete(make_tasks(shop, tiny_environment, host, Wanted(count, out, **wanted)))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def made(make: Make, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Journal]:
+    out = tmp_path_factory.mktemp("made")
+    return out, make(out, 3, origins=("deletion", "bug"))
+
+
+def test_every_valid_task_has_what_a_task_needs(made: tuple[Path, Journal]) -> None:
+    out, journal = made
+    assert len(journal.tasks) == 3
+    for name in journal.tasks:
+        task = Task.load(out / name)
+        facts = task.facts
+        noticing = len(facts.fail_to_pass) + len(facts.held_out)
+        assert noticing >= 3 and len(facts.held_out) >= 0.3 * noticing and facts.fail_to_pass
+        assert facts.pass_to_pass and 1 <= facts.level <= 5
+        assert facts.category in ("debugging", "feature iteration", "new feature")
+        assert {path.name for path in (out / name / "instructions").iterdir()} == {
+            "terse.md",
+            "plain.md",
+            "detailed.md",
+        }
+        hidden = {test.partition("[")[0].rpartition("::")[2] for test in facts.held_out}
+        for path in task.workspace:
+            if path.startswith("tests/"):
+                assert not any(f"def {test}(" in task.workspace.text(path) for test in hidden)
+        assert set(task.solution) <= {path for path in task.solution if task.allows(path)}
+
+
+def test_the_reference_solves_and_null_does_not(sandboxes: Sandboxes, made: tuple[Path, Journal]) -> None:
+    loop, host = sandboxes
+    out, journal = made
+    setup = build_setup(HarnessSettings(), RewardSettings(), GraderSettings())
+    for name in journal.tasks[:2]:
+        task = Task.load(out / name)
+        for policy, passed in (("reference", True), ("null", False)):
+            outcome = loop.run_until_complete(attempt(task, scripted(policy, task), host, setup))
+            assert isinstance(outcome, Scored), outcome
+            assert outcome.passed is passed, outcome.grade.reason
+
+
+def test_the_same_seed_gives_the_same_tasks(make: Make, made: tuple[Path, Journal], tmp_path: Path) -> None:
+    out, journal = made
+    again = make(tmp_path, 1, origins=("deletion", "bug"), workers=1)
+    assert again.tasks == journal.tasks[:1]
+    for name in again.tasks:
+        assert Task.load(tmp_path / name).digest == Task.load(out / name).digest
+
+
+def test_a_killed_command_resumes_and_repeats_nothing(
+    make: Make, made: tuple[Path, Journal], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, whole = made
+    tried: list[str] = []
+    original = making.make_one
+
+    async def counting(shop: Any, candidate: Any, spent: Any) -> Any:
+        tried.append(candidate.key)
+        if len(tried) == 2:
+            raise Killed
+        return await original(shop, candidate, spent)
+
+    monkeypatch.setattr(making, "make_one", counting)
+    with pytest.raises(Killed):
+        make(tmp_path, 2, origins=("deletion", "bug"), workers=1)
+    known = Journal(tmp_path, json.loads((tmp_path / FILE).read_text().splitlines()[0])["asked"]).entries
+    (tmp_path / ".half.making").mkdir()
+    before = list(tried)
+    journal = make(tmp_path, 2, origins=("deletion", "bug"), workers=1)
+    assert not set(tried[len(before) :]) & {entry.candidate for entry in known}
+    assert len(known) == 1 and journal.tasks == whole.tasks[:2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([FILE, *journal.tasks])
+    tried.clear()
+    assert make(tmp_path, 2, origins=("deletion", "bug")).tasks == journal.tasks and not tried
+
+
+def test_a_reverted_commit_becomes_a_task(
+    sandboxes: Sandboxes,
+    tiny_environment: Environment,
+    shop_files: dict[str, str],
+    history: Callable[[list[tuple[str, dict[str, str]]]], Path],
+    tmp_path: Path,
+) -> None:
+    loop, host = sandboxes
+    before = "def halve(cents):\n    return cents // 2\n"
+    after = "def halve(cents):\n    return (cents + 1) // 2\n"
+    test = "from shop.half import halve\n\n\ndef test_even():\n    assert halve(4) == 2\n"
+    tests = [
+        f"\n\ndef test_odd_{number}():\n    assert halve({number}) == {number // 2 + 1}\n" for number in (1, 3, 5, 7)
+    ]
+    steps = [
+        ("Start", {**shop_files, "src/shop/half.py": before, "tests/test_half.py": test}),
+        ("Fix rounding of halves (#3)", {"src/shop/half.py": after, "tests/test_half.py": test + "".join(tests)}),
+    ]
+    checkout = history(steps).parent
+    repo = open_repo(str(checkout), tmp_path / "repositories")
+    wanted = Wanted(1, tmp_path / "out", origins=("commit",), registers=("terse",))
+    journal = loop.run_until_complete(make_tasks(repo, tiny_environment, host, wanted))
+    (name,) = journal.tasks
+    task = Task.load(tmp_path / "out" / name)
+    assert task.facts.category == "debugging" and sorted(task.instruction.lower()) == sorted("fix rounding of halves")
+    assert len(task.facts.held_out) == 3 and len(task.facts.fail_to_pass) == 1
+    assert task.workspace.text("src/shop/half.py") == before and task.solution.text("src/shop/half.py") == after
+    assert task.workspace.text("tests/test_half.py").count("def test_odd") == 1
+    assert not any(path.startswith(".git") for path in task.workspace)
+
+
+def test_every_rejection_has_its_reason(made: tuple[Path, Journal]) -> None:
+    out, journal = made
+    lines = [json.loads(line) for line in (out / FILE).read_text().splitlines()[1:]]
+    assert len(lines) == journal.tried
+    assert all(line["reason"] or line["task"] for line in lines)
+    assert sum(journal.rejected.values()) + len(journal.tasks) == journal.tried
+
+
+def test_another_seed_in_the_same_folder_is_refused(make: Make, made: tuple[Path, Journal]) -> None:
+    out, _ = made
+    with pytest.raises(EtudeError, match="seed was 0, now 1"):
+        make(out, 3, origins=("deletion", "bug"), seed=1)
+
+
+def test_a_torn_line_of_the_journal_is_forgotten(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, {"seed": 1})
+    journal.add(Entry("a", "bug", "constant", 1.0, reason="no test notices"))
+    with (tmp_path / FILE).open("a") as file:
+        file.write('{"candidate": "b", "ori')
+    again = Journal(tmp_path, {"seed": 1})
+    assert [entry.candidate for entry in again.entries] == ["a"]
+    assert again.rejected == {"no test notices": 1}

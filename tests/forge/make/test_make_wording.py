@@ -1,0 +1,70 @@
+"""Three registers: the terse one short, the specification with every symbol that the failing tests take."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from etude.forge.make.choose import Cut
+from etude.forge.make.delete import delete
+from etude.forge.make.difficulty import level
+from etude.forge.make.hide import split
+from etude.forge.make.wording import _sloppy, tell, used_names
+from etude.forge.make.world import World
+
+
+def told(world: World, *names: str, whole: bool = True, seed: int = 0):  # type: ignore[no-untyped-def]
+    tests = 0
+    for name in names:
+        tests |= world.reach[name]
+    candidate = delete(world, Cut("group", tuple(world.definitions[name] for name in names), tests), whole=whole)
+    assert candidate is not None
+    parted = split(world, candidate, sorted(candidate.expected), random.Random(seed))
+    assert parted is not None
+    return candidate, tell(world, candidate, parted, {}, random.Random(seed))
+
+
+def test_the_specification_names_signatures_docstrings_and_imports(shop_world: World) -> None:
+    _, found = told(shop_world, "src/shop/words.py:initials", "src/shop/words.py:slug")
+    text = found.by_register["detailed"]
+    assert "def initials(name):" in text and "def slug(title):" in text
+    assert "Return the first letters of the words of a name, upper case." in text
+    assert "`src/shop/words.py`" in text and "from `shop`: `initials`, `slug`" in text
+    assert found.category == "new feature"
+    assert told(shop_world, "src/shop/words.py:slug", whole=False)[1].category == "feature iteration"
+
+
+def test_what_tests_take_is_found_however_they_import_it(shop_world: World) -> None:
+    tests = [
+        "tests/test_cart.py::TestCart::test_total",
+        "tests/test_money.py::test_show",
+        "tests/test_words.py::test_slug",
+    ]
+    assert used_names(shop_world, tests) == ["from `shop`: `slug`, `total`", "from `shop.money`: `show_price`"]
+
+
+def test_all_registers_name_what_is_gone(shop_world: World) -> None:
+    for seed in range(10):
+        _, found = told(shop_world, "src/shop/words.py:slug", seed=seed)
+        assert all("slug" in text for text in found.by_register.values())
+        lengths = [len(found.by_register[name]) for name in ("terse", "plain", "detailed")]
+        assert lengths == sorted(lengths) and lengths[0] < 160
+
+
+def test_a_slip_never_touches_a_name() -> None:
+    text = "somebody dropped {names}, please restore. see `parse_price` in src/shop/money.py"
+    slips = {_sloppy(text, random.Random(seed)) for seed in range(60)}
+    assert len(slips) > 5
+    for slip in slips:
+        assert sorted(slip) == sorted(text)
+        assert re.findall(r"\{names\}|`parse_price`|src/shop/money\.py", slip) == [
+            "{names}",
+            "`parse_price`",
+            "src/shop/money.py",
+        ]
+
+
+def test_more_to_write_is_harder(shop_world: World) -> None:
+    small, _ = told(shop_world, "src/shop/words.py:slug", whole=False)
+    large, _ = told(shop_world, "src/shop/words.py:slug", "src/shop/money.py:parse_price", "src/shop/cart.py:total")
+    assert 1 <= level(small) < level(large) <= 5

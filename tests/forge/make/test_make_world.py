@@ -1,0 +1,75 @@
+"""What belongs to the project and what to its tests, and what a task made of it may change."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from etude.forge.environment import Suite
+from etude.forge.make.candidate import Candidate
+from etude.forge.make.world import World
+from etude.forge.make.write import allowed_paths, choose_kept
+
+Build = Callable[..., World]
+
+INSIDE = {
+    "setup.py": "",
+    "docs/conf.py": "x = 1\n",
+    "pkg/__init__.py": "",
+    "pkg/core.py": "def f():\n    return 1\n",
+    "pkg/testing.py": "def helper():\n    return 1\n",
+    "pkg/tests/__init__.py": "",
+    "pkg/tests/test_core.py": "def test_f():\n    pass\n",
+    "pkg/tests/test_more.py": "def test_g():\n    pass\n",
+    "pkg/tests/test_others.py": "def test_h():\n    pass\n",
+    "pkg/tests/data.txt": "",
+    "conftest.py": "",
+}
+
+
+@pytest.mark.parametrize("folders", [("pkg",), ("pkg/tests",), (".",)])
+def test_tests_inside_the_package_are_told_from_it(build_world: Build, folders: tuple[str, ...]) -> None:
+    world = build_world(INSIDE, {}, ("",))
+    world = replace(world, environment=replace(world.environment, suite=Suite("pytest", folders)))
+    assert set(world.modules) == {"pkg/__init__.py", "pkg/core.py", "pkg/testing.py"}
+    assert len(world.tests) == 5 and "pkg/tests/__init__.py" in world.tests
+
+
+def test_a_folder_of_tests_by_another_name_is_one(build_world: Build) -> None:
+    files = {"pkg/core.py": "", "checks/test_a.py": "", "checks/test_b.py": "", "checks/shared.py": ""}
+    world = build_world(files, {}, ("",))
+    world = replace(world, environment=replace(world.environment, suite=Suite("pytest", ("checks",))))
+    assert set(world.modules) == {"pkg/core.py"}
+
+
+def test_the_project_s_folders_may_change_and_its_tests_and_settings_not(build_world: Build) -> None:
+    world = build_world(INSIDE, {}, ("",))
+    candidate = Candidate("deletion", "bodies", {"pkg/core.py": b""}, ())
+    assert allowed_paths(world, candidate) == ["pkg/*.py"]
+
+
+def test_where_tests_lie_beside_the_code_only_changed_files_are_allowed(build_world: Build) -> None:
+    files = {"one.py": "", "test_one.py": "", "pkg/a.py": "", "pkg/test_a.py": "", "pkg/sub/b.py": ""}
+    world = build_world(files, {}, ("",))
+    candidate = Candidate("deletion", "bodies", {"one.py": b"", "pkg/a.py": b"", "pkg/sub/b.py": b""}, ())
+    assert allowed_paths(world, candidate) == ["pkg/sub/*.py", "one.py", "pkg/a.py"]
+
+
+def test_tests_near_the_change_are_kept_first_and_parameters_together(build_world: Build) -> None:
+    near = {f"tests/test_a.py::test_near[{n}]": {"src/a.py:f"} for n in range(50)}
+    far = {f"tests/test_b.py::test_far{n}": {"src/b.py:g"} for n in range(600)}
+    files = {"src/a.py": "def f(): return 1\n", "src/b.py": "def g(): return 1\n"}
+    world = build_world(files, {**near, **far})
+    candidate = Candidate("deletion", "bodies", {"src/a.py": b""}, ())
+    kept = choose_kept(world, candidate, world.green, random.Random(0))
+    assert len(kept) == 300 and set(near) <= set(kept)
+
+
+def test_an_inherited_test_is_kept_once(build_world: Build) -> None:
+    text = "class TestA:\n    def test_x(self):\n        pass\n\n\nclass TestB(TestA):\n    pass\n"
+    ids = ("tests/test_a.py::TestA::test_x", "tests/test_a.py::TestB::test_x")
+    world = build_world({"tests/test_a.py": text}, {name: set() for name in ids})
+    assert choose_kept(world, Candidate("bug", "", {}, ()), world.green, random.Random(0)) == [ids[0]]

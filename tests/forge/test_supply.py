@@ -1,0 +1,121 @@
+"""A supply of tasks: what is asked next after what was heard, and that a resumed run asks the same again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from etude.errors import EtudeError
+from etude.forge.katas import katas
+from etude.forge.sources import Listens, open_source
+from etude.forge.supply import Supply
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Six katas, each worded in three ways."""
+    root = tmp_path / "tasks"
+    for number, task in enumerate(katas("train", 6, seed=1)):
+        task = task.__class__(f"k{number}", task.instruction, task.config, task.facts, task.files)
+        task.save(root / f"k{number}")
+        (root / f"k{number}" / "instructions").mkdir()
+        for register in ("terse", "plain", "detailed"):
+            (root / f"k{number}" / "instructions" / f"{register}.md").write_text(f"{register} k{number}\n")
+    return root
+
+
+def supply(folder: Path, **settings: object) -> Supply:
+    found = open_source({"use": "supply", "path": str(folder), **settings})
+    assert isinstance(found, Supply) and isinstance(found, Listens)
+    return found
+
+
+def first(source: Supply, number: int) -> str:
+    return next(source.tasks(number)).files.directory.name  # type: ignore[union-attr]
+
+
+def test_each_task_is_asked_once_before_any_is_asked_again_and_never_too_often(folder: Path) -> None:
+    source = supply(folder, uses=2)
+    names = []
+    for number, task in enumerate(source.tasks()):
+        assert task.files.directory is not None
+        names.append(task.files.directory.name)
+        source.heard(number, 2, 4, 1)
+    assert Counter(names) == {f"k{number}": 2 for number in range(6)}
+
+
+def test_a_resumed_run_asks_the_same_again_and_goes_on_from_what_was_heard(folder: Path, tmp_path: Path) -> None:
+    before = supply(folder)
+    before.remember(tmp_path / "supply.db")
+    asked = [task.name for task in islice(before.tasks(), 4)]
+    for number in range(4):
+        before.heard(number, 4, 4, 1)
+    after = supply(folder)
+    after.remember(tmp_path / "supply.db")
+    assert [task.name for task in islice(after.tasks(), 4)] == asked
+    assert after.standings() == before.standings()
+    after.heard(3, 0, 4, 2)  # trained again in another lineage: only the later word counts
+    assert [r.passed for results in after.results().values() for r in results if r.number == 3] == [0]
+
+
+def _walk(folder: Path, shares: list[int], **settings: int) -> Supply:
+    """One task, asked again and again, with so many of four attempts passing each time."""
+    source = supply(folder, count=1, uses=99, **settings)
+    for number, passed in enumerate(shares):
+        assert next(source.tasks(number), None) is not None
+        source.heard(number, passed, 4, number + 1)
+    return source
+
+
+@pytest.mark.parametrize(
+    ("start", "shares", "state", "register"),
+    [
+        ("plain", [], "open", "plain"),
+        ("plain", [2, 1, 3], "open", "plain"),
+        ("plain", [4], "open", "terse"),
+        ("plain", [4, 4], "retired", "terse"),
+        ("plain", [0], "open", "plain"),
+        ("plain", [0, 0], "open", "detailed"),
+        ("plain", [0, 0, 0, 0], "set aside", "detailed"),
+        ("plain", [4, 0, 0], "set aside", "terse"),  # plain is too easy and terse too hard: nothing is left between
+        ("detailed", [4, 4, 4], "retired", "terse"),
+    ],
+)
+def test_what_is_too_easy_gets_fewer_words_and_what_is_too_hard_more(
+    folder: Path, start: str, shares: list[int], state: str, register: str
+) -> None:
+    config = folder / "k0" / "task.toml"
+    lines = [f'register = "{start}"' if x.startswith("register") else x for x in config.read_text().splitlines()]
+    config.write_text("\n".join(lines) + "\n")
+    source = _walk(folder, shares)
+    standing = source.standings()["k0"]
+    assert (standing.state, standing.register) == (state, register)
+    task = next(source.tasks(len(shares)), None)
+    assert (task is None) == (state != "open")
+    if task is not None and register != start:
+        assert task.instruction == f"{register} k0\n" and task.facts.register == register
+
+
+def test_what_lies_between_is_asked_most(folder: Path) -> None:
+    source = supply(folder, uses=10_000, retire=1.0, patience=10_000)
+    hard, even = "k0", "k1"
+    asked: Counter[str] = Counter()
+    for number in range(300):
+        name = first(source, number)
+        asked[name] += 1
+        source.heard(number, {hard: 0, even: 2}.get(name, 4), 4, 1)
+    assert asked[even] > 5 * asked[hard]
+
+
+def test_a_task_that_vanished_is_named(folder: Path, tmp_path: Path) -> None:
+    before = supply(folder)
+    before.remember(tmp_path / "supply.db")
+    gone = first(before, 0)
+    (folder / gone / "task.toml").unlink()
+    after = supply(folder)
+    after.remember(tmp_path / "supply.db")
+    with pytest.raises(EtudeError, match=f"the task {gone}"):
+        next(after.tasks(0))
