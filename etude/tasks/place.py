@@ -92,7 +92,7 @@ def workspace_layer(task: Task, host: StoringHost) -> Layer:
     """The pristine workspace."""
     if not len(task.workspace):
         raise EtudeError(f"task {task.name} has no environment/workspace; only an image could run it")
-    return _layer(task, host.store, "workspace", WORKSPACE, lambda: task.workspace)
+    return _layer(task, host, "workspace", WORKSPACE, lambda: task.workspace)
 
 
 def data_layers(task: Task, host: StoringHost, at: str, left_out: Callable[[str], bool]) -> list[Layer]:
@@ -100,12 +100,13 @@ def data_layers(task: Task, host: StoringHost, at: str, left_out: Callable[[str]
     left = dict.fromkeys(path for path in task.tests if left_out(path))
     if len(left) == len(task.tests):
         return []
-    return [_layer(task, host.store, f"data at {at}", at, lambda: task.tests.replaced(left))]
+    return [_layer(task, host, f"data at {at}", at, lambda: task.tests.replaced(left))]
 
 
-def _layer(task: Task, store: Store, what: str, at: str, files: Callable[[], Files]) -> Layer:
+def _layer(task: Task, host: StoringHost, what: str, at: str, files: Callable[[], Files]) -> Layer:
     """A store that cannot take it is a failure of the machinery, a hostile tree is not."""
     try:
+        store = host.store
         made = _made.setdefault(store, OrderedDict())
         layer = made.get((task.digest, what))
         if layer is None or not layer.path.exists():  # the store may have been pruned

@@ -17,11 +17,12 @@ import pytest
 
 from etude.errors import EtudeError
 from etude.forge.environment import Environment
-from etude.forge.install.index import Index, read_index, shown_folders
+from etude.forge.install.index import Index, read_index
 from etude.forge.install.install import Stage, install, repositories, rules
 from etude.forge.install.result import Installed, Unfit
 from etude.forge.install.steps import Scripter, Steps, run
 from etude.forge.install.verify import verify
+from etude.forge.leaks.bare import bare_folders
 from etude.forge.repo import open_repo
 from etude.policy import Call, Policy
 from etude.sandbox.hosts import open_host
@@ -72,7 +73,7 @@ def test_the_layer_holds_the_dependencies_and_no_code_of_the_repository(
 ) -> None:
     environment = Environment.load(good[1].digest, store)
     assert environment.paths == ("src",) and environment.suite.folders == ("tests",)
-    assert environment.layer.shows == shown_folders()
+    assert environment.layer.shows == bare_folders()
     files = Files.scan(environment.layer.path / "opt/env/lib")
     names = [path.partition("site-packages/")[2] for path in files]
     assert not any(name.startswith("goodpkg/") for name in names)
