@@ -19,12 +19,40 @@ if TYPE_CHECKING:
     import pytest
 
 
-class Chosen:
+class Teller:
+    """The end of each test, told once: what went wrong first counts."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._outcome: dict[str, tuple[str, str]] = {}
+
+    def pytest_runtest_call(self) -> None:
+        os.environ.pop("PYTEST_CURRENT_TEST", None)  # tells code that it is being tested
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        expected = hasattr(report, "wasxfail")
+        status = {"skipped": "xfailed", "passed": "xpassed"}.get(report.outcome, "failed") if expected else ""
+        status = status or ("error" if report.failed and report.when != "call" else report.outcome)
+        before = self._outcome.get(report.nodeid)
+        if before is None or (before[0] == "passed" and status != "passed"):
+            self._outcome[report.nodeid] = (status, "" if report.passed else said(report))
+        if report.when == "teardown":
+            self._tell(report.nodeid, *self._outcome[report.nodeid])
+
+
+def said(report: pytest.CollectReport | pytest.TestReport) -> str:
+    """What went wrong, in a line."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = str(crash.message if crash is not None else report.longreprtext).strip().splitlines()
+    return (lines or [""])[0 if crash is not None else -1][:300]
+
+
+class Chosen(Teller):
     """The one plugin: collects and runs what was chosen, and tells the outcomes. Comes before pytest's own hooks."""
 
     def __init__(self, ids: Sequence[str], conftests: Sequence[str], tell: Tell) -> None:
-        self._ids, self._conftests, self._tell = ids, conftests, tell
-        self._outcome: dict[str, tuple[str, str]] = {}
+        super().__init__(tell)
+        self._ids, self._conftests = ids, conftests
 
     def pytest_collection(self, session: pytest.Session) -> bool:
         self._tell("", "ready", "")
@@ -55,26 +83,7 @@ class Chosen:
         if report.failed:
             for name in self._ids:
                 if name.startswith(f"{report.nodeid}::"):
-                    self._tell(name, "error", _said(report))
-
-    def pytest_runtest_call(self) -> None:
-        os.environ.pop("PYTEST_CURRENT_TEST", None)  # tells code that it is being tested
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        expected = hasattr(report, "wasxfail")
-        status = {"skipped": "xfailed", "passed": "xpassed"}.get(report.outcome, "failed") if expected else ""
-        status = status or ("error" if report.failed and report.when != "call" else report.outcome)
-        before = self._outcome.get(report.nodeid)
-        if before is None or (before[0] == "passed" and status != "passed"):
-            self._outcome[report.nodeid] = (status, "" if report.passed else _said(report))
-        if report.when == "teardown":
-            self._tell(report.nodeid, *self._outcome[report.nodeid])
-
-
-def _said(report: pytest.CollectReport | pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    lines = str(crash.message if crash is not None else report.longreprtext).strip().splitlines()
-    return (lines or [""])[0 if crash is not None else -1][:300]
+                    self._tell(name, "error", said(report))
 
 
 def run(ids: Sequence[str], sources: Mapping[str, str], tell: Tell) -> None:

@@ -19,6 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from etude.tasks.inside.pytests import Teller, said
 from etude.tasks.inside.unittests import Tell
 
 if TYPE_CHECKING:
@@ -57,21 +58,21 @@ class _Kept(SourceFileLoader):
         return compile(self._source, self.path, "exec", dont_inherit=True)
 
 
-class Reporter:
+class Reporter(Teller):
     """The one plugin of ours: keeps the chosen tests, orders them and tells their outcomes."""
 
     def __init__(self, chosen: Collection[str] | None, order: int | None, watcher: Watcher | None, tell: Tell) -> None:
         import pytest
 
-        self._chosen, self._order, self._watcher, self._tell = chosen, order, watcher, tell
-        self._outcome: dict[str, tuple[str, str]] = {}
+        super().__init__(tell)
+        self._chosen, self._order, self._watcher = chosen, order, watcher
         # Marked here, as pytest is there only when a suite runs: after all others have had their say, and around all.
         pytest.hookimpl(trylast=True)(Reporter.pytest_collection_modifyitems)
         pytest.hookimpl(wrapper=True, tryfirst=True)(Reporter.pytest_runtest_protocol)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._tell(report.nodeid, "error", _said(report))
+            self._tell(report.nodeid, "error", said(report))
         elif report.skipped:
             self._tell(report.nodeid, "skipped", "")
 
@@ -90,25 +91,6 @@ class Reporter:
         finally:
             if self._watcher is not None:
                 self._watcher.begin("")
-
-    def pytest_runtest_call(self) -> None:
-        os.environ.pop("PYTEST_CURRENT_TEST", None)  # tells code that it is being tested
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        expected = hasattr(report, "wasxfail")
-        status = {"skipped": "xfailed", "passed": "xpassed"}.get(report.outcome, "failed") if expected else ""
-        status = status or ("error" if report.failed and report.when != "call" else report.outcome)
-        before = self._outcome.get(report.nodeid)
-        if before is None or (before[0] == "passed" and status != "passed"):
-            self._outcome[report.nodeid] = (status, "" if report.passed else _said(report))
-        if report.when == "teardown":
-            self._tell(report.nodeid, *self._outcome[report.nodeid])
-
-
-def _said(report: pytest.CollectReport | pytest.TestReport) -> str:
-    crash = getattr(report.longrepr, "reprcrash", None)
-    lines = str(crash.message if crash is not None else report.longreprtext).strip().splitlines()
-    return (lines or [""])[0 if crash is not None else -1][:300]
 
 
 def _shuffled(items: list[Any], rng: random.Random) -> list[Any]:
