@@ -149,9 +149,14 @@ def test_a_backward_pass_leaves_nothing_for_the_collector() -> None:
     gc.collect()
     gc.disable()
     try:
+        before = _with_a_graph()  # of other tests: a compiler's, for one
         packed_logits(ours, tokens)[0].sum().backward()
-        tensors = [x for x in gc.get_objects() if issubclass(type(x), torch.Tensor)]
-        kept = [x for x in tensors if x.grad_fn is not None]
+        kept = _with_a_graph() - before
     finally:
         gc.enable()
-    assert not kept
+    assert kept <= 0
+
+
+def _with_a_graph() -> int:
+    tensors = [x for x in gc.get_objects() if issubclass(type(x), torch.Tensor)]
+    return sum(x.grad_fn is not None for x in tensors)
