@@ -106,7 +106,7 @@ def combine_tasks(folder: Path, out: Path, count: int, backend: str, overrides: 
                         found = combine(first, second)
                         report = await check(found, host, grader) if found is not None else None
                         if found is None or report is None or not report.ok:
-                            wrong = "both change one file" if report is None else "the check did not pass"
+                            wrong = "both change the same lines" if report is None else "the check did not pass"
                             rejected[wrong] += 1
                             continue
                         found.save(target)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from etude.console import Json, answer, table
+from etude.console import FindLinks, Json, StoreFolder, answer, table
 from etude.errors import EtudeError
 
 if TYPE_CHECKING:
@@ -23,12 +22,8 @@ def register(app: typer.Typer) -> None:
 @env_app.command("install")
 def env_install(
     repo: Annotated[str, typer.Argument(metavar="REPO", help="A folder, a git checkout, or a package: attrs==24.2.0.")],
-    store: Annotated[
-        Path | None, typer.Option("--store", help="Folder of layers; else $ETUDE_STORE or the user's cache.")
-    ] = None,
-    find_links: Annotated[
-        Path | None, typer.Option("--find-links", help="A folder of packages to install from, and no index.")
-    ] = None,
+    store: StoreFolder = None,
+    find_links: FindLinks = None,
     suite_seconds: Annotated[float, typer.Option("--suite-seconds", min=1, help="Longest run of the tests.")] = 300.0,
     seconds: Annotated[float, typer.Option("--seconds", min=1, help="Longest time for all of it.")] = 3600.0,
     policy: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from etude.cli_tasks import Seed, tasks_app
-from etude.console import Json, answer, table
+from etude.console import FindLinks, Json, StoreFolder, answer, table
 
 
 def register() -> None:
@@ -26,12 +26,8 @@ def tasks_make(
         str, typer.Option("--registers", help="How instructions speak: any of terse, plain and detailed.")
     ] = "terse,plain,detailed",
     workers: Annotated[int, typer.Option("--workers", min=1, max=256, help="Candidates tried at once.")] = 2,
-    store: Annotated[
-        Path | None, typer.Option("--store", help="Folder of layers; else $ETUDE_STORE or the user's cache.")
-    ] = None,
-    find_links: Annotated[
-        Path | None, typer.Option("--find-links", help="A folder of packages to install from, and no index.")
-    ] = None,
+    store: StoreFolder = None,
+    find_links: FindLinks = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:

@@ -10,6 +10,7 @@ import json as jsonlib
 import shlex
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -23,6 +24,13 @@ from etude.progress import short
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as pretrain.steps=50.")
+]
+
+StoreFolder = Annotated[
+    Path | None, typer.Option("--store", help="Folder of layers; else $ETUDE_STORE or the user's cache.")
+]
+FindLinks = Annotated[
+    Path | None, typer.Option("--find-links", help="A folder of packages to install from, and no index.")
 ]
 
 

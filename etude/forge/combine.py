@@ -1,7 +1,8 @@
 """Two tasks of one repository as one harder task: both pieces are missing, both have to come back.
 
-A merge of whole files: what only one of the two changed comes from that one, and a file that both changed differently
-makes the pair unfit. Nothing is run here; who combines tasks checks the result like any other task.
+What only one of the two changed comes from that one; a file that both changed is merged line by line, and where the two
+meet in the same lines the pair is unfit. Nothing of the repository is run here; who combines tasks checks the result
+like any other task.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
+from etude.forge.make.commits import merged
 from etude.tasks.files import Files, Kind
 from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
 
@@ -25,7 +27,7 @@ def pairs(tasks: Sequence[Task]) -> Iterator[tuple[Task, Task]]:
 
 
 def combine(first: Task, second: Task) -> Task | None:
-    """The combined task; None where both changed one file, each in its own way."""
+    """The combined task; None where both changed the same lines, each in its own way."""
     workspace = _merged(first, second)
     if workspace is None:
         return None
@@ -46,7 +48,9 @@ def combine(first: Task, second: Task) -> Task | None:
             "allowed_paths": list(dict.fromkeys([*mine.allowed_paths, *yours.allowed_paths])),
         }
     )
-    files = {path: data for path, data in first.files.items() if not path.startswith((WORKSPACE, SOLUTION, "instr"))}
+    files = {
+        path: data for path, data in first.files.items() if not path.startswith((WORKSPACE, SOLUTION, "instructions/"))
+    }
     files |= {f"{WORKSPACE}/{path}": data for path, data in workspace.items()}
     files |= {f"{SOLUTION}/{path}": data for task in (first, second) for path, data in task.solution.items()}
     files[f"{TESTS}/ids.txt"] = "\n".join([*facts.fail_to_pass, *kept, *facts.held_out, ""]).encode()
@@ -65,20 +69,19 @@ def combine(first: Task, second: Task) -> Task | None:
 
 def _merged(first: Task, second: Task) -> dict[str, bytes] | None:
     """The workspace with both changes. What a file was before a task stands in its solution, or else in its tests."""
-    merged: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for path in {*first.workspace, *second.workspace}:
         mine, yours = first.workspace.get(path), second.workspace.get(path)
-        if mine == yours:
+        before = _before(first, path)
+        if mine == yours or yours == before:
             found = mine
-        elif mine == _before(second, path):
+        elif mine == before:
             found = yours
-        elif yours == _before(first, path):
-            found = mine
-        else:
+        elif mine is None or yours is None or before is None or (found := merged(mine, before, yours)) is None:
             return None
         if found is not None:
-            merged[path] = found
-    return merged
+            files[path] = found
+    return files
 
 
 def _before(task: Task, path: str) -> bytes | None:

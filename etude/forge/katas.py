@@ -24,7 +24,7 @@ from etude.forge.repository import Repository, Unfit, build
 from etude.forge.words import PACKAGES
 from etude.tasks.config import SCHEMA, Config, Environment, Facts, Register, Split, Suite, Verifier
 from etude.tasks.files import Files, Kind
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
+from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 
 VERSION = 1  # goes into each task's provenance: a change to a family makes other tasks of the same seed
 TRIES = 50  # draws before a family is given up; a good one needs one or two
@@ -40,7 +40,6 @@ EASY = [family for family in FAMILIES.values() if family.level == 1 and not fami
 IMAGE = "python:3.12.8-slim-bookworm"
 DOCKERFILE = f"FROM {IMAGE}\nWORKDIR /app\nCOPY workspace/ /app/\n".encode()
 TESTS_DOCKERFILE = f"FROM {IMAGE}\nCOPY . /tests/\n".encode()
-SOLVE = b'#!/bin/sh\nset -e\ncp -R "$(dirname "$0")/files/." /app/\n'
 # For Harbor's own verifier. Ours reads the ids in task.toml and never runs this.
 TEST_SH = b"""#!/bin/sh
 cd /
@@ -215,7 +214,7 @@ def _task(
         f"{TESTS}/Dockerfile": TESTS_DOCKERFILE,
         f"{TESTS}/test.sh": TEST_SH,
         **{f"{SOLUTION}/{path}": data for path, data in repository.whole.items()},
-        "solution/solve.sh": SOLVE,
+        "solution/solve.sh": solve_script("/app"),
     }
     kinds: dict[str, Kind] = {f"{TESTS}/test.sh": "executable", "solution/solve.sh": "executable"}
     facts = Facts(

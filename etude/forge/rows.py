@@ -21,14 +21,13 @@ from etude.corpus.git import Reader, find_store
 from etude.errors import EtudeError
 from etude.tasks.config import SCHEMA, Config, Environment, Facts, Installed, Package, Verifier
 from etude.tasks.files import Files, Kind
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
+from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 from etude.tasks.patches import apply
 
 SMITH = "swesmith/"
 LARGEST = 64 << 20  # bytes of a file of rows, and of one file of a repository
 IMAGE = "swebench/sweb.eval.x86_64.{}:latest"
 SECONDS = 120.0  # for one call of git
-SOLVE = b'#!/bin/sh\nset -e\ncp -R "$(dirname "$0")/files/." /testbed/\n'
 TEST_SH = b"""#!/bin/sh
 cd /testbed
 cp -R /tests/. /testbed/
@@ -135,7 +134,7 @@ def task_of(row: Row, tree: Files, environment: Installed | None = None) -> Task
         f"{TESTS}/test.sh": TEST_SH,
         f"{TESTS}/ids.txt": "\n".join([*facts.fail_to_pass, *facts.pass_to_pass, ""]).encode(),
         **{f"{SOLUTION}/{path}": data for path, data in solution.items() if data is not None},
-        "solution/solve.sh": SOLVE,
+        "solution/solve.sh": solve_script("/testbed"),
     }
     kinds: dict[str, Kind] = {f"{TESTS}/test.sh": "executable", "solution/solve.sh": "executable"}
     config = Config(

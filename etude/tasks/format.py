@@ -112,6 +112,11 @@ class Task:
         return self.files.replaced(changes) if changes else self.files
 
 
+def solve_script(root: str) -> bytes:
+    """The solution/solve.sh of a task whose solution is files: it lays them over the workspace at `root`."""
+    return f'#!/bin/sh\nset -e\ncp -R "$(dirname "$0")/files/." {root}/\n'.encode()
+
+
 def without_canary(text: str) -> str:
     """An instruction without the leading lines that mark it as test data: `<!-- canary -->`, `# canary`."""
     lines = text.splitlines(keepends=True)

@@ -62,7 +62,7 @@ def revert(world: World, history: Path, commit: str, subject: str) -> Candidate 
         before = None if touched[path] == "A" else _show(history, f"{commit}^", path)
         if then is None or (before is None and then != now):
             return None
-        undone = _undone(now, then, before) if before is not None else None
+        undone = merged(now, then, before) if before is not None else None
         if undone is None and before is not None:
             return None
         if undone == now:
@@ -113,13 +113,13 @@ def _piece(module: Module, each: Definition, after: Module | None) -> Piece:
     return Piece(each.path, each.name, module.source(each), each.signature, each.doc, each.size, gone)
 
 
-def _undone(now: bytes, then: bytes, before: bytes) -> bytes | None:
-    """Today's file without the step from `before` to `then`; None where that no longer fits."""
+def merged(now: bytes, then: bytes, other: bytes) -> bytes | None:
+    """`now` with the step from `then` to `other` made as well; None where the two meet in the same lines."""
     if now == then:
-        return before
+        return other
     with tempfile.TemporaryDirectory(prefix="etude-merge-") as folder:
-        names = ("now", "then", "before")
-        for name, data in zip(names, (now, then, before), strict=True):
+        names = ("now", "then", "other")
+        for name, data in zip(names, (now, then, other), strict=True):
             (Path(folder) / name).write_bytes(data)
         done = subprocess.run(
             ["git", "merge-file", "--stdout", *names],

@@ -21,13 +21,12 @@ from etude.forge.make.wording import Told
 from etude.forge.make.world import Place, World, place_of
 from etude.tasks.config import SCHEMA, Config, Environment, Facts, Installed, Register, Verifier
 from etude.tasks.files import Files, Kind
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
+from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 
 VERSION: Final = 1  # goes into each task's provenance: a change here makes other tasks of the same seed
 MOST_KEPT: Final = 300  # ids that have to stay green at each grading; while a task is made, all of them do
 LOCK: Final = "environment/requirements.lock"
 STEERING: Final = ("conftest.py", "setup.py", "sitecustomize.py", "usercustomize.py", "noxfile.py")
-SOLVE: Final = b'#!/bin/sh\nset -e\ncp -R "$(dirname "$0")/files/." /app/\n'
 # For Harbor's own verifier. Ours reads the ids in task.toml and never runs this.
 TEST_SH: Final = b"""#!/bin/sh
 cd /app
@@ -67,7 +66,7 @@ def write(
         LOCK: world.environment.lock.encode(),
         f"{TESTS}/test.sh": TEST_SH,
         f"{TESTS}/ids.txt": "\n".join([*ids, ""]).encode(),
-        "solution/solve.sh": SOLVE,
+        "solution/solve.sh": solve_script("/app"),
         **{f"instructions/{name}.md": text.encode() for name, text in told.by_register.items()},
     }
     environment = world.environment
