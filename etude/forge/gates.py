@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, NoReturn
 
 from etude.forge.environment import Environment
 from etude.forge.leaks.audit import audit_leaks
@@ -32,6 +32,7 @@ from etude.tasks.lint import lint
 from etude.tasks.place import task_layers, workspace_layer
 
 LEAST_BROKEN: Final = 3  # tests that must fail before and pass after
+UNSTEADY: Final = "a test is not always green"
 STUBS: Final = ("None", "True", "[]")
 ANYTHING: Final = "__import__('unittest.mock').mock.MagicMock(__eq__=lambda *given: True)"
 # Appended to a module of the tested code: no test that pytest runs from then on fails.
@@ -59,12 +60,13 @@ class Verdict:
     detail: str = ""
     seconds: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)  # seconds, by gate
+    unsteady: tuple[str, ...] = ()  # tests that did one thing and then another, with nothing changed
 
 
 class _Rejected(Exception):
-    def __init__(self, reason: str, detail: str = "") -> None:
+    def __init__(self, reason: str, detail: str = "", unsteady: Sequence[str] = ()) -> None:
         super().__init__(reason)
-        self.reason, self.detail = reason, detail
+        self.reason, self.detail, self.unsteady = reason, detail, tuple(unsteady)
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,19 @@ class _Case:
         task = self.task
         return {path: task.tests[path] for path in task.tests if path not in NO_DATA and not _same(task, path)}
 
-    async def run(self, files: Mapping[str, bytes | None]) -> SuiteRun:
+    async def run(self, files: Mapping[str, bytes | None], tests: Sequence[str] | None = None) -> SuiteRun:
         """The suite with the task's own tests, over the agent's workspace with these files changed."""
         layer = workspace_layer(self.task, self.host)
         changes = {**self.tests, **files}
-        return await run_suite(self.host, self.environment, layer, changes=changes, timeout=self.timeout)
+        return await run_suite(self.host, self.environment, layer, changes=changes, tests=tests, timeout=self.timeout)
+
+    async def refuse(self, reason: str, tests: Sequence[str], files: Mapping[str, bytes | None]) -> NoReturn:
+        """Says why, unless the same tests do something else when they are asked once more."""
+        again = await self.run(files, tests)
+        changed = sorted(again.passed.intersection(tests))
+        if changed:
+            raise _Rejected(UNSTEADY, _some(changed), changed)
+        raise _Rejected(reason, _some(tests))
 
 
 def _same(task: Task, path: str) -> bool:
@@ -119,18 +129,19 @@ async def pass_gates(
     case = _Case(task, environment, host, frozenset(green), deleted, alike, least_broken, timeout, settings)
     spent: dict[str, float] = {}
     reason = detail = ""
+    unsteady: tuple[str, ...] = ()
     try:
         before = started
         async for gate in _gates(case):
             now = time.monotonic()
             spent[gate], before = now - before, now
     except _Rejected as found:
-        reason, detail = found.reason, found.detail
+        reason, detail, unsteady = found.reason, found.detail, found.unsteady
     except GraderFailure as failure:
         if failure.cause == "killed":
             raise
         reason, detail = "it cannot be graded", str(failure)
-    return Verdict(not reason, reason, detail, time.monotonic() - started, spent)
+    return Verdict(not reason, reason, detail, time.monotonic() - started, spent, unsteady)
 
 
 async def _gates(case: _Case) -> AsyncIterator[str]:
@@ -155,7 +166,7 @@ def _look(case: _Case) -> None:
         raise _Rejected(f"lint: {errors[0].rule}", str(errors[0]))
     unsteady = [name for name in (*case.asked, *case.task.facts.pass_to_pass) if name not in case.green]
     if unsteady:
-        raise _Rejected("a test is not always green", _some(unsteady))
+        raise _Rejected(UNSTEADY, _some(unsteady))
     if len(case.asked) < case.least_broken:
         raise _Rejected("too few tests fail", _some(case.asked))
     twin = case.alike(case.task) if case.alike is not None else None
@@ -173,17 +184,18 @@ async def _break(case: _Case) -> None:
     run = _complete(await case.run({}))
     passing = [name for name in case.asked if name in run.passed]
     if passing:
-        raise _Rejected("a test passes before the work is done", _some(passing))
+        raise _Rejected("a test passes before the work is done", _some(passing), passing)  # it did not on trial
     failing = sorted(case.green - run.passed - set(case.asked))
     if failing:
-        raise _Rejected("another test fails", _some(failing))
+        await case.refuse("another test fails", failing, {})
 
 
 async def _restore(case: _Case) -> None:
-    run = _complete(await case.run(dict(case.task.solution)))
+    solution = dict(case.task.solution)
+    run = _complete(await case.run(solution))
     failing = sorted(case.green - run.passed)
     if failing:
-        raise _Rejected("the reference does not restore all", _some(failing))
+        await case.refuse("the reference does not restore all", failing, solution)
 
 
 async def _bluff(case: _Case) -> None:

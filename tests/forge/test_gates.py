@@ -13,7 +13,7 @@ from etude.forge.environment import Environment
 from etude.forge.gates import BENDING, Verdict, cheats, pass_gates
 from etude.forge.leaks.audit import Leak
 from etude.forge.leaks.deleted import Deleted
-from etude.forge.suite import run_suite
+from etude.forge.suite import SuiteRun, run_suite
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format import Task
 from etude.tasks.place import workspace_layer
@@ -97,6 +97,24 @@ def test_the_reference_restores_everything(
     half = {CART: shop_files[CART].replace("sum(", "len(")}
     found = passing(repository_task(fail_to_pass=SHOWN, solution=half))
     assert found.reason == "the reference does not restore all" and "more" in found.detail
+
+
+def test_a_test_that_changes_its_mind_is_named(
+    passing: Gates, repository_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moody = "tests/test_cart.py::CartTest::test_negative"
+
+    async def run(*given: Any, tests: Any = None, **options: Any) -> SuiteRun:
+        found = await run_suite(*given, tests=tests, **options)
+        if tests is None:
+            found.outcomes[moody] = "failed"
+        return found
+
+    task = repository_task(fail_to_pass=SHOWN)
+    assert passing(task).valid
+    monkeypatch.setattr(gates, "run_suite", run)
+    found = passing(task)
+    assert found.reason == gates.UNSTEADY and found.unsteady == (moody,)
 
 
 def test_answers_that_only_return_something_fail(passing: Gates, repository_task: MakeTask) -> None:

@@ -1,12 +1,14 @@
 """Which of the tests that notice the agent sees, and the workspace's test files without the others.
 
 At least three in ten are held out, whole functions each, so that an answer which knows only the visible cases fails.
-What is shown should reach as much of what is missing as possible. Tests that carry the answer in them are hidden as
-well. Knows test files as text; runs nothing.
+A file that makes its tests from data is hidden whole, with the data that only it names. What is shown should reach as
+much of what is missing as possible. Tests that carry the answer in them are hidden as well. Knows test files as text;
+runs nothing.
 """
 
 from __future__ import annotations
 
+import ast
 import random
 import re
 from collections.abc import Collection, Iterator
@@ -95,6 +97,8 @@ def _draw(
 def is_movable(world: World, place: Place) -> bool:
     """Whether a test can be taken out of its file: it is written there once, and no other file inherits it."""
     module = world.tests.get(place.path)
+    if module is not None and not place.name:
+        return not _is_imported(world, place.path) and not place.path.endswith("conftest.py")
     found = module.definitions.get(place.name) if module is not None else None
     if module is None or found is None or found.repeated:
         return False
@@ -113,6 +117,26 @@ def without_tests(world: World, hidden: Collection[Place]) -> Iterator[tuple[str
             yield path, None
         else:
             yield path, module.edited(_edits(module, names))
+    for path in _data(world, {place.path for place in hidden if not place.name}):
+        yield path, None
+
+
+def _data(world: World, hidden: Collection[str]) -> Iterator[str]:
+    """Data beside the tests that hidden files name, by name or without its ending, and no other test file does."""
+    named = {
+        path: {word for text in _texts(module.tree) for word in text.split("/")} for path, module in world.tests.items()
+    }
+    theirs = set().union(*(named[path] for path in hidden))
+    others = set().union(*(words for path, words in named.items() if path not in hidden))
+    for path in world.files if hidden else ():
+        name = path.rpartition("/")[2]
+        words = {name, name.partition(".")[0]}
+        if path not in world.tests and world.is_test(path) and words & theirs and not words & others:
+            yield path
+
+
+def _texts(tree: ast.Module) -> Iterator[str]:
+    return (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def _edits(module: Module, names: set[str]) -> Iterator[Edit]:

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -60,6 +60,7 @@ class Shop:
     host: StoringHost
     history: Path | None
     wanted: Wanted
+    unsteady: set[str] = field(default_factory=set)  # green at first, and found otherwise since
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ async def make_one(shop: Shop, candidate: Candidate, spent: dict[str, float]) ->
     """A task below `wanted.out` under a hidden name. `spent` is told the seconds of each part."""
     world, wanted = shop.world, shop.wanted
     with _timed(spent, "trial"):
-        trial = await attempt(world, shop.host, shop.workspace, candidate, shop.base.seconds)
+        trial = await attempt(world, shop.host, shop.workspace, candidate, shop.base.seconds, shop.unsteady)
     if trial.reason:
         raise Refused(trial.reason, trial.detail)
     rng = random.Random(f"{wanted.seed}/{candidate.key}")
@@ -129,11 +130,12 @@ async def _judge(shop: Shop, candidate: Candidate, folder: Path, spent: dict[str
         Task.load(folder),
         shop.world.environment,
         shop.host,
-        green=shop.base.green,
+        green=[test for test in shop.base.green if test not in shop.unsteady],
         deleted=deleted,
         least_broken=LEAST_TESTS,
     )
     spent |= {f"gate {name}": seconds for name, seconds in verdict.spent.items()}
+    shop.unsteady.update(verdict.unsteady)
     if not verdict.valid:
         raise Refused(verdict.reason, verdict.detail)
 

@@ -1,6 +1,7 @@
 """What a candidate breaks: the suite run over the changed workspace, all of it once.
 
-Where a suite is slow, the tests that could notice run first, so that a candidate that nobody notices is cheap. Knows
+Where a suite is slow, the tests that could notice run first, so that a candidate that nobody notices is cheap. A test
+that fails without coming near what was changed is asked again, and belongs to no task from then on if it passes. Knows
 nothing about what the agent will see.
 """
 
@@ -31,11 +32,15 @@ class Trial:
     detail: str = ""
 
 
-async def attempt(world: World, host: StoringHost, workspace: Layer, candidate: Candidate, seconds: float) -> Trial:
-    """Runs the suite with the candidate's changes made. `seconds` is what it takes while nothing is broken."""
+async def attempt(
+    world: World, host: StoringHost, workspace: Layer, candidate: Candidate, seconds: float, unsteady: set[str]
+) -> Trial:
+    """Runs the suite with the candidate's changes made. `seconds` is what it takes while nothing is broken; tests that
+    prove `unsteady` are added to those that did before, and none of them counts."""
     # Code that is missing fails at once; code that is wrong may never end. The machine may be busier than it was.
     timeout = 3 * seconds + 10 if candidate.origin == "bug" else 10 * seconds + 60
-    asked = [test for test in world.green if test in candidate.expected]
+    green = [test for test in world.green if test not in unsteady]
+    asked = [test for test in green if test in candidate.expected]
     if not asked:
         return Trial(reason="no test notices")
 
@@ -51,8 +56,11 @@ async def attempt(world: World, host: StoringHost, workspace: Layer, candidate: 
     whole = await run(None)
     if not whole.complete:
         return Trial(reason="the suite does not come to its end", detail=whole.reason)
-    broken = tuple(test for test in world.green if test not in whole.passed)
-    kept = tuple(test for test in world.green if test in whole.passed)
+    broken = tuple(test for test in green if test not in whole.passed)
+    if doubtful := [test for test in broken if test not in candidate.expected]:
+        unsteady |= (await run(doubtful)).passed.intersection(doubtful)
+        broken = tuple(test for test in broken if test not in unsteady)
+    kept = tuple(test for test in green if test in whole.passed)
     if trouble := _too_few(world, list(broken)):
         return trouble
     if len(broken) > MOST_SHARE * len(world.green):

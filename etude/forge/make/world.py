@@ -27,7 +27,7 @@ class Place:
     """The function behind a test's id."""
 
     path: str
-    name: str  # "Class.test", without parameters
+    name: str  # "Class.test", without parameters; nothing where the file makes its tests as it runs: the whole file
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,16 +129,20 @@ class World:
     def place(self, test: str) -> Place:
         """Where a test is written: an inherited one in the class of the same file that it comes from."""
         place = place_of(test)
-        known = self._homes.get(place)
-        if known is None:
-            known = self._homes[place] = self._home(place)
-        return known
+        return Place(place.path, "") if place.path in self._making_tests else self._homes.get(place) or place
 
     @cached_property
-    def _homes(self) -> dict[Place, Place]:
-        return {}
+    def _homes(self) -> dict[Place, Place | None]:
+        return {place: self._home(place) for place in dict.fromkeys(map(place_of, self.green))}
 
-    def _home(self, place: Place) -> Place:
+    @cached_property
+    def _making_tests(self) -> frozenset[str]:
+        """Files of tests that stand in no source, made from data for example."""
+        written = {name.rpartition(".")[2] for module in self.tests.values() for name in module.definitions}
+        lost = [place for place, home in self._homes.items() if home is None and place.path in self.tests]
+        return frozenset(place.path for place in lost if place.name.rpartition(".")[2] not in written)
+
+    def _home(self, place: Place) -> Place | None:
         module = self.tests.get(place.path)
         owner, _, method = place.name.rpartition(".")
         waiting, seen = [owner], set()
@@ -151,7 +155,7 @@ class World:
             if found is not None and isinstance(found.node, ast.ClassDef) and name not in seen:
                 waiting += [base.id for base in found.node.bases if isinstance(base, ast.Name)]
             seen.add(name)
-        return place
+        return None
 
     @cached_property
     def heirs(self) -> dict[str, set[str]]:

@@ -63,6 +63,39 @@ def test_an_inherited_test_goes_with_the_one_it_comes_from(build_world: Build) -
         assert data is not None and data.count(b"def test_") == 1
 
 
+MADE = """from tables import rows
+
+
+class TestMade:
+    pass
+
+
+for number, row in enumerate(rows("{name}.txt")):
+    setattr(TestMade, f"test_{number}", lambda self, row=row: None)
+
+
+def test_written():
+    pass
+"""
+
+
+def test_a_file_that_makes_its_tests_is_hidden_whole_with_the_data_that_only_it_names(build_world: Build) -> None:
+    files = {f"tests/test_{name}.py": MADE.replace("{name}", name) for name in ("left", "right")}
+    files |= {f"tests/data/{name}.txt": "1 2\n" for name in ("left", "right", "both")}
+    files = {path: text.replace('rows("', 'rows("both", "') for path, text in files.items()}
+    made = [f"tests/test_{name}.py::TestMade::test_{number}" for name in ("left", "right") for number in range(3)]
+    world = build_world(files, {name: set() for name in [*made, "tests/test_left.py::test_written"]})
+    sides = set()
+    for seed in range(10):
+        found = split(world, REMOVE, made, random.Random(seed))
+        assert found is not None
+        (path,) = {test.partition("::")[0] for test in found.held_out}
+        side = path.removeprefix("tests/test_").removesuffix(".py")
+        assert found.files == {path: None, f"tests/data/{side}.txt": None} and len(found.shown) == len(found.held_out)
+        sides.add(side)
+    assert sides == {"left", "right"}
+
+
 def test_a_test_that_another_file_inherits_is_never_hidden(build_world: Build) -> None:
     other = "from test_a import Base\n\n\nclass TestB(Base):\n    pass\n\n\ndef test_y():\n    pass\n"
     ids = ["tests/test_a.py::Base::test_x", "tests/test_b.py::TestB::test_x", "tests/test_b.py::test_y"]

@@ -1,0 +1,49 @@
+"""What a candidate breaks is found by one run of the suite; tests that fail for reasons of their own do not count."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from etude.forge.make import trial
+from etude.forge.make.candidate import Candidate, Piece
+from etude.forge.make.world import World
+from etude.forge.suite import SuiteRun
+from etude.sandbox.base import Layer
+from etude.sandbox.hosts import StoringHost
+
+NAMES = ("one", "two", "three", "child", "clock", *(f"far_{number}" for number in range(8)))
+TEXT = "".join(f"def test_{name}():\n    pass\n\n\n" for name in NAMES)
+NEAR, (CHILD, CLOCK), FAR = (
+    [f"tests/test_a.py::test_{name}" for name in names] for names in (NAMES[:3], NAMES[3:5], NAMES[5:])
+)
+
+
+def test_a_test_that_never_comes_near_and_passes_when_asked_again_is_left_out(
+    build_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`clock` fails by chance; `child` reaches the code in a process of its own, which no trace shows."""
+    asked: list[Sequence[str] | None] = []
+
+    async def run(*_: Any, tests: Sequence[str] | None = None, **options: Any) -> SuiteRun:
+        asked.append(tests)
+        passed = {*FAR} if tests is None else {*FAR, CLOCK}
+        every = [*NEAR, CHILD, CLOCK, *FAR] if tests is None else tests
+        return SuiteRun({name: "passed" if name in passed else "failed" for name in every}, 0.1, True, "")
+
+    monkeypatch.setattr(trial, "run_suite", run)
+    world = build_world(
+        {"src/t.py": "def f():\n    return 1\n", "tests/test_a.py": TEXT},
+        {test: {"src/t.py:f"} if test in NEAR else set() for test in (*NEAR, CHILD, CLOCK, *FAR)},
+    )
+    candidate = Candidate("deletion", "bodies", {"src/t.py": b""}, (Piece("src/t.py", "f", ""),), frozenset(NEAR))
+    unsteady: set[str] = set()
+    host, layer = cast("StoringHost", None), cast("Layer", None)
+    for _ in range(2):
+        found = asyncio.run(trial.attempt(world, host, layer, candidate, 0.1, unsteady))
+        assert set(found.broken) == {*NEAR, CHILD} and set(found.kept) == {*FAR}
+        assert unsteady == {CLOCK}
+    assert [sorted(tests or ()) for tests in asked] == [[], sorted([CHILD, CLOCK]), [], [CHILD]]
