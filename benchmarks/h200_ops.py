@@ -10,16 +10,19 @@ one is too large. On a GPU memory is poisoned first, so that a place nobody wrot
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from etude.engine.cuda.drafted import Asked, Asking, Left, Work
 from etude.engine.cuda.fused import FusedOps
 from etude.engine.cuda.ops import Norm, Ops, Pages, Places, Runs
 from etude.engine.cuda.reference import ReferenceOps
@@ -72,7 +75,7 @@ class Draw:
 
 
 def cases(draw: Draw, small: bool) -> Iterator[tuple[str, Callable[[], Pair]]]:
-    for tokens in (1, 3) if small else (1, 2, 7, 256):
+    for tokens in (1, 2, 3) if small else (1, 2, 7, 256):
         for width, hidden in ((48, 40), (256, 768)) if small else ((512, 1536), (1024, 3072), (2048, 704)):
             yield f"products {tokens} {width}x{hidden}", partial(products, draw, tokens, width, hidden)
         yield f"embed {tokens}", partial(embed, draw, tokens)
@@ -94,6 +97,11 @@ def cases(draw: Draw, small: bool) -> Iterator[tuple[str, Callable[[], Pair]]]:
         yield "attend_runs", partial(attend_runs, draw)
     if draw.dtype == torch.float32:
         yield "pick", partial(pick, draw, small)
+        for rows, drafts in ((1, 1), (5, 1), (6, 3)) if small else ((1, 1), (3, 1), (256, 1), (40, 3)):
+            yield f"begin {rows} {drafts}", partial(begin, draw, rows, drafts)
+            yield f"accept {rows} {drafts}", partial(accept, draw, rows, drafts, 9000 if small else 40_000)
+    for drafts in (1, 3):
+        yield f"pair {drafts}", partial(pair, draw, 4, drafts)
 
 
 def products(draw: Draw, tokens: int, width: int, hidden: int) -> Pair:
@@ -153,7 +161,9 @@ def place_latent(draw: Draw, tokens: int, heads: int, rank: int, extra: int, int
 def attend(draw: Draw, lengths: list[int], heads: int, kv_heads: int, dims: int) -> Pair:
     wide, cache = draw.normal(len(lengths), heads + 3, dims), draw.normal(2, 400, kv_heads, 16, dims)
     pages = draw.pages(lengths, 400, 16)
-    return both(lambda ops: (ops.attend(wide[:, :heads], cache, pages),))
+    twice = Pages(pages.table_RM, torch.stack((pages.lengths_R, (pages.lengths_R - 1).clamp(min=0)), 1).flatten(), 2)
+    more = draw.normal(2 * len(lengths), heads, dims)
+    return both(lambda ops: (ops.attend(wide[:, :heads], cache, pages), ops.attend(more, cache, twice)))
 
 
 def attend_latent(draw: Draw, lengths: list[int], heads: int, rank: int, extra: int) -> Pair:
@@ -208,6 +218,73 @@ def pick(draw: Draw, small: bool) -> Pair:
     OURS.pick(bad, temperatures[:3], uniforms[:3], chosen := seen[0].int(), seen[1])
     assert seen[1].isfinite().tolist() == [False, False, True] and (chosen >= 0).all(), "what is not finite looks fine"
     return result
+
+
+def pair(draw: Draw, rows: int, drafts: int) -> Pair:
+    table, wide = draw.normal(300, 40), draw.whole(300, rows, 2 * drafts + 1)
+    hidden, norms = draw.normal(rows * (drafts + 1), 40), (draw.norm(40), draw.norm(40))
+    return both(lambda ops: (ops.pair(table, wide[:, drafts - 1 : 2 * drafts], hidden, *norms),))
+
+
+def drafted(draw: Draw, rows: int, drafts: int, vocabulary: int) -> tuple[Asked, Left, Work]:
+    """Rows of all kinds: said by the host or left by a step, near their end, past it, of nobody, greedy."""
+    left, work = Left(rows + 2, drafts, vocabulary, draw.device), Work(rows, drafts, draw.device)
+    asking = Asking(rows, drafts, 40, draw.device)
+    left.told_XS.copy_(draw.whole(vocabulary, *left.told_XS.shape))
+    left.kept_S.copy_(draw.whole(drafts + 1, rows + 2))
+    left.ends_S.copy_(200 + draw.whole(300, rows + 2))
+    left.beliefs_SKV.copy_(draw.normal(*left.beliefs_SKV.shape, scale=3.0))
+    host = asking.host
+    host.temperatures[:] = np.resize([1.0, 0.0, 0.6, 1.3], rows)
+    host.seeds[:] = draw.whole(1 << 30, rows).cpu().numpy().astype(np.int64) * -7_654_321_987
+    host.sources[:] = np.resize([rows + 1, -1, 0], rows)
+    host.ends[:], host.prompts[:] = 100 + draw.whole(400, rows).cpu().numpy(), 50
+    host.stops[:] = np.resize([600, 600, 0], rows) if rows > 2 else 600
+    host.ids[:] = draw.whole(vocabulary, rows, drafts + 1).cpu().numpy()
+    host.table[:] = draw.whole(400, rows, 40).cpu().numpy()
+    if rows > 4:  # the last token but two, and the last but one
+        host.stops[3], host.stops[4] = left.ends_S[rows + 1] + 2, host.ends[4] + 1
+    asking.send()
+    return asking.device, left, work
+
+
+def begin(draw: Draw, rows: int, drafts: int) -> Pair:
+    asked, left, ours = drafted(draw, rows, drafts, 300)
+    theirs = Work(rows, drafts, draw.device)
+    found = []
+    for ops, work in ((OURS, ours), (TORCH, theirs)):
+        ops.begin(asked, left, work, 16, 6400)
+        parts = work.ids_RJ, work.positions_RJ, work.slots_RJ, work.lengths_RJ, work.ends_R
+        found.append(torch.cat([part.flatten() for part in parts]))
+    assert torch.equal(*found), "other tokens or places"
+    return found[0].float(), found[1].float()
+
+
+def accept(draw: Draw, rows: int, drafts: int, vocabulary: int) -> Pair:
+    """Tokens must be the same where rounding does not decide; log-probabilities are compared."""
+    asked, left, work = drafted(draw, rows, drafts, vocabulary)
+    TORCH.begin(asked, left, work, 16, 6400)
+    new = drafts + 1
+    logits = draw.normal(rows * new, vocabulary, scale=3.0)
+    seats = torch.where(asked.sources < 0, torch.arange(rows, device=draw.device), asked.sources).long()
+    near = left.beliefs_SKV[seats] + draw.normal(rows, drafts, vocabulary, scale=0.3)
+    logits.view(rows, new, -1)[:, :drafts] = near  # so that many drafts are kept
+    likely = (near / 0.7).softmax(-1).flatten(0, 1).multinomial(1, generator=draw.generator)
+    work.ids_RJ[:, 1:] = likely.view(rows, drafts).int()
+    found = []
+    for ops in (OURS, TORCH):
+        mine, mixed = copy.deepcopy(left), copy.deepcopy(work)
+        ops.accept(logits, asked, mine, mixed)
+        told = torch.split(mine.told_XS, [2, new, new, drafts])
+        whole = [*told[0][:, :rows], *told[1][:, :rows], mixed.rows_R, *mixed.ahead_RX.T]
+        reals = [*told[2].view(torch.float32)[:, :rows], *mixed.numbers_KR.float()]
+        assert torch.equal(mine.told_XS[:, rows:], left.told_XS[:, rows:]), "wrote to rows of others"
+        found.append((torch.stack(whole), torch.stack(reals)))
+    same = (found[0][0] == found[1][0]).all(0)
+    assert same.float().mean() >= (1.0 if rows < 30 else 0.97), f"tokens differ: {same.tolist()}"
+    if rows > 30:
+        assert len(found[0][0][0].unique()) == new, "not every number of drafts was kept"
+    return found[0][1][:, same], found[1][1][:, same]
 
 
 def both(work: Callable[[Ops], tuple[Tensor, ...]]) -> Pair:

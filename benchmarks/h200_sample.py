@@ -8,6 +8,7 @@
     0.6B-1          the same, one request
     moe-256, moe-1  a DeepSeek-V3 shape (latent attention, 64 experts of which 6, one shared) with 1B parameters
     numerics        bfloat16: k3 of 10,000 sampled tokens between the engine and a forward over whole sequences
+    numerics-model  the same of a saved model (--model, --text)
     publish         new weights on the same GPU under running requests: how long the engine stands still
 
 Weights and prompts are random. Roofline is the time that the memory needs at 4.8 TB/s for the bytes that the steps must
@@ -41,6 +42,7 @@ from etude.engine.engine import Engine
 from etude.engine.request import Request
 from etude.engine.runner import Read
 from etude.engine.scheduler import Chunk
+from etude.model.checkpoint import load_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard, create_board
@@ -112,6 +114,9 @@ class Reading:
     @property
     def cache(self) -> Any:
         return self.runner.cache
+
+    def overlaps(self, chunks: Sequence[Chunk]) -> bool:
+        return True
 
     def launch(self, chunks: Sequence[Chunk], ready: Sequence[Request]) -> Read:
         tokens = sum(chunk.count for chunk in chunks)
@@ -283,13 +288,21 @@ def mixed(count: int) -> list[int]:
 
 
 @torch.inference_mode()
-def numerics(shape: str, gain: float) -> dict[str, Any]:
-    """k3 = mean of r - 1 - log r, with r the learner's probability of a sampled token over the sampler's."""
-    config, rng = SHAPES[shape], random.Random(2)
-    decoder = random_decoder(config, gain=gain)
+def numerics(shape: str, gain: float, model: str = "", text: str = "") -> dict[str, Any]:
+    """k3 = mean of r - 1 - log r, with r the learner's probability of a sampled token over the sampler's.
+
+    Of a saved `model` instead of a shape, behind pieces of `text` (token ids, a .npy file).
+    """
+    rng = random.Random(2)
+    decoder = load_model(Path(model), "cuda", torch.bfloat16) if model else random_decoder(SHAPES[shape], gain=gain)
+    config = decoder.config
     settings = EngineSettings(max_running=64, max_length=600, cache_tokens=64 * 600, prefill_tokens=2048)
     engine = Engine(decoder, settings, V0)
     prompts = [[rng.randrange(config.vocab_size) for _ in range(rng.randrange(16, 300))] for _ in range(100)]
+    if text:
+        ids_T = np.load(text)
+        starts = [rng.randrange(len(ids_T) - 300) for _ in prompts]
+        prompts = [ids_T[at : at + len(old)].tolist() for at, old in zip(starts, prompts, strict=True)]
     requests = [
         engine.submit(ids, Sampling(max_tokens=rng.randrange(60, 180), seed=i)) for i, ids in enumerate(prompts)
     ]
@@ -374,6 +387,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="lines, separated by commas")
     parser.add_argument("--profile", action="store_true", help="where a decoding step's time goes")
     parser.add_argument("--alone", action="store_true", help="without the peer")
+    parser.add_argument("--model", default="", help="of the line numerics-model: a saved model")
+    parser.add_argument("--text", default="", help="of the same: token ids to sample behind, a .npy file")
     parser.add_argument("--board", default="", help="of the line reader, which publish starts as a process of its own")
     options = o = parser.parse_args()
     lines: dict[str, Callable[[], dict[str, Any]]] = {
@@ -386,11 +401,16 @@ def main() -> int:
         "numerics-sharp": lambda: numerics("0.6B", 2.0),
         "numerics-moe": lambda: numerics("moe", 0.0),
         "numerics-moe-sharp": lambda: numerics("moe", 2.0),
+        "numerics-model": lambda: numerics("", 0.0, o.model, o.text),
         "publish": publish,
         "reader": lambda: reader(o.board),
     }
     failed = False
-    names = options.only.split(",") if options.only else [name for name in lines if name != "reader"]
+    names = (
+        options.only.split(",")
+        if options.only
+        else [name for name in lines if name not in ("reader", "numerics-model")]
+    )
     for name in names:
         begin = time.perf_counter()
         try:

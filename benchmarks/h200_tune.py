@@ -71,7 +71,7 @@ def attend(rows: int, length: int, heads: int, kv_heads: int, dims: int, splits:
         def work(tile: int = tile, warps: int = warps, stages: int = stages) -> None:
             grouped_kernel[(kv_heads, rows, splits)](
                 q, cache[0], cache[1], table, lengths, parts, tops, 0.1, heads * dims, table.shape[1],
-                heads, kv_heads, 16, dims, dims, 16, tile, splits, num_warps=warps, num_stages=stages,
+                heads, kv_heads, 16, dims, dims, 16, tile, splits, 1, num_warps=warps, num_stages=stages,
             )  # fmt: skip
             if splits > 1:
                 join_kernel[(rows * heads,)](parts, tops, out, dims, dims, splits)
@@ -95,7 +95,7 @@ def attend_latent(rows: int, length: int, heads: int, splits: int) -> None:
         def work(tile: int = tile, warps: int = warps, stages: int = stages) -> None:
             latent_kernel[(1, rows, splits)](
                 q, turned, cache, table, lengths, parts, tops, 0.1, rows, heads * 64, 64, table.shape[1],
-                heads, 16, 512, 512, 64, 64, 16, tile, splits, num_warps=warps, num_stages=stages,
+                heads, 16, 512, 512, 64, 64, 16, tile, splits, 1, num_warps=warps, num_stages=stages,
             )  # fmt: skip
 
         show(

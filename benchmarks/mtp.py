@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from etude.engine.cuda.drafts import PageMemory
+from etude.engine.cuda.drafts import PageMemory, PageView
 from etude.engine.cuda.reference import ReferenceOps
+from etude.engine.cuda.runner import PagedRunner
 from etude.engine.engine import Engine
-from etude.engine.speculate import CHAIN, RowMemory, SpeculatingRunner
+from etude.engine.speculate import SpeculatingRunner
 from etude.learn.learner import Learner
 from etude.learn.loop import labelled
 from etude.learn.mtp import acceptance, attach
@@ -48,7 +49,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def say(what: str, **facts: Any) -> None:
-    rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in facts.items()}
+    rounded = {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in facts.items()}
     print(json.dumps({"what": what, **rounded}), flush=True)
 
 
@@ -162,18 +163,23 @@ def held_out_loss(learner: Learner, stream: Stream, tokens: int) -> float:
     return float(-np.mean([score[1:].mean() for score in scores]))
 
 
-def new_model(vocab: int, small: bool) -> Decoder:
+def new_model(vocab: int, small: bool, experts: bool = False) -> Decoder:
     shape = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 12, "num_attention_heads": 8}
     if small:
         shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     head = shape["hidden_size"] // shape["num_attention_heads"]
     kv_heads = shape["num_attention_heads"] // 2
+    if experts:
+        shape |= {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 384}
+        return Decoder(
+            ModelConfig(vocab_size=vocab, **shape, num_key_value_heads=kv_heads, head_dim=head, model_type="qwen3_moe")
+        )
     return Decoder(ModelConfig(vocab_size=vocab, **shape, num_key_value_heads=kv_heads, head_dim=head))
 
 
-def model(work: Path, seconds: float, small: bool = False, compile_blocks: bool = True) -> None:
+def model(work: Path, seconds: float, small: bool = False, compile_blocks: bool = True, experts: bool = False) -> None:
     vocab = Tokenizer.load(work / "tokenizer").vocab_size
-    decoder = new_model(vocab, small).to(DEVICE)
+    decoder = new_model(vocab, small, experts).to(DEVICE)
     set_up(decoder, ComputeSettings(compile=compile_blocks), DEVICE)
     say("shape", parameters=parameters(decoder.config), blocks=decoder.config.num_hidden_layers, device=DEVICE)
     batch = 4096 if small else 131_072
@@ -182,7 +188,7 @@ def model(work: Path, seconds: float, small: bool = False, compile_blocks: bool 
     train(learner, stream, seconds, batch, (), True, "model")
     held = Stream(np.load(work / "held_out.npy"), 1)
     say("model", held_out_loss=held_out_loss(learner, held, 16_384 if small else 524_288))
-    save_model(work / "model", decoder)
+    save_model(work / ("experts" if experts else "model"), decoder)
 
 
 def head(work: Path, seconds: float, joint: float, small: bool = False, compile_blocks: bool = True) -> None:
@@ -218,6 +224,7 @@ def head(work: Path, seconds: float, joint: float, small: bool = False, compile_
 def one_by_one(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, temperature: float) -> dict[str, Any]:
     """A single stream: each request alone; the first is for warming up."""
     spent, sampled, requests = 0.0, 0, []
+    before = engine.stats()
     for number, prompt in enumerate(prompts):
         request = engine.submit(prompt, Sampling(max_tokens=tokens, temperature=temperature, seed=number))
         while not request.logprobs:
@@ -229,13 +236,28 @@ def one_by_one(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, te
             spent += time.perf_counter() - began
             sampled += len(request.logprobs) - done
         requests.append(request)
-    if isinstance(engine.runner, SpeculatingRunner) and DEVICE == "cuda":
-        for (rows, _, steps), steady in engine.runner._graphs.items():
-            if steady.graph is not None:
-                say("replay", drafts=steady.most, rows=rows, steps=steps, ms=1e3 * timed(steady.graph.replay))
     facts = engine.stats()
-    share = facts["accepted.1"] / max(1, facts["drafted.1"]) if facts.get("drafted.1") else 0.0  # type: ignore[operator]
-    return {"tokens_per_second": sampled / spent, "accepted": share, "requests": requests}
+    kept, made = (int(facts.get(name, 0)) - int(before.get(name, 0)) for name in ("accepted.1", "drafted.1"))
+    share = kept / max(1, made)
+    step_ms = 1e3 * spent / sampled * (1 + share)
+    return {"tokens_per_second": sampled / spent, "accepted": share, "step_ms": step_ms, "requests": requests}
+
+
+def record_all(engine: Engine) -> None:
+    runner = engine.runner
+    if isinstance(runner, SpeculatingRunner) and runner.steady is not None:
+        runner.steady.record_all()
+    elif isinstance(runner, PagedRunner):
+        runner.graphs.record_all()
+
+
+def replay_ms(engine: Engine) -> float:
+    """A step of one row by itself, without the host: the recorded graph again and again."""
+    runner = engine.runner
+    if isinstance(runner, SpeculatingRunner) and runner.steady is not None:
+        return 1e3 * timed(runner.steady._find(1)[1])
+    assert isinstance(runner, PagedRunner)
+    return 1e3 * timed(runner.graphs._find(1)[1])
 
 
 def drift(decoder: Decoder, requests: Sequence[Any], temperature: float) -> dict[str, float]:
@@ -249,44 +271,42 @@ def drift(decoder: Decoder, requests: Sequence[Any], temperature: float) -> dict
 
 
 def timed(call: Callable[[], Any], times: int = 50) -> float:
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(times):
-        call()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - began) / times
+    found = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(times):
+            call()
+        torch.cuda.synchronize()
+        found.append((time.perf_counter() - began) / times)
+    return float(np.median(found))
 
 
 def replayed(work: Callable[[], Any], times: int = 50) -> float:
     """Seconds of one call, as a graph where there is a GPU."""
     for _ in range(3):
         work()
-    call = work
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            work()
-        call = graph.replay
-    found = []
-    for _ in range(5):
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
+    if DEVICE != "cuda":
         began = time.perf_counter()
-        for _ in range(times):
-            call()
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
-        found.append((time.perf_counter() - began) / times)
-    return float(np.median(found))
+        work()
+        return time.perf_counter() - began
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return timed(graph.replay, times)
 
 
-def speculating(decoder: Decoder, settings: EngineSettings, chain: int, rows: bool = False) -> Engine:
-    """The same steps with and without drafts (`engine.speculate` = 0 has none, but the same way through)."""
-    memory: RowMemory | PageMemory = RowMemory(decoder, settings)
-    if not rows:
-        memory = PageMemory(decoder, settings, None if DEVICE == "cuda" else ReferenceOps())
-    return Engine(decoder, settings, Version(0, 0), SpeculatingRunner(decoder, settings, memory, chain))
+def plain(decoder: Decoder, settings: EngineSettings) -> Engine:
+    """Without drafts, the fastest way there is: graphs, each step launched before the last is read."""
+    runner = PagedRunner(decoder, replace(settings, speculate=0), None if DEVICE == "cuda" else ReferenceOps())
+    return Engine(decoder, replace(settings, speculate=0), Version(0, 0), runner)
+
+
+def drafting(decoder: Decoder, settings: EngineSettings) -> Engine:
+    settings = replace(settings, speculate=1)
+    memory = PageMemory(decoder, settings, None if DEVICE == "cuda" else ReferenceOps())
+    return Engine(decoder, settings, Version(0, 0), SpeculatingRunner(decoder, settings, memory))
 
 
 @torch.inference_mode()
@@ -297,18 +317,19 @@ def cost_of_a_head(decoder: Decoder) -> dict[str, float]:
     """
     settings = EngineSettings(max_running=1, cache_tokens=1024, max_length=1024, speculate=1)
     memory = PageMemory(decoder, settings, None if DEVICE == "cuda" else ReferenceOps())
-    where_RX = torch.arange(memory.width, device=DEVICE)[None]
+    table_M = torch.arange(memory.width, device=DEVICE, dtype=torch.int32)
     found = {}
     for new in (1, 2):
         ids_T = torch.arange(5, 5 + new, device=DEVICE)
-        view = memory.view(where_RX, torch.arange(500, 500 + new, device=DEVICE)[None], 0)
+        positions_T = torch.arange(500, 500 + new, device=DEVICE, dtype=torch.int32)
+        view = PageView(memory, positions_T, table_M.expand(new, -1).contiguous())
         hidden_TD = view.hidden(ids_T)
         found[f"model_{new}_ms"] = 1e3 * replayed(lambda: view.logits(view.hidden(ids_T)))  # noqa: B023
         found[f"head_{new}_ms"] = 1e3 * replayed(lambda: view.logits(view.ahead(1, hidden_TD, ids_T)[:1]))  # noqa: B023
     return found | {"c": found["head_1_ms"] / found["model_1_ms"]}
 
 
-def speed(work: Path, small: bool = False, name: str = "drafting") -> None:
+def speed(work: Path, small: bool = False, name: str = "drafting", profile: bool = False) -> None:
     dtype = torch.bfloat16 if DEVICE == "cuda" else torch.float32
     decoder = load_model(work / name, DEVICE, dtype)
     held = Stream(np.load(work / "held_out.npy"), 3)
@@ -317,39 +338,52 @@ def speed(work: Path, small: bool = False, name: str = "drafting") -> None:
     base = EngineSettings(max_running=1, cache_tokens=8192, max_length=1024, prefill_tokens=1024)
     cost = cost_of_a_head(decoder)
     say("cost", **cost)
-    kept: dict[tuple[str, float], Any] = {}
+    engines = {"plain": plain(decoder, base), "drafts": drafting(decoder, base)}
     for temperature in (1.0, 0.0):
-        sides: list[tuple[str, Callable[[], Engine]]] = [
-            ("plain engine", lambda: Engine(decoder, base, Version(0, 0))),
-            ("no drafts", lambda: speculating(decoder, base, 1)),
-            ("no drafts, chain", lambda: speculating(decoder, base, CHAIN)),
-            ("drafts", lambda: speculating(decoder, replace(base, speculate=1), 1)),
-            ("drafts, chain", lambda: speculating(decoder, replace(base, speculate=1), CHAIN)),
-            ("drafts, rows", lambda: speculating(decoder, replace(base, speculate=1), 1, rows=True)),
-            ("no drafts, rows", lambda: speculating(decoder, base, 1, rows=True)),
-        ]
-        for side, build in sides:
-            try:
-                found = one_by_one(build(), prompts, tokens, temperature)
-                kept[side, temperature] = found
-                drifted = drift(decoder, found["requests"], temperature or 1.0)
-                facts = {k: v for k, v in found.items() if k != "requests"}
+        found: dict[str, list[dict[str, Any]]] = {side: [] for side in engines}
+        for turn in range(1 if small else 3):  # in turns, so that a busy moment meets both
+            for side, engine in engines.items():
+                found[side].append(one_by_one(engine, prompts, tokens, temperature))
+                facts = {k: v for k, v in found[side][-1].items() if k != "requests"}
+                drifted = drift(decoder, found[side][-1]["requests"], temperature or 1.0) if not turn else {}
                 say("single stream", side=side, temperature=temperature, **facts, **drifted)
-            except Exception:
-                say("failed", side=side, error=traceback.format_exc().strip().splitlines()[-1])
-        for kind in ("", ", chain", ", rows"):
-            if (f"drafts{kind}", temperature) in kept and (f"no drafts{kind}", temperature) in kept:
-                drafts, none = kept[f"drafts{kind}", temperature], kept[f"no drafts{kind}", temperature]
-                gain = drafts["tokens_per_second"] / none["tokens_per_second"]
-                most = (1 + drafts["accepted"]) / (1 + cost["c"])
-                plain = kept.get(("plain engine", temperature))
-                against = drafts["tokens_per_second"] / plain["tokens_per_second"] if plain else 0.0
-                facts = {"gain": gain, "of_most": gain / most, "most": most, "against_plain": against}
-                say("speed-up", side=f"drafts{kind}", temperature=temperature, **facts)
-    if ("drafts", 0.0) in kept:
-        pairs = zip(kept["drafts", 0.0]["requests"], kept["no drafts", 0.0]["requests"], strict=True)
+        best = {side: max(runs, key=lambda run: run["tokens_per_second"]) for side, runs in found.items()}
+        accepted = best["drafts"]["accepted"]
+        gain = best["drafts"]["tokens_per_second"] / best["plain"]["tokens_per_second"]
+        most = (1 + accepted) / (1 + cost["c"])
+        say("speed-up", temperature=temperature, accepted=accepted, gain=gain, most=most, of_most=gain / most)
+        pairs = zip(best["drafts"]["requests"], best["plain"]["requests"], strict=True)
         same = [float(np.mean(np.array(a.sampled) == np.array(b.sampled))) for a, b in pairs]
-        say("greedy", same_tokens=float(np.mean(same)), same_answers=float(np.mean([s == 1.0 for s in same])))
+        if not temperature:
+            say("greedy", same_tokens=float(np.mean(same)), same_answers=float(np.mean([s == 1.0 for s in same])))
+    if DEVICE == "cuda":
+        say("replay", **{f"{side}_ms": replay_ms(engine) for side, engine in engines.items()})
+        if profile:
+            for side, engine in engines.items():
+                say("profile", side=side, kernels=kernels(engine, prompts[0]))
+
+
+def kernels(engine: Engine, prompt: Sequence[int], steps: int = 40) -> list[list[Any]]:
+    """Microseconds a step by kernel, the longest first, with launches a step; then the host's part."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiling
+
+    request = engine.submit(prompt, Sampling(max_tokens=4 * steps, seed=1))
+    while len(request.logprobs) < 4:
+        engine.step()
+    torch.cuda.synchronize()
+    with profiling(activities=[ProfilerActivity.CUDA]) as seen:
+        began = time.perf_counter()
+        for _ in range(steps):
+            engine.step()
+        host = time.perf_counter() - began
+        torch.cuda.synchronize()
+    found = sorted(seen.key_averages(), key=lambda event: -event.self_device_time_total)
+    total = sum(event.self_device_time_total for event in found) / steps
+    while engine.busy:
+        engine.step()
+    lines = [[e.key[:48], round(e.self_device_time_total / steps, 1), round(e.count / steps, 1)] for e in found[:24]]
+    return [*lines, ["sum", round(total, 1)], ["wall", round(1e6 * host / steps, 1)]]
 
 
 def batch(work: Path, small: bool = False, name: str = "drafting") -> None:
@@ -361,8 +395,8 @@ def batch(work: Path, small: bool = False, name: str = "drafting") -> None:
     prompts = [ids[: 64 + 16 * (i % 8)].astype(int).tolist() for i, ids in enumerate(held.take(count * SEQUENCE))]
     base = EngineSettings(max_running=count, cache_tokens=1024 * count, max_length=1024, prefill_tokens=4096)
     for drafts in (0, 1):
-        settings = replace(base, speculate=drafts)
-        engine = speculating(decoder, settings, 1)
+        engine = drafting(decoder, base) if drafts else plain(decoder, base)
+        record_all(engine)
         for again in (False, True):
             asked = [
                 engine.submit(p, Sampling(max_tokens=32 if small else 192 + 4 * (i % 8), seed=i))
@@ -383,12 +417,12 @@ def batch(work: Path, small: bool = False, name: str = "drafting") -> None:
                 )
 
 
-def shape_only(work: Path) -> None:
+def shape_only(work: Path, profile: bool) -> None:
     """The speed of the full shape with weights that nobody trained."""
     (work / "drafting").mkdir(parents=True, exist_ok=True)
     save_model(work / "drafting", attach(new_model(VOCAB, False), 1, 0))
     np.save(work / "held_out.npy", np.random.default_rng(0).integers(300, VOCAB, 20 * SEQUENCE).astype(np.uint16))
-    speed(work)
+    speed(work, profile=profile)
     batch(work)
 
 
@@ -417,19 +451,21 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=120.0)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--joint", type=float, default=15.0)
+    parser.add_argument("--experts", action="store_true", help="of the model: 16 experts, 4 for each token; no heads")
+    parser.add_argument("--profile", action="store_true", help="where a step's time goes")
     parser.add_argument("--model", default="drafting", help="frozen: the head before anything was trained jointly")
     options = parser.parse_args()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     if options.step == "text":
         text(options.work, options.megabytes)
     elif options.step == "model":
-        model(options.work, options.seconds or 110.0)
+        model(options.work, options.seconds or 110.0, experts=options.experts)
     elif options.step == "head":
         head(options.work, options.seconds or 40.0, options.joint)
     elif options.step == "speed":
-        speed(options.work, name=options.model)
+        speed(options.work, name=options.model, profile=options.profile)
     elif options.step == "shape":
-        shape_only(options.work)
+        shape_only(options.work, options.profile)
     elif options.step == "batch":
         batch(options.work, name=options.model)
     else:

@@ -7,7 +7,7 @@ members of a group that have just been admitted behind their common prefix anoth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 
 from etude.engine.cache import KeyValueCache
 from etude.model.attention import PackedAttend
+
+Look = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 # What opening one more span costs, in places of one row read by attention; it is where a longer padding starts to
 # cost more than another call (about 30 us against 30 ns a place, two heads of 32 dimensions on one core).
@@ -64,63 +66,113 @@ class CachedAttend:
     """Writes the new keys and values into the rows, then lets each new token see its row up to itself.
 
     Of latent attention the rows hold one plane, the keys: their first dimensions are the values.
+
+    Where each row has one new token it may `advance` to the next step, at most `ahead` times, and none of this is
+    worked out again; `positions_T` moves on with it.
     """
 
     latent = True
 
-    def __init__(self, cache: KeyValueCache, rows_T: Tensor, positions_T: Tensor, parts: Sequence[Span]) -> None:
-        self.cache = cache.rows_LPRKSD
-        self.rows_T, self.positions_T = rows_T, positions_T
-        self.parts = [(span, self._view(span)) for span in parts]
+    def __init__(
+        self, cache: KeyValueCache, rows_T: Tensor, positions_T: Tensor, parts: Sequence[Span], ahead: int = 0
+    ) -> None:
+        self.cache, self.positions_T, self.ahead, self.steps = cache.rows_LPRKSD, positions_T, ahead, 0
+        _, self.planes, _, self.heads, places, _ = self.cache.shape
+        # a layer is a list of places, and this is where the tokens' heads go, plane by plane
+        self.flat_LND = self.cache.flatten(1, 4).unbind()
+        first_T1 = rows_T[:, None] * (self.heads * places) + positions_T[:, None]
+        heads_K = torch.arange(self.heads, device=rows_T.device) * places
+        plane = len(self.flat_LND[0]) // self.planes
+        planes_P11 = torch.arange(self.planes, device=rows_T.device)[:, None, None] * plane
+        self.places_N = (planes_P11 + (first_T1 + heads_K)).flatten()
+        self.spans = parts
+        self.masks = [self._mask(span) for span in parts]
+        self._look()
+
+    def advance(self) -> None:
+        """A step later: behind the last token of every row there is one more."""
+        assert self.steps < self.ahead
+        self.steps += 1
+        self.positions_T += 1
+        self.places_N += 1
+        self._look()
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        planes = self.cache[layer]
-        keys_RKSD = planes[0]
-        keys_RKSD[self.rows_T, :, self.positions_T] = k_TKD
-        if len(planes) == 1:
-            values_RKSD = keys_RKSD[..., : v_TKD.shape[-1]]
-        else:
-            values_RKSD = planes[1]
-            values_RKSD[self.rows_T, :, self.positions_T] = v_TKD
-        out = []
-        for span, view in self.parts:
-            q = q_THD[span.tokens]
-            if isinstance(view, PackedAttend):
-                out.append(view(layer, q, k_TKD[span.tokens], v_TKD[span.tokens]))
+        new = k_TKD if self.planes == 1 else torch.cat((k_TKD, v_TKD))
+        self.flat_LND[layer].index_copy_(0, self.places_N, new.flatten(0, 1))
+        if len(self.views) == 1:
+            return self.views[0](layer, q_THD, k_TKD, v_TKD)
+        return torch.cat(
+            [
+                view(layer, q_THD[span.tokens], k_TKD[span.tokens], v_TKD[span.tokens])
+                for span, view in zip(self.spans, self.views, strict=True)
+            ]
+        )
+
+    def _look(self) -> None:
+        """What the tokens of each span see in this step."""
+        self.views: list[Look] = []
+        for span, mask in zip(self.spans, self.masks, strict=True):
+            if mask is None:
+                self.views.append(PackedAttend([span.count] * span.rows, self.cache.device))
                 continue
-            rows = slice(span.row, span.row + span.rows)
-            k, v = keys_RKSD[rows, :, : span.longest], values_RKSD[rows, :, : span.longest]
-            out.append(_one_each(q, k, v, view) if span.count == 1 else _several_each(q, k, v, view))
-        return out[0] if len(out) == 1 else torch.cat(out)
+            rows = self.cache[:, :, span.row : span.row + span.rows, :, : span.longest + self.steps]
+            if span.count == 1:
+                mask = mask[..., self.ahead - self.steps :]
+                self.views.append(OneEach(rows.flatten(2, 3).unbind(), mask))
+            else:
+                self.views.append(SeveralEach(rows.unbind(), mask))
 
-    def _view(self, span: Span) -> PackedAttend | Tensor:
-        """What the new tokens see: as in training if there is nothing but them, else a mask over their rows.
+    def _mask(self, span: Span) -> Tensor | None:
+        """0 where a token may look and minus infinity elsewhere; none if there is nothing but the new tokens.
 
-        The mask [rows, 1, count, places] is 0 where a token may look and minus infinity elsewhere.
+        [rows, 1, count, places], or for one token each [rows * key heads, 1, places]. As such a row grows, so does the
+        beginning that all may see: it has `ahead` places too many there.
         """
-        if span.fresh:
-            return PackedAttend([span.count] * span.rows, self.cache.device)
+        if span.fresh and not self.ahead:
+            return None
         positions = self.positions_T[span.tokens].view(span.rows, 1, span.count, 1)
-        places = torch.arange(span.longest, device=positions.device)
-        mask = torch.zeros(span.rows, 1, span.count, span.longest, device=positions.device, dtype=self.cache.dtype)
-        return mask.masked_fill_(places > positions, float("-inf"))
+        places = torch.arange(-self.ahead, span.longest, device=positions.device)
+        shape = (span.rows, 1, span.count, len(places))
+        mask = torch.zeros(shape, device=positions.device, dtype=self.cache.dtype)
+        mask.masked_fill_(places > positions, float("-inf"))
+        return mask.expand(-1, self.heads, -1, -1).flatten(0, 1) if span.count == 1 else mask
 
 
-def _one_each(q_RHD: Tensor, k_RKSD: Tensor, v_RKSD: Tensor, mask: Tensor) -> Tensor:
+class OneEach:
     """One query a row. The query heads that share a key head stand as so many queries, so each key is read once.
 
     Written out, because `scaled_dot_product_attention` takes up to twice as long for so few queries on two cores.
+    Shapes: M key heads of all rows, S places.
     """
-    rows, heads, dims = q_RHD.shape
-    q, k, v = q_RHD.view(rows * k_RKSD.shape[1], -1, dims), k_RKSD.flatten(0, 1), v_RKSD.flatten(0, 1)
-    mask = mask.expand(-1, k_RKSD.shape[1], -1, -1).flatten(0, 1)
-    scores = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=dims**-0.5)
-    return torch.bmm(torch.softmax(scores, -1), v).view(rows, heads, -1)
+
+    def __init__(self, layers_PMSD: Sequence[Tensor], mask_M1S: Tensor) -> None:
+        self.layers_PMSD, self.mask_M1S = layers_PMSD, mask_M1S
+
+    def __call__(self, layer: int, q_RHD: Tensor, k_RKD: Tensor, v_RKD: Tensor) -> Tensor:
+        rows, heads, dims = q_RHD.shape
+        k_MSD, v_MSD = planes(self.layers_PMSD[layer], v_RKD)
+        q_MGD = q_RHD.reshape(len(k_MSD), -1, dims)
+        scores_MGS = torch.baddbmm(self.mask_M1S, q_MGD, k_MSD.transpose(1, 2), alpha=dims**-0.5)
+        return torch.bmm(torch.softmax(scores_MGS, -1), v_MSD).view(rows, heads, -1)
 
 
-def _several_each(q_THD: Tensor, k_RKSD: Tensor, v_RKSD: Tensor, mask: Tensor) -> Tensor:
-    tokens, heads, dims = q_THD.shape
-    q_RHCD = q_THD.view(k_RKSD.shape[0], -1, heads, dims).transpose(1, 2)
-    shared = heads != k_RKSD.shape[1]
-    out = F.scaled_dot_product_attention(q_RHCD, k_RKSD, v_RKSD, attn_mask=mask, enable_gqa=shared)
-    return out.transpose(1, 2).reshape(tokens, heads, -1)
+class SeveralEach:
+    """Equally many queries of each row."""
+
+    def __init__(self, layers_PRKSD: Sequence[Tensor], mask: Tensor) -> None:
+        self.layers_PRKSD, self.mask = layers_PRKSD, mask
+
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        tokens, heads, dims = q_THD.shape
+        k_RKSD, v_RKSD = planes(self.layers_PRKSD[layer], v_TKD)
+        q_RHCD = q_THD.view(len(k_RKSD), -1, heads, dims).transpose(1, 2)
+        shared = heads != k_RKSD.shape[1]
+        out = F.scaled_dot_product_attention(q_RHCD, k_RKSD, v_RKSD, attn_mask=self.mask, enable_gqa=shared)
+        return out.transpose(1, 2).reshape(tokens, heads, -1)
+
+
+def planes(layer_PXSD: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values; the values of latents, of the size of these, are the first dimensions of the keys."""
+    both = layer_PXSD.unbind()
+    return (both[0], both[1]) if len(both) == 2 else (both[0], both[0][..., : like.shape[-1]])

@@ -18,7 +18,7 @@ from etude.engine.blocks import BlockPool
 from etude.engine.request import COLDEST, QueueFull, Request, refuse_ids, refuse_sampling
 from etude.engine.runner import Read, RowRunner, Runner
 from etude.engine.scheduler import Chunk, Scheduler
-from etude.engine.speculate import CHAIN, SpeculatingRunner
+from etude.engine.speculate import SpeculatingRunner
 from etude.errors import EtudeError
 from etude.model.decoder import Decoder
 from etude.model.packed import Packed
@@ -136,7 +136,7 @@ class Engine:
         """
         if not self.paused:
             chunks = self.scheduler.plan(self.version)
-            if chunks is None:
+            if chunks is None or (self._flights and not self.runner.overlaps(chunks)):
                 self._drain()
                 chunks = self.scheduler.plan(self.version)
             if chunks:
@@ -211,13 +211,14 @@ class Engine:
         done = []
         takers, tops = sampled.takers(flight.ready), sampled.tops
         finite = math.isfinite(sum(sampled.logprobs))  # one that is not shows in the sum
+        taker: Request | None = None
         for row, (request, token, logprob) in enumerate(zip(takers, sampled.tokens, sampled.logprobs, strict=True)):
             if request.stop is not None or request.error is not None:
                 continue  # it ended after this step was launched, which nobody could know then
-            if request.ahead:
-                request.ahead -= 1
-            else:
+            if request is taker:
                 request.computed += 1  # of several tokens all but the last were drafts, and are computed already
+            else:
+                request.ahead, taker = request.ahead - 1, request
             if not finite and not math.isfinite(logprob):
                 request.error = (
                     f"request {request.number}: the logits after {len(request.tokens)} tokens are not finite at "
@@ -273,5 +274,5 @@ def default_runner(decoder: Decoder, settings: EngineSettings) -> Runner:
     from etude.engine.cuda.runner import PagedRunner
 
     if settings.speculate:
-        return SpeculatingRunner(decoder, settings, PageMemory(decoder, settings), CHAIN)
+        return SpeculatingRunner(decoder, settings, PageMemory(decoder, settings))
     return PagedRunner(decoder, settings)

@@ -10,19 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from etude.engine.attend import CachedAttend, spans
 from etude.engine.cache import KeyValueCache
+from etude.engine.columns import forward_of
 from etude.engine.request import Request
-from etude.engine.sampler import Sampled, sample
+from etude.engine.sampler import Sampled, Settings, choose_at, mixed, read, sample, seed_bits
 from etude.engine.scheduler import Chunk, Rows
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
-from etude.policy import Experts
+from etude.policy import Experts, Sampling
 from etude.settings import EngineSettings
 
 Read = Callable[[], Sampled]
+
+AHEAD = 32  # decoding steps that are prepared together
 
 
 class Cache(Rows, Protocol):
@@ -50,6 +55,10 @@ class Runner(Protocol):
     @property
     def cache(self) -> Cache: ...
 
+    def overlaps(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether this step may be launched before those under way are read."""
+        ...
+
     def launch(self, chunks: Sequence[Chunk], ready: Sequence[Request]) -> Read:
         """Computes the chunks and samples for those who are ready, in their order."""
         ...
@@ -62,36 +71,84 @@ class RowRunner:
 
     def __init__(self, decoder: Decoder, settings: EngineSettings) -> None:
         weight = decoder.lm_head.weight
-        self.decoder, self.device = decoder, weight.device
+        self.device, self.forward = weight.device, forward_of(decoder)
         self.cache = KeyValueCache(decoder.config, settings, weight.device, weight.dtype)
+        self._streak: _Streak | None = None
+
+    def overlaps(self, chunks: Sequence[Chunk]) -> bool:
+        return True
 
     def launch(self, chunks: Sequence[Chunk], ready: Sequence[Request]) -> Read:
-        rows, starts, counts, tokens, last = [], [], [], [], []
-        for chunk in chunks:
-            request, count = chunk.request, chunk.count
-            rows.append(request.row)
-            starts.append(request.computed)
-            counts.append(count)
-            if count == 1:
-                tokens.append(request.tokens[request.computed])
-            else:
-                tokens += request.tokens[request.computed : request.computed + count]
+        rows, starts = [chunk.request.row for chunk in chunks], [chunk.request.computed for chunk in chunks]
+        counts = [chunk.count for chunk in chunks]
+        if len(chunks) == len(ready) == sum(counts):
+            return self._decode(rows, starts, ready)
+        self._streak = None
+        tokens, flat_rows, positions, last = list[int](), list[int](), list[int](), list[int]()
+        for chunk, row, start in zip(chunks, rows, starts, strict=True):
+            tokens += chunk.request.tokens[start : start + chunk.count]
+            positions += range(start, start + chunk.count)
+            flat_rows += [row] * chunk.count
             if chunk.samples:
                 last.append(len(tokens) - 1)
-        flat_rows, positions = rows, starts
-        if len(tokens) > len(rows):
-            flat_rows = [row for row, count in zip(rows, counts, strict=True) for _ in range(count)]
-            positions = [start + i for start, count in zip(starts, counts, strict=True) for i in range(count)]
         tokens_T, positions_T, rows_T = torch.tensor((tokens, positions, flat_rows), device=self.device)
         attend = CachedAttend(self.cache, rows_T, positions_T, spans(rows, starts, counts))
-        routing = Routing() if self.cache.routes else None
-        hidden_TD = self.decoder(tokens_T, positions_T, attend, max(positions) + 1, routing)
-        if routing is not None:
-            self.cache.row_routes_RSEC[rows_T, positions_T] = routing.chosen_TBK.to(torch.int16)
-        if len(last) < len(tokens):
-            hidden_TD = hidden_TD[torch.tensor(last, device=self.device, dtype=torch.int64)]
+        hidden_TD = self._hidden(tokens_T, rows_T, attend, max(positions) + 1)
         if not ready:
             return lambda: Sampled([], [], {})
-        counters = [request.length - len(request.prompt) for request in ready]
-        sampled = sample(self.decoder.logits(hidden_TD), [request.sampling for request in ready], counters)
+        hidden_TD = hidden_TD[torch.tensor(last, device=self.device)]
+        sampled = sample(self.forward.logits(hidden_TD), *_sampling(ready))
         return lambda: sampled
+
+    def _decode(self, rows: list[int], starts: list[int], ready: Sequence[Request]) -> Read:
+        """One token for each. As long as the same requests decode, only what moves on is worked out anew."""
+        streak = self._streak
+        if streak is None or not streak.goes_on(rows, starts, ready):
+            streak = self._streak = _Streak(self.cache, rows, starts, ready, self.device)
+        tokens_R = torch.tensor([request.tokens[-1] for request in ready], device=self.device)
+        hidden_RD = self._hidden(tokens_R, streak.rows_R, streak.attend, max(starts) + 1)
+        sampled = read(choose_at(self.forward.logits(hidden_RD), streak.settings, streak.uniform_R1))
+        return lambda: sampled
+
+    def _hidden(self, tokens_T: Tensor, rows_T: Tensor, attend: CachedAttend, longest: int) -> Tensor:
+        routing = Routing() if self.cache.routes else None
+        hidden_TD = self.forward(tokens_T, attend.positions_T, attend, longest, routing)
+        if routing is not None:
+            self.cache.row_routes_RSEC[rows_T, attend.positions_T] = routing.chosen_TBK.to(torch.int16)
+        return hidden_TD
+
+
+class _Streak:
+    """The same requests decoding step after step, at most `AHEAD` steps more."""
+
+    def __init__(
+        self, cache: KeyValueCache, rows: list[int], starts: list[int], ready: Sequence[Request], device: torch.device
+    ) -> None:
+        self.rows, self.starts, self.ready = rows, starts, list(ready)
+        positions_R, self.rows_R = torch.tensor((starts, rows), device=device)
+        self.attend = CachedAttend(cache, self.rows_R, positions_R, spans(rows, starts, [1] * len(rows)), AHEAD)
+        sampling, counters = _sampling(ready)
+        self.settings = Settings(sampling, device)
+        steps = np.arange(AHEAD + 1, dtype=np.uint64)
+        numbers = mixed(
+            seed_bits([s.seed for s in sampling])[:, None], np.add.outer(np.array(counters, np.uint64), steps)
+        )
+        self._numbers = torch.from_numpy(numbers).to(device)
+
+    def goes_on(self, rows: list[int], starts: list[int], ready: Sequence[Request]) -> bool:
+        """Whether this is its next step; then it takes it."""
+        if self.attend.steps == AHEAD or rows != self.rows or ready != self.ready:
+            return False
+        if starts != [start + 1 for start in self.starts]:
+            return False
+        self.starts = starts
+        self.attend.advance()
+        return True
+
+    @property
+    def uniform_R1(self) -> Tensor:
+        return self._numbers[:, self.attend.steps, None]
+
+
+def _sampling(ready: Sequence[Request]) -> tuple[list[Sampling], list[int]]:
+    return [request.sampling for request in ready], [request.length - len(request.prompt) for request in ready]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 _PIECE = 64  # vocabulary entries summed at once
 _STEP = np.uint64(0x9E3779B97F4A7C15)
+_BELOW = 1 - 2.0**-52  # times this, a float64 is smaller
 
 
 class Sampled(NamedTuple):
@@ -72,49 +74,77 @@ class Choice:
     tops: Callable[[], dict[int, Top]]
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Some of the rows, for the host and where the logits lie."""
+
+    numbers: list[int]
+    index: Tensor
+
+
+class Settings:
+    """How each of R rows is sampled; of those with something special, which rows they are."""
+
+    def __init__(self, sampling: Sequence[Sampling], device: torch.device) -> None:
+        self.sampling = sampling
+        self.greedy = _rows([not s.temperature for s in sampling], device)
+        self.limited = _rows([bool(s.temperature and (s.top_k or s.top_p < 1)) for s in sampling], device)
+        self.asking = _rows([bool(s.top_logprobs) for s in sampling], device)
+        self.temperature_R1: Tensor | None = None
+        if any(s.temperature not in (0.0, 1.0) for s in sampling):
+            self.temperature_R1 = torch.tensor([s.temperature or 1.0 for s in sampling], device=device)[:, None]
+
+
+def _rows(which: Sequence[bool], device: torch.device) -> Rows | None:
+    rows = [i for i, yes in enumerate(which) if yes]
+    return Rows(rows, torch.tensor(rows, device=device)) if rows else None
+
+
 def sample(logits_RV: Tensor, sampling: Sequence[Sampling], counters: Sequence[int]) -> Sampled:
     """A token and its log-probability for each row. Logits that are not finite give NaN, never a token to trust."""
-    choice = choose(logits_RV, sampling, counters)
+    return read(choose(logits_RV, sampling, counters))
+
+
+def read(choice: Choice) -> Sampled:
     return Sampled(choice.tokens_R.tolist(), choice.logprobs_R.tolist(), choice.tops())
 
 
 def choose(logits_RV: Tensor, sampling: Sequence[Sampling], counters: Sequence[int]) -> Choice:
-    device, logits_RV = logits_RV.device, logits_RV.float()
-    temperatures = [s.temperature or 1.0 for s in sampling]
-    if any(t != 1.0 for t in temperatures):
-        logits_RV = logits_RV / torch.tensor(temperatures, device=device, dtype=logits_RV.dtype)[:, None]
-    highest_R1 = logits_RV.amax(-1, keepdim=True)
-    weights_RV = (logits_RV - highest_R1).exp_()
-    limited = [i for i, s in enumerate(sampling) if s.temperature and (s.top_k or s.top_p < 1)]
-    if limited:
-        rows = torch.tensor(limited, device=device)
-        weights_RV[rows] = heaviest(weights_RV[rows], [sampling[i] for i in limited])
-    uniform_R1 = torch.from_numpy(uniforms([s.seed for s in sampling], counters)).to(device)[:, None]
+    uniform_R1 = torch.from_numpy(uniforms([s.seed for s in sampling], counters))[:, None]
+    return choose_at(logits_RV.clone(), Settings(sampling, logits_RV.device), uniform_R1.to(logits_RV.device))
+
+
+def choose_at(logits_RV: Tensor, settings: Settings, uniform_R1: Tensor) -> Choice:
+    """The same with all at hand. The weights take the place of the logits, which nobody else may need any more."""
+    logits_RV = logits_RV.float()
+    if settings.temperature_R1 is not None:
+        logits_RV /= settings.temperature_R1
+    best_G1 = logits_RV[settings.greedy.index].argmax(-1, keepdim=True) if settings.greedy else None
+    weights_RV = logits_RV.sub_(logits_RV.amax(-1, keepdim=True)).exp_()
+    if settings.limited:
+        rows, cut = settings.limited.index, [settings.sampling[i] for i in settings.limited.numbers]
+        weights_RV[rows] = heaviest(weights_RV[rows], cut)
     token_R1, total_R1 = pick(weights_RV, uniform_R1)
-    greedy = [i for i, s in enumerate(sampling) if not s.temperature]
-    if greedy:
-        rows = torch.tensor(greedy, device=device)
-        token_R1[rows] = logits_RV[rows].argmax(-1, keepdim=True)
-
-    shift_R1 = highest_R1 + total_R1.log()
-    logprob_R1 = logits_RV.gather(-1, token_R1).double() - highest_R1 - total_R1.log()
-    asking = [i for i, s in enumerate(sampling) if s.top_logprobs]
-    if not asking:
-        return Choice(token_R1[:, 0], logprob_R1[:, 0], dict)
-
-    def tops() -> dict[int, Top]:
-        rows = torch.tensor(asking, device=device)
-        count = min(max(sampling[i].top_logprobs for i in asking), logits_RV.shape[-1])
-        heavy_AK, ids_AK = weights_RV[rows].topk(count)
-        logprobs_AK = logits_RV[rows].gather(-1, ids_AK).double() - shift_R1[rows]
-        kept_A = (heavy_AK > 0).sum(-1).tolist()  # what was cut off has no weight, and is no alternative
-        out: dict[int, Top] = {}
-        for place, i in enumerate(asking):
-            end = min(kept_A[place], sampling[i].top_logprobs)
-            out[i] = tuple(zip(ids_AK[place, :end].tolist(), logprobs_AK[place, :end].tolist(), strict=True))
-        return out
-
+    if settings.greedy and best_G1 is not None:
+        token_R1[settings.greedy.index] = best_G1
+    shift_R1 = total_R1.log()
+    logprob_R1 = weights_RV.gather(-1, token_R1).double().log_() - shift_R1
+    tops: Callable[[], dict[int, Top]] = dict
+    if settings.asking:
+        tops = partial(_tops, weights_RV, shift_R1, settings.sampling, settings.asking)
     return Choice(token_R1[:, 0], logprob_R1[:, 0], tops)
+
+
+def _tops(weights_RV: Tensor, shift_R1: Tensor, sampling: Sequence[Sampling], asking: Rows) -> dict[int, Top]:
+    wanted = [sampling[i].top_logprobs for i in asking.numbers]
+    heavy_AK, ids_AK = weights_RV[asking.index].topk(min(max(wanted), weights_RV.shape[-1]))
+    logprobs_AK = heavy_AK.double().log_() - shift_R1[asking.index]
+    kept_A = (heavy_AK > 0).sum(-1).tolist()  # what was cut off has no weight, and is no alternative
+    out: dict[int, Top] = {}
+    for place, (i, most) in enumerate(zip(asking.numbers, wanted, strict=True)):
+        end = min(kept_A[place], most)
+        out[i] = tuple(zip(ids_AK[place, :end].tolist(), logprobs_AK[place, :end].tolist(), strict=True))
+    return out
 
 
 def pick(weights_RV: Tensor, uniform_R1: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,16 +161,15 @@ def pick(weights_RV: Tensor, uniform_R1: Tensor) -> tuple[Tensor, Tensor]:
     total_R1 = sums_RP[:, -1:]
     point_R1 = uniform_R1 * total_R1
     piece_R1 = _passed(sums_RP, point_R1)
-    before_R1 = torch.where(piece_R1 > 0, sums_RP.gather(-1, (piece_R1 - 1).clamp_(min=0)), 0.0)
+    before_R1 = torch.nn.functional.pad(sums_RP, (1, 0)).gather(-1, piece_R1)
     inside_RW = pieces_RPW.gather(1, piece_R1[:, :, None].expand(-1, -1, _PIECE))[:, 0].cumsum(-1, dtype=torch.float64)
-    token_R1 = piece_R1 * _PIECE + _passed(inside_RW, point_R1 - before_R1)
+    token_R1 = _passed(inside_RW, point_R1.sub_(before_R1)).add_(piece_R1, alpha=_PIECE)
     return token_R1.clamp_(max=width - 1), total_R1  # only a row of NaN comes to the padding
 
 
 def _passed(sums_RN: Tensor, point_R1: Tensor) -> Tensor:
     """The first place where the sum lies above the point; it has weight, even if rounding puts the point at the end."""
-    last_R1 = sums_RN[:, -1:]
-    point_R1 = torch.minimum(point_R1, torch.nextafter(last_R1, torch.zeros_like(last_R1)))
+    point_R1 = torch.minimum(point_R1, sums_RN[:, -1:] * _BELOW)
     # a row of NaN finds nothing, and must not point past the end
     return torch.searchsorted(sums_RN, point_R1, right=True).clamp_(max=sums_RN.shape[-1] - 1)
 

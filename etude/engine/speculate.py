@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.engine.accept import ACCEPTING, DRAFTING, verify
 from etude.engine.attend import CachedAttend, spans
 from etude.engine.cache import KeyValueCache
 from etude.engine.request import Request, Top
+from etude.engine.runner import Read
 from etude.engine.sampler import Sampled, heaviest, pick, uniforms
 from etude.engine.scheduler import Chunk
-from etude.engine.steady import RowsAttend, RowView, Steady, verify
 from etude.errors import EtudeError
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
@@ -35,10 +36,7 @@ from etude.settings import EngineSettings
 
 if TYPE_CHECKING:
     from etude.engine.cuda.drafts import PageMemory
-
-CHAIN = 4  # steps of a GPU before the host hears of them; it takes as long for one as the GPU does
-PLACES = 256  # of a row, by which a steady step's view of it grows
-DRAFTING, ACCEPTING = 0x5DEECE66D, 0x2545F4914F6CDD1D  # what tells the streams of one seed apart
+    from etude.engine.cuda.steady import Steady
 
 
 @dataclass(frozen=True)
@@ -99,21 +97,12 @@ class _Drafts:
 class RowMemory:
     """Dense rows, whose cache also has the heads' blocks."""
 
-    width = 1
-    spare: list[int] | None = None  # where those who are not there would write: nowhere
+    steady = None  # every step is computed as any other
 
     def __init__(self, decoder: Decoder, settings: EngineSettings) -> None:
         weight = decoder.lm_head.weight
         self.decoder = decoder
         self.cache = KeyValueCache(decoder.config, settings, weight.device, weight.dtype)
-        self.longest = self.cache.rows_LPRKSD.shape[4]
-
-    def where(self, request: Request) -> list[int]:
-        return [request.row]
-
-    def view(self, where_RX: Tensor, positions_RJ: Tensor, places: int) -> RowView:
-        attend = RowsAttend(self.cache.rows_LPRKSD, where_RX[:, 0], positions_RJ, places)
-        return RowView(self.decoder, attend, positions_RJ.flatten(), places)
 
     def mixed(self, requests: Sequence[Request], starts: Sequence[int], counts: Sequence[int]) -> _MixedRows:
         rows = [request.row for request in requests]
@@ -150,12 +139,10 @@ class _MixedRows:
 
 
 class SpeculatingRunner:
-    """One step at a time, or `chain` steady ones without asking the host in between."""
-
-    depth = 0
+    """Any step, read when it is computed; on pages, steady ones as a graph, each launched before the last is read."""
 
     def __init__(
-        self, decoder: Decoder, settings: EngineSettings, memory: RowMemory | PageMemory | None = None, chain: int = 1
+        self, decoder: Decoder, settings: EngineSettings, memory: RowMemory | PageMemory | None = None
     ) -> None:
         heads = decoder.config.num_nextn_predict_layers
         if settings.speculate > heads:
@@ -164,37 +151,75 @@ class SpeculatingRunner:
                 "ahead; train them (etude mtp), or lower the setting"
             )
         weight = decoder.lm_head.weight
-        self.decoder, self.device, self.most, self.chain = decoder, weight.device, settings.speculate, chain
+        self.decoder, self.device, self.most = decoder, weight.device, settings.speculate
         self.block_tokens = settings.block_tokens
         self.memory = memory or RowMemory(decoder, settings)
         self.cache = self.memory.cache
-        self.steady = self.device.type == "cuda" and not decoder.config.num_experts
+        self.steady = self.memory.steady
+        self.depth = int(self.steady is not None)
         self.drafted = [0] * self.most  # by depth, since the engine started
         self.accepted = [0] * self.most
         self._drafts = _Drafts({}, [], [], torch.zeros(0, self.most, decoder.config.vocab_size, device=weight.device))
-        self._graphs: dict[tuple[int, int, int], Steady] = {}
 
     def facts(self) -> dict[str, int]:
         drafted = {f"drafted.{d + 1}": count for d, count in enumerate(self.drafted)}
         return drafted | {f"accepted.{d + 1}": count for d, count in enumerate(self.accepted)}
 
-    def launch(self, chunks: Sequence[Chunk], ready: Sequence[Request]) -> _Read:
+    def overlaps(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether the device knows all that the next step begins with; otherwise the last one must be read first."""
+        return self.steady is not None and self.steady.holds([chunk.request for chunk in chunks])
+
+    def launch(self, chunks: Sequence[Chunk], ready: Sequence[Request]) -> Read:
+        if self.steady is not None:
+            requests = [chunk.request for chunk in chunks]
+            if self.steady.holds(requests):
+                return self._replay(self.steady, requests, [])
+            drafts = [self._room(request) for request in requests]
+            if all(self._plain(chunk, mine) for chunk, mine in zip(chunks, drafts, strict=True)):
+                seats_R = torch.tensor([self._drafts.seats.get(r.number, 0) for r in requests], device=self.device)
+                if len(self._drafts.beliefs_RKV):
+                    self.steady.beliefs[: len(requests)] = self._drafts.beliefs_RKV[seats_R]
+                return self._replay(self.steady, requests, drafts)
+            self.steady.forget()
+        return self._mixed(chunks, ready)
+
+    def _mixed(self, chunks: Sequence[Chunk], ready: Sequence[Request]) -> Read:
         drafts = {request.number: self._room(request) for request in ready}
-        if self.steady and len(ready) == len(chunks) and all(self._plain(c, drafts[c.request.number]) for c in chunks):
-            answers = self._replay(ready, drafts)
-        else:
-            step = _Step(self, chunks, drafts)
-            answers = step.verify(ready, drafts, self._drafts) if ready else []
-            for request, answer in zip(ready, answers, strict=True):
-                self._count(len(drafts[request.number]), len(answer) - 1)
-            self._drafts = step.draft(ready, answers)
-        for request in ready:
-            if request.drafted:
-                request.drafted += (self.chain - 1) * (self.most + 1)
+        step = _Step(self, chunks, drafts)
+        answers = step.verify(ready, drafts, self._drafts) if ready else []
+        for request, answer in zip(ready, answers, strict=True):
+            self._count(len(drafts[request.number]), len(answer) - 1)
+        self._drafts = step.draft(ready, answers)
+        for request, answer in zip(ready, answers, strict=True):
+            request.drafted = self._reserve(request, len(answer))
         tokens = [token for answer in answers for token, _, _ in answer]
         logprobs = [logprob for answer in answers for _, logprob, _ in answer]
         tops = {i: top for i, (_, _, top) in enumerate(one for answer in answers for one in answer) if top is not None}
-        return _Read(Sampled(tokens, logprobs, tops, [len(answer) for answer in answers]))
+        sampled = Sampled(tokens, logprobs, tops, [len(answer) for answer in answers])
+        return lambda: sampled
+
+    def _replay(self, steady: Steady, requests: list[Request], drafts: Sequence[Sequence[int]]) -> Read:
+        told = steady.launch(requests, drafts)
+        for request in requests:
+            request.drafted = self._reserve(request, 1 + request.ahead)
+
+        def read() -> Sampled:
+            tokens, logprobs, counts, lengths, more = [], [], [], [], []
+            for request, answer in zip(requests, told(), strict=True):
+                count = len(answer.tokens)
+                tokens += answer.tokens
+                logprobs += answer.logprobs
+                counts.append(count)
+                lengths.append(len(request.tokens) + count)
+                more.append(answer.drafts[: self.wanted(request, answer.tokens)])
+                if not request.finished:
+                    self._count(self.wanted(request, ()), count - 1)
+                    request.drafted = self._reserve(request, count + request.ahead - 1)
+            seats = {request.number: seat for seat, request in enumerate(requests)}
+            self._drafts = _Drafts(seats, lengths, more, steady.beliefs)
+            return Sampled(tokens, logprobs, {}, counts)
+
+        return read
 
     def wanted(self, request: Request, new: Sequence[int]) -> int:
         """How many drafts are of use behind the new tokens: with all of them accepted there is one token more."""
@@ -202,6 +227,11 @@ class SpeculatingRunner:
             return 0
         left = request.sampling.max_tokens - len(request.logprobs) - len(new)
         return max(0, min(self.most, left - 1))
+
+    def _reserve(self, request: Request, new: int) -> int:
+        """Places for drafts behind the new tokens: of the next step, and of one whose outcome is not known by then."""
+        left = request.sampling.max_tokens - len(request.logprobs) - new
+        return max(0, min((1 + self.depth) * self.most, left - 1))
 
     def _count(self, drafted: int, kept: int) -> None:
         for depth in range(drafted):
@@ -217,77 +247,7 @@ class SpeculatingRunner:
         """Whether this is a request in the middle of its answer with nothing out of the ordinary."""
         sampling = chunk.request.sampling
         limited = sampling.top_k or sampling.top_p < 1 or sampling.top_logprobs
-        return chunk.count == 1 and len(drafts) == self.most and not limited
-
-    def _steps(self, request: Request) -> int:
-        """How many steps may follow one another: the answer's end and its blocks are the host's business."""
-        new = self.most + 1
-        left = request.sampling.max_tokens - len(request.logprobs)
-        room = len(request.table) * self.block_tokens - request.computed
-        return self.chain if self.chain * new <= min(left, room) else 1
-
-    def _replay(self, ready: Sequence[Request], drafts: dict[int, list[int]]) -> list[Answer]:
-        """The same step on tensors that stay where they are."""
-        steps = min(map(self._steps, ready))
-        longest = max(request.computed for request in ready) + steps * (self.most + 1)
-        places = min(-(-longest // PLACES) * PLACES, self.memory.longest)
-        size, spare = len(ready), self.memory.spare
-        if spare is not None:
-            size = 1 << (size - 1).bit_length()  # few graphs serve all numbers of requests
-        key = (size, places, steps)
-        graph = self._graphs.get(key)
-        if graph is None:
-            graph = self._graphs[key] = Steady(self.memory, self.decoder, self.most, *key)
-        seats = [self._drafts.seats.get(request.number, 0) for request in ready]
-        made = self._drafts.beliefs_RKV
-        if self.most and (made is not graph.beliefs_RKV or seats != list(range(len(ready)))):
-            graph.beliefs_RKV[: len(ready)] = made[torch.tensor(seats, device=self.device)]
-        facts: list[list[float]] = [
-            [
-                *(request.tokens[-1], *drafts[request.number], request.computed, *self.memory.where(request)),
-                *_numbers(request, graph.numbers),
-                request.sampling.temperature,
-            ]
-            for request in ready
-        ]
-        nobody = [0.0] * (self.most + 2) + [*(spare or ()), *[0.5] * sum(graph.numbers), 1.0]
-        told, drawn = graph(facts + [nobody] * (size - len(ready)))
-        answers: list[Answer] = []
-        drafted = []
-        for request, answer, more in zip(ready, told, drawn, strict=False):
-            answers.append([(token, score, None) for token, score in answer])
-            request.drafted = self.wanted(request, [token for token, _ in answer])
-            drafted.append(more[: request.drafted])
-            self._count_chain(graph.steps, len(answer))
-        lengths = [len(r.tokens) + len(answer) for r, answer in zip(ready, answers, strict=True)]
-        self._drafts = _Drafts({r.number: seat for seat, r in enumerate(ready)}, lengths, drafted, graph.beliefs_RKV)
-        return answers
-
-    def _count_chain(self, steps: int, tokens: int) -> None:
-        """Of a chain only the sum is told; with one head that says it all."""
-        if steps == 1:
-            self._count(self.most, tokens - 1)
-        elif self.most:
-            self.drafted[0] += steps
-            self.accepted[0] += tokens - steps
-
-
-def _numbers(request: Request, many: tuple[int, int, int]) -> list[float]:
-    """Uniform numbers of a step: to accept each draft, to draw the token at each place, to draft behind each place."""
-    first, seed = len(request.logprobs), request.sampling.seed
-    accepting, drawing, drafting = many
-    seeds = [seed ^ ACCEPTING] * accepting + [seed] * drawing + [seed ^ DRAFTING] * drafting
-    counters = [*range(accepting), *range(drawing), *range(1, drafting + 1)]
-    numbers: list[float] = uniforms(seeds, [first + counter for counter in counters]).tolist()
-    return numbers
-
-
-@dataclass(frozen=True)
-class _Read:
-    sampled: Sampled
-
-    def __call__(self) -> Sampled:
-        return self.sampled
+        return chunk.count == 1 and len(drafts) == self.wanted(chunk.request, ()) and not limited
 
 
 Answer = list[tuple[int, float, Top | None]]  # tokens with their log-probabilities, and alternatives if asked for
@@ -383,8 +343,6 @@ class _Step:
             beliefs_RKV[self._put(drawing), depth - 1] = logits_NV.float()
             for seat, token in zip(drawing, token_N1[:, 0].tolist(), strict=True):
                 drafts[seat].append(token)
-        for request, mine in zip(ready, drafts, strict=True):
-            request.drafted = len(mine)
         return _Drafts(seats, [len(r.tokens) + len(new[r.number]) for r in ready], drafts, beliefs_RKV)
 
     def _uniforms(self, requests: Sequence[Request], counters: Sequence[int], many: int, stream: int = 0) -> Tensor:

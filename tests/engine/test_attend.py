@@ -53,6 +53,24 @@ def test_every_token_sees_its_row_up_to_itself(batch: dict[int, tuple[int, int]]
             torch.testing.assert_close(out[t, head].double(), weights @ values, atol=2e-6, rtol=0)
 
 
+def test_a_step_later_is_what_would_be_worked_out_anew() -> None:
+    torch.manual_seed(0)
+    moving, fresh = fresh_cache(), fresh_cache()
+    moving.rows_LPRKSD.normal_()
+    fresh.rows_LPRKSD.copy_(moving.rows_LPRKSD)
+    rows, starts = [0, 1, 2, 4], [5, 17, 0, 9]  # two spans, of different lengths inside
+    attend = CachedAttend(moving, torch.tensor(rows), torch.tensor(starts), spans(rows, starts, [1] * 4), ahead=3)
+    for step in range(4):
+        if step:
+            attend.advance()
+        now = [start + step for start in starts]
+        anew = CachedAttend(fresh, torch.tensor(rows), torch.tensor(now), spans(rows, now, [1] * 4))
+        assert attend.positions_T.tolist() == now
+        q, k, v = torch.randn(4, 4, 8), torch.randn(4, 2, 8), torch.randn(4, 2, 8)
+        torch.testing.assert_close(attend(1, q, k, v), anew(1, q, k, v), atol=1e-6, rtol=0)
+        assert torch.equal(moving.rows_LPRKSD, fresh.rows_LPRKSD)
+
+
 def test_neighbouring_rows_with_equally_many_tokens_form_one_span() -> None:
     parts = spans([0, 1, 2, 4, 5], [9, 8, 0, 3, 0], [1, 1, 1, 1, 7])
     assert [(p.row, p.rows, p.count, p.longest, p.token) for p in parts] == [

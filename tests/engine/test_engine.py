@@ -39,6 +39,23 @@ def test_greedy_answers_and_log_probabilities_are_those_of_a_loop_without_a_cach
         assert request.stop == "length"
 
 
+def test_long_answers_of_requests_that_come_and_go_are_those_of_a_loop_without_a_cache(
+    engine: Engine, decoder: Decoder, finish: Callable, until: Callable, greedy: Callable
+) -> None:
+    """Longer than the steps that a runner prepares together, begun and ended in the middle of them."""
+    requests = [
+        engine.submit(prompt(i, 1 + 4 * i), Sampling(max_tokens=n, temperature=0.0)) for i, n in enumerate((90, 40))
+    ]
+    for number, begin in ((2, 7), (3, 45)):
+        until(engine, lambda begin=begin: len(requests[0].logprobs) >= begin)
+        requests.append(engine.submit(prompt(number, 9), Sampling(max_tokens=35 * number - 33, temperature=0.0)))
+    finish(engine)
+    for request in requests:
+        answer, scores = greedy(decoder, request.prompt, request.sampling.max_tokens)
+        assert request.sampled == answer
+        assert request.logprobs == pytest.approx(scores, abs=1e-5)
+
+
 def test_sampled_log_probabilities_are_of_the_distribution_sampled_from(
     engine: Engine, decoder: Decoder, finish: Callable, logprobs: Callable
 ) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import torch
 
+from etude.engine.accept import verify
 from etude.engine.cuda.drafts import PageMemory
 from etude.engine.cuda.reference import ReferenceOps
 from etude.engine.engine import Engine
 from etude.engine.request import Request
-from etude.engine.speculate import RowMemory, SpeculatingRunner, distributions
-from etude.engine.steady import verify
+from etude.engine.runner import Read
+from etude.engine.scheduler import Chunk
+from etude.engine.speculate import SpeculatingRunner, distributions
 from etude.errors import EtudeError
 from etude.model.attention import PackedAttend
 from etude.model.config import ModelConfig
@@ -242,61 +244,97 @@ def test_what_the_heads_draft_over_their_cache_is_what_they_say_of_the_whole_seq
     assert compared > 50
 
 
-@pytest.mark.parametrize("shape", ["qwen3", "deepseek_v3"])
-@pytest.mark.parametrize("speculate", [0, 1, 3])
-def test_a_steady_step_gives_what_any_other_step_gives(speculate: int, shape: str, finish: Callable) -> None:
-    """What a GPU replays, computed here: no host decides anything between the tokens and the next drafts."""
-    decoder = drafting(heads=3, shape=shape, scale=3.0 if shape != "qwen3" else 8.0)
-    answers, facts = [], []
-    for steady in (False, True):
-        settings = EngineSettings(**{**SMALL, "speculate": speculate})
-        runner = SpeculatingRunner(decoder, settings)
-        runner.steady = steady
-        engine = Engine(decoder, settings, V0, runner)
-        kinds = [0.0, 1.0, 0.7, 1.3]
-        answers.append(
-            [
-                engine.submit(
-                    prompt(i, 2 + 5 * i % 20), Sampling(max_tokens=5 + 3 * i, temperature=kinds[i % 4], seed=i)
-                )
-                for i in range(10)
-            ]
-        )
-        finish(engine)
-        facts.append(runner.facts())
-    assert facts[0] == facts[1]
-    for eager, replayed in zip(*answers, strict=True):
-        assert replayed.sampled == eager.sampled
-        assert replayed.logprobs == pytest.approx(eager.logprobs, abs=1e-4)
+def on_pages(decoder: Decoder, speculate: int, steady: bool, **changes: int) -> Engine:
+    """The memory that a GPU has, with operations in plain torch, and steps launched before the last is read."""
+    settings = EngineSettings(**{**SMALL, "speculate": speculate, **changes})
+    memory = PageMemory(decoder, settings, ReferenceOps())
+    if not steady:
+        memory.steady = None  # type: ignore[assignment]
+    return Engine(decoder, settings, V0, SpeculatingRunner(decoder, settings, memory))
+
+
+def steps_ahead(engine: Engine) -> list[int]:
+    """Tokens that the device alone knew, each time a step was launched."""
+    runner, seen = engine.runner, list[int]()
+    assert isinstance(runner, SpeculatingRunner)
+    launch = runner.launch
+
+    def watched(chunks: Sequence[Chunk], ready: Sequence[Request]) -> Read:
+        seen.append(sum(chunk.request.ahead for chunk in chunks))
+        return launch(chunks, ready)
+
+    runner.launch = watched  # type: ignore[method-assign]
+    return seen
+
+
+KINDS = [0.0, 1.0, 0.7, 1.3]
 
 
 @pytest.mark.parametrize("shape", ["qwen3", "qwen3_moe", "deepseek_v3"])
-@pytest.mark.parametrize(("speculate", "chain", "steady"), [(1, 1, False), (2, 1, True), (1, 3, True), (2, 4, True)])
-def test_pages_and_chained_steps_give_what_rows_give(
-    speculate: int, chain: int, steady: bool, shape: str, finish: Callable
-) -> None:
-    """The memory that a GPU has, with operations in plain torch; several steps before the host hears of any."""
-    answers = []
+@pytest.mark.parametrize("speculate", [1, 2, 3])
+@pytest.mark.parametrize("steady", [False, True])
+def test_pages_and_steps_ahead_give_what_rows_give(steady: bool, speculate: int, shape: str, finish: Callable) -> None:
+    """The same seeds, the same tokens and the same drafts, whoever knows of them first."""
+    answers, facts = [], []
     for paged in (False, True):
-        decoder = drafting(heads=2, shape=shape, scale=3.0 if shape != "qwen3" else 8.0)
-        settings = EngineSettings(**{**SMALL, "speculate": speculate})
-        memory = PageMemory(decoder, settings, ReferenceOps()) if paged else RowMemory(decoder, settings)
-        runner = SpeculatingRunner(decoder, settings, memory, chain if paged else 1)
-        runner.steady = steady and paged
-        engine = Engine(decoder, settings, V0, runner)
-        kinds = [0.0, 1.0, 0.7, 1.3]
+        decoder = drafting(heads=3, shape=shape, scale=3.0 if shape != "qwen3" else 8.0)
+        engine = on_pages(decoder, speculate, steady) if paged else open_engine(decoder, speculate)
+        seen = steps_ahead(engine)
         answers.append(
             [
                 engine.submit(
-                    prompt(i, 2 + 5 * i % 20), Sampling(max_tokens=5 + 3 * i, temperature=kinds[i % 4], seed=i)
+                    prompt(i, 2 + 5 * i % 20), Sampling(max_tokens=5 + 3 * i, temperature=KINDS[i % 4], seed=i)
                 )
                 for i in range(10)
             ]
         )
         finish(engine)
+        facts.append(engine.runner.facts())  # type: ignore[attr-defined]
+    assert (sum(map(bool, seen)) > 10) == steady
+    assert facts[0] == facts[1]
     for rows, pages in zip(*answers, strict=True):
         assert pages.sampled == rows.sampled
         assert pages.logprobs == pytest.approx(rows.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("speculate", [1, 2])
+def test_steps_ahead_lose_nothing_when_requests_come_stop_are_aborted_and_step_back(
+    speculate: int, logprobs: Callable
+) -> None:
+    """Memory for a few only, stop tokens that the device does not know of, newcomers, aborts and new weights."""
+    decoder = drafting(heads=2)
+    engine = on_pages(decoder, speculate, True, cache_tokens=112, block_tokens=4, prefill_tokens=24, max_running=8)
+    seen, rng, asked = steps_ahead(engine), random.Random(speculate), list[Request]()
+    kinds = [{"top_k": 5}, {"top_logprobs": 2}, {}, {}, {}, {}]
+    for i in range(30):
+        sampling = Sampling(
+            max_tokens=1 + 7 * i % 60, temperature=KINDS[i % 4], seed=i, stop_ids=(3, 5), **kinds[i % 6]
+        )
+        asked.append(engine.submit(prompt(i, 3 + 5 * i % 40), sampling))
+        for _ in range(rng.randrange(12) if i % 3 else 0):
+            engine.step()
+            engine.check()
+        if i % 9 == 8:
+            engine.abort(asked[rng.randrange(len(asked))].number)
+        if i % 10 == 9:  # equal weights, another name
+            engine.update(lambda decoder: None, Version(0, i))
+    while engine.busy:
+        engine.step()
+        engine.check()
+    assert sum(map(bool, seen)) > 20 and engine.stats()["blocks_held"] == 0
+    assert {request.stop for request in asked} == {"stop", "length", "abort"}
+    assert engine.scheduler.preemptions
+    for request in asked:
+        assert request.error is None and len(request.sampled) == len(request.logprobs) == len(request.versions)
+        assert request.stop == "abort" or (
+            len(request.sampled) == request.sampling.max_tokens or request.sampled[-1] in (3, 5)
+        )
+        assert not {3, 5} & set(request.sampled[:-1])
+        if request.sampling.top_k:
+            continue
+        for i, token in enumerate(request.sampled):
+            row = logprobs(decoder, request.tokens[: len(request.prompt) + i], request.sampling.temperature or 1.0)
+            assert request.logprobs[i] == pytest.approx(float(row[token]), abs=1e-4)
 
 
 def test_a_seed_samples_the_same_alone_and_in_company(finish: Callable) -> None:

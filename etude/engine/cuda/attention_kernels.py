@@ -16,7 +16,7 @@ def grouped_kernel(
     q,  # [R, H, X], rows q_row apart
     keys,  # [N, K, B, X]
     values,
-    table,  # [R, M]
+    table,  # [R / EACH, M]: so many queries share a line
     lengths,  # [R]
     out,  # [R, H, X], or of the splits [R, H, S, X], float32
     tops,  # [R, H, S]: the logarithm of each split's sum, base 2
@@ -31,6 +31,7 @@ def grouped_kernel(
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
     SPLITS: tl.constexpr,
+    EACH: tl.constexpr,
 ):
     head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV_HEADS
@@ -48,7 +49,7 @@ def grouped_kernel(
     for first in range(start, stop, TILE):
         place = first + n
         there = place < stop
-        block = tl.load(table + row * blocks + place // BLOCK, mask=there, other=0).to(tl.int64)
+        block = tl.load(table + (row // EACH) * blocks + place // BLOCK, mask=there, other=0).to(tl.int64)
         at = (block * KV_HEADS + head) * (BLOCK * DIMS) + (place % BLOCK) * DIMS
         k_XN = tl.load(keys + at[None, :] + d[:, None], mask=there[None, :] & (d[:, None] < DIMS), other=0.0)
         v_NX = tl.load(values + at[:, None] + d[None, :], mask=there[:, None] & (d[None, :] < DIMS), other=0.0)
@@ -93,6 +94,7 @@ def latent_kernel(
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
     SPLITS: tl.constexpr,
+    EACH: tl.constexpr,
 ):
     part, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     DIMS: tl.constexpr = RANK + EXTRA
@@ -112,7 +114,7 @@ def latent_kernel(
     for first in range(start, stop, TILE):
         place = first + n
         there = place < stop
-        block = tl.load(table + row * blocks + place // BLOCK, mask=there, other=0).to(tl.int64)
+        block = tl.load(table + (row // EACH) * blocks + place // BLOCK, mask=there, other=0).to(tl.int64)
         at = (block * BLOCK + place % BLOCK) * DIMS
         k_NC = tl.load(latents + at[:, None] + c[None, :], mask=there[:, None] & (c[None, :] < RANK), other=0.0)
         k_NE = tl.load(latents + at[:, None] + RANK + e[None, :], mask=there[:, None] & (e[None, :] < EXTRA), other=0.0)

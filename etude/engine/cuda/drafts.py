@@ -16,8 +16,8 @@ from etude.engine.cuda.batch import put
 from etude.engine.cuda.forward import Forward, Step
 from etude.engine.cuda.ops import Ops, Pages, Places
 from etude.engine.cuda.pages import PagedCache
+from etude.engine.cuda.steady import Steady
 from etude.engine.request import Request
-from etude.engine.steady import verify_logits
 from etude.model.decoder import Decoder
 from etude.settings import EngineSettings
 
@@ -31,24 +31,17 @@ class PageMemory:
         weight = decoder.lm_head.weight
         self.device = weight.device
         self.cache = PagedCache(decoder.config, settings, weight.device, weight.dtype)
-        self.longest = min(settings.max_length, decoder.config.max_position_embeddings)
-        self.forward = Forward(decoder, self.cache, ops, self.longest)
+        longest = min(settings.max_length, decoder.config.max_position_embeddings)
+        self.forward = Forward(decoder, self.cache, ops, longest)
         self.width = -(-settings.max_length // settings.block_tokens)  # blocks in the longest table
-        self.spare = [self.cache.nobody // settings.block_tokens] * self.width
         self.nothing_S = torch.zeros(1, dtype=torch.int32, device=weight.device)
-
-    def where(self, request: Request) -> list[int]:
-        return request.table + [0] * (self.width - len(request.table))
-
-    def view(self, where_RX: Tensor, positions_RJ: Tensor, places: int) -> PageView:
-        """`places` is of no interest: a table says what is there."""
-        table_RJM = where_RX.int()[:, None].expand(-1, positions_RJ.shape[1], -1)
-        return PageView(self, positions_RJ.flatten().int(), table_RJM.flatten(0, 1).contiguous())
+        self.steady = Steady(self.forward, settings.speculate, settings.max_running, self.width)
 
     def mixed(self, requests: Sequence[Request], starts: Sequence[int], counts: Sequence[int]) -> PageView:
-        table = np.repeat([self.where(request) for request in requests], counts, 0)
+        tables = [request.table + [0] * (self.width - len(request.table)) for request in requests]
         positions = np.concatenate([start + np.arange(n) for start, n in zip(starts, counts, strict=True)])
-        return PageView(self, put(positions, np.int32, self.device), put(table, np.int32, self.device))
+        table_TM = put(np.repeat(tables, counts, 0), np.int32, self.device)
+        return PageView(self, put(positions, np.int32, self.device), table_TM)
 
 
 class PageView:
@@ -65,24 +58,10 @@ class PageView:
         return self.forward.hidden(self._step(tokens_T), self.nothing_S)
 
     def ahead(self, depth: int, hidden_TD: Tensor, next_T: Tensor) -> Tensor:
-        return self.forward.ahead(depth, hidden_TD, next_T, self._step(next_T))
+        return self.forward.ahead(depth, hidden_TD, next_T[:, None].int(), self._step(next_T))
 
     def logits(self, hidden_TD: Tensor) -> Tensor:
         return self.forward.logits(hidden_TD)
-
-    def verify(self, *facts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if not facts[0].is_cuda:
-            return verify_logits(*facts)
-        from etude.engine.cuda import verify_kernel  # needs Triton
-
-        return verify_kernel.verify_logits(*facts)
-
-    def draw(self, logits_RV: Tensor, temperature_R1: Tensor, uniform_R1: Tensor) -> Tensor:
-        tokens_R = torch.empty(len(logits_RV), dtype=torch.int32, device=logits_RV.device)
-        logprobs_R = torch.empty(len(logits_RV), dtype=torch.float32, device=logits_RV.device)
-        temperature_R, uniform_R = temperature_R1[:, 0].contiguous(), uniform_R1[:, 0].contiguous()
-        self.forward.ops.pick(logits_RV, temperature_R, uniform_R, tokens_R, logprobs_R)
-        return tokens_R.long()[:, None]
 
     def _step(self, tokens_T: Tensor) -> Step:
         return Step(tokens_T.int(), self.nowhere_T, self.places, self.pages)

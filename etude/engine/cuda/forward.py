@@ -63,12 +63,12 @@ class Forward:
             self.cache.routes_SEC[step.places.slots_T.long()] = routing.chosen_TBK.to(torch.int16)
         return ops.add_norm(x_TD, y_TD, read(self.decoder.model.norm))[1]
 
-    def ahead(self, depth: int, hidden_TD: Tensor, next_T: Tensor, step: Step) -> Tensor:
+    def ahead(self, depth: int, hidden_TD: Tensor, next_RJ: Tensor, step: Step) -> Tensor:
         """The state of head `depth` (1 is the first) from the one below it and the tokens `depth` ahead."""
         ops, head = self.ops, self.decoder.mtp[depth - 1]
         assert isinstance(head, NextToken)
-        next_TD = F.embedding(next_T, self.decoder.model.embed_tokens.weight)
-        both_T2D = torch.cat((ops.norm(next_TD, read(head.enorm)), ops.norm(hidden_TD, read(head.hnorm))), -1)
+        table_VD = self.decoder.model.embed_tokens.weight
+        both_T2D = ops.pair(table_VD, next_RJ, hidden_TD, read(head.enorm), read(head.hnorm))
         number = self.decoder.config.num_hidden_layers + depth - 1
         x_TD, y_TD = self._block(number, ops.linear(both_T2D, head.eh_proj.weight), None, step, Routing())
         return ops.add_norm(x_TD, y_TD, read(head.norm))[1]

@@ -12,11 +12,20 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
+from etude.engine.cuda.accept_kernels import begin_kernel, rests_kernel, settle_kernel, sums_kernel
 from etude.engine.cuda.attention_kernels import grouped_kernel, join_kernel, latent_kernel
+from etude.engine.cuda.drafted import Asked, Left, Work
 from etude.engine.cuda.ops import Norm, Pages, Places, Runs
 from etude.engine.cuda.sampling_kernels import pick_kernel, pieces_kernel
-from etude.engine.cuda.thin_kernels import experts_in_kernel, experts_out_kernel, route_kernel, thin_kernel
-from etude.engine.cuda.token_kernels import embed_kernel, gate_kernel, norm_kernel, place_kernel, place_latent_kernel
+from etude.engine.cuda.thin_kernels import experts_in_kernel, experts_out_kernel, route_kernel, thin_kernel, twin_kernel
+from etude.engine.cuda.token_kernels import (
+    embed_kernel,
+    gate_kernel,
+    norm_kernel,
+    pair_kernel,
+    place_kernel,
+    place_latent_kernel,
+)
 from etude.model.experts import Experts, Router, Routing
 
 LOG2E = 1.4426950408889634
@@ -155,6 +164,7 @@ class FusedOps:
             block,
             32 if splits == 1 else 64,
             splits,
+            pages.each,
             num_warps=2 if splits == 1 else 4,
             num_stages=2,
         )
@@ -190,6 +200,7 @@ class FusedOps:
             block,
             32,
             splits,
+            pages.each,
             num_warps=4,
             num_stages=2,
         )
@@ -247,6 +258,73 @@ class FusedOps:
             inner, chosen_TK, weight_TK, experts.down_proj, out_TD, choices, dims, width, 4, _stride(width)
         )
         return out_TD
+
+    def pair(self, weight_VD: Tensor, next_RJ: Tensor, hidden_TD: Tensor, next_norm: Norm, norm: Norm) -> Tensor:
+        tokens, width = hidden_TD.shape
+        out_T2D = hidden_TD.new_empty(tokens, 2 * width)
+        pair_kernel[(tokens,)](
+            weight_VD,
+            next_RJ,
+            hidden_TD.contiguous(),
+            next_norm.weight,
+            norm.weight,
+            out_T2D,
+            next_norm.eps,
+            norm.eps,
+            next_RJ.stride(0),
+            next_RJ.shape[1],
+            width,
+            _pad(width),
+        )
+        return out_T2D
+
+    def begin(self, asked: Asked, left: Left, work: Work, block: int, nobody: int) -> None:
+        rows, new = work.ids_RJ.shape
+        begin_kernel[(rows,)](
+            asked.sources,
+            asked.ends,
+            asked.stops,
+            asked.ids,
+            asked.table,
+            left.told_XS,
+            work.ids_RJ,
+            work.positions_RJ,
+            work.slots_RJ,
+            work.lengths_RJ,
+            work.ends_R,
+            left.told_XS.shape[1],
+            asked.table.shape[1],
+            nobody,
+            new - 1,
+            block,
+            num_warps=1,
+        )
+
+    def accept(self, logits_TV: Tensor, asked: Asked, left: Left, work: Work) -> None:
+        rows, new = work.ids_RJ.shape
+        vocabulary, lines = logits_TV.shape[1], 2 * new - 1
+        pieces = -(-vocabulary // PIECE)
+        tops, sums = logits_TV.new_empty(2, rows * lines, pieces)
+        bests = torch.empty(rows * lines, pieces, dtype=torch.int32, device=logits_TV.device)
+        rests = torch.empty(rows, pieces, dtype=torch.float64, device=logits_TV.device)
+        both, size = (logits_TV, left.beliefs_SKV, asked.sources, asked.temperatures), (vocabulary, pieces)
+        sums_kernel[(rows * lines, pieces)](*both, tops, sums, bests, *size, new - 1, PIECE, num_warps=8)
+        facts = (*both, asked.seeds, asked.prompts, asked.stops, work.ids_RJ, work.ends_R, tops, sums, bests, rests)
+        tiles = new - 1, PIECE, _pad(pieces)
+        rests_kernel[(rows, pieces)](*facts, *size, *tiles, num_warps=8)
+        settle_kernel[(rows,)](
+            *facts,
+            left.told_XS,
+            left.told_XS.view(torch.float32),
+            work.ahead_RX,
+            work.rows_R,
+            work.numbers_KR,
+            left.told_XS.shape[1],
+            *size,
+            rows,
+            *tiles,
+            num_warps=8,
+        )
 
     def pick(
         self, logits_RV: Tensor, temperatures_R: Tensor, uniforms_R: Tensor, tokens_S: Tensor, logprobs_S: Tensor
@@ -334,7 +412,10 @@ def _thin(
         tile,
         _stride(width),
     )
-    thin_kernel[(-(-outputs // tile), tokens)](*arguments, num_warps=4)
+    if tokens == THIN:
+        twin_kernel[(-(-outputs // tile),)](*arguments, num_warps=4)
+    else:
+        thin_kernel[(-(-outputs // tile),)](*arguments, num_warps=4)
     return summed_TD, out_TN
 
 

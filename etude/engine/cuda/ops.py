@@ -8,11 +8,14 @@ is written into an argument is said; everything else is left alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from etude.model.experts import Experts, Router, Routing
+
+if TYPE_CHECKING:
+    from etude.engine.cuda.drafted import Asked, Left, Work
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,11 @@ class Places:
 
 @dataclass(frozen=True)
 class Pages:
-    """What R queries see: the blocks of each, and how many tokens are in them."""
+    """What R queries see: the blocks of each, and how many tokens are in them; `each` queries share a line."""
 
     table_RM: Tensor
     lengths_R: Tensor
+    each: int = 1
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,18 @@ class Ops(Protocol):
         ...
 
     def experts(self, x_TD: Tensor, chosen_TK: Tensor, weight_TK: Tensor, experts: Experts) -> Tensor: ...
+
+    def pair(self, weight_VD: Tensor, next_RJ: Tensor, hidden_TD: Tensor, next_norm: Norm, norm: Norm) -> Tensor:
+        """Side by side: the norm of the next tokens' rows of the table, and that of the states."""
+        ...
+
+    def begin(self, asked: Asked, left: Left, work: Work, block: int, nobody: int) -> None:
+        """Written into `work`: which tokens stand where; those past a request's end go to the slot `nobody`."""
+        ...
+
+    def accept(self, logits_TV: Tensor, asked: Asked, left: Left, work: Work) -> None:
+        """Which drafts are kept and what is drawn behind them, written into `left`; what to draft from into `work`."""
+        ...
 
     def pick(
         self, logits_RV: Tensor, temperatures_R: Tensor, uniforms_R: Tensor, tokens_S: Tensor, logprobs_S: Tensor

@@ -4,12 +4,15 @@ stands in for them where there is no GPU, so that everything around them is test
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from etude.engine.accept import ACCEPTING, DRAFTING, verify
+from etude.engine.cuda.drafted import Asked, Left, Work
 from etude.engine.cuda.ops import Norm, Pages, Places, Runs
-from etude.engine.sampler import pick
+from etude.engine.sampler import mixed, pick
 from etude.model.experts import Experts, Router, Routing
 from etude.model.rope import paired, rotate
 
@@ -104,6 +107,46 @@ class ReferenceOps:
         out: Tensor = experts(x_TD, chosen_TK, weight_TK)
         return out
 
+    def pair(self, weight_VD: Tensor, next_RJ: Tensor, hidden_TD: Tensor, next_norm: Norm, norm: Norm) -> Tensor:
+        next_TD = F.embedding(next_RJ.flatten().long(), weight_VD)
+        return torch.cat((self.norm(next_TD, next_norm), self.norm(hidden_TD, norm)), -1)
+
+    def begin(self, asked: Asked, left: Left, work: Work, block: int, nobody: int) -> None:
+        seats_R, here_R = asked.sources.clamp(min=0).long(), asked.sources < 0
+        last_R = left.tokens_JS[:, seats_R].gather(0, left.kept_S[seats_R].long()[None])[0]
+        known_RJ = torch.cat((last_R[None], left.drafts_KS[:, seats_R])).T
+        work.ids_RJ.copy_(torch.where(here_R[:, None], asked.ids, known_RJ))
+        work.ends_R.copy_(torch.where(here_R, asked.ends, left.ends_S[seats_R]))
+        places_RJ = work.ends_R[:, None] + torch.arange(work.ids_RJ.shape[1], device=seats_R.device)
+        there_RJ = places_RJ < asked.stops[:, None]
+        places_RJ = torch.where(there_RJ, places_RJ, 0)
+        blocks_RJ = asked.table.gather(1, (places_RJ // block).long())
+        work.positions_RJ.copy_(places_RJ)
+        work.slots_RJ.copy_(torch.where(there_RJ, blocks_RJ * block + places_RJ % block, nobody))
+        work.lengths_RJ.copy_(torch.where(there_RJ, places_RJ + 1, 0))
+
+    def accept(self, logits_TV: Tensor, asked: Asked, left: Left, work: Work) -> None:
+        (rows, new), device = work.ids_RJ.shape, logits_TV.device
+        each_R, each_J = torch.arange(rows, device=device), torch.arange(new, device=device)
+        temperature_R11 = asked.temperatures[:, None, None]
+        p_RJV, logp_RJV = _chances(logits_TV.view(rows, new, -1), temperature_R11)
+        seats_R = torch.where(asked.sources < 0, each_R, asked.sources).long()
+        q_RKV, _ = _chances(left.beliefs_SKV[seats_R], temperature_R11)
+        drafts_RK = work.ids_RJ[:, 1:].long()
+        drafted_RK = work.ends_R[:, None] + each_J[1:] < asked.stops[:, None]
+        counters_RJ = work.ends_R[:, None] + 1 - asked.prompts[:, None] + each_J
+        accepting_RK = _numbers(asked.seeds ^ ACCEPTING, counters_RJ[:, :-1])
+        kept_R, token_R = verify(p_RJV, q_RKV, drafts_RK, drafted_RK, accepting_RK, _numbers(asked.seeds, counters_RJ))
+        told_RJ = F.pad(drafts_RK, (0, 1)).scatter(1, kept_R[:, None], token_R[:, None])
+        told_RJ = told_RJ.masked_fill(each_J > kept_R[:, None], 0)
+        logprobs_RJ = logp_RJV.gather(-1, told_RJ[:, :, None])[..., 0].masked_fill(each_J > kept_R[:, None], 0.0)
+        left.kept_S[:rows], left.ends_S[:rows] = kept_R.int(), (work.ends_R + kept_R + 1).int()
+        left.tokens_JS[:, :rows], left.logprobs_JS[:, :rows] = told_RJ.T.int(), logprobs_RJ.T.float()
+        work.ahead_RX.copy_(F.pad(told_RJ, (0, new - 1)))
+        work.rows_R.copy_(each_R * new + kept_R)
+        drafting_RK = _numbers(asked.seeds ^ DRAFTING, (counters_RJ + kept_R[:, None] + 1)[:, :-1])
+        work.numbers_KR.copy_(drafting_RK.T)
+
     def pick(
         self, logits_RV: Tensor, temperatures_R: Tensor, uniforms_R: Tensor, tokens_S: Tensor, logprobs_S: Tensor
     ) -> None:
@@ -114,6 +157,21 @@ class ReferenceOps:
         token_R1 = torch.where(temperatures_R[:, None] == 0, logits_RV.argmax(-1, keepdim=True), token_R1)
         logprob_R1 = logits_RV.gather(-1, token_R1).double() - highest_R1 - total_R1.log()
         tokens_S[:rows], logprobs_S[:rows] = token_R1[:, 0].to(tokens_S.dtype), logprob_R1[:, 0].float()
+
+
+def _chances(logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """What is sampled from, and log-probabilities; temperature 0 is certain of the likeliest, and tells those of 1."""
+    greedy = temperature == 0
+    logits = logits / torch.where(greedy, 1.0, temperature).float()
+    logp = logits.double().log_softmax(-1)
+    certain = torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+    return torch.where(greedy, certain, logp.exp().float()), logp
+
+
+def _numbers(seeds_R: Tensor, counters_RX: Tensor) -> Tensor:
+    """The uniform number of each seed and counter."""
+    seeds, counters = (x.cpu().numpy().astype(np.int64).view(np.uint64) for x in (seeds_R, counters_RX))
+    return torch.from_numpy(mixed(seeds[:, None], counters)).to(seeds_R.device)
 
 
 def _angles(at: Places) -> tuple[Tensor, Tensor]:
@@ -131,6 +189,6 @@ def _gathered(cache_PNKBD: Tensor, pages: Pages) -> list[tuple[int, list[Tensor]
     size, out = cache_PNKBD.shape[3], []
     for row, length in enumerate(pages.lengths_R.tolist()):
         if length:
-            blocks = pages.table_RM[row, : -(-length // size)].long()
+            blocks = pages.table_RM[row // pages.each, : -(-length // size)].long()
             out.append((row, [plane[blocks].transpose(1, 2).flatten(0, 1)[:length] for plane in cache_PNKBD]))
     return out

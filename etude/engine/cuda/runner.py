@@ -84,6 +84,9 @@ class PagedRunner:
         self._blocks = blocks
         self._streak = self._begin([])
 
+    def overlaps(self, chunks: Sequence[Chunk]) -> bool:
+        return True
+
     def launch(self, chunks: Sequence[Chunk], ready: Sequence[Request]) -> Read:
         if len(chunks) == sum(chunk.count for chunk in chunks):
             requests = [chunk.request for chunk in chunks]

@@ -13,13 +13,13 @@ import triton.language as tl
 
 @triton.jit
 def thin_kernel(
-    x,  # [T, D]
-    y,  # [T, D], added to x
+    x,  # [1, D]
+    y,  # [1, D], added to x
     norm,  # [D]
     weight,  # [N, D], or [2 N, D] with a gate
     bias,  # [N]
-    out,  # [T, N]
-    summed,  # [T, D], x + y
+    out,  # [1, N]
+    summed,  # [1, D], x + y
     eps,
     outputs,
     DIMS: tl.constexpr,
@@ -31,11 +31,6 @@ def thin_kernel(
     TILE: tl.constexpr,
     STRIDE: tl.constexpr,
 ):
-    token = tl.program_id(1)  # each reads the weight again, which lies in the cache by then
-    x += token * DIMS
-    y += token * DIMS
-    out += token * outputs
-    summed += token * DIMS
     n = tl.program_id(0) * TILE + tl.arange(0, TILE)
     real = n[:, None] < outputs
     scale = 1.0
@@ -84,6 +79,118 @@ def thin_kernel(
     if BIAS:
         out_N += tl.load(bias + n, mask=n < outputs, other=0.0).to(tl.float32)
     tl.store(out + n, out_N.to(out.dtype.element_ty), mask=n < outputs)
+
+
+@triton.jit
+def _add_two(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def _add_four(a, b, c, d, e, f, g, h):
+    return a + e, b + f, c + g, d + h
+
+
+@triton.jit
+def _summed(x, y, summed, first, d, DIMS: tl.constexpr, ADD: tl.constexpr):
+    """x + y, rounded; written by the first program."""
+    x_D = tl.load(x + d, mask=d < DIMS, other=0.0).to(tl.float32)
+    if ADD:
+        x_D += tl.load(y + d, mask=d < DIMS, other=0.0).to(tl.float32)
+        rounded_D = x_D.to(summed.dtype.element_ty)
+        if first:
+            tl.store(summed + d, rounded_D, mask=d < DIMS)
+        x_D = rounded_D.to(tl.float32)
+    return x_D
+
+
+@triton.jit
+def _normed_part(x, y, w_S, scale, d, DIMS: tl.constexpr, ADD: tl.constexpr, NORM: tl.constexpr):
+    x_S = tl.load(x + d, mask=d < DIMS, other=0.0).to(tl.float32)
+    if NORM:
+        if ADD:
+            x_S += tl.load(y + d, mask=d < DIMS, other=0.0).to(tl.float32)
+            x_S = x_S.to(x.dtype.element_ty).to(tl.float32)
+        x_S = (x_S * scale * w_S).to(x.dtype.element_ty).to(tl.float32)
+    return x_S[None, :]
+
+
+@triton.jit
+def _gated(gate_N, up_N, like):
+    gate_N = gate_N.to(like.dtype.element_ty).to(tl.float32)
+    gate_N = (gate_N * tl.sigmoid(gate_N)).to(like.dtype.element_ty).to(tl.float32)
+    return gate_N * up_N.to(like.dtype.element_ty).to(tl.float32)
+
+
+@triton.jit
+def twin_kernel(
+    x,  # [2, D]
+    y,
+    norm,
+    weight,
+    bias,
+    out,  # [2, N]
+    summed,
+    eps,
+    outputs,
+    DIMS: tl.constexpr,
+    PAD: tl.constexpr,
+    ADD: tl.constexpr,
+    NORM: tl.constexpr,
+    BIAS: tl.constexpr,
+    GATE: tl.constexpr,
+    TILE: tl.constexpr,
+    STRIDE: tl.constexpr,
+):
+    """The same for a token and its draft: the weight is read once for both."""
+    n = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    real = n[:, None] < outputs
+    s = tl.arange(0, STRIDE)
+    at = n[:, None].to(tl.int64) * DIMS + s[None, :]
+    there = real & (s[None, :] < DIMS)
+    w_ND = tl.load(weight + at, mask=there, other=0.0)
+    if GATE:
+        u_ND = tl.load(weight + outputs * DIMS + at, mask=there, other=0.0)
+    scale_a = 1.0
+    scale_b = 1.0
+    if NORM:
+        d = tl.arange(0, PAD)
+        a_D = _summed(x, y, summed, tl.program_id(0) == 0, d, DIMS, ADD)
+        b_D = _summed(x + DIMS, y + DIMS, summed + DIMS, tl.program_id(0) == 0, d, DIMS, ADD)
+        square_a, square_b = tl.reduce((a_D * a_D, b_D * b_D), 0, _add_two)  # one wait for both
+        scale_a = tl.rsqrt(square_a / DIMS + eps)
+        scale_b = tl.rsqrt(square_b / DIMS + eps)
+    total_a = tl.zeros([TILE, STRIDE], tl.float32)
+    total_b = tl.zeros([TILE, STRIDE], tl.float32)
+    gated_a = tl.zeros([TILE, STRIDE], tl.float32)
+    gated_b = tl.zeros([TILE, STRIDE], tl.float32)
+    for first in tl.static_range(0, DIMS, STRIDE):
+        d = first + tl.arange(0, STRIDE)
+        if first > 0:
+            at = n[:, None].to(tl.int64) * DIMS + d[None, :]
+            there = real & (d[None, :] < DIMS)
+            w_ND = tl.load(weight + at, mask=there, other=0.0)
+            if GATE:
+                u_ND = tl.load(weight + outputs * DIMS + at, mask=there, other=0.0)
+        w_S = tl.load(norm + d, mask=d < DIMS, other=0.0).to(tl.float32)
+        a_S = _normed_part(x, y, w_S, scale_a, d, DIMS, ADD, NORM)
+        b_S = _normed_part(x + DIMS, y + DIMS, w_S, scale_b, d, DIMS, ADD, NORM)
+        total_a += w_ND.to(tl.float32) * a_S
+        total_b += w_ND.to(tl.float32) * b_S
+        if GATE:
+            gated_a += u_ND.to(tl.float32) * a_S
+            gated_b += u_ND.to(tl.float32) * b_S
+    if GATE:
+        a_N, b_N, up_a, up_b = tl.reduce((total_a, total_b, gated_a, gated_b), 1, _add_four)
+        a_N, b_N = _gated(a_N, up_a, x), _gated(b_N, up_b, x)
+    else:
+        a_N, b_N = tl.reduce((total_a, total_b), 1, _add_two)
+    if BIAS:
+        b = tl.load(bias + n, mask=n < outputs, other=0.0).to(tl.float32)
+        a_N += b
+        b_N += b
+    tl.store(out + n, a_N.to(out.dtype.element_ty), mask=n < outputs)
+    tl.store(out + outputs + n, b_N.to(out.dtype.element_ty), mask=n < outputs)
 
 
 @triton.jit

@@ -39,6 +39,35 @@ def norm_kernel(x, y, weight, summed, out, eps, x_row, DIMS: tl.constexpr, PAD: 
 
 
 @triton.jit
+def pair_kernel(
+    weight,  # [V, D]
+    ids,  # [R, J], rows ids_row apart
+    hidden,  # [T, D]
+    next_norm,
+    norm,
+    out,  # [T, 2 D]
+    next_eps,
+    eps,
+    ids_row,
+    J: tl.constexpr,
+    DIMS: tl.constexpr,
+    PAD: tl.constexpr,
+):
+    t = tl.program_id(0).to(tl.int64)
+    d = tl.arange(0, PAD)
+    real = d < DIMS
+    token = tl.load(ids + (t // J) * ids_row + t % J).to(tl.int64)
+    x_D = tl.load(weight + token * DIMS + d, mask=real, other=0.0).to(tl.float32)
+    h_D = tl.load(hidden + t * DIMS + d, mask=real, other=0.0).to(tl.float32)
+    x_D *= tl.rsqrt(tl.sum(x_D * x_D, 0) / DIMS + next_eps)
+    h_D *= tl.rsqrt(tl.sum(h_D * h_D, 0) / DIMS + eps)
+    x_D *= tl.load(next_norm + d, mask=real, other=0.0).to(tl.float32)
+    h_D *= tl.load(norm + d, mask=real, other=0.0).to(tl.float32)
+    tl.store(out + t * 2 * DIMS + d, x_D.to(out.dtype.element_ty), mask=real)
+    tl.store(out + t * 2 * DIMS + DIMS + d, h_D.to(out.dtype.element_ty), mask=real)
+
+
+@triton.jit
 def gate_kernel(x, out, WIDTH: tl.constexpr, TILE: tl.constexpr):
     t = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * TILE + tl.arange(0, TILE)
