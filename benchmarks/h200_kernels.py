@@ -1,9 +1,10 @@
 """The learner's CUDA paths against its CPU ones, and the speed of the kernels that they choose between.
 
-    python benchmarks/h200_kernels.py [check] [attention] [linear] [head]
+    python benchmarks/h200_kernels.py [quantised] [check] [attention] [linear] [head]
 
-`check` compares whole gradients of small models on the GPU (compiled, recomputed, of sequences of any lengths, dense,
-with experts, latent, FP8) with the same learner in float32 on the CPU. The others time what a step is made of.
+`quantised` compares 8-bit numbers and scales with the reference's, bit for bit, and times the kernels at the shapes of
+a step. `check` compares whole gradients of small models on the GPU (compiled, recomputed, of sequences of any lengths,
+dense, with experts, latent, FP8) with the same learner in float32 on the CPU. The others time what a step is made of.
 Without names, all of them. One line of JSON each.
 """
 
@@ -23,13 +24,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Correction, Item, Label, Sampled, Stream, Twin
-from etude.model import precision
+from etude.model import mlp_fp8, precision
 from etude.model.attention import PackedAttend
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.head import token_logprobs
 from etude.model.training import ready
 from etude.settings import ComputeSettings, OptimSettings
+
+TILES = ((128, 64, 4), (64, 64, 4), (128, 128, 8), (32, 128, 4))  # rows and columns of a tile, and warps
 
 
 def timed(work: Callable[[], object], repeats: int = 10) -> float:
@@ -55,6 +58,90 @@ def guarded(name: str, work: Callable[[], None]) -> None:
     except Exception as failed:
         last = traceback.format_exc().strip().splitlines()[-6:]
         say(what=name, failed=repr(failed)[:400], where=" | ".join(line.strip() for line in last)[:900])
+
+
+# -- quantised ---------------------------------------------------------------------------------------------------------
+
+
+def quantised() -> None:
+    from etude.model import quantise_kernels as kernels
+
+    def same(shapes: list[tuple[int, int]], dtype: torch.dtype) -> None:
+        parts = [torch.randn(s, device="cuda") * torch.randn(s[0], 1, device="cuda").exp() for s in shapes]
+        parts = [part.to(dtype) for part in parts]
+        parts[0][1] = 0
+        whole = torch.cat(parts).bfloat16()
+        rows, columns = precision.quantised(whole), precision.quantised(whole.t())
+        found = precision.by_rows_and_columns(parts, torch.bfloat16)
+        spare = found[2][:, len(whole) :].float().abs().sum().item()
+        pairs = [(found[0], rows[0]), (found[1], rows[1][:, 0]), (found[2][:, : len(whole)], columns[0])]
+        pairs += [(found[3], columns[1][:, 0])]
+        alone = precision.by_rows(parts, torch.bfloat16)
+        pairs += [(alone[0], rows[0]), (alone[1], rows[1][:, 0])]
+        differ = [int((ours.float() != theirs.float()).sum()) for ours, theirs in pairs]
+        say(
+            what="quantised",
+            shapes=shapes,
+            dtype=str(dtype),
+            differ=differ,
+            spare=spare,
+            ok=not any(differ) and not spare,
+        )
+
+    bfloat16, float32 = torch.bfloat16, torch.float32
+    guarded("quantised", lambda: same([(8192, 2560)], bfloat16))
+    guarded("quantised", lambda: same([(1003, 9728)], bfloat16))
+    guarded("quantised", lambda: same([(4096, 2560), (1024, 2560), (1024, 2560)], float32))
+    guarded("quantised", lambda: same([(16, 48)], float32))
+
+    def same_gated(tokens: int, width: int) -> None:
+        inner, g = (torch.randn(tokens, n, device="cuda").bfloat16() for n in (2 * width, width))
+        exact = inner.double().requires_grad_()
+        whole = F.silu(exact[:, :width]) * exact[:, width:]
+        whole.backward(g.double())
+        assert exact.grad is not None
+        pairs = (mlp_fp8.gated(inner), whole.detach()), (mlp_fp8.gated_slopes(inner, g), exact.grad)
+        for found, wanted in pairs:
+            rounded = precision.by_rows_and_columns((wanted.to(bfloat16),), bfloat16)
+            values = [numbers.float() * scale[:, None] for numbers, scale in (found[:2], found[2:])]
+            best = [numbers.float() * scale[:, None] for numbers, scale in (rounded[:2], rounded[2:])]
+            errors = [float((a - b).norm() / b.norm()) for a, b in zip(values, best, strict=True)]
+            say(what="gated", shape=[tokens, width], from_rounded_once=errors, ok=max(errors) < 0.02)
+
+    def gate(tokens: int, width: int) -> None:
+        inner, g = (torch.randn(tokens, n, device="cuda").bfloat16() for n in (2 * width, width))
+        forward, backward = timed(lambda: mlp_fp8.gated(inner)), timed(lambda: mlp_fp8.gated_slopes(inner, g))
+        rates = {"forward_tb_s": 10 * g.numel() / forward / 1e9, "backward_tb_s": 16 * g.numel() / backward / 1e9}
+        tiles = {"maxima": kernels.MAXIMA, "writing": kernels.WRITING, "slopes": kernels.SLOPES}
+        say(what="gated", shape=[tokens, width], **tiles, forward_ms=forward, backward_ms=backward, **rates)
+
+    guarded("gated", lambda: same_gated(2048, 9728))
+    guarded("gated", lambda: same_gated(1003, 512))
+
+    def work(shapes: list[tuple[int, int]], dtype: torch.dtype) -> None:
+        parts = [torch.randn(s, device="cuda").to(dtype) for s in shapes]
+        size = sum(part.numel() for part in parts)
+        both = timed(lambda: precision.by_rows_and_columns(parts, bfloat16))
+        rows = timed(lambda: precision.by_rows(parts, bfloat16))
+        moved = size * (2 * dtype.itemsize + 2), size * (dtype.itemsize + 1)
+        rates = {"both_tb_s": moved[0] / both / 1e9, "rows_tb_s": moved[1] / rows / 1e9}
+        tiles = {"maxima": kernels.MAXIMA, "writing": kernels.WRITING}
+        say(what="quantised", shapes=shapes, **tiles, both_ms=both, rows_ms=rows, **rates)
+
+    def at_shapes() -> None:
+        for shapes in ([(8192, 19_456)], [(8192, 9728)], [(8192, 2560)]):
+            guarded("quantised", lambda: work(shapes, bfloat16))  # noqa: B023
+        guarded("quantised", lambda: work([(9728, 2560), (9728, 2560)], float32))
+        guarded("gated", lambda: gate(8192, 9728))
+
+    maxima, writing, slopes = kernels.MAXIMA, kernels.WRITING, kernels.SLOPES
+    at_shapes()
+    for tile in TILES:
+        kernels.MAXIMA, kernels.WRITING, kernels.SLOPES = tile, writing, tile
+        at_shapes()
+        kernels.MAXIMA, kernels.WRITING, kernels.SLOPES = maxima, tile, slopes
+        at_shapes()
+    kernels.MAXIMA, kernels.WRITING, kernels.SLOPES = maxima, writing, slopes
 
 
 # -- check -------------------------------------------------------------------------------------------------------------
@@ -109,6 +196,7 @@ def check() -> None:
         ("dense", long, {"recompute": True}),
         ("dense", equal, {"precision": "fp8"}),
         ("dense", mixed, {"precision": "fp8", "compile": False}),
+        ("dense", mixed, {"precision": "fp8", "recompute": True}),
         ("experts", mixed, {}),
         ("experts", mixed, {"recompute": True}),
         ("experts", mixed, {"precision": "fp8"}),
@@ -192,23 +280,6 @@ def attention() -> None:
         guarded("chosen", lambda: run("as chosen", lambda: attend(0, q, k, v)))  # noqa: B023
 
 
-class _Mixed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        return precision.rowwise_product(x, weight)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        x, weight = ctx.saved_tensors
-        return precision.rowwise_product(gradients[0], weight.t()), gradients[0].t() @ x
-
-
-def _mixed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    out: torch.Tensor = _Mixed.apply(x, weight.to(x.dtype))  # type: ignore[no-untyped-call]
-    return out
-
-
 def linear() -> None:
     """Forward and backward of the projections of the 0.6B and 4B shapes, compiled as in a block."""
     for tokens, inputs, outputs in (
@@ -217,13 +288,13 @@ def linear() -> None:
         (8_192, 2560, 19_456),
         (8_192, 9728, 2560),
     ):
-        for name in ("bfloat16", "fp8", "fp8 but for the weights' gradient"):
+        for name in ("bfloat16", "fp8"):
 
             def work(tokens: int = tokens, inputs: int = inputs, outputs: int = outputs, name: str = name) -> None:
                 x = torch.randn(tokens, inputs, device="cuda", dtype=torch.bfloat16, requires_grad=True)
                 weight = torch.randn(outputs, inputs, device="cuda", requires_grad=True)
                 g = torch.randn(tokens, outputs, device="cuda", dtype=torch.bfloat16)
-                product = torch.compile(precision.PRECISIONS[name].linear if name in precision.PRECISIONS else _mixed)
+                product = torch.compile(precision.choose(name, "cuda").linear)
 
                 def both() -> None:
                     product(x, weight).backward(g)
@@ -256,7 +327,7 @@ def head() -> None:
         guarded("head", work)
 
 
-PARTS = {"check": check, "attention": attention, "linear": linear, "head": head}
+PARTS = {"quantised": quantised, "check": check, "attention": attention, "linear": linear, "head": head}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:

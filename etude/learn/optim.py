@@ -39,6 +39,8 @@ class Optimiser:
         for group in self.adamw.param_groups:
             group["lr"] = self.settings.lr * rate
         self.adamw.step()
+        # the fused kernel does not count its writes, by which others know that what they made of a weight is old
+        torch.autograd.graph.increment_version([p for group in self.adamw.param_groups for p in group["params"]])
         muon_lr, momentum = self.settings.muon_lr * rate, self.settings.momentum
         moved = [(name, p, g) for name in self.muon if (g := (p := self.parameters[name]).grad) is not None]
         if not moved:

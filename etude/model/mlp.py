@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from etude.model.mlp_fp8 import feed_forward, in_eight_bits
 from etude.model.precision import Linear, side_by_side
 
 
@@ -16,6 +17,9 @@ class SwiGLU(nn.Module):
         self.down_proj = Linear(hidden, width, bias=False)
 
     def forward(self, x_TD: Tensor) -> Tensor:
+        eight = in_eight_bits((self.gate_proj, self.up_proj, self.down_proj))
+        if eight is not None:
+            return feed_forward(x_TD, *eight)
         gate_TF, up_TF = side_by_side(x_TD, (self.gate_proj, self.up_proj))
         out: Tensor = self.down_proj(F.silu(gate_TF) * up_TF)
         return out

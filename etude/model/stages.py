@@ -23,12 +23,17 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
+from etude.model.precision import hold
+
 if TYPE_CHECKING:
     from etude.model.attention import Attend
     from etude.model.decoder import Block
     from etude.model.experts import Routing
 
 Angles = tuple[Tensor, Tensor]
+
+# projections of a block that act on one input
+SIDE_BY_SIDE = ("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",)
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ def in_stages(block: Block, x_TD: Tensor, angles: Angles, attend: Attend, routin
     """The block's forward, stage by stage."""
     assert block.stages is not None
     run = _Runner(block.stages)
+    if block.stages.compiled:
+        _hold(block)
     q_THD, k_TKD, v_TKD = run(_before, block, x_TD, angles)
     layer = block.self_attn.layer
     if block.stages.recompute and torch.is_grad_enabled():
@@ -83,6 +90,14 @@ def _mixed(block: Block, x_TD: Tensor, normed_TD: Tensor, scores_TE: Tensor, cho
     mixture: Any = block.mlp
     out: Tensor = x_TD + mixture.mixed(normed_TD, scores_TE, chosen_TK)
     return out
+
+
+def _hold(block: Block) -> None:
+    """Weights in 8 bits are made once for all batches of a step, so outside of what is compiled."""
+    for part in (block.self_attn, block.mlp):
+        for names in SIDE_BY_SIDE:
+            if all(hasattr(part, name) for name in names):
+                hold([getattr(part, name) for name in names])
 
 
 @cache

@@ -10,18 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from etude.errors import EtudeError
+from etude.learn.optim import Optimiser
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.precision import (
     PLAIN,
     PRECISIONS,
     Linear,
+    by_rows,
+    by_rows_and_columns,
     choose,
+    hold,
+    product,
     quantised,
-    rowwise_product,
     set_precision,
     side_by_side,
 )
+from etude.settings import OptimSettings
 
 FP8, BF16 = PRECISIONS["fp8"], PRECISIONS["bfloat16"]
 SHAPE: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
@@ -37,6 +42,12 @@ def nearest(x: float) -> float:
     numbers = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).double()
     numbers = numbers[numbers.isfinite()]
     return float(numbers[(numbers - x).abs().argmin()])
+
+
+def rowwise_product(a: Tensor, b: Tensor) -> Tensor:
+    """a times b transposed, both quantised by rows."""
+    (qa, sa), (qb, sb) = quantised(a), quantised(b)
+    return (qa.float() @ qb.float().t() * sa * sb.t()).to(a.dtype)
 
 
 def apart(found: Tensor, wanted: Tensor) -> float:
@@ -57,7 +68,7 @@ def test_a_product_of_eight_bit_numbers_is_the_float64_product_of_those_numbers(
     a, b = random(24, 64), random(40, 64, seed=1)
     (qa, sa), (qb, sb) = quantised(a), quantised(b)
     wanted = (qa.double() * sa.double()) @ (qb.double() * sb.double()).t()
-    found = rowwise_product(a, b)
+    found = product(*by_rows((a,), a.dtype), *by_rows((b,), b.dtype), a.dtype)
     assert apart(found, wanted) < 1e-6
     assert 0.01 < apart(found, a.double() @ b.double().t()) < 0.06  # three bits behind the point
 
@@ -74,6 +85,47 @@ def test_both_gradients_are_products_quantised_along_what_they_sum() -> None:
     torch.testing.assert_close(weight.grad, rowwise_product(g.t(), x.detach().t()).float())
     assert apart(x.grad, g.double() @ weight.detach().double()) < 0.06
     assert apart(weight.grad, g.double().t() @ x.detach().double()) < 0.06
+
+
+def test_matrices_one_below_the_other_are_quantised_as_one_by_rows_and_by_columns() -> None:
+    parts = [random(n, 32, seed=n) * 10.0**i for i, n in enumerate((16, 48, 32))]
+    found, whole = by_rows_and_columns(parts, torch.bfloat16), torch.cat(parts).bfloat16()
+    for numbers, scale, matrix in ((*found[:2], whole), (*found[2:], whole.t())):
+        wanted, wanted_scale = quantised(matrix)
+        assert torch.equal(numbers.float(), wanted.float()) and torch.equal(scale, wanted_scale[:, 0])
+
+
+def test_without_a_gradient_the_product_has_the_same_bits() -> None:
+    x, weight = random(8, 32).bfloat16(), random(16, 32, seed=1).requires_grad_()
+    with torch.no_grad():
+        alone = FP8.linear(x, weight)
+    assert torch.equal(FP8.linear(x, weight), alone)
+
+
+@pytest.mark.parametrize("matrices", ["adamw", "muon"])
+def test_copies_of_weights_are_held_until_an_optimiser_writes_to_one(matrices: str) -> None:
+    layers = {f"model.layers.0.self_attn.{name}": Linear(32, 32, bias=False) for name in ("q_proj", "k_proj", "v_proj")}
+    for layer in layers.values():
+        layer.precision = FP8
+    weights = {f"{name}.weight": layer.weight for name, layer in layers.items()}
+    optimiser = Optimiser(weights, OptimSettings(matrices=matrices), dict.fromkeys(("q_proj", "k_proj", "v_proj"), 16))
+    projections = list(layers.values())
+    hold(projections)
+    before = projections[0].held
+    hold(projections)
+    assert before is not None and projections[0].held is before
+    weights["model.layers.0.self_attn.k_proj.weight"].grad = random(32, 32)
+    optimiser.step(1.0)
+    hold(projections)
+    after, wanted = projections[0].held, by_rows_and_columns([w.detach() for w in weights.values()], torch.bfloat16)
+    assert after is not None and after is not before
+    assert all(torch.equal(ours.float(), theirs.float()) for ours, theirs in zip(after, wanted, strict=True))
+    x = random(8, 32).bfloat16()
+    held, anew = (FP8.joined(x, list(weights.values()), given) for given in (after, None))
+    assert torch.equal(held, anew)
+    set_precision(nn.ModuleList(projections), BF16)
+    hold(projections)
+    assert projections[0].held is None
 
 
 def test_no_token_changes_what_another_one_gets() -> None:
@@ -141,8 +193,9 @@ def test_router_head_embeddings_and_norms_are_never_in_eight_bits(monkeypatch: p
         return quantised(x)
 
     monkeypatch.setattr("etude.model.precision.quantised", watched)
-    hidden = decoder(torch.arange(16), torch.arange(16), lambda layer, q, k, v: q)
-    logits = decoder.logits(hidden)
+    with torch.no_grad():
+        hidden = decoder(torch.arange(16), torch.arange(16), lambda layer, q, k, v: q)
+        logits = decoder.logits(hidden)
     assert hidden.dtype == torch.bfloat16 and logits.dtype == torch.float32
     weights = {(64, 32), (32, 32), (4, 32, 32), (4, 32, 16)}  # q, k and v as one; o; the experts' two
     assert weights == {shape for shape in seen if shape[0] not in (16, 32) or shape == (32, 32)} - {(32, 16)}
