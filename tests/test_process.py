@@ -26,6 +26,30 @@ def test_all_cores_are_those_we_may_use():
 def test_an_allocator_without_mallopt_is_left_alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     process.keep_freed_memory()
+    process.stay_small()
+
+
+def test_large_blocks_between_small_ones_are_returned_to_the_system():
+    check = """
+from pathlib import Path
+from etude.process import stay_small
+
+def megabytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4 / 1024
+
+stay_small()
+bytes(1 << 20)  # a large block that is freed: from now on glibc would take such from the heap
+before = megabytes()
+large = [b"x" * 100_000 for _ in range(400)]
+small = []
+for number in range(400):
+    small.append(b"x" * 1_000)
+    large[number] = b"y" * 100_000  # between two that stay
+assert megabytes() - before > 30
+large.clear()
+assert megabytes() - before < 5, megabytes() - before
+"""
+    assert subprocess.run([sys.executable, "-c", check], timeout=60, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(("load", "policy"), [(0.1, None), (100.0, "PASSIVE")])

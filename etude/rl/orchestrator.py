@@ -45,6 +45,7 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
     Stopped by Ctrl-C it leaves a checkpoint and `stopped` among the facts, and the stage is not finished.
     """
     check_lengths(recipe.harness.limits, recipe.engine)
+    process.stay_small()
     run.begin(STAGE)  # opens our lineage before anything is sampled under its name
     began = time.monotonic()
     async with AsyncExitStack() as stack:

@@ -76,6 +76,7 @@ class Channel:
                     future.set_exception(failure)
                     future.exception()  # nobody may be waiting for this one any more
         self._waiting.clear()
+        self._on_event = _ignore  # our owner's, who holds us: uncut, both would wait for a garbage collection
 
     def _send(self, data: memoryview, descriptors: tuple[int, ...]) -> tuple[memoryview, tuple[int, ...]]:
         """What is left to send."""
@@ -149,6 +150,10 @@ class _Answers:
 
     def __getitem__(self, index: int) -> asyncio.Future[Answer]:
         return self._futures[index]
+
+
+def _ignore(message: wire.Message) -> None:
+    pass
 
 
 def _close(descriptors: tuple[int, ...]) -> None:

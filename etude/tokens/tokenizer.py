@@ -57,6 +57,7 @@ PATTERN = r"[\r\n]+[ \t]*|[ \t]{2,}| ?_*\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s"
 
 LONGEST_TOKEN = 16  # characters; rulers of 70 dashes and licence headers would waste entries of a small vocabulary
 BATCH_CHARACTERS = 4_000_000  # the library's encodings take some 100 bytes a token: hold few at a time
+CACHED_WORDS = 2_000  # that the library remembers with their ids, in each thread; 400 bytes each
 
 
 def _spelling(name: str) -> str:
@@ -69,6 +70,7 @@ class Tokenizer:
     def __init__(self, encoder: Encoder) -> None:
         """Takes a `tokenizers` tokenizer without added tokens whose vocabulary starts with the control tokens."""
         self._encoder = encoder
+        bound_cache(encoder)
         saved = json.loads(encoder.to_str())
         self._merges: list[list[str]] = saved["model"]["merges"]
         vocabulary = encoder.get_vocab(with_added_tokens=False)
@@ -185,6 +187,18 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; control tokens have none. Invalid UTF-8 becomes lone surrogates, so no byte is lost."""
         return to_text(b"".join(map(self.bytes_of, ids)))
+
+
+def bound_cache(encoder: Encoder) -> None:
+    """Lets the library remember fewer words than the 10,000 it would.
+
+    Those it keeps are the first that came and are never replaced, so most of what 10,000 hold is no use. But they fill
+    up over hundreds of steps of reinforcement learning, all of whose tasks bring a few new words: 4 MB that look like a
+    leak, and in between them holes that nobody else can use.
+    """
+    resize = getattr(encoder.model, "_resize_cache", None)  # older libraries and other models have none
+    if resize is not None:
+        resize(CACHED_WORDS)
 
 
 def to_bytes(text: str) -> bytes:

@@ -22,7 +22,7 @@ from typing import Any
 from tokenizers import Tokenizer as Encoder
 
 from etude.errors import EtudeError
-from etude.tokens.tokenizer import is_plain, split_bytes, to_bytes, to_text, token_bytes
+from etude.tokens.tokenizer import bound_cache, is_plain, split_bytes, to_bytes, to_text, token_bytes
 
 MARKUP = re.compile(r"[<>\[\]|｜]")  # an added token without any of these that is not special is only text
 UNKNOWN = "unknown"  # the mark of an id that is in no vocabulary
@@ -52,6 +52,8 @@ class Vocabulary:
             self._plain = Encoder.from_str(json.dumps(_without(saved, self.control)))
         except Exception as error:  # the library raises bare Exception for whatever it cannot read
             raise EtudeError(f"cannot read the tokenizer {path}: {error}") from None
+        bound_cache(self._real)
+        bound_cache(self._plain)
         self._trims = {one["content"]: (one.get("lstrip"), one.get("rstrip")) for one in added}
         self.spelling = {number: spelling for spelling, number in self.control.items()}
         self._bytes = self._table(saved, added, path)

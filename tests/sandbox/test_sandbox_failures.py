@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import shutil
 import signal
 import struct
 import sys
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -225,3 +227,21 @@ def _children(parent: int) -> list[int]:
             if int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1]) == parent:
                 found.append(int(entry.name))
     return found
+
+
+def test_a_closed_sandbox_waits_for_no_garbage_collection(local: Any) -> None:
+    async def go() -> None:
+        sandbox = await local.host.start([local.layer])
+        seen = weakref.ref(sandbox)
+        assert (await sandbox.run(["true"])).ok
+        await sandbox.close()
+        del sandbox
+        await asyncio.sleep(0)  # what was scheduled for it
+        assert seen() is None
+
+    gc.collect()
+    gc.disable()
+    try:
+        local.run(go())
+    finally:
+        gc.enable()

@@ -162,6 +162,27 @@ def test_the_same_texts_give_the_same_files_in_any_process(tmp_path: Path, train
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
+def test_ever_new_words_are_not_all_remembered(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    tokenizer.save(tmp_path)
+    script = """
+import sys
+from pathlib import Path
+from etude.tokens.tokenizer import Tokenizer
+
+def kilobytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4
+
+tokenizer = Tokenizer.load(sys.argv[1])
+words = [f"w{number:05d}".translate(str.maketrans("0123456789", "abcdefghij")) for number in range(20_000)]
+before = kilobytes()
+for word in words:
+    tokenizer.encode(word)
+print(kilobytes() - before)
+"""
+    told = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, capture_output=True, timeout=60)
+    assert int(told.stdout) < 2_000  # the library's own bound takes 4,000
+
+
 def test_fingerprint_survives_saving_and_tells_tokenizers_apart(tmp_path: Path, training_texts: list[str]) -> None:
     tokenizer = Tokenizer.train(training_texts, 400)
     tokenizer.save(tmp_path)
