@@ -14,7 +14,7 @@ tasks_app = typer.Typer(no_args_is_help=True, help="Make and check tasks.")
 sandbox_app = typer.Typer(no_args_is_help=True, help="Look at sandboxes.")
 
 Backend = Annotated[
-    str, typer.Option("--sandbox", help="local, or plain where there are no namespaces (weaker, and stamped).")
+    str, typer.Option("--sandbox", help="local, docker (for a Dockerfile), or plain (no isolation, and stamped).")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same tasks and scripts.")]
 

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from etude.errors import EtudeError
 from etude.process import available_cores
+from etude.sandbox.docker_engine import Engine
 
 GIB = 1 << 30
 DEADLINE = 30.0  # seconds for each child that tries something
@@ -197,6 +199,11 @@ def _programs() -> Iterator[Row]:
         yield Row("compiler", "ok", _output([compiler, "--version"]).partition("\n")[0])
     else:
         yield Row("compiler", "limited", "no cc, gcc or clang", "install one for torch.compile and for tasks in C")
+    try:
+        yield Row("container engine", "ok", Engine.find().name)
+    except EtudeError as error:
+        found, _, advice = str(error).removeprefix("there is no container engine: ").rpartition(": ")
+        yield Row("container engine", "missing", found, f"only for tasks with a Dockerfile: {advice}")
 
 
 def _extras() -> Iterator[Row]:

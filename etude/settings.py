@@ -40,7 +40,7 @@ class RunSettings:
     seed: int = setting(0, "every random choice of the run follows from it", least=0)
     device: str = setting("cpu", "torch device of learner and engine: cpu, cuda, cuda:1")
     threads: int = setting(0, "torch threads of each process; 0 takes all cores", least=0)
-    sandbox: str = setting("local", "local, or plain where there are no namespaces (weaker, and stamped into reports)")
+    sandbox: str = setting("local", "local, docker (for a Dockerfile), or plain (no isolation; reports say so)")
     keep_checkpoints: int = setting(2, "newest checkpoints kept; older ones are removed after each save", least=1)
     compute: ComputeSettings = setting(ComputeSettings(), "how the learner computes")
 

@@ -13,5 +13,7 @@ Reading order:
 - `upper.py`          what an overlay's upper folder says was changed; `packed.py` the same in one file, and back
 - `seccomp.py`, `kernel.py`, `cgroups.py`, `identity.py`, `wire.py`, `channel.py`   what those stand on
 - `plain.py`          the weaker backend, asked for by name; with `supervise.py` and `copies.py`
+- `docker.py`         the backend of containers; `docker_sandbox.py` one of them, `docker_programs.py` its programs,
+                      `docker_files.py` its files, `docker_engine.py` docker or podman
 - `bench.py`          how fast it is
 """

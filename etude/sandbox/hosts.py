@@ -1,4 +1,4 @@
-"""A sandbox backend by its name. The weaker one is never a fallback: who wants it says so."""
+"""A sandbox backend by its name. No backend is a fallback for another: who wants one says so."""
 
 from __future__ import annotations
 
@@ -36,4 +36,11 @@ async def open_host(backend: str, store: Store | Path, preload: Sequence[str] = 
         from etude.sandbox.plain import PlainHost
 
         return await PlainHost.open(store)
-    raise EtudeError(f"there is no sandbox backend {backend!r}; choose local, or plain where there are no namespaces")
+    if backend == "docker":
+        from etude.sandbox.docker import DockerHost
+
+        return await DockerHost.open(store)
+    raise EtudeError(
+        f"there is no sandbox backend {backend!r}; choose local, docker for tasks with a Dockerfile, or plain where "
+        "there are neither namespaces nor an engine"
+    )

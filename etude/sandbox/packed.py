@@ -168,6 +168,20 @@ def unpack(source: int, root: int, *, owner: tuple[int, int] | None = None, appl
         unpacker.close()
 
 
+def replaced_paths(source: int) -> tuple[list[str], list[str]]:
+    """Absolute paths that have to be away before packed changes are laid over files, and those that become folders."""
+    data = memoryview(mmap.mmap(source, os.fstat(source).st_size, access=mmap.ACCESS_READ))
+    away: list[str] = []
+    folders: list[str] = []
+    for path, _, _, opaque, entries in _read_index(data):
+        if opaque:
+            away.append(f"/{path}")
+        for name, kind, *_ in entries:
+            _check_name(name)
+            (folders if kind == "d" else away).append(f"/{path}/{name}" if path else f"/{name}")
+    return away, folders
+
+
 class _Unpacker:
     """The folders from the root to the one being filled are open; each gets its mode and time when it is left."""
 

@@ -18,6 +18,7 @@ from etude.settings import GraderSettings
 from etude.tasks.carried import carried_files
 from etude.tasks.format import Task
 from etude.tasks.grader import GraderFailure, grade
+from etude.tasks.harbor_verifier import judged_by_script, solve
 from etude.tasks.lint import Finding, lint, lint_directory
 from etude.tasks.verdict import Grade
 
@@ -88,6 +89,8 @@ async def check_directory(directory: Path, host: StoringHost, settings: GraderSe
 async def check(task: Task, host: StoringHost, settings: GraderSettings | None = None) -> CheckReport:
     """Lints a task and tries it. What the machinery does wrong is raised, never held against the task."""
     findings = tuple(lint(task))
+    if judged_by_script(task) and task.script("solution", "solve") is not None:
+        return CheckReport(task.name, findings, tuple(await _check_script(task, host, settings)))
     if task.facts.suite is None or not task.facts.fail_to_pass or not len(task.solution):
         return CheckReport(task.name, findings)  # the findings say what is missing
     trials: list[Trial] = []
@@ -106,6 +109,21 @@ async def check(task: Task, host: StoringHost, settings: GraderSettings | None =
             found = await grade(task, host, carried_files(task, files), settings, quick=True)
             trials.append(Trial(f"stub {value}", "rejected", found.passed, found.reason))
     return CheckReport(task.name, findings, tuple(trials))
+
+
+async def _check_script(task: Task, host: StoringHost, settings: GraderSettings | None) -> list[Trial]:
+    """A foreign task: its own solution must be accepted twice, and doing nothing must not be."""
+    solution, ended = await solve(task, host, settings)
+    wrong = () if ended.ok else (f"solution/solve.sh ended with {ended.code}",)
+    trials = []
+    for number in range(1, FEW_TIMES + 1):
+        found = await grade(task, host, solution, settings)
+        left = tuple(f"{path} is not carried: {why}" for path, why in found.refused) if not found.passed else ()
+        trials.append(
+            Trial(f"solve.sh, run {number} of the tests", "accepted", found.passed, found.reason, wrong + left)
+        )
+    found = await grade(task, host, (), settings)
+    return [*trials, Trial("null", "rejected", found.passed, found.reason)]
 
 
 def _complaints(task: Task, found: Grade) -> list[str]:

@@ -24,6 +24,7 @@ from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
 from etude.tasks.carried import Carried, Changes
 from etude.tasks.format import Task
+from etude.tasks.harbor_verifier import grade_by_script, judged_by_script
 from etude.tasks.inside.judge import LENGTH
 from etude.tasks.inside.memory import FOLDER
 from etude.tasks.place import data_layers, inside_layer, installation, program, task_layers, task_variables
@@ -59,7 +60,7 @@ async def grade(
     over: Sequence[Layer] = (),
     quick: bool = False,
 ) -> Grade:
-    """Grades the task with these changes made, each judge in a sandbox of its own.
+    """Grades the task with these changes made, each judge in a sandbox of its own; a foreign task by its script.
 
     A `hash_seed` starts a new interpreter, which is slower; `order` shuffles a repository's tests, which else run as
     they stand (a kata's are always shuffled); `env` and layers `over` the others add to what the tests find. `quick`
@@ -68,6 +69,8 @@ async def grade(
     started = time.monotonic()
     settings = settings or GraderSettings()
     changes = changes if isinstance(changes, Changes) else Changes(tuple(changes))
+    if judged_by_script(task):
+        return await grade_by_script(task, host, changes, settings)
     plan = draw(task, rng)
     files = {
         each.path: None if each.data is None else [base64.b64encode(each.data).decode(), each.executable]

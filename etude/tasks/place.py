@@ -91,7 +91,9 @@ def installation(task: Task, host: StoringHost) -> Installation:
 def workspace_layer(task: Task, host: StoringHost) -> Layer:
     """The pristine workspace."""
     if not len(task.workspace):
-        raise EtudeError(f"task {task.name} has no environment/workspace; only an image could run it")
+        raise EtudeError(
+            f"task {task.name} has no environment/workspace; only its image could run it (--sandbox docker)"
+        )
     return _layer(task, host, "workspace", WORKSPACE, lambda: task.workspace)
 
 

@@ -17,7 +17,9 @@ from typing import Any, TypeVar
 import pytest
 
 import etude.sandbox
+from etude.errors import EtudeError
 from etude.sandbox.base import Host, Layer
+from etude.sandbox.docker_engine import Engine
 from etude.sandbox.hosts import open_host
 from etude.sandbox.layers import Store
 
@@ -40,16 +42,30 @@ class World:
     store: Store
     layer: Layer
 
+    seconds: float = 60.0  # for one test
+
     def run(self, coroutine: Coroutine[Any, Any, Value]) -> Value:
-        return self.loop.run_until_complete(asyncio.wait_for(coroutine, 60))
+        return self.loop.run_until_complete(asyncio.wait_for(coroutine, self.seconds))
 
 
-def _world(backend: str, folder: Path) -> Iterator[World]:
+def _engine() -> bool:
+    """Whether a container engine answers here: without one there is nothing that its tests could run."""
+    try:
+        Engine.find()
+    except EtudeError:
+        return False
+    return True
+
+
+BACKENDS = ["local", "plain", *(["docker"] if _engine() else [])]
+
+
+def _world(backend: str, folder: Path, seconds: float = 60.0) -> Iterator[World]:
     loop = asyncio.new_event_loop()
     store = Store(folder)
     host = loop.run_until_complete(open_host(backend, store))
     try:
-        yield World(loop, host, store, store.add_files(FILES))
+        yield World(loop, host, store, store.add_files(FILES), seconds)
     finally:
         loop.run_until_complete(host.close())
         loop.run_until_complete(loop.shutdown_default_executor())
@@ -67,7 +83,13 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     yield from _world("plain", tmp_path_factory.mktemp("plain"))
 
 
-@pytest.fixture(params=["local", "plain"])
+@pytest.fixture(scope="session")
+def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """Containers, where there is an engine; each verb is a program of the engine's, which takes its time."""
+    yield from _world("docker", tmp_path_factory.mktemp("docker"), 600.0)
+
+
+@pytest.fixture(params=BACKENDS)
 def world(request: pytest.FixtureRequest) -> World:
     """Each backend in turn: the protocol is the same."""
     found: World = request.getfixturevalue(request.param)

@@ -1,0 +1,279 @@
+"""The docker backend: sandboxes that are containers of an engine on this machine, docker's or podman's.
+
+For tasks that bring a Dockerfile. `image` builds one, once for each content, and gives a layer that names it; a
+sandbox over that layer has the image's root. Over other layers a container has the layers' files and shows the host's
+folders that they name, read-only, as the local backend does. Network is there only while an image is built.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from etude.errors import EtudeError
+from etude.sandbox.base import WORKSPACE, Capabilities, Layer, Limits, SandboxFailure, Snapshot
+from etude.sandbox.docker_engine import COPY_SECONDS, KEPT, OWNER, Engine, Image, owner_label
+from etude.sandbox.docker_files import Entry, has_deletions, write_layers, write_root
+from etude.sandbox.docker_sandbox import DockerRecipe, DockerSandbox
+from etude.sandbox.identity import INSIDE
+from etude.sandbox.layers import Store, interpreter_folders
+from etude.sandbox.programs import ENVIRONMENT
+
+_MARK: Final = ("/.etude", "image.json")  # the one file of a layer that is an image
+_IMAGES_OWN: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL")  # of the environment: what an image decides itself
+
+
+@dataclass
+class Pristine:
+    """A container of some layers that is never started, and what was looked at in it."""
+
+    container: str
+    folders: dict[str, dict[str, Entry]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ImageLayer:
+    """An image as a layer, and where its programs start."""
+
+    layer: Layer
+    workdir: str
+
+
+class DockerHost:
+    """Makes containers. `await DockerHost.open(store)`, then `start`."""
+
+    preload: tuple[str, ...] = ()  # nothing here forks from a loaded process
+
+    def __init__(self, store: Store, engine: Engine) -> None:
+        self.store = store
+        self.engine = engine
+        self._sandboxes: set[DockerSandbox] = set()
+        self._roots: dict[str, str] = {}  # layers -> image made of them
+        self._images: dict[str, Image] = {}
+        self._pristine: dict[str, Pristine] = {}
+        self._making = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, store: Store | Path) -> DockerHost:
+        """Finds an engine that answers, and removes what orchestrators that died left in it."""
+        if not sys.platform.startswith("linux"):
+            raise EtudeError("the docker sandbox needs an engine on a Linux machine, and Etude on the same one")
+        engine = await asyncio.to_thread(Engine.find)
+        await engine.sweep()
+        return cls(store if isinstance(store, Store) else Store(store), engine)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            backend="docker",
+            isolated=True,
+            network_off=True,
+            memory=self.engine.cgroup,
+            processes=self.engine.cgroup,
+            disk="file size",
+            kill="pid namespace",
+        )
+
+    async def image(
+        self, context: Mapping[str, bytes], *, executable: Sequence[str] = (), user: str = "", seconds: float = 600.0
+    ) -> ImageLayer:
+        """The image that a Dockerfile and the files beside it describe: built once, then the engine's own cache.
+
+        `executable` names the files that are programs, `user` whom programs run as unless it is the image's own. An
+        `EtudeError` says why it cannot be built.
+        """
+        digest = hashlib.sha256()
+        for path, data in sorted(context.items()):
+            digest.update(f"{path in executable} {len(data)} {path}\0".encode() + data)
+        tag = f"etude/task:{digest.hexdigest()[:32]}"
+        async with self._making:
+            found = await self.engine.image(tag)
+            if found is None:
+                with self.store.scratch() as scratch:
+                    folder = scratch / "context"
+                    for path, data in context.items():
+                        file = folder / path
+                        file.parent.mkdir(parents=True, exist_ok=True)
+                        file.write_bytes(data)
+                        file.chmod(0o755 if path in executable else 0o644)
+                    found = await self.engine.build(folder, tag, label=f"{KEPT}=1", seconds=seconds)
+        return self._as_layer(found, user)
+
+    async def named_image(self, name: str, *, user: str = "", seconds: float = 600.0) -> ImageLayer:
+        """An image by its name, fetched where the engine does not have it yet."""
+        if name.startswith("-"):
+            raise EtudeError(f"{name!r} is no name of an image")
+        found = await self.engine.image(name)
+        if found is None:
+            said = await self.engine.call(["pull", name], seconds=seconds)
+            found = await self.engine.image(name)
+            if found is None:
+                raise EtudeError(f"{self.engine.kind} has no image {name} and could not fetch it: {said.reason}")
+        return self._as_layer(found, user)
+
+    async def start(
+        self,
+        base: Sequence[Layer] | Snapshot,
+        *,
+        limits: Limits | None = None,
+        network: bool = False,
+        env: Mapping[str, str] | None = None,
+        workdir: str = WORKSPACE,
+    ) -> DockerSandbox:
+        layers = tuple(base.layers if isinstance(base, Snapshot) else base)
+        if not workdir.startswith("/") or ".." in workdir.split("/"):
+            raise EtudeError(f"{workdir!r} cannot be the working folder: give an absolute path without '..'")
+        recipe = await self._recipe(layers, limits or Limits(), network, dict(env or {}), workdir)
+        return await self.begin(recipe, base.path if isinstance(base, Snapshot) else None)
+
+    async def begin(self, recipe: DockerRecipe, changes: Path | None) -> DockerSandbox:
+        try:
+            sandbox = DockerSandbox(self, recipe, changes)
+        except OSError as error:
+            raise SandboxFailure("store", f"a snapshot cannot be read: {error.strerror}") from error
+        self._sandboxes.add(sandbox)
+        try:
+            await sandbox.open()
+        except OSError as error:
+            await sandbox.close()
+            raise SandboxFailure("start", f"the changes could not be laid over the image: {error}") from error
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    def forget(self, sandbox: DockerSandbox) -> None:
+        self._sandboxes.discard(sandbox)
+
+    async def pristine(self, recipe: DockerRecipe) -> Pristine:
+        async with self._making:
+            if recipe.image not in self._pristine:
+                options = [f"--label={owner_label()}", "--network=none", "--pull=never"]
+                made = await self.engine.tell("create", *options, "--entrypoint=/bin/sh", recipe.image)
+                self._pristine[recipe.image] = Pristine(made)
+            return self._pristine[recipe.image]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
+        for pristine in self._pristine.values():
+            await self.engine.remove(pristine.container)
+        for image in self._roots.values():
+            await self.engine.call(["rmi", "--force", image])
+        self._pristine.clear()
+        self._roots.clear()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _recipe(
+        self, layers: tuple[Layer, ...], limits: Limits, network: bool, env: dict[str, str], workdir: str
+    ) -> DockerRecipe:
+        named = {layer: found for layer in layers if (found := self._image_of(layer)) is not None}
+        others = tuple(layer for layer in layers if layer not in named)
+        if len(named) > 1:
+            raise EtudeError("a sandbox starts over one image: two of its layers name one")
+        shows: tuple[str, ...] = ()
+        if named:
+            ((name, user),) = named.values()
+            image = await self._known(name)
+            root = await self._over_image(name, others) if others else name
+            variables = {name: value for name, value in ENVIRONMENT.items() if name not in _IMAGES_OWN}
+            user = user or image.user
+        else:
+            shows = tuple(dict.fromkeys(path for layer in layers for path in layer.shows))
+            root = await self._over_nothing(layers, shows, workdir)
+            python = ":".join(f"{folder}/bin" for folder in reversed(interpreter_folders()))
+            path = f"{python}:{ENVIRONMENT['PATH']}" if python else ENVIRONMENT["PATH"]
+            variables, user = {**ENVIRONMENT, "PATH": path}, f"{INSIDE}:{INSIDE}"
+        options = [
+            f"--label={owner_label()}",
+            "--pull=never",
+            *([] if network else ["--network=none"]),
+            "--cap-drop=ALL",
+            "--security-opt=no-new-privileges",
+            "--ipc=private",
+            "--stop-timeout=0",
+            "--log-driver=none",
+            "--hostname=sandbox",
+            *([f"--user={user}"] if user else []),
+            *self.engine.limits(limits),
+            *(f"--volume={path}:{path}:ro" for path in shows),
+            *(f"--env={name}={value}" for name, value in {**variables, **env}.items()),
+        ]
+        return DockerRecipe(layers, root, tuple(options), shows, limits, workdir)
+
+    def _as_layer(self, image: Image, user: str) -> ImageLayer:
+        if user.startswith("-"):
+            raise EtudeError(f"{user!r} is no name of a user")
+        folder, name = _MARK
+        data = json.dumps({"image": image.id, "user": user}).encode()
+        self._images[image.id] = image
+        return ImageLayer(self.store.add_files({name: data}, at=folder, shows=()), image.workdir)
+
+    def _image_of(self, layer: Layer) -> tuple[str, str] | None:
+        """The image that a layer names, and its user; None for one that is no image, whatever files it brings."""
+        folder, name = _MARK
+        file = layer.path / folder.strip("/") / name
+        if file.is_symlink() or not file.is_file():
+            return None
+        data = file.read_bytes()
+        # A program can write such a file too; only a layer of nothing else has this digest.
+        if self.store.add_files({name: data}, at=folder, shows=()).digest != layer.digest:
+            return None
+        facts = json.loads(data)
+        return str(facts["image"]), str(facts["user"])
+
+    async def _known(self, name: str) -> Image:
+        if name not in self._images:
+            found = await self.engine.image(name)
+            if found is None:
+                text = f"{self.engine.kind} does not have image {name[:12]} any more; load the task again"
+                raise SandboxFailure("store", text)
+            self._images[name] = found
+        return self._images[name]
+
+    async def _over_nothing(self, layers: tuple[Layer, ...], shows: tuple[str, ...], workdir: str) -> str:
+        """An image of layers alone."""
+        key = _key(["", workdir, *shows, *(layer.digest for layer in layers)])
+        async with self._making:
+            if key not in self._roots:
+                with self.store.scratch() as scratch:
+                    stream = scratch / "root.tar"
+                    await asyncio.to_thread(write_root, layers, shows, workdir, stream)
+                    change = f"LABEL {owner_label()}"
+                    said = await self.engine.tell("import", "--change", change, str(stream), seconds=COPY_SECONDS)
+                self._roots[key] = said.splitlines()[-1].removeprefix("sha256:")
+            return self._roots[key]
+
+    async def _over_image(self, image: str, layers: tuple[Layer, ...]) -> str:
+        """An image with layers over it."""
+        if any(map(has_deletions, layers)):
+            raise EtudeError("a layer that deletes files cannot lie over an image: start from a snapshot instead")
+        key = _key([image, *(layer.digest for layer in layers)])
+        async with self._making:
+            if key not in self._roots:
+                with self.store.scratch() as scratch:
+                    folder = scratch / "context"
+                    folder.mkdir()
+                    await asyncio.to_thread(write_layers, layers, folder / "layers.tar")
+                    (folder / "Dockerfile").write_text(f"FROM {image}\nADD layers.tar /\n")
+                    label = owner_label()
+                    made = await self.engine.build(folder, f"etude/layers:{key}", label=label, seconds=COPY_SECONDS)
+                self._roots[key] = made.id
+            return self._roots[key]
+
+
+def _key(parts: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join([OWNER, *parts]).encode()).hexdigest()[:32]
