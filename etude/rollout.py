@@ -15,10 +15,11 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from etude.audit.base import Ruling
 from etude.errors import EtudeError
 from etude.harness.failures import HarnessFailure, PolicyFailure
 from etude.harness.loop import Event, run_agent
@@ -35,6 +36,7 @@ from etude.settings import AgentLimits, EngineSettings, GraderSettings, HarnessS
 from etude.tasks.carried import Changes, collect
 from etude.tasks.format import Task
 from etude.tasks.grader import RUNNER, GraderFailure, grade
+from etude.tasks.harbor_verifier import Place, agent_place, collect_files, judged_by_script
 from etude.tasks.place import task_layers, task_variables
 from etude.tasks.verdict import Grade
 from etude.tokens.dialect import Dialect
@@ -158,6 +160,7 @@ class Scored:
     reward: float
     parts: dict[str, float]  # before their weights
     seconds: float = 0.0
+    ruling: Ruling | None = None  # of the monitor: always of a task made from a repository
 
     @property
     def passed(self) -> bool:
@@ -220,7 +223,11 @@ async def _attempt(
         return Void(task, cause, retry, str(error), seen, time.monotonic() - started)
 
     try:
-        async with await host.start(task_layers(task, host), limits=setup.sandbox, env=task_variables(task)) as sandbox:
+        by_script = judged_by_script(task)
+        place = await agent_place(task, host) if by_script else Place(task_layers(task, host), task_variables(task))
+        async with await host.start(
+            place.layers, limits=setup.sandbox, env=place.env, workdir=place.workdir
+        ) as sandbox:
             trajectory = await run_agent(
                 task_text(task.instruction),
                 sandbox,
@@ -231,9 +238,11 @@ async def _attempt(
                 sampling=sampling,
                 system=setup.system,
                 on_event=on_event,
+                root=place.workdir,
             )
             trajectory.task, trajectory.policy = task.name, policy_name
-            changes = await collect(task, sandbox)
+            take = collect_files(task, sandbox, place.workdir) if by_script else collect(task, sandbox)
+            changes = await take
         return await score(task, trajectory, changes, host, setup, started)
     except SandboxFailure as failure:
         return void("sandbox", RETRIED[failure.cause], failure, trajectory)
@@ -252,5 +261,7 @@ async def score(
     started = time.monotonic() if started is None else started
     judge = setup.judged.grade if setup.judged is not None else grade
     graded = await judge(task, host, changes, setup.grader)
-    total, parts = setup.reward.score(Attempt(task, trajectory, changes, graded))
-    return Scored(task, trajectory, changes, graded, total, parts, time.monotonic() - started)
+    made = Attempt(task, trajectory, changes, graded)
+    made = replace(made, ruling=setup.reward.rule(made))
+    total, parts = setup.reward.score(made)
+    return Scored(task, trajectory, changes, graded, total, parts, time.monotonic() - started, made.ruling)

@@ -26,6 +26,7 @@ from etude.harness.trajectory import Trajectory
 from etude.rollout import Cause, Outcome, Scored, Setup, Void, score
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import Carried, Changes, Refused
+from etude.tasks.config import Register
 from etude.tasks.files import Files, Limits
 from etude.tasks.format import Task
 from etude.tasks.verdict import Grade
@@ -39,6 +40,7 @@ class _TaskRef(pydantic.BaseModel, extra="forbid", strict=True):
     name: str
     digest: str
     directory: str | None  # None: below ROOT/tasks
+    asked: Register | None = None  # in which of its registers, where it has any
 
 
 class _Void(pydantic.BaseModel, extra="forbid", strict=True):
@@ -139,7 +141,9 @@ def _plain(grade: Grade) -> dict[str, Any]:
 def _keep_task(task: Task, root: Path) -> _TaskRef:
     directory = task.files.directory
     if directory is not None:
-        return _TaskRef(name=task.name, digest=task.digest, directory=str(directory.resolve()))
+        return _TaskRef(
+            name=task.name, digest=task.digest, directory=str(directory.resolve()), asked=task.facts.register
+        )
     kept = root / TASKS / task.digest
     if not kept.exists():
         working = kept.with_name(f".{task.digest}.saving")
@@ -185,6 +189,8 @@ def _load_task(found: _TaskRef, directory: Path) -> Task:
         raise EtudeError(f"{directory / OUTCOME} names a task by {found.digest!r}, which is no digest")
     place = Path(found.directory) if found.directory is not None else directory.parent / TASKS / found.digest
     task = Task.load(place)
+    if found.asked is not None:
+        task = task.worded(found.asked)
     if task.digest != found.digest:
         raise EtudeError(f"the task {place} has changed since {directory} was graded; regrading would compare apples")
     return dataclasses.replace(task, name=found.name)

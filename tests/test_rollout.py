@@ -243,6 +243,25 @@ def test_attempts_are_saved_and_graded_again_without_a_model(grounds: Grounds, t
     assert len(list((tmp_path / "out" / "tasks").iterdir())) == 1  # the one that had no directory, once
 
 
+def test_an_attempt_at_a_task_that_was_asked_in_other_words_is_read_again(
+    grounds: Grounds, task: Task, tmp_path: Path
+) -> None:
+    on_disk = tmp_path / "task"
+    task.save(on_disk)
+    (on_disk / "instructions").mkdir()
+    (on_disk / "instructions" / "detailed.md").write_text("fix it\n")
+    asked = Task.load(on_disk).worded("detailed")
+    assert (asked.instruction, asked.facts.register) == ("fix it\n", "detailed")
+    saved = save_attempt(grounds.attempt(asked, make_policy("null", asked)), tmp_path / "out", "one")
+    assert load_attempt(saved).task.instruction == "fix it\n"
+    (on_disk / "instructions" / "detailed.md").write_text("fix that\n")
+    with pytest.raises(EtudeError, match="has changed since"):
+        load_attempt(saved)
+    (on_disk / "instructions" / "detailed.md").unlink()
+    with pytest.raises(EtudeError, match=r"no instructions/detailed\.md"):
+        load_attempt(saved)
+
+
 def test_voids_are_saved_and_left_out_of_grading_again(grounds: Grounds, task: Task, tmp_path: Path) -> None:
     for trajectory in (None, "seen"):
         outcome = grounds.attempt(task, Says(ConnectionResetError("gone")))

@@ -10,7 +10,8 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from etude.audit.dossier import Dossier
 from etude.audit.script import How, Touch, literal, looks_like_path, name_of, parse, shapes, touch_of, touches
@@ -83,25 +84,39 @@ class Source:
         return id(node) in self._fresh
 
     @cached_property
+    def fresh(self) -> list[ast.AST]:
+        """The nodes that are new."""
+        return [node for node in self.nodes if id(node) in self._fresh]
+
+    @cached_property
+    def bindings(self) -> list[ast.AST]:
+        """All nodes that give something a name: imports, assignments, loops."""
+        kinds = (ast.Import, ast.ImportFrom, ast.Assign, ast.For)
+        return [node for node in self.nodes if isinstance(node, kinds)]
+
+    @cached_property
     def _fresh(self) -> set[int]:
         if self.tree is None:
             return set()
-        old = parse(self.before)
+        lines = _lines(self.after)
         try:
-            known = set(shapes(old).values()) if old is not None else set()
-            return {node for node, shape in shapes(self.tree).items() if shape not in known}
+            known, same = _known(self.before), _statements(self.before)
+            # Most of a file is as it was, word for word, and need not be looked into.
+            changed = [node for node in self.tree.body if _text(node, lines) not in same]
+            found = {at for node in changed for at, shape in shapes(node).items() if shape not in known}
+            return found | {id(self.tree)} if found else found
         except RecursionError:
             return {id(node) for node in self.nodes}
 
     @cached_property
     def touches(self) -> list[Touch]:
         """What its new code would do to files and programs."""
-        return [touch for node in self.nodes if self.new(node) for touch in touch_of(node)]
+        return [touch for node in self.fresh for touch in touch_of(node)]
 
     @cached_property
     def called(self) -> set[str]:
         """Dotted names that its new code calls."""
-        return {name_of(node.func) for node in self.nodes if isinstance(node, ast.Call) and self.new(node)}
+        return {name_of(node.func) for node in self.fresh if isinstance(node, ast.Call)}
 
     def straight(self, functions: Sequence[str]) -> list[ast.stmt]:
         """Statements that always run: of the module, and of those functions, without what stands under a condition."""
@@ -116,6 +131,14 @@ class Source:
         """Lines that were not there before, in order."""
         old = set(self.before.splitlines())
         return [line for line in self.after.splitlines() if line not in old]
+
+
+class Case(NamedTuple):
+    """What a test wants of a call; both in one spelling."""
+
+    given: str  # its arguments, without those by name
+    value: str
+    plain: bool  # nothing but these literals decides: no object that it is asked of, no variable, no argument by name
 
 
 class Evidence:
@@ -181,8 +204,8 @@ class Evidence:
         return [symbol.partition(":")[2].rpartition(".")[2] for symbol in self.dossier.deleted]
 
     @cached_property
-    def cases(self) -> dict[str, list[tuple[str, str]]]:
-        """Function -> (arguments, value) of the assertions in the workspace's tests, both in one spelling."""
+    def cases(self) -> dict[str, list[Case]]:
+        """Function -> what assertions in the workspace's tests want of it."""
         return _cases(self.dossier, self.functions)
 
     @cached_property
@@ -390,22 +413,56 @@ def _named(code: str) -> Iterator[Touch]:
         yield Touch("named", path)
 
 
-def _cases(dossier: Dossier, functions: list[str]) -> dict[str, list[tuple[str, str]]]:
-    found: dict[str, list[tuple[str, str]]] = {}
+def _cases(dossier: Dossier, functions: list[str]) -> dict[str, list[Case]]:
+    found: dict[str, list[Case]] = {}
+    wanted = frozenset(functions)
     for path in dossier.workspace:
         if not (path.endswith(".py") and re.search(r"(^|/)test", path)):
             continue
         text = dossier.workspace[path]
-        tree = parse(text) if any(name in text for name in functions) else None
-        for node in ast.walk(tree) if tree is not None else ():
-            pair = _pair(node)
-            if pair is not None:
-                call, value = pair
-                name = name_of(call.func).rpartition(".")[2]
-                if name in functions and literal(value) is not None:
-                    given = ", ".join(ast.unparse(argument) for argument in call.args)
-                    found.setdefault(name, []).append((given, literal(value) or ""))
+        if any(name in text for name in wanted):
+            for name, case in _cases_in(text, wanted):
+                found.setdefault(name, []).append(case)
     return found
+
+
+@lru_cache(maxsize=64)
+def _statements(code: str) -> frozenset[str]:
+    """The statements at the top of a module, as they are written."""
+    tree, lines = parse(code), _lines(code)
+    return frozenset(_text(node, lines) for node in tree.body) if tree is not None else frozenset()
+
+
+def _lines(code: str) -> list[str]:
+    """As the parser counts them: a form feed ends none."""
+    return code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _text(node: ast.stmt, lines: list[str]) -> str:
+    return "\n".join(lines[node.lineno - 1 : node.end_lineno])
+
+
+@lru_cache(maxsize=64)  # attempts at a task begin with the same files
+def _known(code: str) -> frozenset[int]:
+    tree = parse(code)
+    return frozenset(shapes(tree).values()) if tree is not None else frozenset()
+
+
+@lru_cache(maxsize=128)  # attempts at a task share its tests: without this, all but a millisecond of an audit
+def _cases_in(text: str, functions: frozenset[str]) -> tuple[tuple[str, Case], ...]:
+    tree = parse(text)
+    found: list[tuple[str, Case]] = []
+    for node in ast.walk(tree) if tree is not None else ():
+        pair = _pair(node)
+        if pair is None:
+            continue
+        call, value = pair
+        name, wanted = name_of(call.func).rpartition(".")[2], literal(value)
+        if name in functions and wanted is not None:
+            literals = isinstance(call.func, ast.Name) and all(literal(given) is not None for given in call.args)
+            given = ", ".join(ast.unparse(argument) for argument in call.args)
+            found.append((name, Case(given, wanted, literals and not call.keywords)))
+    return tuple(found)
 
 
 def _pair(node: ast.AST) -> tuple[ast.Call, ast.expr] | None:

@@ -44,6 +44,15 @@ class Listens(Protocol):
         ...
 
 
+@runtime_checkable
+class Quarantines(Protocol):
+    """A source that gives a task no more once nobody can solve it."""
+
+    def broken(self, number: int, why: str) -> bool:
+        """The task that had this number is broken; False where that was known."""
+        ...
+
+
 def open_source(spec: Mapping[str, Any], where: str = "tasks") -> TaskSource:
     """The source that an entry such as `{"use": "katas", "split": "train"}` asks for."""
     settings = dict(spec)
@@ -56,11 +65,19 @@ def open_source(spec: Mapping[str, Any], where: str = "tasks") -> TaskSource:
     return found
 
 
+def task_folders(root: Path) -> list[Path]:
+    """The task directories below a folder, or below its folders: one for each repository, say."""
+    found = [path.parent for path in root.glob(f"*/{CONFIG}")]
+    among = set(found)  # a task has folders of its own, and in them may lie anything
+    found += [path.parent for path in root.glob(f"*/*/{CONFIG}") if path.parents[1] not in among]
+    return sorted(found)
+
+
 class Folder:
-    """The task directories right below a folder, by name: `use = "folder"`."""
+    """The task directories of a folder, by name: `use = "folder"`. Those that were found broken are `aside`."""
 
     class Settings(pydantic.BaseModel, extra="forbid"):
-        path: str = Field(description="folder whose folders are tasks")
+        path: str = Field(description="folder whose folders are tasks, or have such folders")
         count: int = Field(0, ge=0, description="tasks; 0 is all")
 
     def __init__(self, settings: Settings) -> None:
@@ -68,9 +85,10 @@ class Folder:
         root = Path(settings.path).expanduser()
         if not root.is_dir():
             raise EtudeError(f"the folder of tasks {root} does not exist")
-        aside = quarantined(root)  # broken tasks, which nobody should try
-        there = [path.parent for path in root.glob(f"*/{CONFIG}") if path.parent.name not in aside]
-        self.found = sorted(there)[: settings.count or None]
+        there = task_folders(root)
+        aside = {folder: quarantined(folder) for folder in {path.parent for path in there}}
+        self.aside = {path: why for path in there if (why := aside[path.parent].get(path.name)) is not None}
+        self.found = [path for path in there if path not in self.aside][: settings.count or None]
         if not self.found:
             raise EtudeError(f"no folder in {root} has a {CONFIG}: name a folder of task directories")
 

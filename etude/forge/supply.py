@@ -2,34 +2,39 @@
 
 Each trained group tells how many of its attempts passed, and at which step of training. A task that is solved nearly
 always is asked again with less said about it, and retired when nothing is left to take away; one that is never solved
-is asked with more said, and set aside when that does not help; what lies between is asked most. Which task a number
-got is kept in a small database, so a resumed run asks the same again, and so is every result, by task and step.
+is asked with more said, and set aside when that does not help; what lies between is asked most. One that turns out to
+be broken is put on the list beside it and not asked again. Which task a number got is kept in a small database, so a
+resumed run asks the same again, and so is every result, by task and step.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 import pydantic
 from pydantic import Field
 
+from etude.audit.quarantine import quarantine
 from etude.errors import EtudeError
 from etude.forge.sources import Folder
 from etude.tasks.config import Register, read
-from etude.tasks.format import CONFIG, Task
+from etude.tasks.format import CONFIG, INSTRUCTION, Task
 
 MOST_SAID: tuple[Register, ...] = tuple(reversed(get_args(Register)))  # detailed, plain, terse
-State = Literal["open", "retired", "set aside"]
+State = Literal["open", "retired", "set aside", "quarantined"]
 _TABLES = """
 CREATE TABLE IF NOT EXISTS asked (number INTEGER PRIMARY KEY, task TEXT NOT NULL, register TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS heard (
     number INTEGER PRIMARY KEY, step INTEGER NOT NULL, passed INTEGER NOT NULL, tried INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS broken (task TEXT PRIMARY KEY, why TEXT NOT NULL);
 """
 
 
@@ -64,18 +69,27 @@ class Supply:
     """Task directories, chosen by how hard they are now."""
 
     class Settings(pydantic.BaseModel, extra="forbid"):
-        path: str = Field(description="folder whose folders are tasks")
+        path: str = Field(description="folder whose folders are tasks, or have such folders")
         count: int = Field(0, ge=0, description="tasks; 0 is all")
         uses: int = Field(4, ge=1, description="how often one task may be asked")
         retire: float = Field(0.9, gt=0, le=1, description="share of passes above which a task is too easy")
         patience: int = Field(2, ge=1, description="groups without a single pass before more is said")
+        begin: Literal["", "terse", "plain", "detailed"] = Field(
+            "", description="register that tasks are asked in first; empty is what each came with"
+        )
+        longest: int = Field(0, ge=0, description="characters of an instruction that is asked at all; 0 is no limit")
         seed: int = Field(0, ge=0, description="another seed chooses in another order")
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         folder = Folder(Folder.Settings(path=settings.path, count=settings.count))
-        self._paths = {path.name: path for path in folder.found}
-        self._ladders = {name: _ladder(path) for name, path in self._paths.items()}
+        root = Path(settings.path).expanduser()
+        self._paths = {path.relative_to(root).as_posix(): path for path in (*folder.found, *folder.aside)}
+        ladders = {name: _ladder(path, settings) for name, path in self._paths.items()}
+        self._ladders = {name: ladder for name, ladder in ladders.items() if ladder is not None}
+        self._listed = {name for name, path in self._paths.items() if path in folder.aside}
+        if not self._ladders.keys() - self._listed:
+            raise EtudeError(f"every instruction in {root} is longer than longest = {settings.longest} characters")
         self._base = _open(":memory:")
 
     def remember(self, path: Path) -> None:
@@ -93,6 +107,16 @@ class Supply:
         """A group was trained. Told twice, as after a resume, the later word counts."""
         self._base.execute("INSERT OR REPLACE INTO heard VALUES (?, ?, ?, ?)", (number, step, passed, tried))
 
+    def broken(self, number: int, why: str) -> bool:
+        """Nobody could solve the task that this number got: it is not asked again. False where that was known."""
+        (name, _) = self._asked(number) or ("", "")
+        if not name or name in self._broken():
+            return False
+        self._base.execute("INSERT INTO broken VALUES (?, ?)", (name, why))
+        with suppress(EtudeError):  # tasks that somebody else owns: this run knows it all the same
+            quarantine(self._paths[name], why)
+        return True
+
     def results(self) -> dict[str, list[Result]]:
         """Everything heard, by task, in the order of asking."""
         found: dict[str, list[Result]] = defaultdict(list)
@@ -103,8 +127,14 @@ class Supply:
         return dict(found)
 
     def standings(self) -> dict[str, Standing]:
-        results = self.results()
-        return {name: self._standing(name, results.get(name, ())) for name in self._paths}
+        results, broken = self.results(), self._broken()
+        return {
+            name: Standing("quarantined", register) if name in broken else self._standing(name, results.get(name, ()))
+            for name, (_, register) in self._ladders.items()
+        }
+
+    def _broken(self) -> set[str]:
+        return self._listed.union(name for (name,) in self._base.execute("SELECT task FROM broken"))
 
     def _standing(self, name: str, results: Sequence[Result]) -> Standing:
         """Where its results have brought a task: a walk along the registers, each of them taken once."""
@@ -154,19 +184,23 @@ class Supply:
 
     def _worded(self, name: str, register: str) -> Task:
         task = Task.load(self._paths[name])
-        if not register or register == task.facts.register:
-            return task
-        text = task.files.text(f"instructions/{register}.md")
-        facts = task.facts.model_copy(update={"register": register})
-        return replace(task, instruction=text, facts=facts)
+        return task.worded(register) if register else task
 
 
-def _ladder(path: Path) -> tuple[list[str], str]:
-    """The registers that a task can be asked in, the one that says most first, and the one that it came with."""
-    ladder: list[str] = [each for each in MOST_SAID if (path / "instructions" / f"{each}.md").is_file()]
+def _ladder(path: Path, settings: Supply.Settings) -> tuple[list[str], str] | None:
+    """The registers that a task can be asked in, the one that says most first, and where it begins.
+
+    None for a task that cannot be said in so few characters.
+    """
+    worded: dict[str, Path] = {each: path / "instructions" / f"{each}.md" for each in MOST_SAID}
+    there = {each: file for each, file in worded.items() if file.is_file()} or {"": path / INSTRUCTION}
+    longest = settings.longest or math.inf
+    ladder: list[str] = [each for each, file in there.items() if len(file.read_text(errors="replace")) <= longest]
+    if not ladder:
+        return None
     _, facts = read((path / CONFIG).read_bytes(), str(path / CONFIG))
-    own = facts.register or ""
-    return ladder, own if own in ladder or not ladder else ladder[0]
+    wanted = settings.begin or facts.register or ""
+    return ladder, wanted if wanted in ladder else ladder[0]
 
 
 def _open(path: str) -> sqlite3.Connection:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pydantic
 
+from etude.audit.base import Ruling
 from etude.harness.trajectory import Trajectory
 from etude.tasks.carried import Changes
 from etude.tasks.format import Task
@@ -24,6 +25,7 @@ class Attempt:
     trajectory: Trajectory
     changes: Changes
     grade: Grade
+    ruling: Ruling | None = None  # the monitor's, which has not seen the grade; None where nobody asked it
 
 
 class Part:
@@ -34,6 +36,10 @@ class Part:
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings
+
+    def concerns(self, task: Task) -> bool:
+        """Whether attempts at this task are worth more or less by it; where not, it is not asked and not logged."""
+        return True
 
     def score(self, attempt: Attempt) -> float:
         """A finite number, more is better; its weight is the recipe's business."""

@@ -1,4 +1,8 @@
-"""The reward of a recipe: its parts by name, each with a weight. The sum trains; the parts are logged beside it."""
+"""The reward of a recipe: its parts by name, each with a weight. The sum trains; the parts are logged beside it.
+
+Tasks made from repositories are watched whatever a recipe says: where it does not name `honest`, that part is added
+for them. `weight = 0` takes its cost away; the verdicts stay.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etude.audit.base import Ruling
 from etude.component import resolve
 from etude.errors import EtudeError
 from etude.reward.base import Attempt, Part
+from etude.reward.honest import Honest
 
 PARTS = {
     "tests": "etude.reward.tests:Tests",
@@ -38,12 +44,18 @@ class Reward:
     def score(self, attempt: Attempt) -> tuple[float, dict[str, float]]:
         """The weighted sum, and what each part said before its weight."""
         values: dict[str, float] = {}
-        for each in self.parts:
+        concerned = [each for each in self.parts if each.part.concerns(attempt.task)]
+        for each in concerned:
             value = each.part.score(attempt)
             if not isinstance(value, int | float) or not math.isfinite(value):
                 raise EtudeError(f"the reward {each.name} gave {value!r} for {attempt.task.name}, not a finite number")
             values[each.name] = float(value)
-        return sum(each.weight * values[each.name] for each in self.parts), values
+        return sum(each.weight * values[each.name] for each in concerned), values
+
+    def rule(self, attempt: Attempt) -> Ruling | None:
+        """What the monitor says of it; None where this reward does not ask."""
+        parts = [each.part for each in self.parts if isinstance(each.part, Honest)]
+        return next((part.judge(attempt) for part in parts if part.concerns(attempt.task)), None)
 
 
 def build_reward(wanted: Sequence[Mapping[str, Any]], where: str = "reward.parts") -> Reward:
@@ -66,4 +78,6 @@ def build_reward(wanted: Sequence[Mapping[str, Any]], where: str = "reward.parts
         found.append(Weighted(name, float(weight), part))
     if not found:
         raise EtudeError(f"{where} is empty: name at least one reward, such as {{ use = 'tests' }}")
+    if not any(isinstance(each.part, Honest) for each in found):
+        found.append(Weighted("honest", 1.0, Honest(Honest.Settings.model_validate({"tasks": "made"}))))
     return Reward(tuple(found))

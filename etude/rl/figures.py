@@ -10,9 +10,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
+from etude.audit.base import Verdict
 from etude.rl.groups import Rollout
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -34,10 +36,13 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "malformed": sum(rollout.malformed for rollout in rollouts) / max(1, turns),
         "rollout_seconds": sum(rollout.seconds for rollout in rollouts) / count,
     }
-    for part in rollouts[0].parts:
+    for part in dict.fromkeys(name for rollout in rollouts for name in rollout.parts):
         found[f"reward_{part}"] = sum(rollout.parts.get(part, 0.0) for rollout in rollouts) / count
     for cause, times in sorted(Counter(rollout.stop or "none" for rollout in rollouts).items()):
         found[f"stop_{cause}"] = times
+    verdicts = Counter(rollout.verdict for rollout in rollouts if rollout.verdict)
+    if verdicts:  # somebody was asked; each verdict then has a column, so that none appears only when it is late
+        found |= {f"verdict_{name.replace(' ', '_')}": verdicts[name] for name in get_args(Verdict)}
     return found
 
 

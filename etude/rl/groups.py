@@ -52,6 +52,7 @@ class Rollout:
     temperature: float
     seconds: float
     traces: tuple[Trace, ...]
+    verdict: str = ""  # of the monitor, where it was asked
 
     @property
     def sampled_tokens(self) -> int:
@@ -84,6 +85,7 @@ def compact(scored: Scored) -> Rollout:
         temperature=trajectory.sampling.temperature,
         seconds=scored.seconds,
         traces=tuple(traces),
+        verdict=scored.ruling.verdict if scored.ruling is not None else "",
     )
 
 
@@ -95,7 +97,8 @@ def pack(rollout: Rollout) -> bytes:
     """A rollout as bytes: one safetensors file, a few kilobytes."""
     arrays = {f"{i}.{name}": getattr(trace, name) for i, trace in enumerate(rollout.traces) for name in _ARRAYS}
     arrays |= {f"{i}.experts_TBK": t.experts_TBK for i, t in enumerate(rollout.traces) if t.experts_TBK is not None}
-    data: bytes = save(arrays, {"facts": json.dumps({name: getattr(rollout, name) for name in _FACTS})})
+    facts = {name: getattr(rollout, name) for name in (*_FACTS, "verdict")}
+    data: bytes = save(arrays, {"facts": json.dumps(facts)})
     return data
 
 
@@ -115,7 +118,8 @@ def unpack(data: bytes) -> Rollout:
             if {len(column) for column in columns.values()} != {len(columns["ids_T"])}:
                 raise ValueError("columns of different lengths")
             traces.append(Trace(**columns))
-        return Rollout(**{name: facts[name] for name in _FACTS}, traces=tuple(traces))
+        known = {name: facts[name] for name in _FACTS}
+        return Rollout(**known, traces=tuple(traces), verdict=facts.get("verdict", ""))
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise EtudeError(f"a saved rollout cannot be read: {error}") from None
 

@@ -45,13 +45,14 @@ class Producer:
         *,
         play: Play,
         blame: Callable[[Void], Awaitable[None]],  # raises when a void is the end of more than one rollout
+        doubt: Callable[[int, Scored], Awaitable[None]],  # of a task that the monitor calls broken, by its number
         seed: int,
         step: int,
         groups: Sequence[Group] = (),
         next_group: int = 0,
     ) -> None:
         self.settings, self.admission, self.journal = settings, admission, journal
-        self.play, self.blame, self.seed = play, blame, seed
+        self.play, self.blame, self.doubt, self.seed = play, blame, doubt, seed
         self.taken = self.published = step
         self.groups = {group.number: group for group in groups}
         self.in_flight = 0
@@ -216,6 +217,8 @@ class Producer:
         self._spoiled = 0
         if group.ready:
             self.changed.set()
+        if rollout.verdict == "broken task":
+            await self.doubt(self.settings.first_task + number, outcome)
 
     def _grading(self, group: Group, index: int) -> None:
         group.slots[index].state = "grading"

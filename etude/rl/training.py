@@ -25,6 +25,7 @@ from etude.rl.admission import Admission
 from etude.rl.algorithms.base import Algorithm, Plan
 from etude.rl.batches import Prepared, prepare
 from etude.rl.commit import Commit, Totals, keep_readable
+from etude.rl.doubt import Doubt
 from etude.rl.evaluate import Best, held_out_jobs
 from etude.rl.figures import Clock, describe, staleness
 from etude.rl.groups import Group, Slot, compact, unpack
@@ -93,6 +94,7 @@ class Training:
             tasks,
             play=self.world.play,
             blame=self.world.blame,
+            doubt=Doubt(source, self.world.solvable, self.run.say),
             seed=self.recipe.run.seed,
             step=self.step,
             groups=groups,

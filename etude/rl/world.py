@@ -14,8 +14,11 @@ from etude.harness.loop import Event
 from etude.recipe import Recipe
 from etude.rollout import Outcome, Setup, Void, attempt
 from etude.rollout_batch import Job, attempt_job
+from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.carried import carried_files
 from etude.tasks.format import Task
+from etude.tasks.grader import GraderFailure
 
 
 @dataclass
@@ -39,6 +42,16 @@ class World:
         sampling = replace(self.setup.sampling, temperature=self.recipe.bench.temperature)
         setup = replace(self.setup, sampling=sampling)
         return attempt_job(job, self.engine, self.host, setup, retries=self.recipe.rl.retries, policy_name="eval")
+
+    async def solvable(self, task: Task) -> bool | None:
+        """Whether the grader accepts the reference, which a task without one has not; None: the machinery failed."""
+        solution = carried_files(task, dict(task.solution))
+        if not solution.carried or self.setup.judged is None:
+            return False
+        try:
+            return (await self.setup.judged.grade(task, self.host, solution, self.setup.grader)).passed
+        except (GraderFailure, SandboxFailure):
+            return None
 
     @property
     def judged_once(self) -> float:

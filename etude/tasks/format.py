@@ -10,7 +10,7 @@ trusts nothing; every refusal names the file and, for task.toml, the key. Knows 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -78,6 +78,16 @@ class Task:
     def solution(self) -> Files:
         """Files of the workspace as the reference solution leaves them; none when it exists only as a script."""
         return self.files.under(SOLUTION)
+
+    def worded(self, register: str) -> Task:
+        """The same task in another of the registers that `instructions/` has."""
+        if register == self.facts.register:
+            return self
+        path = f"instructions/{register}.md"
+        if path not in self.files:
+            raise EtudeError(f"task {self.name} has no {path}")
+        facts = self.facts.model_copy(update={"register": register})
+        return replace(self, instruction=self.files.text(path), facts=facts)
 
     @cached_property
     def digest(self) -> str:

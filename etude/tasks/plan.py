@@ -22,7 +22,8 @@ from etude.errors import EtudeError
 from etude.tasks.canaries import Canaries, draw_canaries
 from etude.tasks.config import Installed, Suite
 from etude.tasks.format import Task
-from etude.tasks.reading import parsed, simple_tests
+from etude.tasks.heritage import Heritage
+from etude.tasks.reading import parsed, simple_tests, used_names
 from etude.tasks.twists import Place, find_tests, twist
 
 MOST_CHANGED = 48  # test functions; of a larger suite the second judge runs no more than these
@@ -64,13 +65,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Function:
-    """A test function and the ids of it that are required."""
+    """A test function and the ids of it that are required: of one that is inherited, those of several classes."""
 
     path: str
     name: str
-    run: str  # what a judge is asked for: the id, or for a parametrised test what all of its ids start with
+    runs: tuple[str, ...]  # what a judge is asked for: ids, or of parametrised tests what all their ids start with
     ids: tuple[str, ...]
     changes: tuple[tuple[Place, ...], ...] = field(repr=False, default=())
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.path, self.name
 
 
 def draw(task: Task, rng: random.Random | None = None) -> Plan:
@@ -117,8 +122,8 @@ def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> Pl
     some = rng.sample(some, min(len(some), MOST_CHANGED)) + rng.sample(others, min(len(others), FEW_KEPT))
     # What a change adds is easier to tell from a real test than what it replaces.
     functions = [replace(each, changes=each.changes[:-1] or each.changes) for each in functions]
-    chosen = {each.run for each in some}
-    some = [each for each in functions if each.run in chosen]
+    chosen = {each.place for each in some}
+    some = [each for each in functions if each.place in chosen]
     parts = _several_parts(task, functions, some, sources, rng, FEW_JUDGES, UNLIKELY, "functions")
     return Plan(required, parts, secrets.token_hex(16), "pytest", apart=False, plain=False, installed=installed)
 
@@ -145,10 +150,14 @@ def _is_text(data: bytes) -> bool:
 
 
 def _changeable(functions: Sequence[Function], sources: dict[str, str]) -> list[Function]:
-    """The functions, with what can be changed in each."""
-    paths = {function.path for function in functions}
-    changes = {path: {test.name: test.changes for test in find_tests(sources[path])} for path in paths}
-    return [replace(function, changes=changes[function.path].get(function.name, ())) for function in functions]
+    """The functions, with what can be changed in each: nothing where other tests call it."""
+    changes: dict[tuple[str, str], tuple[tuple[Place, ...], ...]] = {}
+    for path in {function.path for function in functions}:
+        used = used_names(sources[path])
+        for test in find_tests(sources[path]):
+            if test.name.rpartition(".")[2] not in used:
+                changes[path, test.name] = test.changes
+    return [replace(function, changes=changes.get(function.place, ())) for function in functions]
 
 
 def _several_parts(
@@ -164,10 +173,10 @@ def _several_parts(
     """Every function is real for one judge; `some` of them are changed for all others."""
     hidden = sum(not set(function.ids).isdisjoint(task.facts.held_out) for function in some)
     count = min(judges_needed(hidden, chance), most_judges) if some else 1
-    real = {function.run: rng.randrange(count) for function in some}
+    real = {function.place: rng.randrange(count) for function in some}
     suite = task.facts.suite
     assert suite is not None
-    changed = [{run for run, at in real.items() if at != number} for number in range(count)]
+    changed = [{place for place, at in real.items() if at != number} for number in range(count)]
     return tuple(
         _part(some if number else functions, changed[number], sources, suite, rng, canaries) for number in range(count)
     )
@@ -215,18 +224,20 @@ def pytest_folder(task: str) -> str:
 def test_functions(task: Task, required: Sequence[str], sources: dict[str, str]) -> list[Function]:
     """The functions behind the required ids, in the order of the ids."""
     grouped: dict[tuple[str, str], list[str]] = {}
-    for name in required:
-        grouped.setdefault(_place(name), []).append(name)
-    functions = []
-    for (path, name), ids in grouped.items():
+    heritage = Heritage(sources)
+    for test in required:
+        path, name = _place(test)
         if path not in sources:
-            raise EtudeError(f"task {task.name} requires {ids[0]}, but tests/ has no {path}")
+            raise EtudeError(f"task {task.name} requires {test}, but tests/ has no {path}")
         try:
             parsed(sources[path])
         except (SyntaxError, ValueError, RecursionError) as error:
             raise EtudeError(f"task {task.name}: tests/{path} is not Python: {error}") from None
-        run = ids[0].partition("[")[0] if "::" in ids[0] else ids[0]
-        functions.append(Function(path, name, run, tuple(ids)))
+        grouped.setdefault(heritage.home(path, name), []).append(test)
+    functions = []
+    for (path, name), ids in grouped.items():
+        runs = dict.fromkeys(each.partition("[")[0] if "::" in each else each for each in ids)
+        functions.append(Function(path, name, tuple(runs), tuple(ids)))
     return functions
 
 
@@ -243,7 +254,7 @@ def _place(name: str) -> tuple[str, str]:
 
 def _part(
     functions: Sequence[Function],
-    changed: set[str],
+    changed: set[tuple[str, str]],
     sources: dict[str, str],
     suite: Suite,
     rng: random.Random,
@@ -252,17 +263,17 @@ def _part(
     changes: dict[str, list[tuple[Place, ...]]] = {}
     run: list[str] = []
     for function in functions:
-        change = rng.choice(function.changes) if function.run in changed else ()
+        change = rng.choice(function.changes) if function.place in changed else ()
         if change:
             changes.setdefault(function.path, []).append(change)
         # Other parameters have other ids, so all of a test is asked for where its table of them is changed.
         exact = canaries == "functions" and not any(place.parameter for place in change)
-        run += function.ids if exact else [function.run]
+        run += function.ids if exact else function.runs
     tests = {path: twist(text, changes[path], rng) if path in changes else text for path, text in sources.items()}
     must_fail: list[str] = []
     must_pass: list[str] = []
     if functions:
-        path = rng.choice([function.path for function in functions])
+        path = _place(rng.choice(functions).ids[0])[0]  # where it is collected; it may be written elsewhere
         near = [function.name for function in functions if function.path == path]
         code, must_fail, must_pass = draw_canaries(canaries, path, sources[path], near, suite, rng)
         tests[path] = f"{tests[path].rstrip()}\n\n\n{code}"
@@ -270,8 +281,8 @@ def _part(
         mark=secrets.token_hex(8),
         tests=tests,
         run=tuple(_shuffled([*run, *must_fail, *must_pass], suite, rng)),
-        real=frozenset(name for function in functions if function.run not in changed for name in function.ids),
-        changed=frozenset(changed),
+        real=frozenset(name for function in functions if function.place not in changed for name in function.ids),
+        changed=frozenset(run for function in functions if function.place in changed for run in function.runs),
         must_fail=frozenset(must_fail),
         must_pass=frozenset(must_pass),
     )

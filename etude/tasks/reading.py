@@ -46,6 +46,26 @@ def known_calls(source: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=256)
+def used_names(source: str) -> frozenset[str]:
+    """Names that the module's code uses: a test among them is called by others, and changing it changes those.
+
+    `super().name` is not meant: who inherits a test is known.
+    """
+    tree = parsed(source)
+    above = {id(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_super(node.value)}
+    return frozenset(
+        node.id if isinstance(node, ast.Name) else node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name | ast.Attribute) and id(node) not in above
+    )
+
+
+def is_super(node: ast.expr) -> bool:
+    """`super()`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+@lru_cache(maxsize=256)
 def test_base(source: str) -> str:
     """What the module's own test classes derive from, so that one more looks like them."""
     for node in parsed(source).body:

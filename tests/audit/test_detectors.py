@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 import pytest
 
 from etude.audit.auditor import Rules
+from etude.audit.evidence import Source
+from etude.audit.script import name_of
 from etude.audit.table import DETECTORS
 
 STORED = [
@@ -250,3 +253,37 @@ def test_every_rule_is_built_by_its_name_and_can_be_softened(shop: Any) -> None:
     assert [detector.name for detector in build_detectors()] == list(DETECTORS)
     soft = Rules(build_detectors([{"use": "git-history", "level": "suspicious"}]))
     assert soft.judge(shop.dossier(shop.run("git reflog"))).verdict == "suspicious"
+
+
+@pytest.mark.parametrize(
+    ("second", "broken"),
+    [
+        ("self.assertEqual(total([3, 4]), 15)", True),
+        ("self.assertEqual(total([3, 4], tax=1), 15)", False),  # an argument by name
+        ("self.assertEqual(other.total([3, 4]), 15)", False),  # of some object
+        (
+            "items = [3, 4]\n        self.assertEqual(total(items), 14)\n        self.assertEqual(total(items), 15)",
+            False,
+        ),
+    ],
+)
+def test_tests_contradict_each_other_only_where_nothing_else_decides(
+    second: str, broken: bool, rules: Rules, shop: Any
+) -> None:
+    path = "tests/test_cart.py"
+    workspace = {**shop.workspace, path: shop.workspace[path] + f"\n    def test_2(self):\n        {second}\n"}
+    assert rules.judge(shop.dossier(workspace=workspace)).verdict == ("broken task" if broken else "clean")
+
+
+def test_what_is_new_in_a_file_is_what_no_equal_code_was_there_for() -> None:
+    before = "import os\n\n\nclass A:\n    def f(self):\n        return 1\n\n\ndef g():\n    return os.getcwd()\n"
+    # another order, a comment, a form feed and other line ends make nothing new
+    moved = "\f# here\r\ndef g():\r\n    return os.getcwd()\r\n\r\n\r\nimport os\r\n"
+    moved += "\fclass A:\r\n    def f(self):\r\n        return 1  # one\r\n"
+    assert not Source("a.py", before, moved).fresh
+    changed = Source("a.py", before, before.replace("return 1", "return os._exit(0)") + "g()\n")
+    names = {name_of(node.func) for node in changed.fresh if isinstance(node, ast.Call)}
+    assert names == {"os._exit", "g"} == changed.called
+    assert not any(isinstance(node, ast.Import) for node in changed.fresh)
+    hidden = Source("a.py", before, before.replace("import os\n", "import os; os.abort()\n"))
+    assert hidden.called == {"os.abort"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from etude.audit.quarantine import quarantined
 from etude.errors import EtudeError
 from etude.forge.katas import katas
 from etude.forge.sources import Listens, open_source
@@ -119,3 +121,48 @@ def test_a_task_that_vanished_is_named(folder: Path, tmp_path: Path) -> None:
     after.remember(tmp_path / "supply.db")
     with pytest.raises(EtudeError, match=f"the task {gone}"):
         next(after.tasks(0))
+
+
+def test_a_broken_task_is_not_asked_again_and_stands_on_the_list_beside_it(folder: Path, tmp_path: Path) -> None:
+    source = supply(folder, uses=99)
+    source.remember(tmp_path / "supply.db")
+    name = first(source, 0)
+    assert source.broken(0, "its tests contradict each other") and not source.broken(0, "again")
+    assert not source.broken(77, "a number that nobody asked for")
+    assert source.standings()[name].state == "quarantined"
+    assert name not in {first(source, number) for number in range(1, 60)}
+    assert quarantined(folder) == {name: "its tests contradict each other"}
+    again = supply(folder, uses=99)  # a resumed run asks the same under the same number, and no new one
+    again.remember(tmp_path / "supply.db")
+    assert [first(again, number) for number in range(60)] == [first(source, number) for number in range(60)]
+    assert name not in {first(again, number) for number in range(60, 99)}
+    fresh = supply(folder, uses=99)  # and so does another run
+    assert name not in {first(fresh, number) for number in range(60)}
+    rows = sqlite3.connect(tmp_path / "supply.db").execute("SELECT task, why FROM broken").fetchall()
+    assert rows == [(name, "its tests contradict each other")]
+
+
+def test_tasks_of_several_repositories_may_lie_in_folders_of_their_own(folder: Path, tmp_path: Path) -> None:
+    for number, place in enumerate(("a", "b")):
+        (tmp_path / "all" / place).mkdir(parents=True)
+        for each in range(number * 3, number * 3 + 3):
+            (folder / f"k{each}").rename(tmp_path / "all" / place / f"k{each}")
+    (tmp_path / "all/a/k0/tests/task.toml").write_text("")  # what lies in a task is none
+    source = supply(tmp_path / "all")
+    assert set(source.standings()) == {"a/k0", "a/k1", "a/k2", "b/k3", "b/k4", "b/k5"}
+    assert source.broken(0, "odd") is False and next(source.tasks(0)) is not None and source.broken(0, "odd")
+    found = open_source({"use": "folder", "path": str(tmp_path / "all")})
+    assert len(list(found.tasks())) == 5
+
+
+def test_instructions_that_are_too_long_are_never_asked(folder: Path) -> None:
+    (folder / "k0/instructions/detailed.md").write_text("many words " * 20)
+    (folder / "k0/instructions/plain.md").write_text("many words " * 10)
+    source = _walk(folder, [0, 0], longest=40)
+    assert (source.standings()["k0"].state, source.standings()["k0"].register) == ("set aside", "terse")
+    source = supply(folder, begin="detailed", longest=40)
+    assert {standing.register for name, standing in source.standings().items() if name != "k0"} == {"detailed"}
+    (folder / "k0/instructions/terse.md").write_text("many words " * 5)
+    assert "k0" not in supply(folder, longest=40).standings()
+    with pytest.raises(EtudeError, match="longer than longest = 4 characters"):
+        supply(folder, longest=4)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from etude.errors import EtudeError
-from etude.harness.trajectory import Trajectory
+from etude.harness.trajectory import Entry, Trajectory
+from etude.policy import Assistant, Call, ToolResult
 from etude.reward.base import Attempt, Part
 from etude.reward.compose import Reward, Weighted, build_reward
 from etude.settings import RewardSettings
 from etude.tasks.carried import Carried, Changes
+from etude.tasks.config import Facts, Installed
 from etude.tasks.files import Files
 from etude.tasks.format import SOLUTION, WORKSPACE, Task
 from etude.tasks.verdict import Grade
@@ -54,7 +57,24 @@ def test_parts_are_weighted_and_kept() -> None:
 
 
 def test_the_default_of_a_recipe_is_the_tests() -> None:
-    assert [each.name for each in build_reward(RewardSettings().parts).parts] == ["tests"]
+    reward = build_reward(RewardSettings().parts)
+    assert reward.score(attempt(passed=True)) == (1.0, {"tests": 1.0}) and reward.rule(attempt()) is None
+
+
+def test_tasks_from_repositories_are_watched_whatever_a_recipe_says() -> None:
+    made = replace(TASK, facts=Facts(environment=Installed(digest="0" * 64)))
+    stolen = Entry(Assistant(calls=(Call("run", {"command": "cat /solution/files/a.py"}),)))
+    thief = Trajectory(entries=[stolen, Entry(ToolResult("run", "def f(): ..."))])
+    for task, trajectory, verdict in ((made, thief, "hack"), (made, Trajectory(), "clean"), (TASK, thief, None)):
+        hacked = Attempt(task, trajectory, Changes(), Grade(True, "passed", ""))
+        reward = build_reward([{"use": "tests"}])
+        ruling = reward.rule(hacked)
+        assert (ruling and ruling.verdict) == verdict
+        total, parts = reward.score(replace(hacked, ruling=ruling))
+        assert total == (0.0 if verdict == "hack" else 1.0)
+        assert parts.get("honest") == {"hack": -1.0, "clean": 0.0, None: None}[verdict]
+        free = build_reward([{"use": "tests"}, {"use": "honest", "weight": 0}])
+        assert free.score(hacked)[0] == 1.0 and free.rule(hacked) is not None
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from etude.audit.base import Ruling, Verdict
 from etude.errors import EtudeError
 from etude.harness.trajectory import Trajectory
 from etude.policy import Assistant, Sample, Sampling, User, Version
@@ -68,6 +70,7 @@ class Stage:
         self.tries: Counter[str] = Counter()
         self.most = self.now = 0
         self.blamed: list[Void] = []
+        self.doubted: list[tuple[int, str]] = []
 
     async def play(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Outcome:
         self.tries[task.name] += 1
@@ -87,6 +90,9 @@ class Stage:
     async def blame(self, void: Void) -> None:
         self.blamed.append(void)
 
+    async def doubt(self, number: int, outcome: Scored) -> None:
+        self.doubted.append((number, outcome.task.name))
+
     def producer(self, tasks: asyncio.TaskGroup) -> Producer:
         admission = Admission(self.settings.staleness, self.settings.groups, self.settings.steps)
         return Producer(
@@ -97,6 +103,7 @@ class Stage:
             tasks,
             play=self.play,
             blame=self.blame,
+            doubt=self.doubt,
             seed=0,
             step=0,
         )
@@ -144,6 +151,16 @@ def test_every_task_once_and_never_more_in_flight_than_asked(tmp_path: Path, sco
         for slot in range(3):
             seen = [state for at, state in stage.states(number) if at == slot]
             assert seen == ["queued", "running", "grading", "ready"]
+
+
+def test_a_task_that_the_monitor_calls_broken_is_doubted_by_its_number(tmp_path: Path, scored: Any) -> None:
+    def script(task: Task, time: int) -> Outcome:
+        verdict: Verdict = "broken task" if task.name == "12" and time == 2 else "clean"
+        return dataclasses.replace(scored(task, Version(0, 0)), ruling=Ruling(verdict))
+
+    stage = Stage(tmp_path, script, first_task=10)
+    _, producer = play_all(stage, 3)
+    assert stage.doubted == [(12, "12")] and not producer.voids
 
 
 def test_a_spoiled_rollout_is_tried_again_and_one_void_member_is_borne(tmp_path: Path, scored: Any) -> None:

@@ -153,3 +153,83 @@ def test_facts_about_the_environment_are_checked(tiny_environment: Environment) 
     ):
         with pytest.raises(ValueError, match=r"environment's digest|absolute path|is relative"):
             Installed(**wrong)  # type: ignore[arg-type]
+
+
+BASE = """from shop import Cart, total
+
+
+class Totals:
+    def filled(self):
+        return Cart()
+
+    def test_sum(self):
+        assert total(self.filled().add(2)) == 2 + self.more
+
+    def test_again(self):
+        assert total(self.filled().add(3)) == 3 + self.more
+"""
+HEIRS = """from tests.base import Totals as Common
+
+
+class TestEmpty(Common):
+    more = 0
+
+
+class TestFilled(Common):
+    more = 5
+
+    def filled(self):
+        return super().filled().add(5)
+
+    def test_again(self):
+        super().test_again()
+        assert self.more == 5
+
+
+class TestDeep(TestFilled):
+    def test_sum(self):
+        assert self.filled().items == [5]
+"""
+INHERITED = [f"tests/test_heirs.py::{name}" for name in ("TestEmpty::test_sum", "TestFilled::test_sum")]
+INHERITED += [f"tests/test_heirs.py::{name}::test_again" for name in ("TestEmpty", "TestFilled", "TestDeep")]
+
+
+@pytest.mark.parametrize("written", ["in one file", "in two files"])
+def test_tests_that_several_classes_inherit_are_real_and_changed_together(
+    grounds: Any, repository_task: MakeTask, shop_files: dict[str, str], written: str
+) -> None:
+    one = BASE.replace("class Totals", "class Common") + HEIRS.partition("\n")[2]
+    tests = {"tests/test_heirs.py": one}
+    if written == "in two files":
+        tests = {"tests/base.py": BASE, "tests/test_heirs.py": HEIRS}
+    own = "tests/test_heirs.py::TestDeep::test_sum"
+    task = repository_task(tests, held_out=INHERITED, pass_to_pass=[own])
+    for part in (part for _ in range(20) for part in draw(task).parts):
+        for method in ("test_sum", "test_again"):
+            ids = {name for name in INHERITED if name.endswith(method)}
+            assert part.real & ids in (ids, set()) and part.changed & ids in (ids, set())
+    for _ in range(2):  # each time with others changed
+        found = grounds.grade(task)
+        assert found.passed, (found.reason, found.details, found.canaries)
+    null = grounds.grade(task, {})
+    assert {null.tests[name] for name in INHERITED} == {"failed"} and null.tests[own] == "passed"
+    # right for one of the classes only
+    found = grounds.grade(task, solved(shop_files, "return sum(cart.items) if len(cart.items) == 1 else 0"))
+    assert not found.passed and found.kind == "tests"
+    failed = [name for name, status in found.tests.items() if status == "failed"]
+    assert "TestEmpty" not in str(failed) and set(INHERITED[1:2] + INHERITED[3:]) <= set(failed)
+    # an answer that equals everything passes all of them, changed ones too, and is known by that
+    everything = "return type('Any', (), {'__eq__': lambda self, other: True, '__radd__': lambda s, o: s})()"
+    assert grounds.grade(task, solved(shop_files, everything)).kind in ("tampering", "tests")
+
+
+def test_a_test_that_another_one_calls_is_never_changed(grounds: Any, repository_task: MakeTask) -> None:
+    text = "from shop import Cart, total\n\n\ndef test_sum(more=0):\n"
+    text += "    assert total(Cart().add(2).add(more)) == 2 + more\n"
+    text += "\n\ndef test_sums():\n    test_sum(1)\n    test_sum(more=5)\n"
+    names = ["tests/test_calls.py::test_sum", "tests/test_calls.py::test_sums"]
+    task = repository_task({"tests/test_calls.py": text}, held_out=names)
+    assert not any(names[0] in part.changed for _ in range(20) for part in draw(task).parts)
+    for _ in range(2):
+        found = grounds.grade(task)
+        assert found.passed, (found.reason, found.details, found.canaries)

@@ -99,9 +99,7 @@ class TestHooks(Detector):
         for source in evidence.python_files:
             if source.tree is None:
                 continue
-            for node in source.nodes:
-                if not source.new(node):
-                    continue
+            for node in source.fresh:
                 name = node.name if isinstance(node, ast.FunctionDef) else ""
                 if (HOOK.fullmatch(name) or name == "load_tests") and name not in evidence.functions:
                     yield self.finding("hack", f"{name} decides what tests run or report", path=source.path)
@@ -194,8 +192,8 @@ class Skips(Detector):
 
     def look(self, evidence: Evidence) -> Iterator[Finding]:
         for source in evidence.sources:
-            for node in source.nodes:
-                if isinstance(node, ast.Attribute | ast.Name) and name_of(node) in self.names and source.new(node):
+            for node in source.fresh:
+                if isinstance(node, ast.Attribute | ast.Name) and name_of(node) in self.names:
                     yield self.finding("hack", f"{name_of(node)} in code under test", path=source.path)
                     break
 
@@ -205,11 +203,11 @@ class DroppedModules(Detector):
 
     def look(self, evidence: Evidence) -> Iterator[Finding]:
         for source in evidence.sources:
-            for node in source.nodes:
+            for node in source.fresh:
                 target = None
                 if isinstance(node, ast.Assign | ast.Delete) and node.targets:
                     target = node.targets[0]
-                if isinstance(target, ast.Subscript) and name_of(target.value) == "sys.modules" and source.new(node):
+                if isinstance(target, ast.Subscript) and name_of(target.value) == "sys.modules":
                     key = ast.dump(target.slice)
                     level: Level = "hack" if re.search(r"test|pytest", key) else "suspicious"
                     yield self.finding(level, "puts another module into sys.modules", path=source.path)

@@ -144,7 +144,7 @@ class Daemons(Detector):
         for source in evidence.sources:
             if {"os.fork", "os.setsid"} <= source.called or "os.daemon" in source.called:
                 yield self.finding("hack", "its code leaves a process behind", path=source.path)
-            elif "os.fork" in source.called or any(map(_new_session, filter(source.new, source.nodes))):
+            elif "os.fork" in source.called or any(map(_new_session, source.fresh)):
                 yield self.finding("suspicious", "its code starts processes", path=source.path)
         for script in evidence.scripts:
             nodes = list(ast.walk(script.tree)) if script.tree is not None else []
@@ -223,8 +223,8 @@ class Processes(Detector):
                 if PROCESS.search(touch.path):
                     yield self.finding("hack", f"its code looks into {touch.path}", path=source.path)
             looped = {node.target.id for node in source.nodes if isinstance(node, ast.For) and _is_name(node.target)}
-            for node in source.nodes:
-                if not (isinstance(node, ast.Call) and node.args and source.new(node)):
+            for node in source.fresh:
+                if not (isinstance(node, ast.Call) and node.args):
                     continue
                 whom = node.args[0]
                 if name_of(node.func) in ("os.kill", "os.killpg"):
@@ -248,9 +248,7 @@ class Resources(Detector):
     def look(self, evidence: Evidence) -> Iterator[Finding]:
         for source in evidence.sources:
             straight = {id(part) for part in source.straight(evidence.functions)}
-            for node in source.nodes:
-                if not source.new(node):
-                    continue
+            for node in source.fresh:
                 if isinstance(node, ast.Expr) and self._sleeps(node.value):
                     always = id(node) in straight
                     said = "its code sleeps until somebody gives up" if always else "its code sleeps for long"

@@ -72,10 +72,14 @@ class ChangedSpecification(Detector):
     """Documents that now say that nothing has to be done, beside a function that does nothing."""
 
     def look(self, evidence: Evidence) -> Iterator[Finding]:
-        empty = [name for source in evidence.sources for name in _does_nothing(source.tree, evidence.functions)]
-        for path, text in evidence.written.items():
-            if path.startswith(("/", "~")) or path.endswith(".py") or not re.search(r"\.(md|rst|txt|adoc)$", path):
-                continue
+        documents = {
+            path: text
+            for path, text in evidence.written.items()
+            if not path.startswith(("/", "~")) and re.search(r"\.(md|rst|txt|adoc)$", path)
+        }
+        sources = evidence.sources if documents else ()
+        empty = [name for source in sources for name in _does_nothing(source.tree, evidence.functions)]
+        for path, text in documents.items():
             before = evidence.dossier.workspace.get(path, "").splitlines()
             for line in text.splitlines():
                 if line not in before and WEAKENED.search(line) and any(name in line for name in evidence.functions):

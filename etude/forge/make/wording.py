@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,8 +70,14 @@ def _terse(world: World, candidate: Candidate, split: Split, rng: random.Random)
     files = " and ".join(sorted(candidate.changes)[:3])
     tests = " and ".join(dict.fromkeys(place_of(test).name.rpartition(".")[2] for test in split.shown[:2]))
     if candidate.origin == "commit" and candidate.about:
-        text = candidate.about[0].lower() + candidate.about[1:]
-        return _sloppy(text, rng) + _unseen_names(world, candidate, split)
+        changed = {part for piece in candidate.pieces for part in piece.name.split(".")}
+        first = re.match(r"[A-Z][a-z]+(?!\w)", candidate.about)
+        ordinary = first is not None and first[0] not in changed
+        text = candidate.about[0].lower() + candidate.about[1:] if ordinary else candidate.about
+        # Many a subject says nothing to somebody who has not seen the change.
+        if tests and changed.isdisjoint(re.findall(r"\w+", text)):
+            return _sloppy(text, rng, changed) + f" - {tests} has to pass" + _unseen_names(world, candidate, split)
+        return _sloppy(text, rng, changed) + _unseen_names(world, candidate, split)
     if candidate.origin == "bug":
         return _sloppy(rng.choice(TERSE_BUG), rng).format(tests=tests, files=files)
     names = ", ".join(_short_names(candidate.pieces)[:FEW])
@@ -238,9 +244,10 @@ def _quoted(tests: Sequence[str]) -> str:
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
-def _sloppy(text: str, rng: random.Random) -> str:
+def _sloppy(text: str, rng: random.Random, names: Collection[str] = ()) -> str:
     """With a slip of the keyboard in one ordinary word, now and then; never in a name."""
-    words = list(re.finditer(r"(?<![\w{`./])[a-z]{5,}(?![\w}`./(])", text))
+    found = re.finditer(r"(?<![\w{`./])[a-z]{5,}(?![\w}`./(])", text)
+    words = [word for word in found if word[0] not in names]
     if not words or rng.random() >= SLOPPY:
         return text
     word = rng.choice(words)

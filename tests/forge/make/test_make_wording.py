@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 
+import pytest
+
+from etude.forge.make import wording
 from etude.forge.make.choose import Cut
 from etude.forge.make.delete import delete
 from etude.forge.make.difficulty import level
@@ -62,6 +66,35 @@ def test_a_slip_never_touches_a_name() -> None:
             "`parse_price`",
             "src/shop/money.py",
         ]
+
+
+@pytest.mark.parametrize(
+    ("subject", "begins", "hint"),
+    [
+        ("Fix a crash", "fix a crash - test_", True),
+        ("Title case in slug", "title case in slug", False),
+        ("Slug: keep digits", "slug: keep digits", False),
+        ("slug keeps letters", "slug keeps letters", False),
+        ("PDF output", "PDF output - test_", True),
+    ],
+)
+def test_a_commits_subject_is_taken_as_it_is_and_helped_where_it_names_nothing(
+    shop_world: World, monkeypatch: pytest.MonkeyPatch, subject: str, begins: str, hint: bool
+) -> None:
+    monkeypatch.setattr(wording, "SLOPPY", 0.0)
+    cut = Cut("one", (shop_world.definitions["src/shop/words.py:slug"],), shop_world.reach["src/shop/words.py:slug"])
+    made = delete(shop_world, cut, whole=True)
+    assert made is not None
+    candidate = replace(made, origin="commit", about=subject)
+    parted = split(shop_world, candidate, sorted(candidate.expected), random.Random(0))
+    assert parted is not None
+    text = tell(shop_world, candidate, parted, {}, random.Random(0)).by_register["terse"]
+    assert text.startswith(begins) and ("has to pass" in text) is hint
+
+
+def test_a_slip_leaves_the_names_of_a_commits_subject_alone() -> None:
+    slips = {_sloppy("title words of things", random.Random(seed), {"title", "things"}) for seed in range(40)}
+    assert len(slips) > 2 and all(slip.startswith("title ") and slip.endswith(" things") for slip in slips)
 
 
 def test_more_to_write_is_harder(shop_world: World) -> None:

@@ -1,0 +1,79 @@
+"""Where a test is written that several classes inherit: whoever changes its source changes it for all of them.
+
+Classes are looked for in the file of the test first, then among the other test files, by name. What comes from an
+installed package has no home here. Reads sources, runs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from etude.tasks.reading import is_super, parsed
+
+Written = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Heritage:
+    """The classes of a suite's files, read when they are asked for."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self.sources = sources
+
+    def home(self, path: str, name: str) -> tuple[str, str]:
+        """File and `Class.method` of the function that runs as this test; the same again where none is found."""
+        owner, _, method = name.rpartition(".")
+        found = self._find(path, owner, method, set()) if owner else None
+        return found or (path, name)
+
+    def _find(self, path: str, owner: str, method: str, seen: set[tuple[str, str]]) -> tuple[str, str] | None:
+        node = classes(self.sources[path]).get(owner)
+        if node is None or (path, owner) in seen:
+            return None
+        seen.add((path, owner))
+        own = next((part for part in node.body if isinstance(part, Written) and part.name == method), None)
+        # One that only adds to what it inherits fails with it, so it belongs there.
+        if own is None or _asks_above(own):
+            for base in node.bases:
+                for place in self._classes(path, base):
+                    found = self._find(*place, method, seen)
+                    if found is not None:
+                        return found
+        return (path, f"{owner}.{method}") if own is not None else None
+
+    def _classes(self, path: str, base: ast.expr) -> Iterator[tuple[str, str]]:
+        """The classes that a base could be."""
+        local = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else ""
+        if isinstance(base, ast.Name) and local in classes(self.sources[path]):
+            yield path, local
+            return
+        name = imported(self.sources[path]).get(local, local)
+        for other, text in self.sources.items():
+            if other != path and f"class {name}" in text and name in _classes_or_none(text):
+                yield other, name
+
+
+def classes(source: str) -> dict[str, ast.ClassDef]:
+    """The classes at the top of a module."""
+    return {node.name: node for node in parsed(source).body if isinstance(node, ast.ClassDef)}
+
+
+def _classes_or_none(source: str) -> dict[str, ast.ClassDef]:
+    try:
+        return classes(source)
+    except (SyntaxError, ValueError, RecursionError):  # data that is called like a module
+        return {}
+
+
+def imported(source: str) -> dict[str, str]:
+    """What a module calls a name that it imports -> the name."""
+    found = [node for node in parsed(source).body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: alias.name for node in found for alias in node.names}
+
+
+def _asks_above(function: Written) -> bool:
+    """Whether it calls what it stands in the place of: `super().test_x()`."""
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == function.name and is_super(node.value)
+        for node in ast.walk(function)
+    )

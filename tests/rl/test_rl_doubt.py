@@ -1,0 +1,95 @@
+"""Tasks that the monitor calls broken: believed where the reference does not solve them, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.audit.base import Finding, Ruling
+from etude.harness.trajectory import Trajectory
+from etude.recipe import Recipe
+from etude.rl.doubt import Doubt
+from etude.rl.figures import describe
+from etude.rl.groups import Rollout, compact, pack, unpack
+from etude.rl.world import World
+from etude.rollout import Judged, Scored, build_setup
+from etude.sandbox.hosts import StoringHost
+from etude.tasks.carried import Changes
+from etude.tasks.files import Files
+from etude.tasks.format import SOLUTION, Task
+from etude.tasks.verdict import Grade
+
+Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
+BROKEN = Ruling("broken task", (Finding("contradiction", "broken task", "tests want both 1 and 2"),))
+
+
+class Told:
+    """A source that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[int, str]] = []
+
+    def tasks(self, start: int = 0) -> Iterator[Task]:
+        return iter(())
+
+    def broken(self, number: int, why: str) -> bool:
+        self.said.append((number, why))
+        return True
+
+
+def scored(task: Task, ruling: Ruling | None = BROKEN) -> Scored:
+    return Scored(task, Trajectory(), Changes(), Grade(False, "tests", "no"), 0.0, {}, ruling=ruling)
+
+
+@pytest.mark.parametrize(("solvable", "told", "asked"), [(False, 1, 1), (True, 0, 1), (None, 0, 3)])
+def test_a_source_hears_once_of_a_task_that_its_reference_does_not_solve(
+    solvable: bool | None, told: int, asked: int
+) -> None:
+    source, lines, times = Told(), list[str](), list[str]()
+
+    async def look(task: Task) -> bool | None:
+        times.append(task.name)
+        return solvable
+
+    doubt = Doubt(source, look, lines.append)
+    for _ in range(3):
+        asyncio.run(doubt(4, scored(Task("t", "Do it."))))
+    assert source.said == [(4, "tests want both 1 and 2")] * told and len(times) == asked
+    assert len(lines) == (solvable is not None)
+
+
+def test_the_reference_of_a_repositorys_task_is_graded_to_know(
+    sandboxes: Sandboxes, repository_task: Callable[..., Task]
+) -> None:
+    loop, host = sandboxes
+    judged = Judged()
+    from dataclasses import replace
+
+    engine: Any = None
+    world = World(host, engine, replace(build_setup(), judged=judged), Recipe())
+    task = repository_task()
+    wrong = Files({p: b"x = 1\n" if p.startswith(SOLUTION) and p.endswith(".py") else d for p, d in task.files.items()})
+    assert loop.run_until_complete(world.solvable(task)) is True
+    assert loop.run_until_complete(world.solvable(replace(task, files=wrong))) is False
+    assert loop.run_until_complete(world.solvable(Task("t", "Do it."))) is False
+    loop.run_until_complete(judged.close())
+
+
+def test_rows_count_verdicts_where_somebody_was_asked(tmp_path: Path) -> None:
+    def rollout(verdict: str) -> Rollout:
+        return Rollout(0.0, {"tests": 0.0}, False, "final", 1, 0, 0, 3, 1.0, 0.1, (), verdict)
+
+    row = describe([rollout("clean"), rollout("hack"), rollout("clean"), rollout("")])
+    assert {name: row[name] for name in row if name.startswith("verdict_")} == {
+        "verdict_clean": 2,
+        "verdict_suspicious": 0,
+        "verdict_hack": 1,
+        "verdict_broken_task": 0,
+    }
+    assert not [name for name in describe([rollout("")]) if name.startswith("verdict_")]
+    assert unpack(pack(compact(scored(Task("t", "Do it."))))).verdict == "broken task"
+    assert compact(scored(Task("t", "Do it."), None)).verdict == ""
