@@ -156,8 +156,10 @@ def test_a_reverted_commit_becomes_a_task(
     journal = loop.run_until_complete(make_tasks(repo, tiny_environment, host, wanted))
     (name,) = journal.tasks
     task = Task.load(tmp_path / "out" / name)
-    assert task.facts.category == "debugging" and sorted(task.instruction.lower()) == sorted("fix rounding of halves")
     assert len(task.facts.held_out) == 3 and len(task.facts.fail_to_pass) == 1
+    (shown,) = task.facts.fail_to_pass
+    said = f"fix rounding of halves - {shown.rpartition('::')[2]} has to pass"  # but for a slip of the keyboard
+    assert task.facts.category == "debugging" and sorted(task.instruction.lower()) == sorted(said)
     assert task.workspace.text("src/shop/half.py") == before and task.solution.text("src/shop/half.py") == after
     assert task.workspace.text("tests/test_half.py").count("def test_odd") == 1
     assert not any(path.startswith(".git") for path in task.workspace)
