@@ -22,15 +22,11 @@ from typing import Any
 from etude.errors import EtudeError
 from etude.sandbox.hosts import open_host
 from etude.tasks.carried import Changes
-from etude.tasks.format import Task
+from etude.tasks.format import Task, given_tasks
 from etude.tasks.grader import grade
 from etude.tasks.harbor_verifier import agent_place, judged_by_script, solve
 
 DOCKERFILES = ("environment/Dockerfile", "tests/Dockerfile")
-
-
-def task_folders(roots: list[Path]) -> list[Path]:
-    return sorted({config.parent for root in roots for config in root.rglob("task.toml")})
 
 
 def rebased(task: Task, base: str) -> Task:
@@ -79,7 +75,7 @@ async def work(roots: list[Path], base: str, seconds: float) -> list[dict[str, A
     rows = []
     with tempfile.TemporaryDirectory(prefix="etude-harbor-") as store:
         async with await open_host("docker", Path(store)) as host:
-            for folder in task_folders(roots):
+            for folder in given_tasks(roots):
                 row = await examine(folder, host, base, seconds)
                 rows.append(row)
                 told = f"{folder.name}: loads {row['loads']}, builds {row['builds']}, oracle {row['oracle']}"

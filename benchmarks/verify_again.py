@@ -26,7 +26,7 @@ from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
 from etude.tasks.carried import carried_files
-from etude.tasks.format import CONFIG, Task
+from etude.tasks.format import Task, given_tasks
 from etude.tasks.grader import grade
 
 BAR = 0.99
@@ -121,10 +121,7 @@ async def measure(tasks: Sequence[Task], at_once: int, load: int) -> dict[str, A
 
 
 def found_tasks(directories: Iterable[Path], most: int, seed: int) -> list[Task]:
-    folders = []
-    for directory in directories:
-        below = sorted(path.parent for path in directory.rglob(CONFIG) if "workspace" not in path.parts)
-        folders += below or [directory]
+    folders = given_tasks(directories)
     random.Random(seed).shuffle(folders)
     return [Task.load(folder) for folder in folders[:most]]
 

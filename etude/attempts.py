@@ -40,7 +40,7 @@ from etude.stages import bench_model, find_model, prepare, recipe_of
 from etude.talk import KEY, base_of, served_model
 from etude.tasks.check import CheckReport, check, check_directory
 from etude.tasks.config import Installed
-from etude.tasks.format import CONFIG, Task
+from etude.tasks.format import Task, given_tasks
 from etude.tokens.dialect import Dialect, open_dialect
 
 
@@ -71,7 +71,7 @@ def import_rows(rows: Path, checkout: Path, out: Path, digest: str) -> dict[str,
 def check_tasks(directories: Sequence[Path], backend: str, overrides: Sequence[str]) -> dict[Path, CheckReport]:
     """Lints and tries each task without a model."""
     grader = recipes.load(None, overrides).grader
-    folders = _task_folders(directories)
+    folders = given_tasks(directories)
     for directory in folders:
         if not directory.is_dir():
             raise EtudeError(f"there is no task directory {directory}")
@@ -91,7 +91,7 @@ def check_tasks(directories: Sequence[Path], backend: str, overrides: Sequence[s
 def combine_tasks(folder: Path, out: Path, count: int, backend: str, overrides: Sequence[str]) -> dict[str, Any]:
     """Pairs of a folder's tasks as harder ones, each checked before it counts."""
     grader = recipes.load(None, overrides).grader
-    tasks = [Task.load(path) for path in _task_folders([folder])]
+    tasks = [Task.load(path) for path in given_tasks([folder])]
     made: list[str] = []
     rejected: Counter[str] = Counter()
 
@@ -371,12 +371,3 @@ def _setup(settings: Recipe, dialect: Dialect | None, hosted: bool = False) -> S
 
 def _sampling(settings: Recipe, seed: int = 0) -> Sampling:
     return Sampling(settings.harness.limits.sampled_tokens, settings.bench.temperature, seed=seed)
-
-
-def _task_folders(directories: Sequence[Path]) -> list[Path]:
-    """Each directory that is a task, and the tasks right below each that is not."""
-    found: list[Path] = []
-    for directory in directories:
-        below = sorted(path.parent for path in directory.glob(f"*/{CONFIG}"))
-        found += [directory] if (directory / CONFIG).exists() or not below else below
-    return found

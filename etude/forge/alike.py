@@ -24,7 +24,7 @@ from etude.corpus.words import Hashes, hash_words
 from etude.errors import EtudeError
 from etude.forge.leaks.deleted import added_lines
 from etude.progress import track
-from etude.tasks.format import CONFIG, Task
+from etude.tasks.format import Task, given_tasks
 from etude.tokens.tokenizer import Tokenizer
 
 CHANGE: Final = 0.7  # of what two solutions put back
@@ -230,12 +230,8 @@ def corpus_documents(directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def load_tasks(directories: Sequence[Path]) -> list[Task]:
-    """Every task directory given or right below a folder given."""
-    found: list[Task] = []
-    for directory in directories:
-        below = sorted(path.parent for path in directory.glob(f"*/{CONFIG}"))
-        places = [directory] if (directory / CONFIG).exists() or not below else below
-        found += [Task.load(place) for place in places]
+    """Every task directory given or below a folder given."""
+    found = [Task.load(place) for place in given_tasks(directories)]
     if not found:
         raise EtudeError("there is no task to compare: give task directories, or folders of them")
     return found

@@ -18,7 +18,7 @@ from pydantic import Field
 from etude.audit.quarantine import quarantined
 from etude.component import resolve
 from etude.errors import EtudeError
-from etude.tasks.format import CONFIG, Task
+from etude.tasks.format import CONFIG, Task, task_folders
 
 SOURCES = {
     "katas": "etude.forge.katas:Katas",
@@ -63,14 +63,6 @@ def open_source(spec: Mapping[str, Any], where: str = "tasks") -> TaskSource:
         raise EtudeError(f"task source {use} needs a method tasks(start) that yields tasks")
     found: TaskSource = source
     return found
-
-
-def task_folders(root: Path) -> list[Path]:
-    """The task directories below a folder, or below its folders: one for each repository, say."""
-    found = [path.parent for path in root.glob(f"*/{CONFIG}")]
-    among = set(found)  # a task has folders of its own, and in them may lie anything
-    found += [path.parent for path in root.glob(f"*/*/{CONFIG}") if path.parents[1] not in among]
-    return sorted(found)
 
 
 class Folder:

@@ -10,6 +10,7 @@ trusts nothing; every refusal names the file and, for task.toml, the key. Knows 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -120,6 +121,22 @@ class Task:
         if here != self.instruction:
             changes[INSTRUCTION] = self.instruction.encode("utf-8", "surrogateescape")
         return self.files.replaced(changes) if changes else self.files
+
+
+def task_folders(root: Path) -> list[Path]:
+    """The task directories below a folder, or below its folders: one for each repository, say."""
+    found = [path.parent for path in root.glob(f"*/{CONFIG}")]
+    among = set(found)  # a task has folders of its own, and in them may lie anything
+    found += [path.parent for path in root.glob(f"*/*/{CONFIG}") if path.parents[1] not in among]
+    return sorted(found)
+
+
+def given_tasks(directories: Iterable[Path]) -> list[Path]:
+    """Each directory that is a task, or else the tasks below it; one that is neither stays, and cannot be loaded."""
+    found: list[Path] = []
+    for directory in directories:
+        found += [directory] if (directory / CONFIG).exists() else task_folders(directory) or [directory]
+    return found
 
 
 def solve_script(root: str) -> bytes:

@@ -139,7 +139,7 @@ def test_nothing_is_written_through_a_link_that_a_stream_brings(tmp_path: Path) 
 
 
 def test_where_to_look_for_changes_never_holds_a_folder_of_the_hosts(tmp_path: Path) -> None:
-    told = "C /etc\nA /etc/alternatives\nC /work\nA /work/new\nC /dev\nnonsense\nA /usr/x\n"
+    told = "C /etc\nA /etc/alternatives\nC /data\nA /data/new\nC /dev\nnonsense\nA /usr/x\n"
     told += "C /workspace\nA /workspace/a/b\n"
-    shows = ("/usr", "/etc/alternatives", "/work/main/.venv")
-    assert changed_roots(told, shows) == ["/work/new", "/workspace"]
+    shows = ("/usr", "/etc/alternatives", "/data/env")
+    assert changed_roots(told, shows) == ["/data/new", "/workspace"]

@@ -8,7 +8,6 @@ runs nothing.
 
 from __future__ import annotations
 
-import ast
 import random
 import re
 from collections.abc import Collection, Iterator
@@ -123,20 +122,15 @@ def without_tests(world: World, hidden: Collection[Place]) -> Iterator[tuple[str
 
 def _data(world: World, hidden: Collection[str]) -> Iterator[str]:
     """Data beside the tests that hidden files name, by name or without its ending, and no other test file does."""
-    named = {
-        path: {word for text in _texts(module.tree) for word in text.split("/")} for path, module in world.tests.items()
-    }
-    theirs = set().union(*(named[path] for path in hidden))
-    others = set().union(*(words for path, words in named.items() if path not in hidden))
-    for path in world.files if hidden else ():
+    if not hidden:
+        return
+    theirs = set().union(*(world.words[path] for path in hidden))
+    others = set().union(*(words for path, words in world.words.items() if path not in hidden))
+    for path in world.files:
         name = path.rpartition("/")[2]
         words = {name, name.partition(".")[0]}
         if path not in world.tests and world.is_test(path) and words & theirs and not words & others:
             yield path
-
-
-def _texts(tree: ast.Module) -> Iterator[str]:
-    return (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def _edits(module: Module, names: set[str]) -> Iterator[Edit]:

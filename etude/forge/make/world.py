@@ -14,6 +14,7 @@ from functools import cached_property
 from etude.forge.environment import Environment, Suite
 from etude.forge.make.source import Definition, Module, identifiers
 from etude.tasks.files import Files
+from etude.tasks.heritage import Heritage
 
 TEST_FOLDERS = ("test", "tests")
 TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_tests?|tests?|conftest)\.py$")
@@ -127,7 +128,7 @@ class World:
         return frozenset(map(outermost, self.traces.get("", ())))
 
     def place(self, test: str) -> Place:
-        """Where a test is written: an inherited one in the class of the same file that it comes from."""
+        """Where a test is written: an inherited one in the class that it comes from."""
         place = place_of(test)
         return Place(place.path, "") if place.path in self._making_tests else self._homes.get(place) or place
 
@@ -143,19 +144,27 @@ class World:
         return frozenset(place.path for place in lost if place.name.rpartition(".")[2] not in written)
 
     def _home(self, place: Place) -> Place | None:
-        module = self.tests.get(place.path)
-        owner, _, method = place.name.rpartition(".")
-        waiting, seen = [owner], set()
-        while module is not None and waiting:
-            name = waiting.pop(0)
-            written = f"{name}.{method}" if name else method
-            if written in module.definitions:
-                return Place(place.path, written)
-            found = module.definitions.get(name)
-            if found is not None and isinstance(found.node, ast.ClassDef) and name not in seen:
-                waiting += [base.id for base in found.node.bases if isinstance(base, ast.Name)]
-            seen.add(name)
-        return None
+        if place.path not in self.tests:
+            return None
+        home = Place(*self._heritage.home(place.path, place.name))
+        return home if home.name in self.tests[home.path].definitions else None
+
+    @cached_property
+    def _heritage(self) -> Heritage:
+        return Heritage({path: module.text for path, module in self.tests.items()})
+
+    @cached_property
+    def words(self) -> dict[str, set[str]]:
+        """Names that the texts in each test file could mean: whole, and the parts of paths."""
+        return {
+            path: {
+                word
+                for node in ast.walk(module.tree)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+                for word in node.value.split("/")
+            }
+            for path, module in self.tests.items()
+        }
 
     @cached_property
     def heirs(self) -> dict[str, set[str]]:
