@@ -3,7 +3,7 @@
     dense   Qwen3-0.6B shape, full parameters, documents of 16,384 tokens; a plain `transformers` loop beside it
     moe     1B parameters of which a token uses 0.2B, against the dense line in the same run
     fp8     Qwen3-4B shape, FP8 row-wise against bfloat16
-    loss    a small model trained for 300 steps in FP8 and in bfloat16, three seeds
+    loss    a small model trained for 300 steps in FP8 and in bfloat16, three seeds, loss on text held out
     rl      a step of reinforcement learning (three streams, one a twin) against a step of fine-tuning, 0.6B
     long    one optimiser step on one document of 262,144 tokens, 0.6B, blocks recomputed
     muon    steps that Muon takes to the loss that AdamW ends with, small model, three seeds
@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -258,7 +258,7 @@ def loss_line(bench: Bench) -> dict[str, Any]:
     optim, rows = SMALL[bench.matrices], list[dict[str, Any]]()
     for seed in range(3):
         runs = {"bfloat16": "bfloat16", "again": "bfloat16", "fp8": "fp8"}
-        row = {name: final(curve(bench, optim, seed, 300, precision=kind)) for name, kind in runs.items()}
+        row = {name: trained(bench, optim, seed, 300, precision=kind).held_out for name, kind in runs.items()}
         base = (row["bfloat16"] + row["again"]) / 2
         equal = abs(row["bfloat16"] - row["again"]) / base
         rows.append({"seed": seed, **row, "apart": round(row["fp8"] / base - 1, 5), "equal_runs": round(equal, 5)})
@@ -319,11 +319,12 @@ def long_line(bench: Bench) -> dict[str, Any]:
     return utilised(found, config, length)
 
 
-ADAMW_SMALL = OptimSettings(matrices="adamw", lr=1e-3, schedule="wsd", warmup=0.05)
+ADAMW_SMALL = OptimSettings(matrices="adamw", lr=5e-4, schedule="wsd", warmup=0.05)
 MUON_SMALL = OptimSettings(matrices="muon", lr=1e-3, muon_lr=5e-3, schedule="wsd", warmup=0.05)
 SMALL = {"adamw": ADAMW_SMALL, "muon": MUON_SMALL}
 PIECE = 1024  # bytes of a document of the small runs
 STEP, STEP_1M = 32, 1  # documents in a step, and of the smallest model
+HELD_OUT = 128  # documents that no run trains on
 ENOUGH = 32 << 20  # bytes of text: three times what the longest run reads
 
 
@@ -341,8 +342,13 @@ def library() -> np.ndarray:
     return np.frombuffer(bytes(text), np.uint8)
 
 
-def curve(bench: Bench, optim: OptimSettings, seed: int, steps: int, **compute: Any) -> list[float]:
-    """The loss of each step of a small model on bytes that it has not seen before."""
+class Trained(NamedTuple):
+    losses: list[float]  # of each step, on bytes that the model has not seen before
+    held_out: float
+
+
+def trained(bench: Bench, optim: OptimSettings, seed: int, steps: int, **compute: Any) -> Trained:
+    """What becomes of a small model."""
     steps = 4 if bench.tiny else steps
     learner = bench.learner("small", optim, micro=PIECE * STEP, steps=steps, **compute)
     with torch.no_grad():
@@ -352,13 +358,17 @@ def curve(bench: Bench, optim: OptimSettings, seed: int, steps: int, **compute: 
                 p.normal_(0.0, 0.02, generator=generator)
     text = library()
     count = STEP_1M if bench.small else 2 if bench.tiny else STEP
-    order = np.random.default_rng(seed).permutation(len(text) // PIECE)
+    pieces = text[: len(text) // PIECE * PIECE].reshape(-1, PIECE)
+    order = np.random.default_rng(0).permutation(len(pieces))  # the same text is held out of all runs
+    unseen = labels([pieces[i] for i in order[:HELD_OUT]]).items
+    order = np.random.default_rng(seed).permutation(order[HELD_OUT:])
     losses = []
     for number in range(steps):
-        pieces = [text[i * PIECE : (i + 1) * PIECE] for i in order[number * count : (number + 1) * count]]
-        losses.append(learner.forward_backward(labels(pieces))["loss"])
+        drawn = labels([pieces[i] for i in order[number * count : (number + 1) * count]])
+        losses.append(learner.forward_backward(drawn)["loss"])
         learner.step()
-    return losses
+    held_out = -np.concatenate([scores_T[1:] for scores_T in learner.score(unseen)]).mean()
+    return Trained(losses, round(float(held_out), 5))
 
 
 def final(losses: Sequence[float]) -> float:
@@ -366,18 +376,19 @@ def final(losses: Sequence[float]) -> float:
 
 
 def muon_line(bench: Bench, steps: int = 250) -> dict[str, Any]:
-    tried = {lr: final(curve(bench, replace(ADAMW_SMALL, lr=lr), 100, steps)) for lr in (5e-4, 1e-3, 2e-3, 4e-3)}
+    def end(optim: OptimSettings) -> float:
+        return final(trained(bench, optim, 100, steps).losses)
+
+    tried = {lr: end(replace(ADAMW_SMALL, lr=lr)) for lr in (1.25e-4, 2.5e-4, 5e-4, 1e-3)}
     best = min(tried, key=tried.__getitem__)
     say(f"AdamW by rate: {tried}")
-    tried_muon = {
-        lr: final(curve(bench, replace(MUON_SMALL, lr=best, muon_lr=lr), 100, steps)) for lr in (2e-3, 5e-3, 1e-2)
-    }
+    tried_muon = {lr: end(replace(MUON_SMALL, lr=best, muon_lr=lr)) for lr in (2e-3, 5e-3, 1e-2)}
     best_muon = min(tried_muon, key=tried_muon.__getitem__)
     say(f"Muon by rate: {tried_muon}")
     rows = []
     for seed in range(3):
-        adamw = curve(bench, replace(ADAMW_SMALL, lr=best), seed, steps)
-        muon = curve(bench, replace(MUON_SMALL, lr=best, muon_lr=best_muon), seed, steps)
+        adamw = trained(bench, replace(ADAMW_SMALL, lr=best), seed, steps).losses
+        muon = trained(bench, replace(MUON_SMALL, lr=best, muon_lr=best_muon), seed, steps).losses
         window = max(1, len(muon) // 20)
         smooth = np.convolve(muon, np.ones(window) / window, "valid")
         reached = np.flatnonzero(smooth <= final(adamw))
@@ -411,7 +422,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=4, help="documents of 16,384 tokens in a step")
     parser.add_argument("--micro", type=int, default=1, help="of them in one forward and backward")
     parser.add_argument("--small", action="store_true", help="1M parameters for the lines about losses")
-    parser.add_argument("--matrices", choices=("adamw", "muon"), default="adamw", help="optimiser of the line `loss`")
+    parser.add_argument("--matrices", choices=("adamw", "muon"), default="muon", help="optimiser of the line `loss`")
     parser.add_argument("--tiny", action="store_true", help="small shapes, to try the script itself")
     parser.add_argument("--profile", action="store_true", help="kernels of one step by time, on standard error")
     parser.add_argument("--json", action="store_true", help="one line of JSON only")

@@ -34,6 +34,7 @@ from etude.tasks.place import task_layers, workspace_layer
 LEAST_BROKEN: Final = 3  # tests that must fail before and pass after
 UNSTEADY: Final = "a test is not always green"
 STUBS: Final = ("None", "True", "[]")
+PATIENCE: Final = 5.0  # seconds more that a stub may take than the reference twice
 ANYTHING: Final = "__import__('unittest.mock').mock.MagicMock(__eq__=lambda *given: True)"
 # Appended to a module of the tested code: no test that pytest runs from then on fails.
 BENDING: Final = """
@@ -152,9 +153,9 @@ async def _gates(case: _Case) -> AsyncIterator[str]:
     yield "leaks"
     await _break(case)
     yield "broken"
-    await _restore(case)
+    seconds = await _restore(case)
     yield "reference"
-    await _bluff(case)
+    await _bluff(case, 2 * seconds + PATIENCE)
     yield "stubs"
     await _grade(case)
     yield "grader"
@@ -190,15 +191,18 @@ async def _break(case: _Case) -> None:
         await case.refuse("another test fails", failing, {})
 
 
-async def _restore(case: _Case) -> None:
+async def _restore(case: _Case) -> float:
+    """The seconds that the whole suite takes."""
     solution = dict(case.task.solution)
     run = _complete(await case.run(solution))
     failing = sorted(case.green - run.passed)
     if failing:
         await case.refuse("the reference does not restore all", failing, solution)
+    return run.seconds
 
 
-async def _bluff(case: _Case) -> None:
+async def _bluff(case: _Case, each: float) -> None:
+    """A stub that is still busy after `each` seconds waits for something that never comes."""
     stubs = {value: files for value in STUBS if (files := stub(case.task, value))}
     runs = await run_variants(
         case.host,
@@ -207,7 +211,8 @@ async def _bluff(case: _Case) -> None:
         list(stubs.values()),
         tests=case.asked,
         changes=case.tests,
-        timeout=case.timeout,
+        each=each,
+        timeout=len(stubs) * each + 30,
     )
     for value, run in zip(stubs, runs, strict=True):
         if run.complete and run.passed.issuperset(case.asked):

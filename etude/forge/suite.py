@@ -93,16 +93,18 @@ async def run_variants(
     *,
     tests: Sequence[str],
     changes: Mapping[str, bytes | None] | None = None,
+    each: float = 120.0,
     timeout: float = 600.0,
     limits: Limits = LIMITS,
 ) -> list[SuiteRun]:
     """The same tests over several variants of the workspace, each until its first failure: one start for them all.
 
     Each variant has a process of its own but they share a sandbox, so that one may find what another left behind.
-    What comes after one that took all the time is not complete.
+    One that takes more than `each` seconds is stopped, and not complete.
     """
     job = _job(environment, changes or {}, tests) | {
         "variants": [_encoded(variant) for variant in variants],
+        "variant_seconds": each,
         "most_failures": 1,
     }
     result = await _start(host, environment, [workspace], job, {"PYTHONHASHSEED": "0"}, timeout, limits)

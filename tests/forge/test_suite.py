@@ -136,14 +136,15 @@ def test_variants_share_a_start_and_nothing_else(shop: Shop) -> None:
     variants: list[dict[str, bytes | None]] = [
         {"src/shop/cart.py": text.replace("sum(", "len(").encode()},
         {"src/shop/cart.py": b"import os\nos._exit(3)\n"},
+        {"src/shop/cart.py": b"while True: pass\n"},
         {"src/shop/new.py": b""},
         {"src/shop/cart.py": None},
         {},
     ]
     layer = shop.layer()
     runs = shop.loop.run_until_complete(
-        run_variants(shop.host, shop.environment, layer, variants, tests=tests, timeout=30.0)
+        run_variants(shop.host, shop.environment, layer, variants, tests=tests, each=3.0, timeout=30.0)
     )
-    assert [run.passed == set(tests) for run in runs] == [False, False, True, False, True]
-    assert [run.complete for run in runs] == [True, False, True, False, True]
+    assert [run.passed == set(tests) for run in runs] == [False, False, False, True, False, True]
+    assert [run.complete for run in runs] == [True, False, False, True, False, True]
     assert runs[0].outcomes == {tests[0]: "failed"}

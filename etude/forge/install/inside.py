@@ -4,8 +4,9 @@
     stdout one JSON object: paths, lock, answer, trouble
 
 Of what pip installed from a local folder only the metadata and the scripts stay; its modules are the workspace's, found
-there file by file, and reached by a .pth. What a build made and the workspace lacks (a version file) is put aside, to
-lie below the workspace. Nothing printed here is trusted: it describes a layer that then has to pass the tests.
+there file by file, and reached by a .pth. Scripts and other files that are copies of the workspace's lead there, too.
+What a build made and the workspace lacks (a version file) is put aside, to lie below the workspace. Nothing printed
+here is trusted: it describes a layer that then has to pass the tests.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def main() -> None:
     paths: list[str] = []
     trouble = ""
     for info in own:
-        found, trouble = _strip(info, site, workspace, generated)
+        names = _recorded(info)
+        found, trouble = _strip(names, info, site, workspace, generated)
+        _lead_back([name for name in names if name.startswith("../")], site, prefix, workspace)
         paths += found
         if trouble:
             break
@@ -71,10 +74,40 @@ def _is_local(info: Path) -> bool:
     return str(facts.get("url", "")).startswith("file:") and "dir_info" in facts
 
 
-def _strip(info: Path, site: Path, workspace: Path, generated: Path) -> tuple[list[str], str]:
-    """Remove the distribution's modules from the environment; the folders of the workspace where they lie."""
+def _recorded(info: Path) -> list[str]:
+    """The files of a distribution, from the folder of packages on."""
     with (info / "RECORD").open(newline="") as file:
-        names = [row[0] for row in csv.reader(file) if row]
+        return [row[0] for row in csv.reader(file) if row]
+
+
+def _lead_back(names: list[str], site: Path, prefix: Path, workspace: Path) -> None:
+    """Scripts that are a file of the workspace run that file, and other copies become links to it."""
+    for name in names:
+        copy = Path(os.path.normpath(site / name))
+        if not copy.is_relative_to(prefix) or copy.is_symlink() or not copy.is_file():
+            continue
+        data = copy.read_bytes()
+        source = next((file for file in sorted(workspace.rglob(copy.name)) if _same_script(data, file)), None)
+        if source is None:
+            continue
+        copy.unlink()
+        if data.startswith(b"#!"):
+            python = prefix / "bin/python"
+            copy.write_text(f"#!{python}\nimport runpy\n\nrunpy.run_path({str(source)!r}, run_name='__main__')\n")
+            copy.chmod(0o755)
+        else:
+            copy.symlink_to(source)
+
+
+def _same_script(data: bytes, file: Path) -> bool:
+    """Whether they are equal, but for the line that names the interpreter, which pip writes anew."""
+    own = file.read_bytes() if file.is_file() and not file.is_symlink() else b""
+    both = [each.partition(b"\n")[2] if each.startswith(b"#!") else each for each in (data, own)]
+    return both[0] == both[1] != b""
+
+
+def _strip(names: list[str], info: Path, site: Path, workspace: Path, generated: Path) -> tuple[list[str], str]:
+    """Remove the distribution's modules from the environment; the folders of the workspace where they lie."""
     inside = [name for name in names if not name.startswith(("..", "/", info.name)) and not name.endswith(".pyc")]
     tops: dict[str, list[str]] = {}
     for name in inside:

@@ -13,7 +13,9 @@ import fcntl
 import importlib
 import json
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -44,14 +46,14 @@ def main() -> None:
         importlib.import_module("pytest")  # once, for all of them
         for files in variants:
             say("", "variant", "")
-            _apart(files, lambda: _run(job, root, say))
+            _apart(files, lambda: _run(job, root, say), job["variant_seconds"])
     else:
         _run(job, root, say)
     os._exit(0)  # threads that a test left behind keep nobody waiting
 
 
-def _apart(files: dict[str, list[Any] | None], run: Callable[[], None]) -> None:
-    """In a process of its own with these files laid over the workspace; afterwards they are as before."""
+def _apart(files: dict[str, list[Any] | None], run: Callable[[], None], seconds: float) -> None:
+    """In a process of its own with these files laid over the workspace, for so long; afterwards they are as before."""
     before = {path: _content(path) for path in files}
     pid = os.fork()
     if pid == 0:
@@ -60,7 +62,13 @@ def _apart(files: dict[str, list[Any] | None], run: Callable[[], None]) -> None:
             run()
         finally:
             os._exit(0)
-    os.waitpid(pid, 0)
+    ends = time.monotonic() + seconds
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        if time.monotonic() > ends:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            break
+        time.sleep(0.005)
     lay_out({path: None if data is None else [base64.b64encode(data).decode(), False] for path, data in before.items()})
 
 

@@ -41,6 +41,13 @@ def build_wheel(folder, settings=None, metadata_directory=None):
             wheel.write(root / name, name)
         wheel.writestr(f"{{NAME}}/made_by_the_build.py", "ANSWER = 42\\n")
         names.append(f"{{NAME}}/made_by_the_build.py")
+        for script in pathlib.Path(".").glob("bin/*.py"):
+            first, _, rest = script.read_text().partition("\\n")
+            names.append(f"{{NAME}}-{{VERSION}}.data/scripts/{{script.name}}")
+            wheel.writestr(names[-1], f"#!python\\n{{rest}}")
+        for page in pathlib.Path(".").glob("docs/*.txt"):
+            names.append(f"{{NAME}}-{{VERSION}}.data/data/share/{{page.name}}")
+            wheel.write(page, names[-1])
         wheel.writestr(f"{{INFO}}/METADATA", metadata())
         wheel.writestr(f"{{INFO}}/entry_points.txt", f"[console_scripts]\\n{{NAME}}-say = {{NAME}}:main\\n")
         wheel.writestr(f"{{INFO}}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")

@@ -53,7 +53,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture(scope="module")
 def good(tiny: Tiny, wheels: Path, store: Store) -> tuple[Path, Installed]:
     """A repository below `src` whose tests import a package that nothing names."""
-    more = {"tests/test_more.py": "import yaml\n\ndef test_yaml():\n    assert yaml.load('a') == 'a'\n"}
+    more = {
+        "tests/test_more.py": "import yaml\n\ndef test_yaml():\n    assert yaml.load('a') == 'a'\n",
+        "bin/four.py": "#!/usr/bin/env python\nimport goodpkg\n\nprint(goodpkg.double(2))\n",
+        "docs/page.txt": "How double is made: two times the number.\n",
+    }
     root = tiny("goodpkg", more, layout="src")
     return root, installed(root, wheels, store)
 
@@ -85,6 +89,24 @@ def test_the_layer_holds_the_dependencies_and_no_code_of_the_repository(
     ]
     code = (good[0] / "src/goodpkg/__init__.py").read_bytes()
     assert not any(code in (environment.layer.path / path).read_bytes() for path in every)
+
+
+def test_installed_copies_of_scripts_and_pages_lead_to_the_workspace(
+    good: tuple[Path, Installed], store: Store
+) -> None:
+    environment = Environment.load(good[1].digest, store)
+    prefix = environment.layer.path / "opt/env"
+    assert (prefix / "share/page.txt").readlink() == Path("/workspace/docs/page.txt")
+    assert "double" not in (prefix / "bin/four.py").read_text()
+
+    async def say() -> str:
+        async with await open_host("local", store) as host:
+            layers = [environment.layer, host.store.add(good[0], at="/workspace")]
+            async with await host.start(layers) as sandbox:
+                done = await sandbox.run(["/opt/env/bin/four.py"], cwd="/", timeout=20)
+                return done.stdout.decode() + done.stderr.decode()
+
+    assert asyncio.run(say()) == "4\n"
 
 
 def test_the_lock_names_every_distribution_with_its_hash(good: tuple[Path, Installed], store: Store) -> None:
