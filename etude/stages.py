@@ -218,7 +218,7 @@ def _extend(run: Run, recipe: Recipe) -> None:
     train = Mix(corpus, "train", settings.sequence, seed, unit="repository")
 
     def memory(decoder: Decoder) -> dict[str, float]:
-        return memory_figures(Subject(decoder, dialect, recipe.base.batch_tokens), recipe.base)
+        return memory_figures(Subject.of_training(decoder, dialect, recipe.base.batch_tokens), recipe.base)
 
     extend(run, decoder, train, held_out, settings, recipe.run, corpus / "tokenizer", memory)
 

@@ -1,7 +1,7 @@
 """Where a test is written that several classes inherit: whoever changes its source changes it for all of them.
 
-Classes are looked for in the file of the test first, then among the other test files, by name. What comes from an
-installed package has no home here. Reads sources, runs nothing.
+Classes are looked for in the file of the test first, then in the test file that it imports them from, then among all of
+them, by name. What comes from an installed package has no home here. Reads sources, runs nothing.
 """
 
 from __future__ import annotations
@@ -35,22 +35,26 @@ class Heritage:
         # One that only adds to what it inherits fails with it, so it belongs there.
         if own is None or _asks_above(own):
             for base in node.bases:
-                for place in self._classes(path, base):
+                for place in self._classes(path, owner, base):
                     found = self._find(*place, method, seen)
                     if found is not None:
                         return found
         return (path, f"{owner}.{method}") if own is not None else None
 
-    def _classes(self, path: str, base: ast.expr) -> Iterator[tuple[str, str]]:
-        """The classes that a base could be."""
+    def _classes(self, path: str, owner: str, base: ast.expr) -> Iterator[tuple[str, str]]:
+        """The classes that a base of `owner` could be."""
         local = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else ""
-        if isinstance(base, ast.Name) and local in classes(self.sources[path]):
+        # A class whose base is called like itself has imported that.
+        if isinstance(base, ast.Name) and local != owner and local in classes(self.sources[path]):
             yield path, local
             return
-        name = imported(self.sources[path]).get(local, local)
-        for other, text in self.sources.items():
-            if other != path and f"class {name}" in text and name in _classes_or_none(text):
-                yield other, name
+        module, name = imported(self.sources[path]).get(local, ("", local))
+        named = [
+            other
+            for other, text in self.sources.items()
+            if other != path and f"class {name}" in text and name in _classes_or_none(text)
+        ]
+        yield from ((other, name) for other in sorted(named, key=lambda other: _stem(other) != module))
 
 
 def classes(source: str) -> dict[str, ast.ClassDef]:
@@ -65,10 +69,18 @@ def _classes_or_none(source: str) -> dict[str, ast.ClassDef]:
         return {}
 
 
-def imported(source: str) -> dict[str, str]:
-    """What a module calls a name that it imports -> the name."""
+def imported(source: str) -> dict[str, tuple[str, str]]:
+    """What a module calls a name that it imports -> the last part of the module that it is from, and its name there."""
     found = [node for node in parsed(source).body if isinstance(node, ast.ImportFrom)]
-    return {alias.asname or alias.name: alias.name for node in found for alias in node.names}
+    return {
+        alias.asname or alias.name: ((node.module or "").rpartition(".")[2], alias.name)
+        for node in found
+        for alias in node.names
+    }
+
+
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2].removesuffix(".py")
 
 
 def _asks_above(function: Written) -> bool:

@@ -99,6 +99,14 @@ def test_a_suite_that_cannot_run_or_never_ends_says_why(shop: Shop) -> None:
     assert not left.complete and "ended with 0" in left.reason
 
 
+def test_a_test_that_interrupts_fails_alone(shop: Shop) -> None:
+    text = "import unittest\n\n\ndef test_a():\n    raise KeyboardInterrupt\n\n\ndef test_b():\n    pass\n\n\n"
+    text += "class TestC(unittest.TestCase):\n    def test_c(self):\n        raise KeyboardInterrupt\n"
+    run = shop.run(shop.layer(**{"tests/test_cart.py": text}))
+    found = {name.partition("::")[2]: run.outcomes[name] for name in run.outcomes if "test_cart.py" in name}
+    assert run.complete and found == {"test_a": "failed", "test_b": "passed", "TestC::test_c": "failed"}
+
+
 def test_there_is_no_network(shop: Shop) -> None:
     text = "import socket\n\n\ndef test_network():\n    socket.create_connection(('192.0.2.1', 80), 1)\n"
     run = shop.run(shop.layer(**{"tests/test_cart.py": text}))

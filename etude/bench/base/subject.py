@@ -63,6 +63,19 @@ class Subject:
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
         return cls(load_model(directory, device, dtype), open_dialect(directory), batch_tokens)
 
+    @classmethod
+    def of_training(cls, decoder: Decoder, text: Text, batch_tokens: int) -> Subject:
+        """A model amid its training as it would be served: on a GPU, a copy in bfloat16."""
+        device = decoder.lm_head.weight.device
+        if device.type == "cpu":
+            return cls(decoder, text, batch_tokens)
+        with device:
+            served = Decoder(decoder.config)
+        served.load_state_dict(decoder.state_dict())
+        for weight in served.parameters():
+            weight.data = weight.data.to(torch.bfloat16)
+        return cls(served, text, batch_tokens)
+
     @torch.inference_mode()
     def score(self, pieces: Sequence[Piece], advance: Advance = lambda tokens: None) -> list[npt.NDArray[np.float64]]:
         """Log-probabilities of the scored tokens of each piece."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +23,19 @@ class Teller:
     """The end of each test, told once: what went wrong first counts."""
 
     def __init__(self, tell: Tell) -> None:
+        import pytest
+
         self._tell = tell
         self._outcome: dict[str, tuple[str, str]] = {}
+        # Marked here, as pytest is there only when a suite runs.
+        pytest.hookimpl(wrapper=True, tryfirst=True)(Teller.pytest_runtest_call)
 
-    def pytest_runtest_call(self) -> None:
+    def pytest_runtest_call(self) -> Generator[None, None, None]:
         os.environ.pop("PYTEST_CURRENT_TEST", None)  # tells code that it is being tested
+        try:
+            yield
+        except KeyboardInterrupt as interrupt:  # the test's own: nobody sits at a keyboard, and other tests wait
+            raise AssertionError("KeyboardInterrupt") from interrupt
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         expected = hasattr(report, "wasxfail")
