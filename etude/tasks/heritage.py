@@ -9,9 +9,21 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
+from etude.errors import EtudeError
 from etude.tasks.reading import is_super, parsed
 
 Written = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def collected(test: str) -> tuple[str, str]:
+    """File and `Class.method` of a test's id: where it is collected, and it may be written elsewhere."""
+    if "::" in test:
+        path, *rest = test.partition("[")[0].split("::")
+        return path, ".".join(rest)
+    if test.count(".") < 2:
+        raise EtudeError(f"{test!r} is no test's id: write module.Class.method, or path.py::test for pytest")
+    module, kind, method = test.rsplit(".", 2)
+    return f"{module.replace('.', '/')}.py", f"{kind}.{method}"
 
 
 class Heritage:

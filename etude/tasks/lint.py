@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from etude.errors import EtudeError
 from etude.tasks.config import Artifact, unknown_keys
 from etude.tasks.files import Limits
 from etude.tasks.format import CONFIG, INSTRUCTION, SOLUTION, TESTS, WORKSPACE, Task, matches
+from etude.tasks.heritage import Heritage, collected
 
 Severity = Literal["error", "warning", "note"]
 
@@ -151,7 +152,7 @@ def agent_image_test_leak(task: Task) -> Iterator[Finding]:
                     message = "copies tests or the solution into the agent's image"
                     yield Finding("agent-image-test-leak", "error", f"{path}:{line}", message)
     seen = {task.workspace[path]: path for path in task.workspace if path.endswith((".py", ".sh"))}
-    hidden = {_test_file(test) for test in task.facts.held_out}
+    hidden = set(_written_in(task, task.facts.held_out))
     for path, data in task.tests.items():
         if path in hidden and data.strip() and data in seen:
             yield Finding(
@@ -353,6 +354,18 @@ def _defined_tests(task: Task) -> Iterator[str]:
                         yield joint.join([module, node.name, part.name])
             elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and pytest:
                 yield joint.join([module, node.name])
+
+
+def _written_in(task: Task, tests: Sequence[str]) -> Iterator[str]:
+    """The files that hold the text of these tests: that of a class which others inherit from."""
+    sources = {path: task.tests.text(path) for path in task.tests if path.endswith(".py")}
+    heritage = Heritage(sources)
+    for test in tests:
+        path = _test_file(test)
+        try:
+            yield heritage.home(*collected(test))[0] if path in sources else path
+        except (EtudeError, SyntaxError, ValueError, RecursionError):  # said elsewhere
+            yield path
 
 
 def _test_file(name: str) -> str:

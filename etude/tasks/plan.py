@@ -22,7 +22,7 @@ from etude.errors import EtudeError
 from etude.tasks.canaries import Canaries, draw_canaries
 from etude.tasks.config import Installed, Suite
 from etude.tasks.format import Task
-from etude.tasks.heritage import Heritage
+from etude.tasks.heritage import Heritage, collected
 from etude.tasks.reading import parsed, simple_tests, used_names
 from etude.tasks.twists import Place, find_tests, twist
 
@@ -226,7 +226,7 @@ def test_functions(task: Task, required: Sequence[str], sources: dict[str, str])
     grouped: dict[tuple[str, str], list[str]] = {}
     heritage = Heritage(sources)
     for test in required:
-        path, name = _place(test)
+        path, name = collected(test)
         if path not in sources:
             raise EtudeError(f"task {task.name} requires {test}, but tests/ has no {path}")
         try:
@@ -239,17 +239,6 @@ def test_functions(task: Task, required: Sequence[str], sources: dict[str, str])
         runs = dict.fromkeys(each.partition("[")[0] if "::" in each else each for each in ids)
         functions.append(Function(path, name, tuple(runs), tuple(ids)))
     return functions
-
-
-def _place(name: str) -> tuple[str, str]:
-    """(file, `Class.method`) of an id."""
-    if "::" in name:
-        path, *rest = name.partition("[")[0].split("::")
-        return path, ".".join(rest)
-    if name.count(".") < 2:
-        raise EtudeError(f"{name!r} is no test's id: write module.Class.method, or path.py::test for pytest")
-    module, kind, method = name.rsplit(".", 2)
-    return f"{module.replace('.', '/')}.py", f"{kind}.{method}"
 
 
 def _part(
@@ -273,7 +262,7 @@ def _part(
     must_fail: list[str] = []
     must_pass: list[str] = []
     if functions:
-        path = _place(rng.choice(functions).ids[0])[0]  # where it is collected; it may be written elsewhere
+        path = collected(rng.choice(functions).ids[0])[0]  # where it is collected; it may be written elsewhere
         near = [function.name for function in functions if function.path == path]
         code, must_fail, must_pass = draw_canaries(canaries, path, sources[path], near, suite, rng)
         tests[path] = f"{tests[path].rstrip()}\n\n\n{code}"

@@ -152,3 +152,10 @@ def test_every_rule_is_on_the_page():
     names = set(re.findall(r'Finding\(\s*"([a-z-]+)"', source))
     assert len(names) >= 20 and len(RULES) >= 15
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
+
+
+def test_a_file_whose_hidden_tests_are_written_elsewhere_may_be_seen():
+    heirs = b"from test_hidden import H\n\n\nclass Heirs(H):\n    pass\n"
+    facts = changed('["test_hidden.H.test_c"]', '["test_hidden.H.test_c", "test_heirs.Heirs.test_c"]')
+    both = {"tests/test_heirs.py": heirs, "environment/workspace/tests/test_heirs.py": heirs}
+    assert not [finding for finding in lint(made(facts, both)) if finding.rule == "agent-image-test-leak"]

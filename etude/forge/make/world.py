@@ -14,7 +14,7 @@ from functools import cached_property
 from etude.forge.environment import Environment, Suite
 from etude.forge.make.source import Definition, Module, identifiers
 from etude.tasks.files import Files
-from etude.tasks.heritage import Heritage
+from etude.tasks.heritage import Heritage, collected
 
 TEST_FOLDERS = ("test", "tests")
 TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_tests?|tests?|conftest)\.py$")
@@ -205,8 +205,7 @@ def outermost(name: str) -> str:
 
 def place_of(test: str) -> Place:
     """Where the function of an id stands: `a/test_b.py::C::test_d[e]`."""
-    path, *names = test.partition("[")[0].split("::")
-    return Place(path, ".".join(names))
+    return Place(*collected(test))
 
 
 def _is_aside(path: str) -> bool:
