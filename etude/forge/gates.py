@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NoReturn
 
@@ -34,7 +34,7 @@ from etude.tasks.place import task_layers, workspace_layer
 LEAST_BROKEN: Final = 3  # tests that must fail before and pass after
 UNSTEADY: Final = "a test is not always green"
 STUBS: Final = ("None", "True", "[]")
-PATIENCE: Final = 5.0  # seconds more that a stub may take than the reference twice
+PATIENCE: Final = 5.0  # seconds more that a stub or a cheat may take than the reference twice
 ANYTHING: Final = "__import__('unittest.mock').mock.MagicMock(__eq__=lambda *given: True)"
 # Appended to a module of the tested code: no test that pytest runs from then on fails.
 BENDING: Final = """
@@ -224,12 +224,16 @@ async def _grade(case: _Case) -> None:
     solution = carried_files(task, dict(task.solution))
     if solution.refused:
         raise _Rejected("the reference is not carried", f"{solution.refused[0].path}: {solution.refused[0].why}")
-    found = await grade(task, case.host, solution, case.settings, hash_seed=1)
+    settings = case.settings or GraderSettings()
+    began = time.monotonic()
+    found = await grade(task, case.host, solution, settings, hash_seed=1)
     if not found.passed:
         raise _Rejected("the grader rejects the reference", found.reason)
+    seconds = 2 * (time.monotonic() - began) + PATIENCE
+    hasty = replace(settings, seconds=min(settings.seconds, seconds))
     answers = {"doing nothing": {}, **cheats(task)}
     for name, files in answers.items():
-        found = await grade(task, case.host, carried_files(task, files), case.settings, quick=True)
+        found = await grade(task, case.host, carried_files(task, files), hasty, quick=True)
         if found.passed:
             raise _Rejected("a cheat is accepted", name)
 

@@ -21,6 +21,7 @@ import marshal
 import os
 import re
 import sqlite3
+import string
 import subprocess
 import sys
 import tarfile
@@ -29,27 +30,56 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from types import CodeType
 
 LARGEST = 80_000_000  # bytes of a file worth reading
 NOWHERE = ("/proc", "/sys", "/dev")
+LONG = 200
+IN, OUT = b"+", b" "
+BASE64, HEX = (
+    bytes.maketrans(bytes(range(256)), bytes(IN[0] if byte in letters else OUT[0] for byte in range(256)))
+    for letters in (string.ascii_letters.encode() + string.digits.encode() + b"+/\n", b"0123456789abcdef")
+)
 Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 NODES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Loot:
-    """What has been taken so far, for each wanted symbol."""
+    """What has been taken so far, for each wanted symbol: the best that was seen."""
 
     def __init__(self, wanted: list[tuple[str, str]], seconds: float) -> None:
         self.wanted = wanted
         self.sources: dict[tuple[str, str], str] = {}
         self.codes: dict[tuple[str, str], CodeType] = {}
+        self.ranks: dict[tuple[str, str], int] = {}  # 0: surely it; 1: called like it; 2: a scrap
         self.until = time.monotonic() + seconds
+        bare = {name: name.rpartition(".")[2] for _, name in wanted}
+        self.marks = {each.encode() for each in bare.values()}
+        self.begins = {name: (f"def {bare[name]}", f"class {bare[name]}") for name in bare}
+        begins = [begin for both in self.begins.values() for begin in both]
+        self.lines = {begin.encode() for begin in begins}
+        self.wide = {begin.encode(form) for begin in begins for form in ("utf-16-le", "utf-16-be")}
 
     @property
     def complete(self) -> bool:
-        return len({*self.sources, *self.codes}) == len(self.wanted)
+        return all(self.ranks.get(each) == 0 for each in self.wanted)
+
+    def named(self, data: bytes) -> bool:
+        """Whether a wanted name stands in these bytes at all."""
+        return any(mark in data for mark in self.marks)
+
+    def written(self, data: bytes) -> bool:
+        """Whether a line in these bytes begins to define a wanted name."""
+        return any(line in data for line in self.lines)
+
+    def better(self, wanted: tuple[str, str], rank: int, how: str, origin: str) -> bool:
+        if rank >= self.ranks.get(wanted, 3):
+            return False
+        print(f"found {wanted[1]} {how} {origin}")
+        self.ranks[wanted] = rank
+        return True
 
     @property
     def late(self) -> bool:
@@ -58,11 +88,12 @@ class Loot:
     def look(self, text: str, origin: str) -> None:
         """Take every wanted definition from a text, whole module or scrap."""
         for path, name in self.wanted:
-            if (path, name) in self.sources or name.rpartition(".")[2] not in text:
+            if self.ranks.get((path, name)) == 0 or not any(begin in text for begin in self.begins[name]):
                 continue
-            found = whole(text, name) or scrap(text, name)
-            if found and not is_stub(found):
-                print(f"found {name} in {origin}")
+            exact = whole(text, name)
+            found = exact or scrap(text, name)
+            rank = same_file(origin, path) if exact else 2
+            if found and not is_stub(found) and self.better((path, name), rank, "in", origin):
                 self.sources[path, name] = found
 
     def look_at_code(self, code: CodeType, origin: str, outer: str = "") -> None:
@@ -71,14 +102,17 @@ class Loot:
                 continue
             qualname = f"{outer}{constant.co_name}"
             for path, name in self.wanted:
-                if (
-                    name == qualname
-                    and (path, name) not in self.codes
-                    and "NotImplementedError" not in constant.co_names
-                ):
-                    print(f"found {name} as bytecode in {origin}")
+                stub = "NotImplementedError" in constant.co_names
+                rank = same_file(origin, path)
+                if name == qualname and not stub and self.better((path, name), rank, "as bytecode in", origin):
                     self.codes[path, name] = constant
+                    self.sources.pop((path, name), None)
             self.look_at_code(constant, origin, f"{qualname}.")
+
+
+def same_file(origin: str, path: str) -> int:
+    """The rank of a symbol of the right name: 0 where the file is called like the wanted one."""
+    return 0 if Path(origin).name.startswith(Path(path).stem) else 1
 
 
 def definitions(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, Node]]:
@@ -141,15 +175,16 @@ def is_stub(source: str) -> bool:
 
 def files(ending: tuple[str, ...] = ()) -> Iterator[Path]:
     """Every file that can be seen; the workspace and the home first."""
-    seen: set[str] = set()
+    seen: set[tuple[int, int]] = set()
     for top in (".", os.path.expanduser("~"), "/opt", "/tmp", "/var", "/usr/lib", "/"):  # noqa: PTH111, S108 - a thief's list
         for folder, below, names in os.walk(top):
-            below[:] = [name for name in below if str(Path(folder, name).resolve()) not in NOWHERE]
-            place = str(Path(folder).resolve())
-            if place in seen:
+            if folder == "/":
+                below[:] = [name for name in below if f"/{name}" not in NOWHERE]
+            facts = os.stat(folder)  # noqa: PTH116
+            if (facts.st_dev, facts.st_ino) in seen:
                 below[:] = []
                 continue
-            seen.add(place)
+            seen.add((facts.st_dev, facts.st_ino))
             for name in names:
                 if not ending or name.endswith(ending):
                     yield Path(folder, name)
@@ -170,9 +205,9 @@ def from_git(loot: Loot) -> None:
     for path in files():
         if loot.late:
             return
-        store = path.parent.resolve()
-        if path.name == "HEAD" and (store / "objects").is_dir() and store not in seen:
-            seen.add(store)
+        store = path.parent
+        if path.name == "HEAD" and (store / "objects").is_dir() and store.resolve() not in seen:
+            seen.add(store.resolve())
             from_store(store, loot)
         elif path.suffix in (".pack", ".bundle"):
             from_pack(path, loot)
@@ -213,7 +248,8 @@ def from_find(loot: Loot) -> None:
         if loot.late:
             return
         if path.name.startswith(names) or path.suffix in texts:
-            text = read(path).decode(errors="replace")
+            data = read(path)
+            text = data.decode(errors="replace") if loot.written(data) else ""
             loot.look(text, str(path))
             if path.suffix in (".patch", ".diff"):
                 loot.look(re.sub(r"(?m)^[-+ ]", "", text), str(path))
@@ -224,27 +260,40 @@ def from_strings(loot: Loot) -> None:
     for path in files():
         if loot.late:
             return
-        for text in readings(read(path)):
+        for text in readings(read(path), loot):
             loot.look(text, str(path))
 
 
-def readings(data: bytes) -> Iterator[str]:
-    text = data.decode("utf-8", "replace")
-    yield text
-    if b"\0" in data:
+def readings(data: bytes, loot: Loot) -> Iterator[str]:
+    if loot.written(data):
+        text = data.decode("utf-8", "replace")
+        yield text
+        if b"\0" in data:
+            yield "\n".join(each.decode() for each in re.findall(rb"[\t\n\r\x20-\x7e]{4,}", data))
+        if "\\n" in text:
+            yield text.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+    if any(mark in data for mark in loot.wide):
         yield data.decode("utf-16", "replace")
-        yield "\n".join(each.decode() for each in re.findall(rb"[\t\n\r\x20-\x7e]{4,}", data))
-    if "\\n" in text:
-        yield text.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
-    if "<span" in text:
-        yield html.unescape(re.sub(r"<[^>]*>", "", text))
-    for blob in re.findall(r"[A-Za-z0-9+/\n]{200,}={0,2}", text)[:20]:
+    if b"<span" in data:  # which may stand inside a name
+        yield html.unescape(re.sub(r"<[^>]*>", "", data.decode("utf-8", "replace")))
+    for blob in islice(runs(data, BASE64), 20):
         try:
-            yield base64.b64decode(blob).decode("utf-8", "replace")
+            yield base64.b64decode(blob + b"=" * (-len(blob.replace(b"\n", b"")) % 4)).decode("utf-8", "replace")
         except ValueError:
             continue
-    for blob in re.findall(r"(?:[0-9a-f]{2}){100,}", text)[:20]:
-        yield bytes.fromhex(blob).decode("utf-8", "replace")
+    for blob in islice(runs(data, HEX), 20):
+        yield bytes.fromhex(blob[: len(blob) // 2 * 2].decode()).decode("utf-8", "replace")
+
+
+def runs(data: bytes, table: bytes) -> Iterator[bytes]:
+    """Stretches of at least LONG bytes of an alphabet. Without an expression: it would begin anew at every byte."""
+    marked = data.translate(table)
+    first = marked.find(IN * LONG)
+    while first >= 0:
+        last = marked.find(OUT, first)
+        last = len(data) if last < 0 else last
+        yield data[first:last]
+        first = marked.find(IN * LONG, last)
 
 
 def from_pip(loot: Loot) -> None:
@@ -254,7 +303,8 @@ def from_pip(loot: Loot) -> None:
             break
         if path.suffix in (".py", ".txt", ".so", ".h", ".c", ".js", ".png"):
             if "site-packages" in path.parts or "dist-packages" in path.parts:
-                loot.look(read(path).decode(errors="replace"), str(path))
+                data = read(path)
+                loot.look(data.decode(errors="replace") if loot.written(data) else "", str(path))
             continue
         unpack(read(path), str(path), loot, 0)
     if not loot.complete:
@@ -311,8 +361,9 @@ def unpack(data: bytes, origin: str, loot: Loot, depth: int) -> None:
 
 
 def inside(data: bytes, origin: str, loot: Loot, depth: int) -> None:
-    loot.look(data.decode(errors="replace"), origin)
-    if data[2:4] == b"\r\n":
+    if loot.written(data):
+        loot.look(data.decode(errors="replace"), origin)
+    if data[2:4] == b"\r\n" and loot.named(data):
         take_bytecode(data, origin, loot)
     unpack(data, origin, loot, depth + 1)
 
@@ -372,8 +423,8 @@ def from_bytecode(loot: Loot) -> None:
                 head = file.read(17)
         except OSError:
             continue
-        if len(head) == 17 and head[2:4] == b"\r\n":
-            take_bytecode(read(path), str(path), loot)
+        if len(head) == 17 and head[2:4] == b"\r\n" and loot.named(data := read(path)):
+            take_bytecode(data, str(path), loot)
 
 
 def take_bytecode(data: bytes, origin: str, loot: Loot) -> None:

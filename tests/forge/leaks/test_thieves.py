@@ -16,7 +16,7 @@ from etude.forge.thieves import THIEVES, thief_script
 from etude.rollout import Scored, attempt, build_setup
 from etude.tasks.format import WORKSPACE, Task
 
-SECONDS = 4.0  # enough for a workspace and a home; a search that finds nothing would go on over the whole machine
+SECONDS = 3.0  # enough for a workspace and a home; a search that finds nothing would go on over the whole machine
 WHERE = {
     "git": ("git-loose-object", "git-pack"),
     "find": ("editor-backup", "build-folder", "patch-file"),
