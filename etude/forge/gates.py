@@ -30,6 +30,7 @@ from etude.tasks.format import Task
 from etude.tasks.grader import NO_DATA, GraderFailure, grade
 from etude.tasks.lint import lint
 from etude.tasks.place import task_layers, workspace_layer
+from etude.tasks.verdict import Grade
 
 LEAST_BROKEN: Final = 3  # tests that must fail before and pass after
 UNSTEADY: Final = "a test is not always green"
@@ -61,7 +62,7 @@ class Verdict:
     detail: str = ""
     seconds: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)  # seconds, by gate
-    unsteady: tuple[str, ...] = ()  # tests that did one thing and then another, with nothing changed
+    unsteady: tuple[str, ...] = ()  # tests that did one thing and then another with nothing changed: nobody's judges
 
 
 class _Rejected(Exception):
@@ -228,7 +229,7 @@ async def _grade(case: _Case) -> None:
     began = time.monotonic()
     found = await grade(task, case.host, solution, settings, hash_seed=1)
     if not found.passed:
-        raise _Rejected("the grader rejects the reference", found.reason)
+        raise _Rejected("the grader rejects the reference", found.reason, _unfit(case, found))
     seconds = 2 * (time.monotonic() - began) + PATIENCE
     hasty = replace(settings, seconds=min(settings.seconds, seconds))
     answers = {"doing nothing": {}, **cheats(task)}
@@ -236,6 +237,12 @@ async def _grade(case: _Case) -> None:
         found = await grade(task, case.host, carried_files(task, files), hasty, quick=True)
         if found.passed:
             raise _Rejected("a cheat is accepted", name)
+
+
+def _unfit(case: _Case, found: Grade) -> list[str]:
+    """Tests that are green in the suite and red in the grader, as long as they are few: they ask how they are run."""
+    red = [test for test, status in found.tests.items() if status in ("failed", "error")]
+    return red if len(red) <= max(3, len(case.green) // 50) else []
 
 
 def cheats(task: Task) -> dict[str, dict[str, bytes | None]]:

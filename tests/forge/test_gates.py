@@ -136,6 +136,7 @@ def test_tests_that_the_grader_cannot_change_without_harm_are_found_out(
     task = repository_task({"tests/test_cart.py": text}, **facts)
     found = passing(task, {*names, *facts["pass_to_pass"]})
     assert found.reason == "the grader rejects the reference" and "test_size" in found.detail
+    assert found.unsteady == ("tests/test_cart.py::test_size",)  # no judge of other tasks either
 
 
 def test_the_cheats_fool_whoever_only_asks_for_passed_tests(passing: Gates, repository_task: MakeTask) -> None:
