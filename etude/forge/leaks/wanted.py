@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from textwrap import dedent
 
 import numpy as np
@@ -45,20 +46,48 @@ class Unit:
 def wanted(deleted: Sequence[Deleted], read: Callable[[str], str | None]) -> list[Unit]:
     """The units to search for. `read` gives a file of the workspace as it is now, None where there is none."""
     units: list[Unit] = []
+    files = {path: _Now(read(path) or "") for path in dict.fromkeys(piece.path for piece in deleted)}
     for piece in deleted:
-        now = read(piece.path)
-        module, module_codes = _shingles(now or ""), _codes(now or "")
+        now = files[piece.path]
         for name, text in _parts(piece):
-            left = _still_there(now, name)
+            left = now.shows(name)
             whole, codes = _shingles(text), _codes(text)
             shingles = np.setdiff1d(whole, _shingles(left), assume_unique=True)
             gone = np.setdiff1d(codes, _codes(left), assume_unique=True)
-            units.append(
-                Unit(
-                    piece.path, name, shingles, gone if len(gone) else codes, whole, module, module_codes, _words(text)
-                )
-            )
+            around = now.shingles, now.codes
+            units.append(Unit(piece.path, name, shingles, gone if len(gone) else codes, whole, *around, _words(text)))
     return units
+
+
+@dataclass(frozen=True)
+class _Now:
+    """A file of the workspace as it is, from which several pieces may have gone."""
+
+    text: str
+
+    @cached_property
+    def shingles(self) -> Hashes:
+        return _shingles(self.text)
+
+    @cached_property
+    def codes(self) -> Hashes:
+        return _codes(self.text)
+
+    @cached_property
+    def _definitions(self) -> dict[str, list[str]] | None:
+        """The texts of each name; None for a file that cannot be parsed."""
+        if _parse(self.text) is None:
+            return None
+        found: dict[str, list[str]] = {}
+        for name, text in definitions(self.text):
+            found.setdefault(name, []).append(dedent(text))
+        return found
+
+    def shows(self, name: str) -> str:
+        """What the file shows of a symbol: all definitions of its name. Of a stretch, or a broken file: everything."""
+        if not name or self._definitions is None:
+            return self.text
+        return "\n\n".join(self._definitions.get(name, ()))
 
 
 def _parts(piece: Deleted) -> Iterator[tuple[str, str]]:
@@ -100,16 +129,6 @@ def _blank(node: Definition, lines: list[str]) -> None:
     first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
     for number in range(first - 1, node.end_lineno or first):
         lines[number] = "\n"
-
-
-def _still_there(now: str | None, name: str) -> str:
-    """What a file shows of a symbol: all definitions of its name. Of a stretch, or a broken file: everything."""
-    if now is None:
-        return ""
-    tree = _parse(now)
-    if not name or tree is None:
-        return now
-    return "\n\n".join(dedent(text) for own, text in definitions(now) if own == name)
 
 
 def _parse(text: str) -> ast.Module | None:
