@@ -18,6 +18,7 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from etude.forge.leaks.planted import HIDING_PLACES
 from etude.forge.scripted import Scripted
 from etude.forge.thieves import THIEVES, thief_script
 from etude.policy import ToolResult
+from etude.progress import track
 from etude.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import Limits
 from etude.sandbox.hosts import StoringHost, open_host
@@ -84,11 +86,12 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         able = await control(host, options.seconds)
         waiting = iter([(task, name) for task in tasks for name in THIEVES])
 
-        async def work() -> None:
+        async def work(advance: Callable[[int], None]) -> None:
             for task, name in waiting:
                 policy = Scripted(thief_script(name, task, seconds=options.seconds))
                 outcome = await attempt(task, policy, host, setup(), policy_name=f"thief:{name}")
                 tried[name] += 1
+                advance(1)
                 if not isinstance(outcome, Scored):
                     void.append(f"{task.name} {name}: {outcome.message}")
                     continue
@@ -99,7 +102,8 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
                 if outcome.passed:
                     solved.append(f"{task.name} {name}")
 
-        await asyncio.gather(*(work() for _ in range(options.at_once)))
+        with track("stealing", total=len(tasks) * len(THIEVES), unit="tries") as bar:
+            await asyncio.gather(*(work(bar.advance) for _ in range(options.at_once)))
     return {
         "ok": not solved and all(able.values()) and not void and not broken,
         "tasks": len(tasks),
