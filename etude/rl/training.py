@@ -34,7 +34,7 @@ from etude.rl.learner_client import LearnerClient
 from etude.rl.probe import Agreement, Probe
 from etude.rl.producer import Producer
 from etude.rl.world import World
-from etude.rollout import Outcome, Scored
+from etude.rollout import Outcome, Scored, Void
 from etude.rollout_batch import Job
 from etude.run import Run
 
@@ -93,7 +93,7 @@ class Training:
             source,
             tasks,
             play=self.world.play,
-            blame=self.world.blame,
+            blame=self._blame,
             doubt=Doubt(source, self.world.solvable, self.run.say),
             seed=self.recipe.run.seed,
             step=self.step,
@@ -106,6 +106,10 @@ class Training:
         self.probing: asyncio.Task[Agreement] = self._start_probe()
         self.evaluating: asyncio.Task[None] | None = None
         self.writing: asyncio.Task[None] | None = None
+
+    async def _blame(self, void: Void) -> None:
+        self.run.say(f"rl: void ({void.cause}), {void.task.name}: {void.message}")
+        await self.world.blame(void)
 
     def let_go(self) -> None:
         """Nothing new begins, and what only watches ends."""

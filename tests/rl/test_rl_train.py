@@ -20,8 +20,11 @@ from etude.errors import EtudeError
 from etude.forge.katas import write_katas
 from etude.recipe import Recipe
 from etude.rl.orchestrator import board_path, train
+from etude.rl.world import World
+from etude.rollout import Outcome, Void
 from etude.rollout_files import load_attempt, saved_attempts
 from etude.run import Run, read_metrics
+from etude.tasks.format import Task
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rl_kill.py"
 MakeRecipe = Callable[..., Recipe]
@@ -164,9 +167,17 @@ def test_a_supply_of_tasks_hears_how_they_went_and_a_resumed_run_asks_the_same(
     assert {tried for *_, tried in rows("heard")} == {3}
 
 
-def test_steps_without_any_variance_are_counted_and_cost_nothing(
-    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
+def test_steps_without_any_variance_are_counted_and_cost_nothing_and_the_log_says_what_was_spoiled(
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    real, moments = World.play, iter([True])
+
+    async def spoiled(self: World, task: Task, *given: Any, **more: Any) -> Outcome:
+        if next(moments, False):
+            return Void(task, "grader", True, "a bad moment")
+        return await real(self, task, *given, **more)
+
+    monkeypatch.setattr(World, "play", spoiled)
     # the toy solves nothing, so every reward is 0
     path, recipe = tmp_path / "run", toy_recipe("reward.parts=[{use='tests'}]", "rl.eval_every=0", "rl.steps=2")
     facts = play(path, recipe, toy_model)
@@ -175,6 +186,7 @@ def test_steps_without_any_variance_are_counted_and_cost_nothing(
     assert [row["forward_tokens"] for row in rows] == [0, 0] and all(row["probe_max"] < 1e-3 for row in rows)
     last, before = (load_file(place / "model.safetensors") for place in (path / "checkpoints/rl-0000002", toy_model))
     assert all(np.array_equal(last[name], before[name]) for name in last)
+    assert "void (grader)" in (path / "log").read_text() and "a bad moment" in (path / "log").read_text()
 
 
 def test_the_time_limit_ends_the_stage_with_a_checkpoint(
