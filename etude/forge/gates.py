@@ -241,8 +241,10 @@ async def _grade(case: _Case) -> None:
 
 def _unfit(case: _Case, found: Grade) -> list[str]:
     """Tests that are green in the suite and red in the grader, as long as they are few: they ask how they are run."""
-    red = [test for test, status in found.tests.items() if status in ("failed", "error")]
-    return red if len(red) <= max(3, len(case.green) // 50) else []
+    red = {test.partition("[")[0] for test, status in found.tests.items() if status in ("failed", "error")}
+    # With all parameters: which one has which number may depend on the hash seed.
+    unfit = sorted(test for test in case.green if test.partition("[")[0] in red)
+    return unfit if len(red) <= max(3, len(case.green) // 50) else []
 
 
 def cheats(task: Task) -> dict[str, dict[str, bytes | None]]:

@@ -15,14 +15,14 @@ import math
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from etude.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Layer, Limits, Result, RunsApart, Sandbox
 from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
-from etude.tasks.carried import Carried, Changes
+from etude.tasks.carried import Carried, Changes, carried_files
 from etude.tasks.format import Task
 from etude.tasks.harbor_verifier import grade_by_script, judged_by_script
 from etude.tasks.inside.judge import LENGTH
@@ -72,42 +72,48 @@ async def grade(
     if judged_by_script(task):
         return await grade_by_script(task, host, changes, settings)
     plan = draw(task, rng)
-    files = {
-        each.path: None if each.data is None else [base64.b64encode(each.data).decode(), each.executable]
-        for each in changes.carried
-    }
     installed = task.facts.environment
     seconds = min(settings.seconds, task.config.verifier.timeout_sec)
     # A repository's own tests may need all of their time; what a kata needs is known.
-    told = header(plan, task, files, cpu_seconds=math.ceil(seconds) if installed else settings.cpu_seconds)
+    cpu_seconds = math.ceil(seconds) if installed else settings.cpu_seconds
     limits = Limits(memory=settings.memory_mb << 20, disk=settings.disk_mb << 20, processes=settings.processes)
     python = installed.python if installed else settings.python
     warm = hash_seed is None and not python and RUNNER in host.preload
     env = task_variables(task) | ({} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}) | dict(env or {})
     layers = [*task_layers(task, host), *_data_layers(task, host), *([] if warm else [inside_layer(host.store)]), *over]
     options = installation(task, host).options if installed else ()
-    judges: list[Mapping[str, Any]] = []
-    out_of_memory, unplaced = False, []
-    deadline = time.monotonic() + seconds
-    for part in plan.parts:
-        left = deadline - time.monotonic()
-        job = _frame(told | {"seconds": max(left, 0.1), "options": options, "order": order})
-        job += _frame({"mark": part.mark, "tests": part.tests, "run": part.run}) + plan.nonce.encode()
-        async with await host.start(layers, limits=limits) as sandbox:
-            result = await _run(sandbox, job, left, warm, python, env)
-        report = _report(plan, result)
-        out_of_memory, unplaced = out_of_memory or result.oom, report["refused"]
-        judges += [report["judge"]] if report["judge"] else []
-        if not judges or judges[-1]["ended"] != "exit 0" or (quick and says_no(part, judges[-1])):
-            break  # the others would tell nothing new
-    try:
-        grade = verdict(plan, judges, out_of_memory=out_of_memory)
-    except Broken as error:
-        raise GraderFailure("report", f"the tests of {task.name} could not be run: {error}") from error
-    refused = [*((each.path, each.why) for each in changes.refused), *map(tuple, unplaced)]
+
+    async def judged(changes: Changes, excused: Collection[str] = ()) -> Grade:
+        told = header(plan, task, _files(changes), cpu_seconds=cpu_seconds)
+        judges: list[Mapping[str, Any]] = []
+        out_of_memory, unplaced = False, []
+        deadline = time.monotonic() + seconds
+        for part in plan.parts:
+            left = deadline - time.monotonic()
+            job = _frame(told | {"seconds": max(left, 0.1), "options": options, "order": order})
+            job += _frame({"mark": part.mark, "tests": part.tests, "run": part.run}) + plan.nonce.encode()
+            async with await host.start(layers, limits=limits) as sandbox:
+                result = await _run(sandbox, job, left, warm, python, env)
+            report = _report(plan, result)
+            out_of_memory, unplaced = out_of_memory or result.oom, report["refused"]
+            judges += [report["judge"]] if report["judge"] else []
+            if not judges or judges[-1]["ended"] != "exit 0" or (quick and says_no(part, judges[-1], excused)):
+                break  # the others would tell nothing new
+        try:
+            grade = verdict(plan, judges, out_of_memory=out_of_memory, excused=excused)
+        except Broken as error:
+            raise GraderFailure("report", f"the tests of {task.name} could not be run: {error}") from error
+        refused = [*((each.path, each.why) for each in changes.refused), *map(tuple, unplaced)]
+        return dataclasses.replace(grade, refused=tuple(refused))
+
+    grade = await judged(changes)
+    if grade.kind == "tampering" and grade.caught and len(task.solution):
+        # What the reference lets pass as well is no evidence: objects that equal more than they should, for example.
+        reference = await judged(carried_files(task, dict(task.solution)))
+        if excused := reference.caught & grade.caught:
+            grade = await judged(changes, excused)
     return dataclasses.replace(
         grade,
-        refused=tuple(refused),
         apart=plan.apart,
         backend=host.capabilities.backend,
         seconds=time.monotonic() - started,
@@ -143,6 +149,13 @@ def _report(plan: Plan, result: Result) -> dict[str, Any]:
         "killed" if result.code < 0 else "report",
         f"the grader gave no report: {why}{': ' + said[-1][:300] if said else ''}",
     )
+
+
+def _files(changes: Changes) -> dict[str, list[Any] | None]:
+    return {
+        each.path: None if each.data is None else [base64.b64encode(each.data).decode(), each.executable]
+        for each in changes.carried
+    }
 
 
 def _frame(value: Any) -> bytes:

@@ -35,8 +35,19 @@ class Heritage:
     def home(self, path: str, name: str) -> tuple[str, str]:
         """File and `Class.method` of the function that runs as this test; the same again where none is found."""
         owner, _, method = name.rpartition(".")
-        found = self._find(path, owner, method, set()) if owner else None
-        return found or (path, name)
+        for place, own in self._meant(path, owner or method):
+            found = self._find(place, own, method, set()) if owner else (place, own)
+            if found is not None:
+                return found
+        return path, name
+
+    def _meant(self, path: str, name: str) -> Iterator[tuple[str, str]]:
+        """The file that a test's class or function is written in: this one, or one that it is imported from."""
+        source = self.sources[path]
+        if name not in imported(source) or name in _defined(source):
+            yield path, name
+        else:
+            yield from self._elsewhere(path, name)
 
     def _find(self, path: str, owner: str, method: str, seen: set[tuple[str, str]]) -> tuple[str, str] | None:
         node = classes(self.sources[path]).get(owner)
@@ -60,11 +71,15 @@ class Heritage:
         if isinstance(base, ast.Name) and local != owner and local in classes(self.sources[path]):
             yield path, local
             return
+        yield from self._elsewhere(path, local)
+
+    def _elsewhere(self, path: str, local: str) -> Iterator[tuple[str, str]]:
+        """What an imported name could be, that of the module which is named first."""
         module, name = imported(self.sources[path]).get(local, ("", local))
         named = [
             other
             for other, text in self.sources.items()
-            if other != path and f"class {name}" in text and name in _classes_or_none(text)
+            if other != path and f" {name}" in text and name in _defined_or_none(text)
         ]
         yield from ((other, name) for other in sorted(named, key=lambda other: _stem(other) != module))
 
@@ -74,11 +89,16 @@ def classes(source: str) -> dict[str, ast.ClassDef]:
     return {node.name: node for node in parsed(source).body if isinstance(node, ast.ClassDef)}
 
 
-def _classes_or_none(source: str) -> dict[str, ast.ClassDef]:
+def _defined(source: str) -> set[str]:
+    """The names of the classes and functions at the top of a module."""
+    return {node.name for node in parsed(source).body if isinstance(node, ast.ClassDef | Written)}
+
+
+def _defined_or_none(source: str) -> set[str]:
     try:
-        return classes(source)
+        return _defined(source)
     except (SyntaxError, ValueError, RecursionError):  # data that is called like a module
-        return {}
+        return set()
 
 
 def imported(source: str) -> dict[str, tuple[str, str]]:

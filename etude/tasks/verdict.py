@@ -7,7 +7,7 @@ test and canary came out as it must; and each judge ended by itself. Everything 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -37,6 +37,11 @@ class Grade:
     cpu_seconds: float = 0.0  # of tests and tested code
 
     @property
+    def caught(self) -> set[str]:
+        """Canaries and changed tests that passed."""
+        return {name for name, status in self.canaries.items() if status == "passed"}
+
+    @property
     def missing(self) -> tuple[str, ...]:
         return tuple(name for name, status in self.tests.items() if status == "missing")
 
@@ -61,8 +66,10 @@ class Broken(Exception):
     """A judge failed by itself: there is nothing to grade."""
 
 
-def verdict(plan: Plan, judges: list[Mapping[str, Any]], *, out_of_memory: bool = False) -> Grade:
-    """The grade of a run whose runner reported this."""
+def verdict(
+    plan: Plan, judges: list[Mapping[str, Any]], *, out_of_memory: bool = False, excused: Collection[str] = ()
+) -> Grade:
+    """The grade of a run whose runner reported this. Canaries that are `excused` count for nothing."""
     told = [_read(part, judge["told"]) for part, judge in zip(plan.parts, judges, strict=False)]
     for said, judge in zip(told, judges, strict=False):
         if judge["ended"] == "exit 0" and ("ready" not in said.notes or (plan.apart and "done" not in said.notes)):
@@ -79,7 +86,8 @@ def verdict(plan: Plan, judges: list[Mapping[str, Any]], *, out_of_memory: bool 
         if said.forged:
             wrong[f"lines that nobody told: {said.forged}"] = "forged"
     for part, said in zip(plan.parts, [*told, *([_Told()] * (len(plan.parts) - len(told)))], strict=True):
-        wrong |= _wrong(part, said, tests)
+        found = _wrong(part, said, tests)
+        wrong |= {name: status for name, status in found.items() if name not in excused}
     kind, reason = _judge(tests, wrong, judges, told, out_of_memory)
     return Grade(
         passed=kind == "passed",
@@ -93,11 +101,11 @@ def verdict(plan: Plan, judges: list[Mapping[str, Any]], *, out_of_memory: bool 
     )
 
 
-def says_no(part: Part, judge: Mapping[str, Any]) -> bool:
+def says_no(part: Part, judge: Mapping[str, Any], excused: Collection[str] = ()) -> bool:
     """Whether a test that counts for this judge did not pass, or a canary did: no other judge can mend that."""
     said = _read(part, judge["told"])
     passed = [name for name, outcomes in said.outcomes.items() if _one(outcomes)[0] == "passed"]
-    if any(_is(test, name) for test in passed for name in part.must_fail):
+    if any(_is(test, name) for test in passed for name in part.must_fail if name not in excused):
         return True
     return any(_one(said.outcomes.get(name, []))[0] != "passed" for name in part.real)
 

@@ -233,3 +233,16 @@ def test_a_test_that_another_one_calls_is_never_changed(grounds: Any, repository
     for _ in range(2):
         found = grounds.grade(task)
         assert found.passed, (found.reason, found.details, found.canaries)
+
+
+def test_what_the_reference_lets_pass_too_is_no_evidence(grounds: Any, repository_task: MakeTask) -> None:
+    text = "from shop import Cart, total\n\n\nclass Loose:\n    def __eq__(self, other):\n        return True\n\n\n"
+    text += "".join(
+        f"def test_{x}():\n    assert total(Cart().add({n})) == {n}\n    assert Loose() == total(Cart())\n\n\n"
+        for n, x in enumerate("abcd", 1)
+    )
+    names = [f"tests/test_cart.py::test_{x}" for x in "abcd"]
+    task = repository_task({"tests/test_cart.py": text}, fail_to_pass=names[:2], held_out=names[2:], pass_to_pass=[])
+    grades = [grounds.grade(task) for _ in range(6)]  # each time with others changed
+    assert all(found.passed for found in grades), [found.reason for found in grades]
+    assert not grounds.grade(task, {}).passed

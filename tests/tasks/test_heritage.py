@@ -25,3 +25,15 @@ def test_what_comes_from_elsewhere_is_looked_for_everywhere_and_may_have_no_home
     assert found.home("tests/test_d.py", "Test.test_x") == ("tests/test_a.py", "Test.test_x")
     assert found.home("tests/test_d.py", "Test.test_y") == ("tests/test_d.py", "Test.test_y")
     assert found.home("tests/test_a.py", "Test.test_x") == ("tests/test_a.py", "Test.test_x")
+
+
+def test_a_class_or_a_function_that_is_only_imported_is_written_where_it_comes_from() -> None:
+    sources = {
+        "tests/deep/test_a.py": "from tests.test_a import Test, test_y\n\n\nclass TestOwn:\n    pass\n",
+        "tests/test_a.py": f"class Test:\n{METHOD}\n\ndef test_y():\n    pass\n",
+        "tests/test_b.py": f"class Test:\n{METHOD}",
+    }
+    found = Heritage(sources)
+    assert found.home("tests/deep/test_a.py", "Test.test_x") == ("tests/test_a.py", "Test.test_x")
+    assert found.home("tests/deep/test_a.py", "test_y") == ("tests/test_a.py", "test_y")
+    assert found.home("tests/deep/test_a.py", "TestOwn.test_x") == ("tests/deep/test_a.py", "TestOwn.test_x")
