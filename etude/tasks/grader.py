@@ -29,7 +29,7 @@ from etude.tasks.inside.judge import LENGTH
 from etude.tasks.inside.memory import FOLDER
 from etude.tasks.place import data_layers, inside_layer, installation, program, task_layers, task_variables
 from etude.tasks.plan import Plan, draw, header, repository_sources
-from etude.tasks.verdict import Broken, Grade, says_no, verdict
+from etude.tasks.verdict import Broken, Caught, Grade, caught, says_no, verdict
 
 RUNNER: Final = "etude.tasks.inside.runner"  # what a host should load before it starts (`preload`)
 GRACE: Final = 20.0  # seconds for the runner to report after its own deadline
@@ -83,7 +83,7 @@ async def grade(
     layers = [*task_layers(task, host), *_data_layers(task, host), *([] if warm else [inside_layer(host.store)]), *over]
     options = installation(task, host).options if installed else ()
 
-    async def judged(changes: Changes, excused: Collection[str] = ()) -> Grade:
+    async def judged(changes: Changes, excused: Collection[Caught] = ()) -> tuple[Grade, set[Caught]]:
         told = header(plan, task, _files(changes), cpu_seconds=cpu_seconds)
         judges: list[Mapping[str, Any]] = []
         out_of_memory, unplaced = False, []
@@ -104,14 +104,14 @@ async def grade(
         except Broken as error:
             raise GraderFailure("report", f"the tests of {task.name} could not be run: {error}") from error
         refused = [*((each.path, each.why) for each in changes.refused), *map(tuple, unplaced)]
-        return dataclasses.replace(grade, refused=tuple(refused))
+        return dataclasses.replace(grade, refused=tuple(refused)), caught(plan, judges, grade)
 
-    grade = await judged(changes)
-    if grade.kind == "tampering" and grade.caught and len(task.solution):
+    grade, found = await judged(changes)
+    if grade.kind == "tampering" and found and len(task.solution):
         # What the reference lets pass as well is no evidence: objects that equal more than they should, for example.
-        reference = await judged(carried_files(task, dict(task.solution)))
-        if excused := reference.caught & grade.caught:
-            grade = await judged(changes, excused)
+        _, by_reference = await judged(carried_files(task, dict(task.solution)))
+        if excused := found & by_reference:
+            grade, _ = await judged(changes, excused)
     return dataclasses.replace(
         grade,
         apart=plan.apart,

@@ -37,11 +37,6 @@ class Grade:
     cpu_seconds: float = 0.0  # of tests and tested code
 
     @property
-    def caught(self) -> set[str]:
-        """Canaries and changed tests that passed."""
-        return {name for name, status in self.canaries.items() if status == "passed"}
-
-    @property
     def missing(self) -> tuple[str, ...]:
         return tuple(name for name, status in self.tests.items() if status == "missing")
 
@@ -62,14 +57,17 @@ class _Told:
     notes: dict[str, str] = field(default_factory=dict)  # about the judge itself: ready, worker, done, broken
 
 
+Caught = tuple[str, str]  # a judge's mark, and the canary or changed test that passed before it
+
+
 class Broken(Exception):
     """A judge failed by itself: there is nothing to grade."""
 
 
 def verdict(
-    plan: Plan, judges: list[Mapping[str, Any]], *, out_of_memory: bool = False, excused: Collection[str] = ()
+    plan: Plan, judges: list[Mapping[str, Any]], *, out_of_memory: bool = False, excused: Collection[Caught] = ()
 ) -> Grade:
-    """The grade of a run whose runner reported this. Canaries that are `excused` count for nothing."""
+    """The grade of a run whose runner reported this. What is `excused` counts for nothing."""
     told = [_read(part, judge["told"]) for part, judge in zip(plan.parts, judges, strict=False)]
     for said, judge in zip(told, judges, strict=False):
         if judge["ended"] == "exit 0" and ("ready" not in said.notes or (plan.apart and "done" not in said.notes)):
@@ -87,7 +85,7 @@ def verdict(
             wrong[f"lines that nobody told: {said.forged}"] = "forged"
     for part, said in zip(plan.parts, [*told, *([_Told()] * (len(plan.parts) - len(told)))], strict=True):
         found = _wrong(part, said, tests)
-        wrong |= {name: status for name, status in found.items() if name not in excused}
+        wrong |= {name: status for name, status in found.items() if (part.mark, name) not in excused}
     kind, reason = _judge(tests, wrong, judges, told, out_of_memory)
     return Grade(
         passed=kind == "passed",
@@ -101,11 +99,20 @@ def verdict(
     )
 
 
-def says_no(part: Part, judge: Mapping[str, Any], excused: Collection[str] = ()) -> bool:
+def caught(plan: Plan, judges: list[Mapping[str, Any]], grade: Grade) -> set[Caught]:
+    """What passed before the judges of this grade and should not have."""
+    told = [
+        (part, _wrong(part, _read(part, judge["told"]), grade.tests))
+        for part, judge in zip(plan.parts, judges, strict=False)
+    ]
+    return {(part.mark, name) for part, wrong in told for name, status in wrong.items() if status == "passed"}
+
+
+def says_no(part: Part, judge: Mapping[str, Any], excused: Collection[Caught] = ()) -> bool:
     """Whether a test that counts for this judge did not pass, or a canary did: no other judge can mend that."""
     said = _read(part, judge["told"])
     passed = [name for name, outcomes in said.outcomes.items() if _one(outcomes)[0] == "passed"]
-    if any(_is(test, name) for test in passed for name in part.must_fail if name not in excused):
+    if any(_is(test, name) for test in passed for name in part.must_fail if (part.mark, name) not in excused):
         return True
     return any(_one(said.outcomes.get(name, []))[0] != "passed" for name in part.real)
 
