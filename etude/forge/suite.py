@@ -1,4 +1,4 @@
-"""One run of a repository's suite: which tests passed, and which functions each of them reached.
+"""One run of a repository's suite: which tests passed, how long each took, and which functions it reached.
 
 In a sandbox of its own, network off, over the environment's layer and a workspace. The reporter is ours and comes
 from outside of the workspace. Every suite, unittest ones too, is run by the environment's pytest, so ids are always
@@ -47,6 +47,7 @@ class SuiteRun:
     reason: str  # why not, in a sentence
     traces: dict[str, set[str]] = field(default_factory=dict)  # test -> "path:qualname"; "" is what collecting ran
     texts: dict[str, str] = field(default_factory=dict)  # what failing tests said
+    took: dict[str, float] = field(default_factory=dict)  # seconds by test, where nothing was traced
 
     @property
     def passed(self) -> set[str]:
@@ -159,6 +160,7 @@ def _read(lines: Sequence[bytes], result: Result, timeout: float) -> SuiteRun:
     texts: dict[str, str] = {}
     functions: list[str] = []
     traces: dict[str, set[str]] = {}
+    took: dict[str, float] = {}
     ended: int | None = None
     for line in lines:
         try:
@@ -167,6 +169,8 @@ def _read(lines: Sequence[bytes], result: Result, timeout: float) -> SuiteRun:
                 functions.append(text)
             elif status == "reached":
                 traces[name] = {functions[number] for number in json.loads(text)}
+            elif status == "took":
+                took[name] = float(text)
             elif status == "done":
                 ended = int(text)
             elif status in _OUTCOMES:
@@ -176,7 +180,7 @@ def _read(lines: Sequence[bytes], result: Result, timeout: float) -> SuiteRun:
         except (ValueError, TypeError, IndexError):  # cut by the end of its time, or none of our reporter's
             continue
     reason = "" if ended in _FINISHED else _reason(result, ended, timeout)
-    return SuiteRun(outcomes, result.seconds, not reason, reason, traces, texts)
+    return SuiteRun(outcomes, result.seconds, not reason, reason, traces, texts, took)
 
 
 def _reason(result: Result, ended: int | None, timeout: float) -> str:

@@ -88,6 +88,14 @@ def test_each_test_is_told_with_the_functions_that_it_reaches(shop: Shop) -> Non
     assert not any("unused" in name for names in run.traces.values() for name in names)
 
 
+def test_each_test_is_told_with_the_seconds_that_it_takes(shop: Shop) -> None:
+    slow = "import pytest, time\n\n@pytest.fixture\ndef bed():\n    time.sleep(0.3)\n"
+    slow += "\ndef test_sleeps(bed):\n    pass\n\ndef test_is_awake():\n    pass\n"
+    run = shop.run(shop.layer(**{"tests/test_slow.py": slow}))
+    assert run.took.keys() > PASSING
+    assert run.took["tests/test_slow.py::test_sleeps"] >= 0.3 > run.took["tests/test_slow.py::test_is_awake"]
+
+
 def test_a_suite_that_cannot_run_or_never_ends_says_why(shop: Shop) -> None:
     broken = shop.run(shop.layer(**{"tests/conftest.py": "raise RuntimeError('no')\n"}))
     assert not broken.complete and "could not be run" in broken.reason

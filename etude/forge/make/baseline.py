@@ -1,4 +1,4 @@
-"""Which tests of a repository are always green, and what each of them reaches: found once, then kept.
+"""Which tests of a repository are always green, what each reaches and how long it takes: found once, then kept.
 
 A run by itself, one that is traced, and several at once, each with another hash seed, order and time zone, so that
 tests that measure time or share something with their neighbours show it. A test that fails in any of them belongs to
@@ -21,7 +21,7 @@ from etude.forge.suite import SuiteRun, run_suite
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 
-VERSION: Final = 2  # of the file: a change of what it holds makes it again
+VERSION: Final = 3  # of the file: a change of what it holds makes it again
 TIMEOUT: Final = 900.0  # seconds for one run
 LEAST_GREEN: Final = 10  # tests; with fewer there is nothing to tell a feature by
 ZONES: Final = ("Asia/Tokyo", "America/New_York")
@@ -36,7 +36,8 @@ class Baseline:
     green: tuple[str, ...]
     unsteady: tuple[str, ...]  # passed in some runs only
     traces: dict[str, frozenset[str]]  # "" is what collecting ran
-    seconds: float  # one plain run
+    took: dict[str, float]  # seconds by test, in the plain run
+    seconds: float  # of that run
 
 
 async def baseline(host: StoringHost, environment: Environment, workspace: Layer) -> Baseline:
@@ -70,7 +71,8 @@ async def _measure(host: StoringHost, environment: Environment, workspace: Layer
         raise EtudeError(f"{environment.repo} has {len(always)} tests that always pass; tasks need {LEAST_GREEN}")
     green = tuple(sorted(always))
     traces = {test: frozenset(traced.traces.get(test, ())) for test in ("", *green)}
-    return Baseline(green, tuple(sorted(ever - always)), traces, alone.seconds)
+    took = {test: alone.took.get(test, 0.0) for test in green}
+    return Baseline(green, tuple(sorted(ever - always)), traces, took, alone.seconds)
 
 
 def _save(path: Path, made: Baseline) -> None:
@@ -81,6 +83,7 @@ def _save(path: Path, made: Baseline) -> None:
         "green": made.green,
         "unsteady": made.unsteady,
         "seconds": made.seconds,
+        "took": made.took,
         "functions": names,
         "traces": {test: sorted(number[name] for name in reached) for test, reached in made.traces.items()},
     }
@@ -95,6 +98,6 @@ def _load(path: Path) -> Baseline | None:
             return None
         names = facts["functions"]
         traces = {test: frozenset(names[one] for one in reached) for test, reached in facts["traces"].items()}
-        return Baseline(tuple(facts["green"]), tuple(facts["unsteady"]), traces, facts["seconds"])
+        return Baseline(tuple(facts["green"]), tuple(facts["unsteady"]), traces, facts["took"], facts["seconds"])
     except (OSError, ValueError, KeyError, IndexError):  # not there, or cut short: made again
         return None

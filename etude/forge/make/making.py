@@ -65,7 +65,7 @@ async def make_tasks(
     workspace = host.store.add(repo.tree)
     base = await baseline(host, environment, workspace)
     files = Files.scan(repo.tree)
-    world = World(repo.name, repo.version, files, environment, base.green, base.traces)
+    world = World(repo.name, repo.version, files, environment, base.green, base.traces, base.took)
     shop = Shop(world, base, workspace, host, repo.history, wanted)
     await _work(shop, journal, on_entry)
     return journal

@@ -23,8 +23,9 @@ from etude.tasks.config import SCHEMA, Config, Environment, Facts, Installed, Re
 from etude.tasks.files import Files, Kind
 from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 
-VERSION: Final = 1  # goes into each task's provenance: a change here makes other tasks of the same seed
+VERSION: Final = 2  # goes into each task's provenance: a change here makes other tasks of the same seed
 MOST_KEPT: Final = 300  # ids that have to stay green at each grading; while a task is made, all of them do
+MOST_SECONDS: Final = 5.0  # that those ids may take together: grading is what training waits for
 LOCK: Final = "environment/requirements.lock"
 STEERING: Final = ("conftest.py", "setup.py", "sitecustomize.py", "usercustomize.py", "noxfile.py")
 # For Harbor's own verifier. Ours reads the ids in task.toml and never runs this.
@@ -101,7 +102,7 @@ def write(
 
 
 def choose_kept(world: World, candidate: Candidate, kept: Sequence[str], rng: random.Random) -> list[str]:
-    """Tests that must stay green, whole functions: those first that come near the changed files."""
+    """Tests that must stay green, whole functions, as far as time allows: those first that come near the change."""
     near = {name for name in world.reach if name.partition(":")[0] in candidate.changes}
     places: dict[Place, list[str]] = {}
     for test in kept:
@@ -114,9 +115,12 @@ def choose_kept(world: World, candidate: Candidate, kept: Sequence[str], rng: ra
 
     order = sorted(rng.sample(list(places), len(places)), key=far)
     chosen: set[str] = set()
+    seconds = 0.0
     for place in order:
-        if len(chosen) + len(places[place]) <= MOST_KEPT:
+        more = sum(world.took.get(test, 0.0) for test in places[place])
+        if len(chosen) + len(places[place]) <= MOST_KEPT and seconds + more <= MOST_SECONDS:
             chosen.update(places[place])
+            seconds += more
     return [test for test in kept if test in chosen]
 
 

@@ -1,7 +1,7 @@
 """One run of a repository's suite, for those who make tasks from it: not a grade, and nothing here is a secret.
 
     descriptor 0   the job: files to lay over the workspace, which tests, in which order, whether to trace
-    descriptor 1   a line for each outcome; then what each test reached; then "done"
+    descriptor 1   a line for each outcome; then what each test took, or reached; then "done"
 
 Runs in a sandbox of its own, as the interpreter of the repository's environment.
 """
@@ -80,7 +80,22 @@ def _content(path: str) -> bytes | None:
         return None
 
 
+class Stopwatch:
+    """The seconds that each test takes, its fixtures with it."""
+
+    def __init__(self) -> None:
+        self.took: dict[str, float] = {}
+        self._test, self._since = "", 0.0
+
+    def begin(self, test: str) -> None:
+        now = time.perf_counter()
+        if self._test:
+            self.took[self._test] = self.took.get(self._test, 0.0) + now - self._since
+        self._test, self._since = test, now
+
+
 def _run(job: dict[str, Any], root: str, say: Callable[..., None]) -> None:
+    watch = Stopwatch()
     tracer = Tracer(root, job["trace"]) if job["trace"] is not None else None
     if tracer is not None:
         tracer.start()
@@ -91,11 +106,13 @@ def _run(job: dict[str, Any], root: str, say: Callable[..., None]) -> None:
         say,
         chosen=None if job["tests"] is None else frozenset(job["tests"]),
         order=job["order"],
-        watcher=tracer,
+        watcher=tracer or watch,
         most_failures=job["most_failures"],
     )
     if tracer is not None:
         _tell_traces(tracer, say)
+    for test, seconds in watch.took.items():
+        say(test, "took", f"{seconds:.4f}")
     say("", "done", str(code))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -68,6 +68,13 @@ def test_tests_near_the_change_are_kept_first_and_parameters_together(build_worl
     assert len(kept) == 300 and set(near) <= set(kept)
 
 
+def test_tests_that_take_long_are_left_to_those_who_make_the_task(build_world: Build) -> None:
+    traces = {f"tests/test_a.py::test_{n}": {"src/a.py:f"} for n in range(9)}
+    slow, *others = sorted(traces)
+    world = replace(build_world({"src/a.py": "def f(): return 1\n"}, traces), took={slow: 60.0, others[0]: 3.0})
+    assert choose_kept(world, Candidate("bug", "", {"src/a.py": b""}, ()), world.green, random.Random(0)) == others
+
+
 def test_an_inherited_test_is_kept_once(build_world: Build) -> None:
     text = "class TestA:\n    def test_x(self):\n        pass\n\n\nclass TestB(TestA):\n    pass\n"
     ids = ("tests/test_a.py::TestA::test_x", "tests/test_a.py::TestB::test_x")
