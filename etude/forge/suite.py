@@ -47,7 +47,7 @@ class SuiteRun:
     reason: str  # why not, in a sentence
     traces: dict[str, set[str]] = field(default_factory=dict)  # test -> "path:qualname"; "" is what collecting ran
     texts: dict[str, str] = field(default_factory=dict)  # what failing tests said
-    took: dict[str, float] = field(default_factory=dict)  # seconds by test, where nothing was traced
+    took: dict[str, float] = field(default_factory=dict)  # seconds by test, and of reading a file; not of traced runs
 
     @property
     def passed(self) -> set[str]:

@@ -89,10 +89,11 @@ def test_each_test_is_told_with_the_functions_that_it_reaches(shop: Shop) -> Non
 
 
 def test_each_test_is_told_with_the_seconds_that_it_takes(shop: Shop) -> None:
-    slow = "import pytest, time\n\n@pytest.fixture\ndef bed():\n    time.sleep(0.3)\n"
+    slow = "import pytest, time\n\ntime.sleep(0.2)\n\n@pytest.fixture\ndef bed():\n    time.sleep(0.3)\n"
     slow += "\ndef test_sleeps(bed):\n    pass\n\ndef test_is_awake():\n    pass\n"
     run = shop.run(shop.layer(**{"tests/test_slow.py": slow}))
     assert run.took.keys() > PASSING
+    assert 0.2 <= run.took["tests/test_slow.py"] > run.took["tests/test_cart.py"]
     assert run.took["tests/test_slow.py::test_sleeps"] >= 0.3 > run.took["tests/test_slow.py::test_is_awake"]
 
 

@@ -36,7 +36,7 @@ class Baseline:
     green: tuple[str, ...]
     unsteady: tuple[str, ...]  # passed in some runs only
     traces: dict[str, frozenset[str]]  # "" is what collecting ran
-    took: dict[str, float]  # seconds by test, in the plain run
+    took: dict[str, float]  # seconds by test, and of reading each file, in the plain run
     seconds: float  # of that run
 
 
@@ -71,7 +71,7 @@ async def _measure(host: StoringHost, environment: Environment, workspace: Layer
         raise EtudeError(f"{environment.repo} has {len(always)} tests that always pass; tasks need {LEAST_GREEN}")
     green = tuple(sorted(always))
     traces = {test: frozenset(traced.traces.get(test, ())) for test in ("", *green)}
-    took = {test: alone.took.get(test, 0.0) for test in green}
+    took = {name: alone.took.get(name, 0.0) for name in (*green, *{test.partition("::")[0] for test in green})}
     return Baseline(green, tuple(sorted(ever - always)), traces, took, alone.seconds)
 
 

@@ -41,7 +41,7 @@ class World:
     environment: Environment
     green: tuple[str, ...]  # ids of tests that passed each time
     traces: Mapping[str, frozenset[str]] = field(repr=False)  # test id -> "path:name" of what it reaches; "" collecting
-    took: Mapping[str, float] = field(default_factory=dict, repr=False)  # seconds by test id
+    took: Mapping[str, float] = field(default_factory=dict, repr=False)  # seconds by test id, and of reading each file
 
     @property
     def suite(self) -> Suite:

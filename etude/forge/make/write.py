@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Final
@@ -50,7 +50,8 @@ def write(
 ) -> Task:
     """The task, in memory."""
     rng = random.Random(f"{seed}/{candidate.key}/kept")
-    pass_to_pass = choose_kept(world, candidate, kept, rng)
+    read = {test.partition("::")[0] for test in (*split.shown, *split.held_out)}
+    pass_to_pass = choose_kept(world, candidate, kept, rng, read)
     files: dict[str, bytes] = {}
     kinds: dict[str, Kind] = {f"{TESTS}/test.sh": "executable", "solution/solve.sh": "executable"}
     seen = {**candidate.changes, **split.files}
@@ -101,8 +102,12 @@ def write(
     return Task(name, told.by_register[register], config, facts, Files(files, kinds))
 
 
-def choose_kept(world: World, candidate: Candidate, kept: Sequence[str], rng: random.Random) -> list[str]:
-    """Tests that must stay green, whole functions, as far as time allows: those first that come near the change."""
+def choose_kept(
+    world: World, candidate: Candidate, kept: Sequence[str], rng: random.Random, read: Collection[str] = ()
+) -> list[str]:
+    """Tests that must stay green, whole functions, as far as time allows: those first that come near the change.
+
+    The files in `read` are read in any case."""
     near = {name for name in world.reach if name.partition(":")[0] in candidate.changes}
     places: dict[Place, list[str]] = {}
     for test in kept:
@@ -115,11 +120,14 @@ def choose_kept(world: World, candidate: Candidate, kept: Sequence[str], rng: ra
 
     order = sorted(rng.sample(list(places), len(places)), key=far)
     chosen: set[str] = set()
+    paid = set(read)
     seconds = 0.0
     for place in order:
-        more = sum(world.took.get(test, 0.0) for test in places[place])
+        names = places[place] if place.path in paid else [*places[place], place.path]
+        more = sum(world.took.get(name, 0.0) for name in names)
         if len(chosen) + len(places[place]) <= MOST_KEPT and seconds + more <= MOST_SECONDS:
             chosen.update(places[place])
+            paid.add(place.path)
             seconds += more
     return [test for test in kept if test in chosen]
 

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 
 class Watcher(Protocol):
-    """Who wants to know which test runs."""
+    """Who wants to know which test runs, and before that which file is read; "" is neither."""
 
     def begin(self, test: str) -> None: ...
+
+    def read(self, path: str) -> None: ...
 
 
 class KeptSources(MetaPathFinder):
@@ -69,6 +71,17 @@ class Reporter(Teller):
         # Marked here, as pytest is there only when a suite runs: after all others have had their say, and around all.
         pytest.hookimpl(trylast=True)(Reporter.pytest_collection_modifyitems)
         pytest.hookimpl(wrapper=True, tryfirst=True)(Reporter.pytest_runtest_protocol)
+        pytest.hookimpl(wrapper=True, tryfirst=True)(Reporter.pytest_make_collect_report)
+
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, object, object]:
+        path = collector.nodeid if collector.nodeid.endswith(".py") else ""
+        if self._watcher is not None:
+            self._watcher.read(path)
+        try:
+            return (yield)
+        finally:
+            if self._watcher is not None:
+                self._watcher.read("")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

@@ -81,17 +81,19 @@ def _content(path: str) -> bytes | None:
 
 
 class Stopwatch:
-    """The seconds that each test takes, its fixtures with it."""
+    """The seconds that each test takes, its fixtures with it, and the reading of each file of tests."""
 
     def __init__(self) -> None:
         self.took: dict[str, float] = {}
-        self._test, self._since = "", 0.0
+        self._name, self._since = "", 0.0
 
     def begin(self, test: str) -> None:
         now = time.perf_counter()
-        if self._test:
-            self.took[self._test] = self.took.get(self._test, 0.0) + now - self._since
-        self._test, self._since = test, now
+        if self._name:
+            self.took[self._name] = self.took.get(self._name, 0.0) + now - self._since
+        self._name, self._since = test, now
+
+    read = begin
 
 
 def _run(job: dict[str, Any], root: str, say: Callable[..., None]) -> None:

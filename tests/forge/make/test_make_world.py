@@ -71,8 +71,12 @@ def test_tests_near_the_change_are_kept_first_and_parameters_together(build_worl
 def test_tests_that_take_long_are_left_to_those_who_make_the_task(build_world: Build) -> None:
     traces = {f"tests/test_a.py::test_{n}": {"src/a.py:f"} for n in range(9)}
     slow, *others = sorted(traces)
-    world = replace(build_world({"src/a.py": "def f(): return 1\n"}, traces), took={slow: 60.0, others[0]: 3.0})
-    assert choose_kept(world, Candidate("bug", "", {"src/a.py": b""}, ()), world.green, random.Random(0)) == others
+    lazy = "tests/test_b.py::test_that_waits_for_its_file"
+    took = {slow: 60.0, others[0]: 3.0, "tests/test_b.py": 9.0}
+    world = replace(build_world({"src/a.py": "def f(): return 1\n"}, {**traces, lazy: {"src/a.py:f"}}), took=took)
+    asked = world, Candidate("bug", "", {"src/a.py": b""}, ()), world.green, random.Random(0)
+    assert choose_kept(*asked) == others
+    assert choose_kept(*asked, read=["tests/test_b.py"]) == [*others, lazy]
 
 
 def test_an_inherited_test_is_kept_once(build_world: Build) -> None:
