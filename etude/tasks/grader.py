@@ -65,6 +65,8 @@ async def grade(
     A `hash_seed` starts a new interpreter, which is slower; `order` shuffles a repository's tests, which else run as
     they stand (a kata's are always shuffled); `env` and layers `over` the others add to what the tests find. `quick`
     asks no further judge after one that says no: whether it passed is the same, the rest is incomplete.
+
+    An accusation, and time that was spent waiting, count only where the task's own solution fares better.
     """
     started = time.monotonic()
     settings = settings or GraderSettings()
@@ -107,9 +109,13 @@ async def grade(
         return dataclasses.replace(grade, refused=tuple(refused)), caught(plan, judges, grade)
 
     grade, found = await judged(changes)
-    if grade.kind == "tampering" and found and len(task.solution):
+    late = grade.kind == "time" and time.monotonic() - started >= seconds
+    waited = late and grade.cpu_seconds < seconds / 2 and not quick
+    if len(task.solution) and (waited or (grade.kind == "tampering" and found)):
+        reference, by_reference = await judged(carried_files(task, dict(task.solution)))
+        if waited and reference.kind == "time":
+            raise GraderFailure("deadline", f"the machine is too busy: {task.name}'s own solution ran out of time too")
         # What the reference lets pass as well is no evidence: objects that equal more than they should, for example.
-        _, by_reference = await judged(carried_files(task, dict(task.solution)))
         if excused := found & by_reference:
             grade, _ = await judged(changes, excused)
     return dataclasses.replace(

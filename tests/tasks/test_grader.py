@@ -69,10 +69,21 @@ def test_code_that_misbehaves_is_a_failed_grade(grounds: Any, task: Task, code: 
 
 
 def test_sleeping_code_meets_the_wall_clock(grounds: Any, task: Task) -> None:
-    quick = GraderSettings(seconds=1, cpu_seconds=5)
+    quick = GraderSettings(seconds=3, cpu_seconds=5)
     found = grounds.grade(task, {"shop.py": b"import time\ntime.sleep(60)\n"}, settings=quick)
     assert (found.kind, found.reason) == ("time", "the tests ran out of time")
-    assert found.seconds < 8
+    assert found.seconds < 15
+
+
+def test_time_that_the_reference_has_to_wait_for_as_well_is_nobodys_score(grounds: Any, make_task: Any) -> None:
+    waiting = f"import time\ntime.sleep(60)\n{DOUBLE}"
+    task = make_task(TESTS, {"shop.py": waiting}, grading="together", **IDS)
+    quick = GraderSettings(seconds=1, cpu_seconds=5)
+    with pytest.raises(GraderFailure, match="own solution ran out of time too") as failure:
+        grounds.grade(task, {"shop.py": waiting.encode()}, settings=quick)
+    assert failure.value.cause == "deadline"
+    busy = grounds.grade(task, {"shop.py": b"while True:\n    pass\n"}, settings=GraderSettings(cpu_seconds=1))
+    assert busy.kind == "time"
 
 
 def test_skipped_expected_and_absent_tests_are_not_passed(grounds: Any, make_task: Any) -> None:
