@@ -2,7 +2,7 @@
 
     lint, not like another task, no leak            without running anything of the repository
     broken                                          exactly the named tests fail in what the agent will see
-    reference                                       with the solution everything is green again
+    reference                                       with the solution everything is green, or all files are, again
     stubs                                           functions that only return something fail
     grader: reference, null, cheats                 and the grade that training will give says the same
 
@@ -26,6 +26,7 @@ from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
 from etude.tasks.carried import carried_files
 from etude.tasks.check import stub
+from etude.tasks.files import Files
 from etude.tasks.format import Task
 from etude.tasks.grader import NO_DATA, GraderFailure, grade
 from etude.tasks.lint import lint
@@ -34,6 +35,7 @@ from etude.tasks.verdict import Grade
 
 LEAST_BROKEN: Final = 3  # tests that must fail before and pass after
 UNSTEADY: Final = "a test is not always green"
+ANOTHER: Final = "another test fails"
 STUBS: Final = ("None", "True", "[]")
 PATIENCE: Final = 5.0  # seconds more that a stub or a cheat may take than the reference twice
 ANYTHING: Final = "__import__('unittest.mock').mock.MagicMock(__eq__=lambda *given: True)"
@@ -78,6 +80,7 @@ class _Case:
     host: StoringHost
     green: frozenset[str]
     deleted: Sequence[Deleted]
+    whole: Files | None
     alike: Callable[[Task], str | None] | None
     least_broken: int
     timeout: float
@@ -120,15 +123,16 @@ async def pass_gates(
     *,
     green: Collection[str],
     deleted: Sequence[Deleted],
+    whole: Files | None = None,
     alike: Callable[[Task], str | None] | None = None,
     least_broken: int = LEAST_BROKEN,
     settings: GraderSettings | None = None,
 ) -> Verdict:
-    """Whether the task may be used. `green` are the tests that always pass in its repository; `alike` names a task
-    that this one is nearly the same as."""
+    """Whether the task may be used. `green` are the tests that always pass in its repository, `whole` the files
+    with which they do; `alike` names a task that this one is nearly the same as."""
     started = time.monotonic()
     timeout = 5 * environment.seconds + 30
-    case = _Case(task, environment, host, frozenset(green), deleted, alike, least_broken, timeout, settings)
+    case = _Case(task, environment, host, frozenset(green), deleted, whole, alike, least_broken, timeout, settings)
     spent: dict[str, float] = {}
     reason = detail = ""
     unsteady: tuple[str, ...] = ()
@@ -189,12 +193,14 @@ async def _break(case: _Case) -> None:
         raise _Rejected("a test passes before the work is done", _some(passing), passing)  # it did not on trial
     failing = sorted(case.green - run.passed - set(case.asked))
     if failing:
-        await case.refuse("another test fails", failing, {})
+        await case.refuse(ANOTHER, failing, {})
 
 
 async def _restore(case: _Case) -> float:
     """The seconds that the whole suite takes."""
     solution = dict(case.task.solution)
+    if case.task.workspace.replaced({**case.tests, **solution}) == case.whole:
+        return case.environment.seconds  # nothing is otherwise than it was when these tests were green
     run = _complete(await case.run(solution))
     failing = sorted(case.green - run.passed)
     if failing:

@@ -72,6 +72,24 @@ def test_a_task_that_is_what_it_says_passes_every_gate(passing: Gates, repositor
     assert not found.reason and sum(found.spent.values()) <= found.seconds
 
 
+def test_files_that_are_as_they_were_need_no_run_to_be_green(
+    passing: Gates, repository_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = repository_task(fail_to_pass=SHOWN)
+    tests = {path: text for path, text in task.tests.items() if path.startswith("tests/")}
+    whole = task.workspace.replaced({**tests, **dict(task.solution)})
+    runs: list[Any] = []
+
+    async def run(*given: Any, **options: Any) -> SuiteRun:
+        runs.append(options["changes"])
+        return await run_suite(*given, **options)
+
+    monkeypatch.setattr(gates, "run_suite", run)
+    assert passing(task, whole=whole).valid and len(runs) == 1
+    runs.clear()
+    assert passing(task, whole=whole.replaced({"docs/more.md": b"scrubbed"})).valid and len(runs) == 2
+
+
 def test_what_is_seen_without_running_anything(passing: Gates, repository_task: MakeTask, leaks: list[Leak]) -> None:
     assert passing(repository_task(fail_to_pass=SHOWN, allowed_paths=["**"])).reason == "lint: tests-allowed"
     assert passing(repository_task(fail_to_pass=SHOWN), GREEN - {SHOWN[0]}).detail == SHOWN[0]

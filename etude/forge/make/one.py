@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from etude.errors import EtudeError
-from etude.forge.gates import pass_gates
+from etude.forge.gates import ANOTHER, pass_gates
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.make import commits
 from etude.forge.make.baseline import Baseline
@@ -79,11 +79,24 @@ class Refused(Exception):
         self.reason, self.detail = reason, detail
 
 
+class Missed(Exception):
+    """A test fails that was not expected to, and so did not run when the candidate was tried."""
+
+
 async def make_one(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
     """A task below `wanted.out` under a hidden name. `spent` is told the seconds of each part."""
+    try:
+        return await _make(shop, candidate, spent, whole=False)
+    except Missed:
+        return await _make(shop, candidate, spent, whole=True)
+
+
+async def _make(shop: Shop, candidate: Candidate, spent: dict[str, float], *, whole: bool) -> Made:
     world, wanted = shop.world, shop.wanted
     with _timed(spent, "trial"):
-        trial = await attempt(world, shop.host, shop.workspace, candidate, shop.base.seconds, shop.unsteady)
+        trial = await attempt(
+            world, shop.host, shop.workspace, candidate, shop.base.seconds, shop.unsteady, whole=whole
+        )
     if trial.reason:
         raise Refused(trial.reason, trial.detail)
     rng = random.Random(f"{wanted.seed}/{candidate.key}")
@@ -97,8 +110,10 @@ async def make_one(shop: Shop, candidate: Candidate, spent: dict[str, float]) ->
         with _timed(spent, "write"):
             await asyncio.to_thread(_save, task, folder)
         await _judge(shop, candidate, folder, spent)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, Refused) and error.reason == ANOTHER and not trial.whole:
+            raise Missed from error
         raise
     return Made(task, folder)
 
@@ -132,9 +147,11 @@ async def _judge(shop: Shop, candidate: Candidate, folder: Path, spent: dict[str
         shop.host,
         green=[test for test in shop.base.green if test not in shop.unsteady],
         deleted=deleted,
+        whole=shop.world.files,
         least_broken=LEAST_TESTS,
     )
-    spent |= {f"gate {name}": seconds for name, seconds in verdict.spent.items()}
+    for name, seconds in verdict.spent.items():
+        spent[f"gate {name}"] = spent.get(f"gate {name}", 0.0) + seconds
     shop.unsteady.update(verdict.unsteady)
     if not verdict.valid:
         raise Refused(verdict.reason, verdict.detail)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from etude.forge.suite import SuiteRun
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 
+Build = Callable[..., World]
 NAMES = ("one", "two", "three", "child", "clock", *(f"far_{number}" for number in range(8)))
 TEXT = "".join(f"def test_{name}():\n    pass\n\n\n" for name in NAMES)
 NEAR, (CHILD, CLOCK), FAR = (
@@ -23,7 +25,7 @@ NEAR, (CHILD, CLOCK), FAR = (
 
 
 def test_a_test_that_never_comes_near_and_passes_when_asked_again_is_left_out(
-    build_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+    build_world: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`clock` fails by chance; `child` reaches the code in a process of its own, which no trace shows."""
     asked: list[Sequence[str] | None] = []
@@ -47,3 +49,37 @@ def test_a_test_that_never_comes_near_and_passes_when_asked_again_is_left_out(
         assert set(found.broken) == {*NEAR, CHILD} and set(found.kept) == {*FAR}
         assert unsteady == {CLOCK}
     assert [sorted(tests or ()) for tests in asked] == [[], sorted([CHILD, CLOCK]), [], [CHILD]]
+
+
+def test_of_a_slow_suite_only_what_could_notice_runs_unless_all_is_asked_for(
+    build_world: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Sequence[str] | None] = []
+
+    async def run(*_: Any, tests: Sequence[str] | None = None, **options: Any) -> SuiteRun:
+        asked.append(tests)
+        broken = {*NEAR, CHILD}
+        every = [*NEAR, CHILD, CLOCK, *FAR] if tests is None else tests
+        return SuiteRun({name: "failed" if name in broken else "passed" for name in every}, 0.1, True, "")
+
+    monkeypatch.setattr(trial, "run_suite", run)
+    every = (*NEAR, CHILD, CLOCK, *FAR)
+    world = build_world(
+        {"src/t.py": "def f():\n    return 1\n", "tests/test_a.py": TEXT}, {test: set() for test in every}
+    )
+    candidate = Candidate("deletion", "bodies", {"src/t.py": b""}, (Piece("src/t.py", "f", ""),), frozenset(NEAR))
+
+    def attempt(seconds: float, took: dict[str, float], **options: Any) -> trial.Trial:
+        asked.clear()
+        host, layer = cast("StoringHost", None), cast("Layer", None)
+        return asyncio.run(trial.attempt(replace(world, took=took), host, layer, candidate, seconds, set(), **options))
+
+    found = attempt(60.0, {FAR[0]: 59.0})
+    assert asked == [sorted(NEAR)] and not found.whole
+    assert set(found.broken) == {*NEAR} and set(found.kept) == {CHILD, CLOCK, *FAR}  # `child` is for the gates to find
+    for found in (
+        attempt(60.0, {FAR[0]: 59.0}, whole=True),
+        attempt(60.0, {"tests/test_a.py": 59.0}),
+        attempt(0.1, {}),
+    ):
+        assert asked[0] is None and found.whole and set(found.broken) == {*NEAR, CHILD}
