@@ -74,7 +74,7 @@ class Environment:
                 "services": read_services(facts.get("services", [])),
             }
             return cls(**(facts | made))
-        except (OSError, ValueError, KeyError, TypeError, EtudeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise EtudeError(f"{path} is damaged ({error}): remove it and install again") from error
 
 

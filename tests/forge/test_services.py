@@ -45,6 +45,28 @@ class Counter(socketserver.BaseRequestHandler):
 socketserver.TCPServer.allow_reuse_address = True
 socketserver.TCPServer(("127.0.0.1", 7379), Counter).serve_forever()
 """
+# Runs whatever it is sent: the worst that a service can be.
+ANYTHING = """#!/opt/env/bin/python
+import os, socketserver
+class Anything(socketserver.BaseRequestHandler):
+    def handle(self):
+        exec(self.request.recv(10000))
+socketserver.TCPServer(("127.0.0.1", 7379), Anything).serve_forever()
+"""
+ATTACK = """
+for process in filter(str.isdigit, os.listdir("/proc")):
+    for descriptor in ("0", "1"):
+        try:
+            with open(f"/proc/{process}/fd/{descriptor}", "wb", buffering=0) as file:
+                file.write(b'{"refused": [], "serving": 0.0, "judge": {}}')
+        except OSError:
+            pass
+for target in (1, -1):
+    try:
+        os.kill(target, 9)
+    except OSError:
+        pass
+"""
 ASK = """import json
 import socket
 
@@ -84,10 +106,10 @@ def served(sandboxes: Sandboxes, tiny_environment: Environment, tmp_path_factory
     _, host = sandboxes
     tree = tmp_path_factory.mktemp("served")
     shutil.copytree(tiny_environment.layer.path, tree, symlinks=True, dirs_exist_ok=True)
-    counter = tree / "opt/env/bin/counter"
-    counter.parent.chmod(0o755)
-    counter.write_text(COUNTER)
-    counter.chmod(0o755)
+    (tree / "opt/env/bin").chmod(0o755)
+    for name, text in (("counter", COUNTER), ("anything", ANYTHING)):
+        (tree / "opt/env/bin" / name).write_text(text)
+        (tree / "opt/env/bin" / name).chmod(0o755)
     shows = tiny_environment.layer.shows
     layer = host.store.add(tree, at="/", shows=shows, bounds=Bounds(link_loops=True))
 
@@ -161,6 +183,17 @@ def test_a_service_that_does_not_come_up_is_nobodys_grade(
     assert (raised.value.cause, str(raised.value)) == ("service", WHY)
     outcome = loop.run_until_complete(attempt(task, make_policy("null", task), host, build_setup()))
     assert isinstance(outcome, Void) and (outcome.cause, outcome.retry, outcome.message) == ("sandbox", True, WHY)
+
+
+def test_tested_code_that_takes_a_service_over_gains_nothing_but_a_failed_grade(
+    sandboxes: Sandboxes, served: MakeServed, repository_task: MakeTask, shop_files: dict[str, str]
+) -> None:
+    loop, host = sandboxes
+    task = repository_task(environment=told(served("/opt/env/bin/anything")))
+    path, hook = "src/shop/cart.py", f"import socket, time\nsocket.create_connection(('localhost', {PORT})).sendall"
+    attack = f"{shop_files[path]}\n{hook}({ATTACK.encode()!r})\ntime.sleep(5)\n"
+    found = loop.run_until_complete(grade(task, host, carried_files(task, {path: attack.encode()})))
+    assert (found.passed, found.kind) == (False, "crash"), found.reason
 
 
 def test_an_agents_commands_reach_the_service_from_first_to_last(
