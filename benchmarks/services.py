@@ -51,6 +51,15 @@ class Cart:
     def total(self):
         return sum(self.items().values())
 
+    def price(self, prices, discount=0):
+        """Return what the items cost together, less a discount in percent, rounded up."""
+        cents = 0
+        for item, count in self.items().items():
+            if item not in prices:
+                raise LookupError(item)
+            cents += prices[item] * count
+        return cents - cents * discount // 100
+
     def clear(self):
         with self.store.pipeline() as pipe:
             pipe.delete(self.key)
@@ -95,6 +104,32 @@ def test_total(cart):
 
 def test_total_of_nothing(cart):
     assert cart.total() == 0
+
+
+def test_price(cart):
+    cart.add("tea", 2)
+    cart.add("cup")
+    assert cart.price({"tea": 250, "cup": 999}) == 1499
+
+
+def test_price_of_nothing(cart):
+    assert cart.price({}) == 0
+
+
+def test_discount(cart):
+    cart.add("tea", 2)
+    assert cart.price({"tea": 250}, discount=10) == 450
+
+
+def test_discount_is_rounded(cart):
+    cart.add("cup")
+    assert cart.price({"cup": 999}, discount=50) == 500
+
+
+def test_price_that_nobody_knows(cart):
+    cart.add("sugar")
+    with pytest.raises(LookupError):
+        cart.price({"tea": 250})
 
 
 def test_remove(cart):
