@@ -37,7 +37,7 @@ from etude.tasks.carried import Changes, collect
 from etude.tasks.format import Task
 from etude.tasks.grader import RUNNER, GraderFailure, grade
 from etude.tasks.harbor_verifier import Place, agent_place, collect_files, judged_by_script
-from etude.tasks.place import task_layers, task_variables
+from etude.tasks.place import serve_task, task_layers, task_variables
 from etude.tasks.verdict import Grade
 from etude.tokens.dialect import Dialect
 
@@ -228,6 +228,7 @@ async def _attempt(
         async with await host.start(
             place.layers, limits=setup.sandbox, env=place.env, workdir=place.workdir
         ) as sandbox:
+            await serve_task(task, host, sandbox)
             trajectory = await run_agent(
                 task_text(task.instruction),
                 sandbox,

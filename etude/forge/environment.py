@@ -1,15 +1,15 @@
-"""An installed environment: a layer at /opt/env, its lock, how the suite of its repository is run, and what that gave.
+"""An installed environment: a layer at /opt/env, its lock, its services, how its suite is run, and what that gave.
 
-It is kept beside the layers, as `environments/DIGEST.json` in their store; the digest names layer, lock and how the
-tests are run together, and a task names it. The layer holds no code of the repository itself: imports of that come
-from the workspace. Knows nothing of how an environment is made (`install`) or used (`suite`).
+It is kept beside the layers, as `environments/DIGEST.json` in their store; the digest names layer, lock, services and
+how the tests are run together, and a task names it. The layer holds no code of the repository itself: imports of that
+come from the workspace. Knows nothing of how an environment is made (`install`) or used (`suite`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +18,9 @@ from etude import durable
 from etude.errors import EtudeError
 from etude.sandbox.base import Layer
 from etude.sandbox.layers import Store
+from etude.tasks.services import PREFIX as PREFIX
+from etude.tasks.services import Service, read_services
 
-PREFIX = "/opt/env"  # where the layer's virtual environment lies, in every sandbox
 _FOLDER = "environments"
 
 
@@ -38,7 +39,7 @@ class Environment:
 
     repo: str
     version: str
-    digest: str  # names layer and lock together
+    digest: str  # names layer, lock, services and suite together
     layer: Layer  # at /opt/env: a virtual environment with the dependencies and pytest, and what of the host it shows
     python: str  # "/opt/env/bin/python"
     paths: tuple[str, ...]  # folders of the workspace that imports start from: ("",) or ("src",)
@@ -47,6 +48,7 @@ class Environment:
     env: Mapping[str, str] = field(default_factory=dict)  # variables the suite needs
     outcomes: Mapping[str, str] = field(default_factory=dict)  # test id -> passed | failed | skipped, as last verified
     seconds: float = 0.0  # one run of the suite
+    services: tuple[Service, ...] = ()  # started in every sandbox, before anything else
 
     def save(self, folder: Path) -> Path:
         """Write it into the layer store whose root is `folder`."""
@@ -69,6 +71,7 @@ class Environment:
                 "layer": store.layer(facts["layer"]),
                 "paths": tuple(facts["paths"]),
                 "suite": Suite(suite["kind"], tuple(suite["folders"]), tuple(suite["options"])),
+                "services": read_services(facts.get("services", [])),
             }
             return cls(**(facts | made))
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -76,8 +79,14 @@ class Environment:
 
 
 def environment_digest(
-    layer: Layer, lock: str, paths: tuple[str, ...], suite: Suite, env: Mapping[str, str], version: str = ""
+    layer: Layer,
+    lock: str,
+    paths: tuple[str, ...],
+    suite: Suite,
+    env: Mapping[str, str],
+    version: str = "",
+    services: Sequence[Service] = (),
 ) -> str:
     """One name for all that decides how the tests run."""
-    facts = [layer.digest, lock, paths, asdict(suite), sorted(env.items()), version]
+    facts = [layer.digest, lock, paths, asdict(suite), sorted(env.items()), version, *map(asdict, services)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

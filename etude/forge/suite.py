@@ -18,7 +18,9 @@ from etude.forge.environment import Environment
 from etude.sandbox.base import Layer, Limits, Result
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.inside.judge import LENGTH
+from etude.tasks.inside.services import NOT_UP
 from etude.tasks.place import environment_variables, inside_layer, program
+from etude.tasks.services import as_told
 
 Outcome = Literal["passed", "failed", "error", "skipped"]
 # An expected failure tells nothing about the code, whichever way it ends.
@@ -100,8 +102,8 @@ async def run_variants(
 ) -> list[SuiteRun]:
     """The same tests over several variants of the workspace, each until its first failure: one start for them all.
 
-    Each variant has a process of its own but they share a sandbox, so that one may find what another left behind.
-    One that takes more than `each` seconds is stopped, and not complete.
+    Each variant has a process and services of its own but they share a sandbox, so that one may find what another left
+    behind. One that takes more than `each` seconds is stopped, and not complete.
     """
     job = _job(environment, changes or {}, tests) | {
         "variants": [_encoded(variant) for variant in variants],
@@ -130,6 +132,7 @@ def _job(environment: Environment, changes: Mapping[str, bytes | None], tests: S
         "paths": environment.paths,
         "order": None,
         "trace": None,
+        "services": as_told(environment.services),
     }
 
 
@@ -189,5 +192,7 @@ def _reason(result: Result, ended: int | None, timeout: float) -> str:
     if result.oom:
         return "the suite ran out of memory"
     said = [line for line in result.stderr.decode(errors="replace").splitlines() if line.strip()]
+    if result.code == NOT_UP and said:
+        return said[-1][:500]
     how = f"ended with {result.code}" if ended is None else f"could not be run (pytest's code {ended})"
     return f"the suite {how}" + (f": {said[-1][:300]}" if said else "")

@@ -27,8 +27,10 @@ from etude.tasks.format import Task
 from etude.tasks.harbor_verifier import grade_by_script, judged_by_script
 from etude.tasks.inside.judge import LENGTH
 from etude.tasks.inside.memory import FOLDER
+from etude.tasks.inside.services import NOT_UP, SECONDS
 from etude.tasks.place import data_layers, inside_layer, installation, program, task_layers, task_variables
 from etude.tasks.plan import Plan, draw, header, repository_sources
+from etude.tasks.services import ROOM, as_told
 from etude.tasks.verdict import Broken, Caught, Grade, caught, says_no, verdict
 
 RUNNER: Final = "etude.tasks.inside.runner"  # what a host should load before it starts (`preload`)
@@ -36,7 +38,7 @@ GRACE: Final = 20.0  # seconds for the runner to report after its own deadline
 MAX_REPORT: Final = 32 << 20  # bytes
 NO_DATA: Final = (".py", "test.sh", "test.bat", "ids.txt", "Dockerfile")  # of tests/: never on the sandbox's disk
 
-FailureCause = Literal["report", "killed", "deadline"]
+FailureCause = Literal["report", "killed", "deadline", "service"]
 
 
 class GraderFailure(EtudeError):
@@ -78,12 +80,14 @@ async def grade(
     seconds = min(settings.seconds, task.config.verifier.timeout_sec)
     # A repository's own tests may need all of their time; what a kata needs is known.
     cpu_seconds = math.ceil(seconds) if installed else settings.cpu_seconds
-    limits = Limits(memory=settings.memory_mb << 20, disk=settings.disk_mb << 20, processes=settings.processes)
+    layout = installation(task, host) if installed else None
+    options, services = (layout.options, layout.services) if layout else ((), ())
+    processes = settings.processes + ROOM * len(services)
+    limits = Limits(memory=settings.memory_mb << 20, disk=settings.disk_mb << 20, processes=processes)
     python = installed.python if installed else settings.python
     warm = hash_seed is None and not python and RUNNER in host.preload
     env = task_variables(task) | ({} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}) | dict(env or {})
     layers = [*task_layers(task, host), *_data_layers(task, host), *([] if warm else [inside_layer(host.store)]), *over]
-    options = installation(task, host).options if installed else ()
 
     async def judged(changes: Changes, excused: Collection[Caught] = ()) -> tuple[Grade, set[Caught]]:
         told = header(plan, task, _files(changes), cpu_seconds=cpu_seconds)
@@ -92,11 +96,13 @@ async def grade(
         deadline = time.monotonic() + seconds
         for part in plan.parts:
             left = deadline - time.monotonic()
-            job = _frame(told | {"seconds": max(left, 0.1), "options": options, "order": order})
+            given = {"seconds": max(left, 0.1), "options": options, "order": order, "services": as_told(services)}
+            job = _frame(told | given)
             job += _frame({"mark": part.mark, "tests": part.tests, "run": part.run}) + plan.nonce.encode()
             async with await host.start(layers, limits=limits) as sandbox:
-                result = await _run(sandbox, job, left, warm, python, env)
+                result = await _run(sandbox, job, left + (SECONDS if services else 0.0), warm, python, env)
             report = _report(plan, result)
+            deadline += report["serving"]  # the tests have all of their time
             out_of_memory, unplaced = out_of_memory or result.oom, report["refused"]
             judges += [report["judge"]] if report["judge"] else []
             if not judges or judges[-1]["ended"] != "exit 0" or (quick and says_no(part, judges[-1], excused)):
@@ -145,11 +151,13 @@ def _report(plan: Plan, result: Result) -> dict[str, Any]:
             return report
         except ValueError:
             raise GraderFailure("report", "the grader's report is cut short") from None
+    said = result.stderr.decode(errors="replace").strip().splitlines()
+    if result.code == NOT_UP and said:
+        raise GraderFailure("service", said[-1][:500])
     if result.oom:
-        return {"refused": [], "judge": None}
+        return {"refused": [], "serving": 0.0, "judge": None}
     if result.timed_out:
         raise GraderFailure("deadline", f"the grader gave no report within {GRACE:g} s of its deadline")
-    said = result.stderr.decode(errors="replace").strip().splitlines()
     why = f"it was ended by signal {-result.code}" if result.code < 0 else f"it ended with {result.code}"
     raise GraderFailure(
         "killed" if result.code < 0 else "report",

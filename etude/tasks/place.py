@@ -22,12 +22,13 @@ from py_compile import PycInvalidationMode
 from typing import Final
 
 from etude.errors import EtudeError
-from etude.sandbox.base import WORKSPACE, Layer, SandboxFailure
+from etude.sandbox.base import WORKSPACE, Layer, Sandbox, SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.layers import Store, default_store
 from etude.sandbox.programs import ENVIRONMENT
 from etude.tasks.files import Files
 from etude.tasks.format import Task
+from etude.tasks.services import Service, read_services, serve
 
 ARCHIVE: Final = "/opt/etude/inside.zip"  # what runs inside, as `inside_layer` brings it
 
@@ -45,6 +46,7 @@ class Installation:
 
     layer: Layer
     options: tuple[str, ...]  # of the runner of its tests
+    services: tuple[Service, ...]
 
 
 def task_layers(task: Task, host: StoringHost) -> list[Layer]:
@@ -78,7 +80,8 @@ def installation(task: Task, host: StoringHost) -> Installation:
                 continue
             facts = json.loads(file.read_text())
             store = host.store if root == host.store.root else Store(root)
-            found = Installation(store.layer(facts["layer"]), tuple(facts["suite"]["options"]))
+            services = read_services(facts.get("services", []))
+            found = Installation(store.layer(facts["layer"]), tuple(facts["suite"]["options"]), services)
             _installed[root, digest] = found
         return found
     made_from = f" ({task.facts.provenance})" if task.facts.provenance else ""
@@ -86,6 +89,12 @@ def installation(task: Task, host: StoringHost) -> Installation:
         f"task {task.name}{made_from} needs environment {digest[:12]}, which is not in {default_store()}: "
         "run `etude env install NAME` with the repository that it was made from"
     )
+
+
+async def serve_task(task: Task, host: StoringHost, sandbox: Sandbox) -> None:
+    """Starts the services that the task's environment brings, in a sandbox that nobody has used yet."""
+    if task.facts.environment is not None:
+        await serve(sandbox, installation(task, host).services, task.facts.environment.python)
 
 
 def workspace_layer(task: Task, host: StoringHost) -> Layer:

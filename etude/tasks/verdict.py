@@ -34,7 +34,7 @@ class Grade:
     apart: bool = False  # the agent's code ran in another process than the tests
     backend: str = ""  # of the sandbox
     seconds: float = 0.0
-    cpu_seconds: float = 0.0  # of tests and tested code
+    cpu_seconds: float = 0.0  # of tests, tested code and services
 
     @property
     def missing(self) -> tuple[str, ...]:

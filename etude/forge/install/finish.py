@@ -24,6 +24,7 @@ from etude.forge.repo import Repo
 from etude.sandbox.base import WORKSPACE, Layer, Sandbox
 from etude.sandbox.importing import Bounds
 from etude.sandbox.layers import Store
+from etude.tasks.services import Service, read_services
 
 REPORTS: Final = "/home/agent/reports"
 CACHE: Final = "/home/agent/.cache/pip"
@@ -57,7 +58,7 @@ async def finish(sandbox: Sandbox, repo: Repo, store: Store) -> Made:
         raise Unfit(f"the environment cannot be finished: {last[:300]}") from None
     if trouble:
         raise Unfit(trouble[:300])
-    suite, env, notes = _read_answer(answer)
+    suite, env, services, notes = _read_answer(answer)
     await sandbox.run(["rm", "-rf", "/home/agent/source"])
     snapshot = await sandbox.snapshot()
     try:
@@ -66,8 +67,11 @@ async def finish(sandbox: Sandbox, repo: Repo, store: Store) -> Made:
             layer = _add_environment(root, store)
     finally:
         drop(snapshot)
-    digest = environment_digest(layer, lock, paths, suite, env, repo.version)
-    environment = Environment(repo.name, repo.version, digest, layer, f"{PREFIX}/bin/python", paths, suite, lock, env)
+    digest = environment_digest(layer, lock, paths, suite, env, repo.version, services)
+    python = f"{PREFIX}/bin/python"
+    environment = Environment(
+        repo.name, repo.version, digest, layer, python, paths, suite, lock, env, services=services
+    )
     return Made(environment, notes, downloads)
 
 
@@ -97,7 +101,7 @@ def _add_downloads(root: Path, store: Store) -> Layer | None:
         return None
 
 
-def _read_answer(answer: Any) -> tuple[Suite, dict[str, str], tuple[str, ...]]:
+def _read_answer(answer: Any) -> tuple[Suite, dict[str, str], tuple[Service, ...], tuple[str, ...]]:
     """How the agent says the suite is run, as far as it has the right form."""
     given: Mapping[str, Any] = answer if isinstance(answer, dict) else {}
     if len(json.dumps(given)) > _MOST_TEXT:
@@ -110,7 +114,12 @@ def _read_answer(answer: Any) -> tuple[Suite, dict[str, str], tuple[str, ...]]:
     env = given.get("env")
     pairs = env.items() if isinstance(env, dict) else ()
     named = {str(name): str(value) for name, value in pairs if re.fullmatch(r"[A-Za-z_]\w*", str(name))}
-    return Suite("pytest", tests, tuple(_texts(given.get("options")))), named, tuple(_texts(given.get("notes")))
+    try:
+        services = read_services(given.get("services") or [])
+    except EtudeError as error:
+        raise Unfit(str(error)) from None
+    suite = Suite("pytest", tests, tuple(_texts(given.get("options"))))
+    return suite, named, services, tuple(_texts(given.get("notes")))
 
 
 def _texts(value: Any) -> Sequence[str]:

@@ -20,7 +20,7 @@ from etude.forge.install.finish import REPORTS, Made, finish
 from etude.forge.install.index import Index, interpreter, shown_folders
 from etude.forge.install.proposal import PROPOSALS, Proposal, Propose, choose_targets, proposals_of
 from etude.forge.install.result import Installed, Memory, Unfit
-from etude.forge.install.settle import ANSWER, settle
+from etude.forge.install.settle import ANSWER, EARLIER, settle
 from etude.forge.install.steps import Scripter
 from etude.forge.install.verify import FEWEST, Verified, verify
 from etude.forge.repo import Repo
@@ -58,11 +58,13 @@ Make these commands work in this folder:
 
 Install with `pip`, which installs into {PREFIX}; `python` is the one of that environment. Install the project from a
 copy of this folder, not from the folder itself, with what its tests need. What cannot be had, mock: a small command in
-{PREFIX}/bin, a module in {PREFIX}. Change nothing in the repository and leave no test out. Only {PREFIX} is kept; the
-commands are then run in a fresh sandbox without network, twice, and at least {FEWEST} tests and nine tenths of all must
-pass. Before you finish, write how the tests are run to {ANSWER}, as JSON: {{{{"tests": [folders], "paths": [folders
-that imports start from], "options": [for pytest], "env": {{{{}}}}, "notes": [what was mocked or changed]}}}}; or,
-where nothing can help, {{{{"give_up": why}}}}.
+{PREFIX}/bin, a module in {PREFIX}, or, for what tests look for on a port of localhost, a service: a program below
+{PREFIX} that is started in every sandbox before anything else. Change nothing in the repository and leave no test
+out. Only {PREFIX} is kept, and nothing that you leave running; the commands are then run in a fresh sandbox without
+network, twice, and at least {FEWEST} tests and nine tenths of all must pass. Before you finish, write how the tests
+are run to {ANSWER}, as JSON: {{{{"tests": [folders], "paths": [folders that imports start from], "options": [for
+pytest], "env": {{{{}}}}, "services": [{{{{"name":, "argv": [absolute program, words], "port": that it listens on}}}}],
+"notes": [what was mocked or changed]}}}}; or, where nothing can help, {{{{"give_up": why}}}}.
 {{earlier}}"""
 
 
@@ -178,6 +180,7 @@ class _Work:
         text = _SETTLE.format(targets=listed, earlier=earlier)
         async with await self.start(memory.downloads()) as sandbox:
             await self.prepare(sandbox)
+            await sandbox.write(EARLIER, "\n".join(tries).encode(errors="replace"))
             tools = _tools(self.suite_seconds, self.shown)
             await self.act(text, sandbox, self.agents("settle", attempt), tools, self.deadline - time.monotonic())
             self.note("making the layer")

@@ -2,8 +2,9 @@
 
 Works with the `run` tool alone, as an agent would: `pip` installs into the environment, `python` runs in it. How the
 suite is to be run goes into the answer file (`ANSWER`), as every agent is told. The first try only collects the tests,
-for they run twice in verification anyway; the second runs them and listens. Later ones reach wider: what people
-develop with and every extra, then no pins and an older pytest.
+for they run twice in verification anyway; the second runs them and listens, unless verification said that a service
+is missing for which there is a stand-in. Later ones reach wider: what people develop with and every extra, then no
+pins and an older pytest.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from etude.forge.install.needs import commands_of, last_error, requirements_of
 from etude.forge.install.options import kept_options
 from etude.forge.install.project import Project
 from etude.forge.install.requirements import bare, canonical, name_of
+from etude.forge.install.stand_ins import UNNAMED, stand_ins_of
 from etude.forge.install.steps import Steps, exit_code, output, run
 from etude.policy import Call
 
-ANSWER = f"{PREFIX}/suite.json"  # {"tests": [...], "paths": [...], "options": [...], "env": {...}, "notes": [...]}
+ANSWER = f"{PREFIX}/suite.json"  # {"tests": [], "paths": [], "options": [], "env": {}, "services": [], "notes": []}
+EARLIER = "/home/agent/earlier.txt"  # what came of earlier tries
 _SOURCE = "/home/agent/source"
 _PIP_SECONDS = 600
 _COLLECT_SECONDS = 120
@@ -50,8 +53,9 @@ class _Settled:
 
     options: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
+    services: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    tried: set[str] = field(default_factory=set)  # distributions that were asked for, had or not
+    tried: set[str] = field(default_factory=set)  # what was asked for, had or not: distributions, "service redis"
 
 
 def settle(attempt: int, suite_seconds: int) -> Steps:
@@ -70,9 +74,12 @@ def settle(attempt: int, suite_seconds: int) -> Steps:
     yield from _install(runners, settled)
     rest = [each for each in wanted if name_of(each) != "pytest"]
     yield from _install([bare(each) for each in rest] if unpinned else rest, settled)
-    yield from _mend(project, settled, suite_seconds, runs=attempt > 1)
+    (told,) = yield [run(f"cat {EARLIER}")]
+    yield from _stand_in(output(told), settled)
+    # Here nothing serves, as the network is the host's: those tests would fail again, and some take their time.
+    yield from _mend(project, settled, suite_seconds, runs=attempt > 2 or (attempt == 2 and not settled.services))
     yield from _steady(settled)
-    facts = {"options": settled.options, "env": settled.env, "notes": settled.notes}
+    facts = {"options": settled.options, "env": settled.env, "services": settled.services, "notes": settled.notes}
     yield [run(_answer({"tests": project.tests, "paths": project.roots, **facts}))]
     return "; ".join(settled.notes) or "installed"
 
@@ -111,7 +118,7 @@ def _install_project(project: Project, settled: _Settled, wide: bool) -> Asking:
 
 
 def _install(requirements: Sequence[str], settled: _Settled) -> Asking:
-    """Together; where they do not fit together, one by one and in the end without their versions."""
+    """Together; where they do not fit together, one by one and in the end without their versions. Gives the missing."""
     wanted = [each for each in requirements if each]
     settled.tried.update(canonical(name_of(each) or each) for each in wanted)
     if not wanted:
@@ -128,20 +135,25 @@ def _install(requirements: Sequence[str], settled: _Settled) -> Asking:
             missing.append(each)
     if missing:
         settled.notes.append(f"not installed: {', '.join(missing)}")
-    return ""
+    return ", ".join(missing)
 
 
 def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -> Asking:
     """Collect until nothing is missing, then perhaps run, and install what either asks for."""
     where = " ".join(map(shlex.quote, project.tests))
     own = {*project.modules, project.name, "tests", "test", "conftest", *(_top(path) for path in project.test_files)}
-    collecting, silenced, mocked = True, False, False
+    collecting, silenced, mocked, loud = True, False, False, ""
     for _ in range(_ROUNDS):
         options = " ".join(map(shlex.quote, settled.options))
         variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in settled.env.items())
         how = "--collect-only -q" if collecting else "-q --tb=short -p no:cacheprovider"
         seconds = _COLLECT_SECONDS if collecting else suite_seconds
-        (text,) = yield [run(f"{variables} python -m pytest {how} {options} {where}", seconds)]
+        command = f"{variables} python -m pytest {how} {options} {where}"
+        (text,) = yield [run(command, seconds)]
+        if not collecting:
+            if not loud and UNNAMED.search(text):
+                (loud,) = yield [run(f"{command} --showlocals --maxfail=20", seconds)]
+            yield from _stand_in(output(text) + output(loud), settled)
         asked = [each for each in requirements_of(output(text), own) if canonical(name_of(each)) not in settled.tried]
         if asked:
             yield from _install(asked, settled)
@@ -163,6 +175,21 @@ def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -
             collecting = False
         else:
             return ""
+    return ""
+
+
+def _stand_in(text: str, settled: _Settled) -> Asking:
+    """Who was not there is replaced by a package that serves in its place, where there is one."""
+    for asked in stand_ins_of(text):
+        name, requirements = asked.stand_in.name, asked.stand_in.requirements
+        if f"service {name}" in settled.tried:
+            continue
+        settled.tried.add(f"service {name}")
+        if (yield from _install(requirements, settled)):
+            continue
+        settled.services.append(asked.service)
+        settled.env |= {key: value for key, value in asked.env.items() if key not in settled.env}
+        settled.notes.append(f"{name} is a stand-in: {name_of(requirements[0])}, on port {asked.port}")
     return ""
 
 

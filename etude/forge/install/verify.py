@@ -19,6 +19,7 @@ from etude.forge.suite import SuiteRun, run_suite
 from etude.sandbox.base import WORKSPACE, Layer, Limits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.place import environment_variables
+from etude.tasks.services import ServiceFailure, serve
 
 FEWEST: Final = 10  # tests that pass
 SHARE: Final = 0.9  # of those that passed or failed
@@ -109,8 +110,12 @@ def _named(run: SuiteRun, wrong: Sequence[str]) -> str:
 async def _check_target(target: Proposal, environment: Environment, workspace: Layer, host: StoringHost) -> None:
     env = environment_variables(environment.python, environment.env)
     for _ in range(TIMES):
-        async with await host.start([environment.layer, workspace], limits=_LIMITS) as sandbox:
-            result = await sandbox.run(["sh", "-c", target.command], env=env, timeout=_TARGET_SECONDS)
+        async with await host.start([environment.layer, workspace], limits=_LIMITS, env=env) as sandbox:
+            try:
+                await serve(sandbox, environment.services, environment.python)
+            except ServiceFailure as failure:
+                raise Unfit(str(failure)) from None
+            result = await sandbox.run(["sh", "-c", target.command], timeout=_TARGET_SECONDS)
         if trouble := target.judge(result):
             raise Unfit(trouble)
 

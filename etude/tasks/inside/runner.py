@@ -24,7 +24,7 @@ import time
 from contextlib import suppress
 from typing import Any, Final
 
-from etude.tasks.inside import judge
+from etude.tasks.inside import judge, services
 
 LONGEST: Final = 4 << 20  # bytes that a judge may tell
 _PR_SET_DUMPABLE: Final = 4
@@ -44,10 +44,13 @@ def main() -> None:
     if header["suite"] == "pytest":
         importlib.import_module("pytest")  # once, for all judges
     header["paths"] = [os.path.normpath(os.path.join(os.getcwd(), entry)) for entry in header["entries"]]
+    started = time.monotonic()
+    services.start(header["services"])  # before a file of the agent's is there
+    serving = time.monotonic() - started
     refused = lay_out(header["files"])
     deadline = time.monotonic() + header["seconds"]
     report = _hear_judge(header, deadline)
-    _write(1, _rest(0) + json.dumps({"refused": refused, "judge": report}).encode())
+    _write(1, _rest(0) + json.dumps({"refused": refused, "serving": serving, "judge": report}).encode())
 
 
 def lay_out(files: dict[str, list[Any] | None]) -> list[list[str]]:

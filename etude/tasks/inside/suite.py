@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from etude.tasks.inside import judge, repository
+from etude.tasks.inside import judge, repository, services
 from etude.tasks.inside.runner import lay_out
 from etude.tasks.inside.tracing import Tracer
 
@@ -34,6 +34,7 @@ def main() -> None:
     os.dup2(2, 1)  # what the suite prints may explain why it did not run
     os.close(nothing)
     root = os.getcwd()  # noqa: PTH109 - compared with the files of code objects
+    serving = services.start(job["services"])
     lay_out(job["files"])
     judge.forget_ourselves()
     judge.add_workspace([os.path.normpath(f"{root}/{path}") for path in (*job["paths"], "")])
@@ -44,7 +45,10 @@ def main() -> None:
     variants = job["variants"]
     if variants is not None:
         importlib.import_module("pytest")  # once, for all of them
-        for files in variants:
+        for number, files in enumerate(variants):
+            if number and serving:  # what a variant left in them is nothing to the next
+                services.stop(serving)
+                serving = services.start(job["services"])
             say("", "variant", "")
             _apart(files, lambda: _run(job, root, say), job["variant_seconds"])
     else:

@@ -159,6 +159,12 @@ def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, str]) 
 
 
 @pytest.fixture(scope="session")
+def add_wheel() -> Callable[..., None]:
+    """Puts a wheel of these files into a folder."""
+    return make_wheel
+
+
+@pytest.fixture(scope="session")
 def pack() -> Callable[[Path, Path, str], Path]:
     """A source distribution of a repository."""
 
