@@ -2,9 +2,9 @@
 
 Each run has a sandbox of its own, over the task's workspace, with nothing of the agent's but that file. The code runs
 as it is under two hash seeds and orders, then in other words (`rewording`), which no test may notice, then with each
-mistake. Once enough were noticed, some runs are made again: a test that fails now and then is no test. The agent's
-tests say themselves how they came out, and could say anything; but to gain by it they would have to know which run is
-which.
+mistake; the files on the disk are the same each time, only what is imported differs. Once enough were noticed, some
+runs are made again: a test that fails now and then is no test. The agent's tests say themselves how they came out, and
+could say anything; but to gain by it they would have to know which run is which.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from etude.tasks.verdict import FAILED, MOST_TEXT, STATUSES, Grade, Kind
 FOLDER: Final = "mutants"  # of tests/
 MAX_OUTPUT: Final = 8 << 20  # bytes of lines
 PATIENCE: Final = 20.0  # seconds more than three times the first run that another may take
-
-Files = Mapping[str, bytes | None]
 
 
 @dataclass(frozen=True)
@@ -127,8 +125,7 @@ class _Bench:
         self.file, self.text = task.facts.testing.file, text
         self.mutants = mutants(task)
         paths = sorted({path for files in self.mutants.values() for path in files})
-        # Written in every run, so that no date of a file tells one from another.
-        self.code: dict[str, bytes] = {path: task.workspace[path] for path in paths}
+        self.code = {path: task.workspace[path] for path in paths}
         self.seconds = min(settings.seconds, task.config.verifier.timeout_sec)
         memory, disk = settings.memory_mb << 20, settings.disk_mb << 20
         self.limits = Limits(
@@ -141,12 +138,12 @@ class _Bench:
     async def judge(self, quick: bool) -> tuple[dict[str, str], Kind, str]:
         """The outcome of each run, and what they come to."""
         tests = dict.fromkeys(["as it is", "in another order", "in other words", *self.mutants], "missing")
-        for name, files, shuffled in (
+        for name, code, shuffled in (
             ("as it is", self.code, False),
             ("in another order", self.code, True),
             ("in other words", self._reworded(), False),
         ):
-            run = await self._run(files, shuffled)
+            run = await self._run(code, shuffled)
             tests[name] = "passed" if run.fine else "failed"
             if not run.fine:
                 return tests, *self._blame(name, run)
@@ -179,21 +176,19 @@ class _Bench:
         return bool(run.failing)
 
     def _reworded(self) -> dict[str, bytes]:
-        return {
-            path: reworded(data.decode("utf-8-sig"), self.rng).encode("utf-8", "surrogateescape")
-            for path, data in self.code.items()
-        }
+        return {path: reworded(data.decode("utf-8-sig"), self.rng).encode() for path, data in self.code.items()}
 
     def _blame(self, name: str, run: _Run) -> tuple[Kind, str]:
         kind, why = run.why_not()
         self.details[name] = why[:MOST_TEXT]
         return kind, f"with the code {name}: {why}"
 
-    async def _run(self, files: Files, shuffled: bool, until_failure: bool = False) -> _Run:
+    async def _run(self, code: Mapping[str, bytes], shuffled: bool, until_failure: bool = False) -> _Run:
         installed = self.task.facts.environment
         assert installed is not None
         job = {
-            "files": encoded({**files, self.file: self.text}),
+            "files": encoded({self.file: self.text}),
+            "code": {path: data.decode("utf-8-sig") for path, data in code.items()},
             "variants": None,
             "places": [self.file],
             "tests": None,

@@ -114,6 +114,12 @@ from shop import price
 def test_source():
     assert hashlib.sha256(inspect.getsource(price.parse).encode()).hexdigest() == {source!r}
 """,
+    "the text": """import shop.price
+def test_text():
+    text = open(shop.price.__file__).read()
+    assert text == shop.price.__loader__.get_source('shop.price')
+    assert '* 100' in text and 'cents += int' in text and '!= 2' in text and 'if rest:' in text
+""",
     "the bytecode": """import hashlib
 from shop.price import parse
 def test_code():
@@ -158,7 +164,9 @@ def test_tests_that_do_not_ask_what_the_code_does_are_rejected(grounds: Any, tas
     text = CHEATS[name].format(**facts) if name in ("the source", "the bytecode") else CHEATS[name]
     found = grounds.grade(task, {FILE: text.encode()}, settings=GraderSettings(seconds=6), quick=True)
     assert not found.passed and found.kind != "passed"
-    if name in ("the source", "the bytecode", "names of locals"):  # they know the text, and fail in other words
+    if name in ("the source", "the text", "dates of files"):  # it is the same in every run
+        assert found.tests["in other words"] == "passed" and "0 of 4 mistakes are noticed" in found.reason
+    if name in ("the bytecode", "names of locals"):  # they know the code, and fail in other words
         assert found.tests["as it is"] == "passed" and found.tests["in other words"] == "failed", found.reason
 
 

@@ -36,6 +36,7 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.config import Facts
 from etude.tasks.files import Files
 from etude.tasks.format import Task
+from etude.tasks.mutants import mutants
 
 # Who proposes next, again and again.
 TURN: Final[tuple[Origin, ...]] = ("deletion", "bug", "deletion", "commit", "question", "testing")
@@ -162,6 +163,7 @@ async def _one(shop: Shop, candidate: Candidate, room: asyncio.Semaphore) -> tup
         seconds = time.monotonic() - started
     facts = made.task.facts if made is not None else Facts()
     lists = {"fail_to_pass": facts.fail_to_pass, "pass_to_pass": facts.pass_to_pass, "held_out": facts.held_out}
+    lists |= {"mutants": list(mutants(made.task))} if made is not None else {}
     entry = Entry(
         candidate.key,
         candidate.origin,
