@@ -93,11 +93,12 @@ async def run_variants(
     *,
     tests: Sequence[str],
     changes: Mapping[str, bytes | None] | None = None,
+    until_failure: bool = True,
     each: float = 120.0,
     timeout: float = 600.0,
     limits: Limits = LIMITS,
 ) -> list[SuiteRun]:
-    """The same tests over several variants of the workspace, each until its first failure: one start for them all.
+    """The same tests over several variants of the workspace, each until its first failure or all: one start for them.
 
     Each variant has a process of its own but they share a sandbox, so that one may find what another left behind.
     One that takes more than `each` seconds is stopped, and not complete.
@@ -105,7 +106,7 @@ async def run_variants(
     job = _job(environment, changes or {}, tests) | {
         "variants": [encoded(variant) for variant in variants],
         "variant_seconds": each,
-        "most_failures": 1,
+        "most_failures": 1 if until_failure else _ALL_FAILURES,
     }
     result = await _start(host, environment, [workspace], job, {"PYTHONHASHSEED": "0"}, timeout, limits)
     parts: list[list[bytes]] = []

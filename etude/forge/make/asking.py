@@ -135,7 +135,8 @@ def _shown(asked: Question) -> str:
 
 
 def _short(test: str) -> str:
-    return test.rpartition("::")[2]
+    """Without its file, but with its class: another may have a test of the same name."""
+    return test.partition("::")[2].replace("::", ".")
 
 
 def _name(asked: Question) -> str:

@@ -70,7 +70,8 @@ class Question(Candidate):
 
 @dataclass(frozen=True)
 class Testing(Candidate):
-    """Functions (`pieces`) that tests are wanted for; what of those that are there goes stands in `changes`."""
+    """Functions (`pieces`) that tests are wanted for. The rest is known once mistakes are; `changes` then has the test
+    files without those that notice them."""
 
     file: str = ""  # where the tests are wanted
     reference: bytes = field(default=b"", repr=False)  # the removed tests as that file
@@ -78,10 +79,9 @@ class Testing(Candidate):
         default=(), repr=False
     )  # files that a mistake changes, a mapping each
     removed: tuple[Piece, ...] = field(default=(), repr=False)  # the tests that go
-    others: frozenset[str] = field(default=frozenset(), repr=False)  # tests that reach the functions and stay
 
     @property
     def key(self) -> str:
-        """Other functions are another task, though the same tests go for them."""
-        asked = "\0".join([self.file, *(piece.id for piece in self.pieces), super().key])
+        """Known before anybody has found mistakes in the functions."""
+        asked = "\0".join(piece.id for piece in self.pieces)
         return f"{self.origin}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"

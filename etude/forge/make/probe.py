@@ -1,8 +1,8 @@
 """One set of untested functions on its way to a task: mistakes found that its own tests notice, written, checked.
 
-Mistakes come from `bugs`. Kept are those that the removed tests notice and no test that stays does, those first at
-which an assertion fails and not just anything that calls the function. Then the task has to pass: the rest of the suite
-is green without the removed tests, no copy of them is left, the reference notices all, cheats are rejected (`check`).
+Mistakes come from `bugs`. Kept are those that few tests notice, by a failing assertion rather than by falling over, and
+all tests that notice them leave the workspace. Then the task has to pass: the rest of the suite is green without the
+removed tests, no copy of them is left, the reference notices all, cheats are rejected (`check`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final
@@ -26,11 +26,12 @@ from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, s
 from etude.forge.make.proving import tell_testing
 from etude.forge.make.source import Module
 from etude.forge.make.untested import LEAST_MISTAKES as LEAST
+from etude.forge.make.untested import can_go, home, take_out
 from etude.forge.make.wording import Told
-from etude.forge.make.world import World
+from etude.forge.make.world import Place, World
 from etude.forge.make.write import VERSION, image_files, installed, put, task_config
 from etude.forge.scrub import scrub
-from etude.forge.suite import SuiteRun, run_variants
+from etude.forge.suite import run_variants
 from etude.tasks.config import Facts, Register
 from etude.tasks.config import Testing as TestingFacts
 from etude.tasks.files import Files, Kind
@@ -39,7 +40,10 @@ from etude.tasks.mutants import FOLDER, wanted
 from etude.tasks.place import task_layers
 
 TRIED: Final = 24  # mistakes that are looked at
+SECONDS: Final = 60.0  # of tests that all of them together may take
 MOST: Final = 6  # that a task has
+MOST_NOTICE: Final = 20  # test functions that notice one of them
+MOST_PLACES: Final = 40  # test functions that go
 CRASHES: Final = 1 / 3  # share of them that may be mistakes at which nothing is compared
 SHARE: Final = 0.66  # of the mistakes that have to be noticed
 ASSERTED: Final = re.compile(r"assert|AssertionError|DID NOT RAISE|Failed:", re.IGNORECASE)
@@ -61,12 +65,19 @@ if [ "$noticed" -ge "$(cat /tests/wanted.txt)" ]; then echo 1; else echo 0; fi >
 """
 
 
+@dataclass(frozen=True)
+class _Mistake:
+    files: Mapping[str, bytes]
+    by: frozenset[Place]  # who notices
+    asserted: bool  # something was compared
+
+
 async def make_testing(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
     """A task below `wanted.out` under a hidden name. `spent` is told the seconds of each part."""
     assert isinstance(candidate, Testing)
     rng = random.Random(f"{shop.wanted.seed}/{candidate.key}")
     with timed(spent, "trial"):
-        found = replace(candidate, mutants=tuple(await _noticed(shop, candidate, rng)))
+        found = await _noticed(shop, candidate, rng)
         await _run_rest(shop, found)
     told = tell_testing(shop.world, found, rng)
     task = write_testing(shop.world, found, told, rng.choice(shop.wanted.registers), shop.wanted.seed)
@@ -83,24 +94,50 @@ async def make_testing(shop: Shop, candidate: Candidate, spent: dict[str, float]
     return Made(task, folder)
 
 
-async def _noticed(shop: Shop, asked: Testing, rng: random.Random) -> list[Mapping[str, bytes]]:
-    """Mistakes that the removed tests notice and the others do not."""
-    mistakes = _mistakes(shop.world, asked, rng)
-    known = [test for test in sorted(asked.expected) if test not in shop.unsteady]
-    first = await _run(shop, mistakes, known)
-    seen = [(files, run) for files, run in zip(mistakes, first, strict=True) if run.complete and _fails(run)]
-    if len(seen) < LEAST:
-        raise Refused("too few mistakes are noticed", f"{len(seen)} of {len(mistakes)}")
-    others = [test for test in sorted(asked.others) if test not in shop.unsteady]
-    if others:
-        again = await _run(shop, [files for files, _ in seen], others)
-        seen = [pair for pair, run in zip(seen, again, strict=True) if run.complete and not _fails(run)]
-    telling = [files for files, run in seen if ASSERTED.search(" ".join(run.texts.values()))]
-    crashes = [files for files, _ in seen if files not in telling]
-    chosen: list[Mapping[str, bytes]] = [*telling[:MOST]]
-    chosen += crashes[: min(MOST - len(chosen), int(len(chosen) * CRASHES / (1 - CRASHES)))]
-    if len(chosen) < LEAST:
-        raise Refused("other tests notice", f"{len(chosen)} of {len(mistakes)} mistakes are left")
+async def _noticed(shop: Shop, asked: Testing, rng: random.Random) -> Testing:
+    """The candidate with mistakes, and without the tests that notice them."""
+    world = shop.world
+    tests = [test for test in sorted(asked.expected) if test not in shop.unsteady]
+    took = sum(world.took.get(test, 0.0) for test in tests)
+    mistakes = _mistakes(world, asked, rng)[: max(LEAST, min(TRIED, int(SECONDS / (took + 0.1))))]
+    each = 4 * shop.base.seconds + 20  # the machine may be busy
+    runs = await run_variants(
+        shop.host,
+        world.environment,
+        shop.workspace,
+        mistakes,
+        tests=tests,
+        until_failure=False,
+        each=each,
+        timeout=len(mistakes) * each + 30,
+    )
+    found: list[_Mistake] = []
+    for files, run in zip(mistakes, runs, strict=True):
+        failed = [test for test, outcome in run.outcomes.items() if outcome in ("failed", "error")]
+        by = frozenset(world.place(test) for test in failed if test in world.bits)
+        if run.complete and by and len(by) <= MOST_NOTICE and all(can_go(world, place) for place in by):
+            found.append(_Mistake(files, by, any(ASSERTED.search(run.texts.get(test, "")) for test in failed)))
+    if len(found) < LEAST:
+        raise Refused("too few mistakes are noticed", f"{len(found)} of {len(mistakes)}, by tests that could go")
+    chosen = _choose(found)
+    made = take_out(world, asked, frozenset().union(*(each.by for each in chosen))) if len(chosen) >= LEAST else None
+    if made is None:
+        raise Refused("too few tests can go", f"{len(chosen)} of {len(found)} mistakes")
+    return replace(made, mutants=tuple(each.files for each in chosen))
+
+
+def _choose(found: Sequence[_Mistake]) -> list[_Mistake]:
+    """Those that few tests notice first, all by a test of one file; crashes last, and no more than their share."""
+    path = home([place for each in found for place in each.by])
+    fit = [each for each in found if any(place.path == path for place in each.by)]
+    chosen: list[_Mistake] = []
+    gone: frozenset[Place] = frozenset()
+    for each in sorted(fit, key=lambda each: (not each.asserted, len(each.by))):
+        crashes = sum(not other.asserted for other in chosen)
+        room = each.asserted or crashes + 1 <= CRASHES * (len(chosen) + 1)
+        if room and len(chosen) < MOST and len(gone | each.by) <= MOST_PLACES:
+            chosen.append(each)
+            gone |= each.by
     return chosen
 
 
@@ -114,23 +151,6 @@ def _mistakes(world: World, asked: Testing, rng: random.Random) -> list[dict[str
     turns = [each for turn in zip_longest(*pools) for each in turn if each is not None]
     whole = dict.fromkeys(each for each in turns if Module.read(*each) is not None)
     return [{path: data} for path, data in whole][:TRIED]
-
-
-async def _run(shop: Shop, variants: Sequence[Mapping[str, bytes]], tests: Sequence[str]) -> list[SuiteRun]:
-    each = 4 * shop.base.seconds + 20  # the machine may be busy
-    return await run_variants(
-        shop.host,
-        shop.world.environment,
-        shop.workspace,
-        variants,
-        tests=tests,
-        each=each,
-        timeout=len(variants) * each + 30,
-    )
-
-
-def _fails(run: SuiteRun) -> bool:
-    return any(outcome in ("failed", "error") for outcome in run.outcomes.values())
 
 
 async def _run_rest(shop: Shop, asked: Testing) -> None:

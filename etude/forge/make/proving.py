@@ -15,7 +15,7 @@ from etude.tasks.config import Register
 
 TERSE: Final = (
     "need tests for {names}, put them in {file}",
-    "{names} has no tests, add some in {file}",
+    "{names} needs better tests, add some in {file}",
     "write tests for {names} -> {file}. should catch it if somebody breaks something",
     "can you cover {names} with tests? new file {file}",
 )
@@ -38,9 +38,9 @@ def _terse(asked: Testing, rng: random.Random) -> str:
 
 def _plain(asked: Testing) -> str:
     names = _listed([f"`{piece.name}`" for piece in asked.pieces])
-    are, them = ("are", "them") if len(asked.pieces) > 1 else ("is", "it")
+    them = "them" if len(asked.pieces) > 1 else "it"
     return (
-        f"{names} in `{asked.pieces[0].path}` {are} hardly tested. Could you write tests for {them}, in a new file "
+        f"The tests for {names} in `{asked.pieces[0].path}` have gaps. Could you write some for {them}, in a new file "
         f"`{asked.file}` and in the style of the tests that are there?\n\nThey should pass with the code as it is, and "
         f"fail when somebody makes a mistake in {them} one day: a wrong comparison, a lost line, an off-by-one. Please "
         "leave the code itself alone.\n"

@@ -21,8 +21,8 @@ from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
 from etude.forge.make.source import Module
-from etude.forge.make.untested import untested
-from etude.forge.make.world import World
+from etude.forge.make.untested import take_out, untested
+from etude.forge.make.world import Place, World
 from etude.forge.repo import Repo
 from etude.forge.scripted import scripted
 from etude.rollout import Scored, attempt, build_setup
@@ -224,13 +224,24 @@ def test_the_same_seed_gives_the_same_task(
     assert Task.load(tmp_path / name).digest == made[1][0].digest
 
 
-def test_functions_are_proposed_with_all_their_tests_taken_away(shop_world: World) -> None:
+def test_functions_are_proposed_once_with_all_tests_that_reach_them(shop_world: World) -> None:
     found = list(untested(shop_world, random.Random(1)))
     assert found and len({each.key for each in found}) == len(found)
+    assert [each.key for each in untested(shop_world, random.Random(1))] == [each.key for each in found]
     for each in found:
-        assert each.file.startswith("tests/test_") and each.file not in shop_world.files
-        kept = Module.read(each.file, each.reference)
-        assert kept is not None
-        tests = {name for name in kept.definitions if name.rpartition(".")[2].startswith("test")}
-        assert tests and tests <= {piece.name for piece in each.removed}
-        assert not each.others & each.expected
+        ids = {piece.id for piece in each.pieces}
+        assert each.expected == {test for test in shop_world.green if shop_world.traces[test] & ids}
+
+
+def test_what_goes_from_one_file_is_the_reference(shop_world: World) -> None:
+    asked = next(untested(shop_world, random.Random(1)))
+    tests = ("TestCart.test_total", "TestCart.test_discount", "test_add_nothing")
+    gone = {*(Place("tests/test_cart.py", name) for name in tests), Place("tests/test_money.py", "test_show")}
+    made = take_out(shop_world, asked, gone)
+    assert made is not None and made.file.startswith("tests/test_") and made.file not in shop_world.files
+    kept = Module.read(made.file, made.reference)
+    assert kept is not None and {name for name in kept.definitions if "test_" in name} == set(tests)
+    for path, data in made.changes.items():
+        left = Module.read(path, data or b"")
+        assert left is not None and not {place.name for place in gone if place.path == path} & set(left.definitions)
+    assert take_out(shop_world, asked, {Place("tests/test_cart.py", "test_add_nothing")}) is None
