@@ -55,6 +55,9 @@ RETRIED: dict[FailureCause, bool] = {
 }
 
 
+_Key = tuple[int, Changes, str]
+
+
 @dataclass(frozen=True)
 class Setup:
     """What all attempts of a run share."""
@@ -71,7 +74,8 @@ class Setup:
 
 
 class Judged:
-    """Grades of late, by task and changes: attempts of a group often end in the same file, and are judged once.
+    """Grades of late, by task, changes and, where it counts, answer: attempts of a group often end in the same file,
+    and are judged once.
 
     Whoever comes while the first is being judged waits for it. A failure of the machinery is nobody's grade and is
     forgotten, so that the next attempt is judged anew.
@@ -80,15 +84,18 @@ class Judged:
     def __init__(self, most: int = 128) -> None:
         self.most = most
         self.asked = self.reused = 0
-        self._grades: OrderedDict[tuple[int, Changes], tuple[Task, asyncio.Task[Grade]]] = OrderedDict()
+        self._grades: OrderedDict[_Key, tuple[Task, asyncio.Task[Grade]]] = OrderedDict()
 
-    async def grade(self, task: Task, host: StoringHost, changes: Changes, settings: GraderSettings) -> Grade:
-        key = (id(task), changes)  # the task is kept beside its grade, so its id is nobody else's
+    async def grade(
+        self, task: Task, host: StoringHost, changes: Changes, settings: GraderSettings, *, answer: str = ""
+    ) -> Grade:
+        said = answer if task.facts.answer is not None else ""
+        key = (id(task), changes, said)  # the task is kept beside its grade, so its id is nobody else's
         self.asked += 1
         if key in self._grades:
             self.reused += 1
         else:
-            self._grades[key] = task, asyncio.create_task(grade(task, host, changes, settings))
+            self._grades[key] = task, asyncio.create_task(grade(task, host, changes, settings, answer=said))
             self._grades[key][1].add_done_callback(lambda done: self._forget_failure(key, done))
             while len(self._grades) > self.most:
                 self._grades.popitem(last=False)
@@ -101,7 +108,7 @@ class Judged:
             judging.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
 
-    def _forget_failure(self, key: tuple[int, Changes], done: asyncio.Task[Grade]) -> None:
+    def _forget_failure(self, key: _Key, done: asyncio.Task[Grade]) -> None:
         if done.cancelled() or done.exception() is not None:
             self._grades.pop(key, None)
 
@@ -261,7 +268,7 @@ async def score(
     """Grades and rewards what an agent left behind. Raises what the machinery did wrong."""
     started = time.monotonic() if started is None else started
     judge = setup.judged.grade if setup.judged is not None else grade
-    graded = await judge(task, host, changes, setup.grader)
+    graded = await judge(task, host, changes, setup.grader, answer=trajectory.last_words)
     made = Attempt(task, trajectory, changes, graded)
     made = replace(made, ruling=setup.reward.rule(made))
     total, parts = setup.reward.score(made)

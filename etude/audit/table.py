@@ -30,6 +30,7 @@ DETECTORS = {
     "shadowed": f"{_ROOM}.judges:Shadowed",
     "skips": f"{_ROOM}.judges:Skips",
     "dropped-modules": f"{_ROOM}.judges:DroppedModules",
+    "unwritten-tests": f"{_ROOM}.judges:UnwrittenTests",
     "startup-files": f"{_ROOM}.machinery:StartupFiles",
     "edited-framework": f"{_ROOM}.machinery:EditedFramework",
     "path-trojans": f"{_ROOM}.machinery:PathTrojans",

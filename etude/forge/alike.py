@@ -25,6 +25,7 @@ from etude.errors import EtudeError
 from etude.forge.leaks.deleted import added_lines
 from etude.progress import track
 from etude.tasks.format import Task, given_tasks
+from etude.tasks.mutants import FOLDER as MUTANTS
 from etude.tokens.tokenizer import Tokenizer
 
 CHANGE: Final = 0.7  # of what two solutions put back
@@ -92,8 +93,14 @@ def sketch(task: Task, side: str = "") -> Sketch:
 
 
 def change_text(task: Task) -> str:
-    """What the reference solution puts back, file by file, with where; the same for every wording of a task."""
-    parts: list[str] = [" ".join(sorted(task.facts.deleted))]
+    """What the reference solution puts back, file by file, with where; the same for every wording of a task.
+
+    Of a question that is what is asked, and the answer.
+    """
+    facts = task.facts
+    parts: list[str] = [" ".join(sorted(facts.deleted))]
+    if facts.answer is not None:
+        parts += [*facts.answer.accepted, *(word for words in facts.parameters.values() for word in words)]
     for path in task.solution:
         before = task.workspace.text(path) if path in task.workspace else ""
         parts.append(f"{path}\n{added_lines(before, task.solution.text(path))}")
@@ -108,15 +115,22 @@ class Known:
         self._sketches: list[Sketch] = []
         self._changes: list[Signature] = []
         self._words: list[Signature] = []
+        self._answers: dict[frozenset[str], str] = {}
 
     def __len__(self) -> int:
         return len(self._sketches)
 
     def add(self, task: Task) -> None:
         made = sketch(task)
+        if task.facts.answer is not None:
+            self._answers.setdefault(_answer(task), task.name)
         self._sketches.append(made)
         self._changes.append(self._hash.sign(made.change))
         self._words.append(self._hash.sign(made.words))
+
+    def answered(self, task: Task) -> str | None:
+        """The name of a known task that has the same answer: who knows that one would only have to say it again."""
+        return self._answers.get(_answer(task))
 
     def twin(self, task: Task) -> str | None:
         """The name of a known task that this one is nearly the same as: what the gates ask."""
@@ -129,6 +143,10 @@ class Known:
                 if (found := _compare(made, self._sketches[number])) is not None:
                     return found.like
         return None
+
+
+def _answer(task: Task) -> frozenset[str]:
+    return frozenset(task.facts.answer.accepted if task.facts.answer is not None else ())
 
 
 def find_alike(
@@ -201,7 +219,9 @@ def task_texts(task: Task) -> Iterator[tuple[str, str]]:
     hidden = [
         task.tests.text(path)
         for path in task.tests
-        if path.endswith(".py") and not any(task.workspace.get(place) == task.tests[path] for place in _places(path))
+        if path.endswith(".py")
+        and not path.startswith(f"{MUTANTS}/")
+        and not any(task.workspace.get(place) == task.tests[path] for place in _places(path))
     ]
     for part, pieces in (("solution", solution), ("instruction", [task.instruction]), ("tests", hidden)):
         text = "\n".join(pieces)

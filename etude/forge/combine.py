@@ -22,6 +22,7 @@ def pairs(tasks: Sequence[Task]) -> Iterator[tuple[Task, Task]]:
     for first, second in combinations(tasks, 2):
         mine, yours = first.facts, second.facts
         same = mine.environment is not None and mine.environment == yours.environment
+        same = same and bool(mine.fail_to_pass and yours.fail_to_pass)  # not where an answer or tests are asked for
         if same and not set(mine.deleted) & set(yours.deleted):
             yield first, second
 

@@ -16,6 +16,8 @@ from etude.errors import EtudeError
 from etude.forge.bodies import is_defined, replace_bodies, signature
 from etude.harness.spelling import write_turn
 from etude.policy import Assistant, Call, Context, Sample, Sampling
+from etude.tasks.answers import reference_answer
+from etude.tasks.config import Answer
 from etude.tasks.format import Task
 from etude.tokens.dialect import Dialect
 
@@ -66,6 +68,8 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
     """Reads, edits until the workspace is as the solution has it, perhaps checks, and finishes. Follows the seed."""
     habits = habits or Habits()
     rng = random.Random(f"reference/{task.name}/{seed}")
+    if task.facts.answer is not None:
+        return _answer(task.facts.answer, rng, habits)
     changed = [path for path in task.solution if task.workspace.get(path) != task.solution[path]]
     if not changed:
         raise EtudeError(f"task {task.name} has no solution/files that differ from its workspace")
@@ -74,7 +78,9 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
     turns = [*_look(task, there, rng, habits), *_read(there, rng, habits)]
     edits = [call for path in changed for call in _changes(task, path, rng, habits)]
     names = " and ".join(symbol.partition(":")[2] for symbol in task.facts.deleted) or "the missing part"
-    end = Call("finish", {"message": f"Restored {names}."} if rng.random() < habits.report else {})
+    names = "the tests" if task.facts.testing is not None else names
+    done = f"{'Wrote' if task.facts.testing is not None else 'Restored'} {names}."
+    end = Call("finish", {"message": done} if rng.random() < habits.report else {})
     check = (
         [Call("run", {"command": TEST_COMMAND[task.facts.suite or "unittest"]})] if rng.random() < habits.check else []
     )
@@ -91,6 +97,13 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
     if check:
         turns.append(_turn(rng, habits, "Run the tests.", *check))
     return [*turns, _turn(rng, habits, "Done.", end)]
+
+
+def _answer(wanted: Answer, rng: random.Random, habits: Habits) -> list[Assistant]:
+    """Reads the files that the answer is about, and says it."""
+    paths = list(dict.fromkeys(name.partition(":")[0] for name in wanted.accepted))
+    end = Call("finish", {"message": reference_answer(wanted)})
+    return [*_read(paths, rng, habits), _turn(rng, habits, "That is the answer.", end)]
 
 
 def null(task: Task, seed: int = 0) -> list[Assistant]:

@@ -7,7 +7,6 @@ pytest's, relative to the workspace. Knows nothing of tasks; what is no outcome 
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +16,10 @@ from etude.forge.clock import clock_layer, clock_variables
 from etude.forge.environment import Environment
 from etude.sandbox.base import Layer, Limits, Result
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.inside.judge import LENGTH
 from etude.tasks.inside.services import NOT_UP
-from etude.tasks.place import environment_variables, inside_layer, program
+from etude.tasks.place import environment_variables
 from etude.tasks.services import as_told
+from etude.tasks.start import encoded, start_suite
 
 Outcome = Literal["passed", "failed", "error", "skipped"]
 # An expected failure tells nothing about the code, whichever way it ends.
@@ -96,19 +95,20 @@ async def run_variants(
     *,
     tests: Sequence[str],
     changes: Mapping[str, bytes | None] | None = None,
+    until_failure: bool = True,
     each: float = 120.0,
     timeout: float = 600.0,
     limits: Limits = LIMITS,
 ) -> list[SuiteRun]:
-    """The same tests over several variants of the workspace, each until its first failure: one start for them all.
+    """The same tests over several variants of the workspace, each until its first failure or all: one start for them.
 
     Each variant has a process and services of its own but they share a sandbox, so that one may find what another left
     behind. One that takes more than `each` seconds is stopped, and not complete.
     """
     job = _job(environment, changes or {}, tests) | {
-        "variants": [_encoded(variant) for variant in variants],
+        "variants": [encoded(variant) for variant in variants],
         "variant_seconds": each,
-        "most_failures": 1,
+        "most_failures": 1 if until_failure else _ALL_FAILURES,
     }
     result = await _start(host, environment, [workspace], job, {"PYTHONHASHSEED": "0"}, timeout, limits)
     parts: list[list[bytes]] = []
@@ -124,7 +124,7 @@ async def run_variants(
 def _job(environment: Environment, changes: Mapping[str, bytes | None], tests: Sequence[str] | None) -> dict[str, Any]:
     files = environment.suite.folders or (".",)
     return {
-        "files": _encoded(changes),
+        "files": encoded(changes),
         "variants": None,
         "places": files if tests is None else list(dict.fromkeys(name.partition("::")[0] for name in tests)),
         "tests": None if tests is None else list(tests),
@@ -136,10 +136,6 @@ def _job(environment: Environment, changes: Mapping[str, bytes | None], tests: S
     }
 
 
-def _encoded(files: Mapping[str, bytes | None]) -> dict[str, list[Any] | None]:
-    return {path: None if data is None else [base64.b64encode(data).decode(), False] for path, data in files.items()}
-
-
 async def _start(
     host: StoringHost,
     environment: Environment,
@@ -149,13 +145,11 @@ async def _start(
     timeout: float,
     limits: Limits,
 ) -> Result:
-    body = json.dumps(job).encode()
-    command = [environment.python, "-P", "-s", "-B", "-c", program("etude.tasks.inside.suite")]
     variables = environment_variables(environment.python, environment.env) | dict(env)
-    async with await host.start([environment.layer, *over, inside_layer(host.store)], limits=limits) as sandbox:
-        return await sandbox.run(
-            command, env=variables, stdin=LENGTH.pack(len(body)) + body, timeout=timeout, max_output=_ROOM
-        )
+    layers = [environment.layer, *over]
+    return await start_suite(
+        host, layers, environment.python, job, env=variables, timeout=timeout, limits=limits, max_output=_ROOM
+    )
 
 
 def _read(lines: Sequence[bytes], result: Result, timeout: float) -> SuiteRun:

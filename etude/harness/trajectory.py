@@ -215,6 +215,13 @@ class Trajectory:
         return last.final or (last.calls[-1].arguments.get("message", "") if last.calls else "")
 
     @property
+    def last_words(self) -> str:
+        """All that the last turn said: its message, and the one that it finished with."""
+        last = self.turns[-1] if self.turns else Assistant()
+        finished = [call.arguments.get("message", "") for call in last.calls if call.name == "finish"]
+        return "\n".join([last.final, *finished]).strip()
+
+    @property
     def versions(self) -> list[Version]:
         """The weights that sampled any of it, oldest first."""
         found = {version for segment in self.segments for version in segment.versions}

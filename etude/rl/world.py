@@ -16,6 +16,7 @@ from etude.rollout import Outcome, Setup, Void, attempt
 from etude.rollout_batch import Job, attempt_job
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.answers import grade_answer, reference_answer
 from etude.tasks.carried import carried_files
 from etude.tasks.format import Task
 from etude.tasks.grader import GraderFailure
@@ -45,6 +46,8 @@ class World:
 
     async def solvable(self, task: Task) -> bool | None:
         """Whether the grader accepts the reference, which a task without one has not; None: the machinery failed."""
+        if task.facts.answer is not None:
+            return grade_answer(task, reference_answer(task.facts.answer)).passed
         solution = carried_files(task, dict(task.solution))
         if not solution.carried or self.setup.judged is None:
             return False

@@ -5,5 +5,6 @@ directory), `lint` (what is wrong with a task, without a model), `services` (wha
 (its environment and workspace as a sandbox's layers), `carried` (what of an agent's work reaches the grader),
 `grader` (whether it solved the task), with `plan` (what is run), `reading`, `twists` and `canaries` (tests as source,
 changed so that they must fail, and made up), `inside/` (what runs in the grading sandbox) and `verdict` (what came of
-it); `check` (whether a task is fit to be used).
+it); `answers` (an answer instead of changes), `start`, `rewording` and `mutants` (tests instead of changes); `check`
+(whether a task is fit to be used).
 """

@@ -7,6 +7,7 @@ on the untouched workspace exactly those tests fail that should. Knows no policy
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -15,11 +16,14 @@ from etude.errors import EtudeError
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
+from etude.tasks.answers import MARK, all_names, grade_answer, reference_answer
 from etude.tasks.carried import carried_files
+from etude.tasks.config import Answer
 from etude.tasks.format import Task
 from etude.tasks.grader import GraderFailure, grade
 from etude.tasks.harbor_verifier import judged_by_script, solve
 from etude.tasks.lint import Finding, lint, lint_directory
+from etude.tasks.mutants import bluffs, mutants
 from etude.tasks.verdict import Grade
 
 TIMES = 3  # runs of the reference, each with another hash order
@@ -73,11 +77,13 @@ class CheckReport:
         return [finding for finding in self.findings if finding.severity == "error"]
 
 
-async def check_directory(directory: Path, host: StoringHost, settings: GraderSettings | None = None) -> CheckReport:
+async def check_directory(
+    directory: Path, host: StoringHost, settings: GraderSettings | None = None, guesses: Sequence[str] = ()
+) -> CheckReport:
     """The same for a directory, also one that is no task."""
     findings = lint_directory(directory)
     try:
-        return await check(Task.load(directory), host, settings)
+        return await check(Task.load(directory), host, settings, guesses)
     except (SandboxFailure, GraderFailure):
         raise
     except EtudeError as error:  # about the task: it says itself what to mend
@@ -86,14 +92,25 @@ async def check_directory(directory: Path, host: StoringHost, settings: GraderSe
         return CheckReport(directory.name, tuple(findings if errors else [*findings, found]))
 
 
-async def check(task: Task, host: StoringHost, settings: GraderSettings | None = None) -> CheckReport:
-    """Lints a task and tries it. What the machinery does wrong is raised, never held against the task."""
+async def check(
+    task: Task, host: StoringHost, settings: GraderSettings | None = None, guesses: Sequence[str] = ()
+) -> CheckReport:
+    """Lints a task and tries it. What the machinery does wrong is raised, never held against the task.
+
+    `guesses` are answers to other tasks, which must not be right for one that asks a question.
+    """
     findings = tuple(lint(task))
+    if task.facts.answer is not None:
+        return CheckReport(task.name, findings, tuple(_check_answer(task, task.facts.answer, guesses)))
+    if task.facts.testing is not None:
+        broken = any(finding.severity == "error" for finding in findings)
+        trials = [] if broken else await _check_testing(task, host, settings)
+        return CheckReport(task.name, findings, tuple(trials))
     if judged_by_script(task) and task.script("solution", "solve") is not None:
         return CheckReport(task.name, findings, tuple(await _check_script(task, host, settings)))
     if task.facts.suite is None or not task.facts.fail_to_pass or not len(task.solution):
         return CheckReport(task.name, findings)  # the findings say what is missing
-    trials: list[Trial] = []
+    trials = []
     solution = carried_files(task, dict(task.solution))
     left_behind = tuple(f"{each.path} of the solution is not carried: {each.why}" for each in solution.refused)
     seeds = [*range(TIMES), None] if task.facts.environment is None else list(range(FEW_TIMES))
@@ -109,6 +126,42 @@ async def check(task: Task, host: StoringHost, settings: GraderSettings | None =
             found = await grade(task, host, carried_files(task, files), settings, quick=True)
             trials.append(Trial(f"stub {value}", "rejected", found.passed, found.reason))
     return CheckReport(task.name, findings, tuple(trials))
+
+
+def _check_answer(task: Task, wanted: Answer, guesses: Sequence[str]) -> Iterator[Trial]:
+    """The reference is right; nothing, everything, and what is right elsewhere are not."""
+    everything = all_names(task)
+    answers = {
+        "null": "",
+        "all names": f"{MARK} {', '.join(everything)}",
+        "all names, a line each": "\n".join(f"{MARK} {name}" for name in everything if name not in wanted.accepted),
+        **{f"the guess {guess}": f"{MARK} {guess}" for guess in guesses},
+    }
+    found = grade_answer(task, f"It is this one.\n\n{reference_answer(wanted)}")
+    unknown = tuple(f"{name} is no function of the workspace" for name in wanted.accepted if name not in everything)
+    yield Trial("reference", "accepted", found.passed, found.reason, unknown)
+    for name, said in answers.items():
+        found = grade_answer(task, said)
+        yield Trial(name, "rejected", found.passed, found.reason)
+
+
+async def _check_testing(task: Task, host: StoringHost, settings: GraderSettings | None) -> list[Trial]:
+    """The tests that were there before notice all; tests that say nothing are not accepted."""
+    assert task.facts.testing is not None
+    file = task.facts.testing.file
+    solution = carried_files(task, dict(task.solution))
+    missing = () if file in task.solution else (f"the solution has no {file}",)
+    found = await grade(task, host, solution, settings)  # which runs them under several hash seeds, and again
+    missed = tuple(f"{name} is not noticed" for name in mutants(task) if found.tests.get(name) != "passed")
+    trials = [Trial("reference", "accepted", found.passed, found.reason, missing + missed)]
+    if not trials[0].ok:
+        return trials
+    found = await grade(task, host, (), settings)
+    trials.append(Trial("null", "rejected", found.passed, found.reason))
+    for name, text in bluffs(task).items():
+        found = await grade(task, host, carried_files(task, {file: text}), settings, quick=True)
+        trials.append(Trial(name, "rejected", found.passed, found.reason))
+    return trials
 
 
 async def _check_script(task: Task, host: StoringHost, settings: GraderSettings | None) -> list[Trial]:

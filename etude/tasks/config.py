@@ -28,6 +28,7 @@ Suite = Literal["unittest", "pytest"]
 Register = Literal["terse", "plain", "detailed"]
 Split = Literal["train", "held_out", "unseen"]
 Grading = Literal["apart", "together"]
+AnswerKind = Literal["name", "names"]
 
 
 class Table(pydantic.BaseModel):
@@ -256,6 +257,30 @@ class Installed(Table):
         return paths
 
 
+class Answer(Table):
+    """[metadata.etude.answer]: the outcome of the task is an answer in words, and no change of files counts."""
+
+    kind: AnswerKind = "name"  # one function of the repository, or exactly these
+    accepted: list[str] = Field(min_length=1)  # as path:name; of one name any of them is right, of names all are wanted
+
+
+class Testing(Table):
+    """[metadata.etude.testing]: the work is a file of tests, judged by the mistakes that it notices.
+
+    The mistakes lie in `tests/mutants/`, a folder each, as the files that they change.
+    """
+
+    file: str  # where the tests are wanted, in the workspace; no other change is carried
+    share: float = Field(default=0.66, gt=0, le=1)  # of the mistakes that have to be noticed
+
+    @pydantic.field_validator("file")
+    @classmethod
+    def _is_a_module(cls, file: str) -> str:
+        if file.startswith("/") or ".." in PurePosixPath(file).parts or not file.endswith(".py"):
+            raise ValueError("the file of tests is a relative path without '..' that ends with .py")
+        return file
+
+
 with warnings.catch_warnings():
     # `register` is also a method of every abstract class; nobody registers subclasses of a table.
     warnings.filterwarnings("ignore", message='Field name "register"')
@@ -278,6 +303,8 @@ with warnings.catch_warnings():
         grading: Grading | None = None  # whether tests and tested code share a process; None leaves it to the grader
         environment: Installed | None = None  # where tests run; None: the interpreter that grades, and its pytest
         deleted: list[str] = []  # what was taken away, as path:name
+        answer: Answer | None = None  # what the agent has to say in its last words, where no edit is asked for
+        testing: Testing | None = None  # what its tests have to notice, where tests are what is asked for
         parameters: dict[str, list[str]] = {}  # what was drawn to make this task
 
 

@@ -22,12 +22,14 @@ from etude.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Layer, Limits, Result, RunsApart, Sandbox
 from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
+from etude.tasks.answers import grade_answer
 from etude.tasks.carried import Carried, Changes, carried_files
 from etude.tasks.format import Task
 from etude.tasks.harbor_verifier import grade_by_script, judged_by_script
 from etude.tasks.inside.judge import LENGTH
 from etude.tasks.inside.memory import FOLDER
 from etude.tasks.inside.services import NOT_UP, SECONDS
+from etude.tasks.mutants import grade_tests
 from etude.tasks.place import data_layers, inside_layer, installation, program, task_layers, task_variables
 from etude.tasks.plan import Plan, draw, header, repository_sources
 from etude.tasks.services import ROOM, as_told
@@ -61,8 +63,12 @@ async def grade(
     env: Mapping[str, str] | None = None,
     over: Sequence[Layer] = (),
     quick: bool = False,
+    answer: str = "",
 ) -> Grade:
     """Grades the task with these changes made, each judge in a sandbox of its own; a foreign task by its script.
+
+    A task that asks for an `answer` is graded by the agent's last words alone, one that asks for tests by what they
+    notice.
 
     A `hash_seed` starts a new interpreter, which is slower; `order` shuffles a repository's tests, which else run as
     they stand (a kata's are always shuffled); `env` and layers `over` the others add to what the tests find. `quick`
@@ -73,6 +79,11 @@ async def grade(
     started = time.monotonic()
     settings = settings or GraderSettings()
     changes = changes if isinstance(changes, Changes) else Changes(tuple(changes))
+    if task.facts.answer is not None:
+        unused = tuple((each.path, each.why) for each in changes.refused)
+        return dataclasses.replace(grade_answer(task, answer), refused=unused, seconds=time.monotonic() - started)
+    if task.facts.testing is not None:
+        return await grade_tests(task, host, changes, settings, rng=rng, quick=quick)
     if judged_by_script(task):
         return await grade_by_script(task, host, changes, settings)
     plan = draw(task, rng)

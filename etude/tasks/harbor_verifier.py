@@ -51,7 +51,8 @@ class Place:
 
 def judged_by_script(task: Task) -> bool:
     """Whether only `tests/test.sh` can judge it: it is somebody else's task."""
-    named = task.facts.suite is not None or task.facts.fail_to_pass
+    facts = task.facts
+    named = facts.suite is not None or facts.fail_to_pass or facts.answer is not None
     return not named and task.script(TESTS, "test") is not None
 
 

@@ -19,6 +19,9 @@ from etude.tasks.config import Artifact, unknown_keys
 from etude.tasks.files import Limits
 from etude.tasks.format import CONFIG, INSTRUCTION, SOLUTION, TESTS, WORKSPACE, Task, matches
 from etude.tasks.heritage import Heritage, collected
+from etude.tasks.mutants import mutants
+
+LEAST_MUTANTS = 3  # with fewer, a lucky test would do
 
 Severity = Literal["error", "warning", "note"]
 
@@ -204,6 +207,8 @@ def test_ids(task: Task) -> Iterator[Finding]:
     """Every id that the facts name exists in tests/, in one list only."""
     facts = task.facts
     place = f"{CONFIG}: metadata.etude"
+    if facts.answer is not None or facts.testing is not None:
+        return  # no test of the task's own judges it
     if facts.suite is None:
         yield Finding("missing-facts", "note", place, "names no suite, so only tests/test.sh can judge this task")
         return
@@ -239,12 +244,46 @@ def allowed_tests(task: Task) -> Iterator[Finding]:
     """Changes to tests, or to what steers them, must never reach the grader."""
     steering = ("conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.ini", "setup.cfg", "pyproject.toml")
     shown = [path for path in task.workspace if re.search(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$)", path)]
+    asked = task.facts.testing.file if task.facts.testing is not None else ""
     for pattern in task.facts.allowed_paths:
+        if pattern == asked:
+            continue
         for path in [*shown, *steering, "tests/test_new.py"]:
             if matches(path, pattern):
                 message = f"allowed_paths has {pattern!r}, which carries {path} to the grader"
                 yield Finding("tests-allowed", "error", f"{CONFIG}: metadata.etude", message)
                 break
+
+
+def answer_facts(task: Task) -> Iterator[Finding]:
+    """An answer is judged by itself: nothing that was changed may matter, nor be another thing that is asked for."""
+    facts, place = task.facts, f"{CONFIG}: metadata.etude"
+    if facts.answer is None:
+        return
+    if facts.allowed_paths or facts.fail_to_pass or facts.testing is not None:
+        yield Finding("answer-and-edits", "error", place, "asks for an answer and for changes: one of them judges")
+    if any(re.search(r"[,;\s]", name) or not name for name in facts.answer.accepted):
+        yield Finding(
+            "unreadable-answer", "error", place, "an accepted answer has spaces or commas: nobody could say it"
+        )
+
+
+def testing_facts(task: Task) -> Iterator[Finding]:
+    """Tests are judged by mistakes in files of the workspace, and are written where nothing is yet."""
+    testing, place = task.facts.testing, f"{CONFIG}: metadata.etude.testing"
+    if testing is None:
+        return
+    if task.facts.environment is None:
+        yield Finding("testing-environment", "error", place, "needs an environment to run tests in")
+    if testing.file in task.workspace or task.facts.allowed_paths != [testing.file]:
+        message = f"{testing.file} must not be there yet, and be all that allowed_paths has"
+        yield Finding("testing-file", "error", place, message)
+    found = mutants(task)
+    if len(found) < LEAST_MUTANTS:
+        yield Finding("few-mutants", "error", f"{TESTS}/mutants", f"has {len(found)}; {LEAST_MUTANTS} are the least")
+    for name, files in found.items():
+        if all(task.workspace.get(path) in (None, data) for path, data in files.items()):
+            yield Finding("idle-mutant", "error", f"{TESTS}/mutants/{name}", "changes no file of the workspace")
 
 
 def leftover_answer(task: Task) -> Iterator[Finding]:
@@ -290,6 +329,8 @@ RULES: tuple[Rule, ...] = (
     test_ids,
     environment_suite,
     allowed_tests,
+    answer_facts,
+    testing_facts,
     leftover_answer,
     solved_workspace,
     deleted_symbols,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from etude.tasks.plan import Part, Plan
 
-Kind = Literal["passed", "tests", "tampering", "time", "memory", "crash"]
+Kind = Literal["passed", "tests", "answer", "tampering", "time", "memory", "crash"]
 STATUSES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")  # that a judge may tell
 FAILED = ("failed", "error")
 MOST_TEXT = 300  # characters kept of what a test said

@@ -5,5 +5,7 @@ repository: its code, its tests, which test reaches what), `baseline` (where tha
 repository), `choose` (functions that belong together), `delete`, `references`, `bugs` and `commits` (three ways to
 break something), `candidate` (what they propose), `trial` (what a proposal breaks), `hide` (which tests the agent
 sees), `wording` (what it is told), `difficulty`, `write` (the task as a directory), `one` (the whole way of one
-candidate), `journal` (what was tried), `making` (all of them in order), `command` (what the command line calls).
+candidate). Then what is no edit of the code: `harmless`, `reviews` and `questions` (things to find out), `asking` (how
+they are put) and `ask` (their way); `untested` (functions that tests are wanted for), `proving` and `probe` likewise.
+Last `journal` (what was tried), `making` (all of them in order), `command` (what the command line calls).
 """

@@ -1,4 +1,4 @@
-"""What a way of breaking something proposes, before anybody has tried it. Knows no tests' outcomes and no task."""
+"""What a way of making tasks proposes, before anybody has tried it. Knows no tests' outcomes and no task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Origin = Literal["deletion", "bug", "commit"]
+from etude.tasks.config import AnswerKind
+
+Origin = Literal["deletion", "bug", "commit", "question", "testing"]
 
 
 @dataclass(frozen=True)
@@ -46,3 +48,40 @@ class Candidate:
         for path, data in sorted(self.changes.items()):
             total.update(f"\0{path}\0".encode() + (data if data is not None else b"\0gone"))
         return f"{self.origin}-{total.hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Question(Candidate):
+    """Something to find out, with `changes` of the workspace or none; `how` is the kind of question."""
+
+    kind: AnswerKind = "name"
+    accepted: tuple[str, ...] = ()  # functions as path:name
+    choices: tuple[str, ...] = ()  # functions that it could be, the right ones among them
+    test: str = ""  # the test that it is about
+    without: Mapping[str, bytes | None] = field(default_factory=dict, repr=False)  # a patch without its bug
+    patch: str = field(default="", repr=False)
+
+    @property
+    def key(self) -> str:
+        """The same for the same question, in every process."""
+        asked = "\0".join([self.how, self.test, self.patch, *self.accepted, "", *self.choices])
+        return f"{self.origin}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Testing(Candidate):
+    """Functions (`pieces`) that tests are wanted for. The rest is known once mistakes are; `changes` then has the test
+    files without those that notice them."""
+
+    file: str = ""  # where the tests are wanted
+    reference: bytes = field(default=b"", repr=False)  # the removed tests as that file
+    mutants: tuple[Mapping[str, bytes], ...] = field(
+        default=(), repr=False
+    )  # files that a mistake changes, a mapping each
+    removed: tuple[Piece, ...] = field(default=(), repr=False)  # the tests that go
+
+    @property
+    def key(self) -> str:
+        """Known before anybody has found mistakes in the functions."""
+        asked = "\0".join(piece.id for piece in self.pieces)
+        return f"{self.origin}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"

@@ -21,11 +21,13 @@ from typing import Final
 from etude.durable import remove_folder
 from etude.forge.alike import Known
 from etude.forge.environment import Environment
-from etude.forge.make import bugs, commits, delete
+from etude.forge.make import bugs, commits, delete, questions, untested
+from etude.forge.make.ask import make_question
 from etude.forge.make.baseline import baseline
 from etude.forge.make.candidate import Candidate, Origin
 from etude.forge.make.journal import Entry, Journal
-from etude.forge.make.one import Refused, Shop, Wanted, make_one
+from etude.forge.make.one import Made, Refused, Shop, Wanted, make_one
+from etude.forge.make.probe import make_testing
 from etude.forge.make.world import World
 from etude.forge.make.write import VERSION
 from etude.forge.repo import Repo
@@ -34,8 +36,10 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.config import Facts
 from etude.tasks.files import Files
 from etude.tasks.format import Task
+from etude.tasks.mutants import mutants
 
-TURN: Final[tuple[Origin, ...]] = ("deletion", "bug", "deletion", "commit")  # who proposes next, again and again
+# Who proposes next, again and again.
+TURN: Final[tuple[Origin, ...]] = ("deletion", "bug", "deletion", "commit", "question", "testing")
 LONGEST: Final = 300  # characters of a detail that are kept
 DRY: Final = 150  # candidates in a row without a task, after which a repository has no more
 AHEAD: Final = 2  # candidates under way beyond those that run, so that a slow one keeps nobody waiting
@@ -102,8 +106,10 @@ async def _work(shop: Shop, journal: Journal, on_entry: Callable[[Entry], None])
 
 def _settle(out: Path, entry: Entry, made: Path, others: Known) -> Entry:
     """Gives a task that passed its name, unless an earlier one is nearly the same."""
-    task = Task.load(made)
+    task = replace(Task.load(made), name=entry.task)
     twin = others.twin(task)
+    if not twin and entry.origin == "question":
+        twin = others.answered(task)
     if twin:
         shutil.rmtree(made)
         return replace(entry, task="", reason="like another task", detail=twin)
@@ -126,6 +132,10 @@ def candidates(shop: Shop) -> Iterator[Candidate]:
         streams["bug"] = bugs.bugs(world, random.Random(f"{name}/bug"))
     if "commit" in wanted.origins and shop.history is not None:
         streams["commit"] = commits.commits(world, shop.history)
+    if "question" in wanted.origins:
+        streams["question"] = questions.questions(world, random.Random(f"{name}/question"))
+    if "testing" in wanted.origins:
+        streams["testing"] = untested.untested(world, random.Random(f"{name}/testing"))
     for origin in itertools.cycle(TURN):
         if not streams:
             return
@@ -145,14 +155,15 @@ async def _one(shop: Shop, candidate: Candidate, room: asyncio.Semaphore) -> tup
         made, reason, detail = None, "", ""
         try:
             try:
-                made = await make_one(shop, candidate, spent)
+                made = await _made(shop, candidate, spent)
             except SandboxFailure:  # the machinery's trouble, mostly a moment's: once more, and then it is said
-                made = await make_one(shop, candidate, spent)
+                made = await _made(shop, candidate, spent)
         except Refused as refused:
             reason, detail = refused.reason, refused.detail[:LONGEST]
         seconds = time.monotonic() - started
     facts = made.task.facts if made is not None else Facts()
     lists = {"fail_to_pass": facts.fail_to_pass, "pass_to_pass": facts.pass_to_pass, "held_out": facts.held_out}
+    lists |= {"mutants": list(mutants(made.task))} if made is not None else {}
     entry = Entry(
         candidate.key,
         candidate.origin,
@@ -167,6 +178,15 @@ async def _one(shop: Shop, candidate: Candidate, room: asyncio.Semaphore) -> tup
         {name: round(each, 3) for name, each in spent.items()},
     )
     return entry, made.folder if made is not None else None
+
+
+async def _made(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
+    """Each kind of outcome has its own way: a change of the code, an answer, a file of tests."""
+    if candidate.origin == "question":
+        return await make_question(shop, candidate, spent)
+    if candidate.origin == "testing":
+        return await make_testing(shop, candidate, spent)
+    return await make_one(shop, candidate, spent)
 
 
 def _sweep(out: Path) -> None:

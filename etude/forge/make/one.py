@@ -10,7 +10,7 @@ import asyncio
 import random
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,8 +29,10 @@ from etude.forge.make.wording import tell
 from etude.forge.make.world import Place, World
 from etude.forge.make.write import write
 from etude.forge.scrub import scrub
+from etude.forge.suite import SuiteRun, run_suite
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.check import check
 from etude.tasks.config import Register
 from etude.tasks.format import WORKSPACE, Task
 
@@ -93,7 +95,7 @@ async def make_one(shop: Shop, candidate: Candidate, spent: dict[str, float]) ->
 
 async def _make(shop: Shop, candidate: Candidate, spent: dict[str, float], *, whole: bool) -> Made:
     world, wanted = shop.world, shop.wanted
-    with _timed(spent, "trial"):
+    with timed(spent, "trial"):
         trial = await attempt(
             world, shop.host, shop.workspace, candidate, shop.base.seconds, shop.unsteady, whole=whole
         )
@@ -107,8 +109,8 @@ async def _make(shop: Shop, candidate: Candidate, spent: dict[str, float], *, wh
     task = write(world, candidate, parted, trial.kept, told, rng.choice(wanted.registers), wanted.seed)
     folder = wanted.out / f".{task.name}.making"
     try:
-        with _timed(spent, "write"):
-            await asyncio.to_thread(_save, task, folder)
+        with timed(spent, "write"):
+            await asyncio.to_thread(save, task, folder)
         await _judge(shop, candidate, folder, spent)
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -125,7 +127,8 @@ def _own_tests(shop: Shop, candidate: Candidate) -> Sequence[Place]:
     return [Place(path, name) for path, name in commits.own_tests(shop.world, shop.history, candidate.how)]
 
 
-def _save(task: Task, folder: Path) -> None:
+def save(task: Task, folder: Path) -> None:
+    """Writes a task where another of the same name may lie half made."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         task.save(folder)
@@ -137,7 +140,7 @@ def _save(task: Task, folder: Path) -> None:
 
 async def _judge(shop: Shop, candidate: Candidate, folder: Path, spent: dict[str, float]) -> None:
     deleted = [Deleted(piece.path, piece.name, piece.source) for piece in candidate.pieces]
-    with _timed(spent, "scrub"):
+    with timed(spent, "scrub"):
         scrubbed = await asyncio.to_thread(scrub, folder / WORKSPACE, deleted)
     if not scrubbed.clean:
         raise Refused("leak", "; ".join(f"{path}: {why}" for path, why in scrubbed.refused[:3]))
@@ -157,8 +160,42 @@ async def _judge(shop: Shop, candidate: Candidate, folder: Path, spent: dict[str
         raise Refused(verdict.reason, verdict.detail)
 
 
+async def judge_by_check(shop: Shop, folder: Path, spent: dict[str, float]) -> None:
+    """The gates of a task that is no edit of the code: all that `etude tasks check` asks."""
+    with timed(spent, "check"):
+        report = await check(Task.load(folder), shop.host)
+    if report.errors:
+        raise Refused(f"lint: {report.errors[0].rule}", str(report.errors[0]))
+    for trial in report.trials:
+        if not trial.ok:
+            wrong = "the grader rejects the reference" if trial.wanted == "accepted" else "a cheat is accepted"
+            raise Refused(wrong, str(trial))
+
+
+async def failing(
+    shop: Shop, changes: Mapping[str, bytes | None], expected: Collection[str] = (), gone: Collection[str] = ()
+) -> list[str]:
+    """Green tests that fail with these changes made, but for those that are `gone` with them. One that was not expected
+    to is asked again, and is nobody's judge from then on if it passes."""
+    world, timeout = shop.world, 5 * shop.base.seconds + 30
+
+    async def run(tests: Sequence[str] | None) -> SuiteRun:
+        return await run_suite(
+            shop.host, world.environment, shop.workspace, changes=changes, tests=tests, timeout=timeout
+        )
+
+    whole = await run(None)
+    if not whole.complete:
+        raise Refused("the suite does not come to its end", whole.reason)
+    failed = [test for test in world.green if test not in whole.passed and test not in gone]
+    if doubtful := [test for test in failed if test not in expected and test not in shop.unsteady]:
+        shop.unsteady.update((await run(doubtful)).passed.intersection(doubtful))
+    return [test for test in failed if test not in shop.unsteady]
+
+
 @contextmanager
-def _timed(spent: dict[str, float], part: str) -> Iterator[None]:
+def timed(spent: dict[str, float], part: str) -> Iterator[None]:
+    """Adds the seconds of a part of the way."""
     started = time.monotonic()
     yield
     spent[part] = spent.get(part, 0.0) + time.monotonic() - started

@@ -154,12 +154,14 @@ class Module:
         return b"".join(self.lines[definition.first - 1 : definition.last]).decode()
 
     def edited(self, edits: Iterable[Edit]) -> bytes:
-        """The file with edits made; of two that overlap only the outer one is."""
+        """The file with edits made; of two that overlap only the outer one is, or both where they only take away."""
         data, before = self.data, len(self.data) + 1
         chosen: list[Edit] = []
         for edit in sorted(set(edits), key=lambda each: (each.start, -each.end)):
             if not chosen or edit.start >= chosen[-1].end:
                 chosen.append(edit)
+            elif edit.end > chosen[-1].end and not edit.new and not chosen[-1].new:  # neighbours, with the gap between
+                chosen[-1] = Edit(chosen[-1].start, edit.end)
         for edit in reversed(chosen):
             assert edit.end <= before
             data, before = data[: edit.start] + edit.new + data[edit.end :], edit.start

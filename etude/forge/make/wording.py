@@ -76,15 +76,15 @@ def _terse(world: World, candidate: Candidate, split: Split, rng: random.Random)
         text = candidate.about[0].lower() + candidate.about[1:] if ordinary else candidate.about
         # Many a subject says nothing to somebody who has not seen the change.
         if tests and changed.isdisjoint(re.findall(r"\w+", text)):
-            return _sloppy(text, rng, changed) + f" - {tests} has to pass" + _unseen_names(world, candidate, split)
-        return _sloppy(text, rng, changed) + _unseen_names(world, candidate, split)
+            return sloppy(text, rng, changed) + f" - {tests} has to pass" + _unseen_names(world, candidate, split)
+        return sloppy(text, rng, changed) + _unseen_names(world, candidate, split)
     if candidate.origin == "bug":
-        return _sloppy(rng.choice(TERSE_BUG), rng).format(tests=tests, files=files)
+        return sloppy(rng.choice(TERSE_BUG), rng).format(tests=tests, files=files)
     names = ", ".join(_short_names(candidate.pieces)[:FEW])
     many = len(candidate.pieces) > FEW
     names += f" and {len(candidate.pieces) - FEW} more" if many else ""
     where = f" ({files})" if many or rng.random() < 0.6 else ""
-    return _sloppy(rng.choice(TERSE_LOST), rng).format(names=names + where) + _unseen_names(world, candidate, split)
+    return sloppy(rng.choice(TERSE_LOST), rng).format(names=names + where) + _unseen_names(world, candidate, split)
 
 
 def _plain(world: World, candidate: Candidate, split: Split) -> str:
@@ -244,7 +244,7 @@ def _quoted(tests: Sequence[str]) -> str:
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
-def _sloppy(text: str, rng: random.Random, names: Collection[str] = ()) -> str:
+def sloppy(text: str, rng: random.Random, names: Collection[str] = ()) -> str:
     """With a slip of the keyboard in one ordinary word, now and then; never in a name."""
     found = re.finditer(r"(?<![\w{`./])[a-z]{5,}(?![\w}`./(])", text)
     words = [word for word in found if word[0] not in names]

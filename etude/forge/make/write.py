@@ -57,21 +57,19 @@ def write(
     seen = {**candidate.changes, **split.files}
     for path, data in world.files.items():
         now = seen.get(path, data)
-        _put(files, kinds, world, f"{WORKSPACE}/{path}", path, now)
+        put(files, kinds, world, f"{WORKSPACE}/{path}", path, now)
         if world.is_test(path) or _beside_tests(world, path):
-            _put(files, kinds, world, f"{TESTS}/{path}", path, data)
+            put(files, kinds, world, f"{TESTS}/{path}", path, data)
         if path in candidate.changes:
-            _put(files, kinds, world, f"{SOLUTION}/{path}", path, data)
+            put(files, kinds, world, f"{SOLUTION}/{path}", path, data)
     ids = [*split.shown, *pass_to_pass, *split.held_out]
     files |= {
-        "environment/Dockerfile": _dockerfile(world),
-        LOCK: world.environment.lock.encode(),
+        **image_files(world),
         f"{TESTS}/test.sh": TEST_SH,
         f"{TESTS}/ids.txt": "\n".join([*ids, ""]).encode(),
         "solution/solve.sh": solve_script("/app"),
         **{f"instructions/{name}.md": text.encode() for name, text in told.by_register.items()},
     }
-    environment = world.environment
     facts = Facts(
         category=told.category,
         provenance=f"{world.name} {world.version}".strip() + f"; make {VERSION}; {candidate.key}",
@@ -85,21 +83,31 @@ def write(
         held_out=list(split.held_out),
         allowed_paths=allowed_paths(world, candidate),
         deleted=[piece.id for piece in candidate.pieces],
-        environment=Installed(
-            digest=environment.digest,
-            python=environment.python,
-            paths=list(environment.paths),
-            env=dict(environment.env),
-        ),
-    )
-    config = Config(
-        schema_version=SCHEMA,
-        artifacts=["/app"],
-        verifier=Verifier(environment_mode="separate", timeout_sec=max(60.0, round(10 * environment.seconds + 30))),
-        environment=Environment(workdir="/app", network_mode="no-network"),
+        environment=installed(world),
     )
     name = f"{world.name}-{candidate.key}".lower()
-    return Task(name, told.by_register[register], config, facts, Files(files, kinds))
+    return Task(name, told.by_register[register], task_config(world), facts, Files(files, kinds))
+
+
+def image_files(world: World) -> dict[str, bytes]:
+    """What Harbor builds an image from, beside the workspace."""
+    return {"environment/Dockerfile": _dockerfile(world), LOCK: world.environment.lock.encode()}
+
+
+def installed(world: World) -> Installed:
+    made = world.environment
+    return Installed(digest=made.digest, python=made.python, paths=list(made.paths), env=dict(made.env))
+
+
+def task_config(world: World) -> Config:
+    return Config(
+        schema_version=SCHEMA,
+        artifacts=["/app"],
+        verifier=Verifier(
+            environment_mode="separate", timeout_sec=max(60.0, round(10 * world.environment.seconds + 30))
+        ),
+        environment=Environment(workdir="/app", network_mode="no-network"),
+    )
 
 
 def choose_kept(
@@ -148,7 +156,8 @@ def allowed_paths(world: World, candidate: Candidate) -> list[str]:
     return found
 
 
-def _put(files: dict[str, bytes], kinds: dict[str, Kind], world: World, at: str, path: str, data: bytes | None) -> None:
+def put(files: dict[str, bytes], kinds: dict[str, Kind], world: World, at: str, path: str, data: bytes | None) -> None:
+    """A file of the repository at its place in the task, as executable as it was; None is no file."""
     if data is None:
         return
     files[at] = data

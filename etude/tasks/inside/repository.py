@@ -35,9 +35,10 @@ class Watcher(Protocol):
 
 
 class KeptSources(MetaPathFinder):
-    """Modules that are found on the disk, as always, but whose text is the one that was given for their path."""
+    """Modules that are found on the disk, as always, but are what was given for their path: a text, or code of which no
+    text is left."""
 
-    def __init__(self, sources: Mapping[str, str]) -> None:
+    def __init__(self, sources: Mapping[str, str | CodeType]) -> None:
         self._sources = sources
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
@@ -49,14 +50,16 @@ class KeptSources(MetaPathFinder):
 
 
 class _Kept(SourceFileLoader):
-    def __init__(self, fullname: str, path: str, source: str) -> None:
+    def __init__(self, fullname: str, path: str, source: str | CodeType) -> None:
         super().__init__(fullname, path)
         self._source = source
 
-    def get_source(self, fullname: str) -> str:
-        return self._source
+    def get_source(self, fullname: str) -> str | None:
+        return self._source if isinstance(self._source, str) else super().get_source(fullname)
 
     def get_code(self, fullname: str) -> CodeType:
+        if isinstance(self._source, CodeType):
+            return self._source
         return compile(self._source, self.path, "exec", dont_inherit=True)
 
 
@@ -147,6 +150,15 @@ def _steady() -> list[str]:
     known = {"xdist": ["-n0"], "pytest_cov": ["--no-cov"], "pytest_benchmark": ["--benchmark-disable"]}
     known |= {"pytest_randomly": ["-p", "no:randomly"], "pytest_random_order": ["-p", "no:random_order"]}
     return [option for name, given in known.items() if importlib.util.find_spec(name) for option in given]
+
+
+def run_as(root: str, sources: Mapping[str, str]) -> None:
+    """Sees to it that these modules do what these texts say, while the files on the disk say what they say."""
+    codes: dict[str, str | CodeType] = {}
+    for path, text in sources.items():
+        place = os.path.join(root, path)
+        codes[place] = compile(text, place, "exec", dont_inherit=True)
+    sys.meta_path.insert(0, KeptSources(codes))
 
 
 def keep(root: str, sources: Mapping[str, str]) -> None:

@@ -1,7 +1,8 @@
 """One run of a repository's suite, for those who make tasks from it: not a grade, and nothing here is a secret.
 
-    descriptor 0   the job: files to lay over the workspace, which tests, in which order, whether to trace
-    descriptor 1   a line for each outcome; then what each test took, or reached; then "done"
+    descriptor 0   the job: files to lay over the workspace, which tests, in which order, whether to trace; and modules
+                   (`code`) that are to do something else than their files say
+    descriptor 1   "ready", a line for each outcome; then what each test took, or reached; then "done"
 
 Runs in a sandbox of its own, as the interpreter of the repository's environment.
 """
@@ -34,13 +35,16 @@ def main() -> None:
     os.dup2(2, 1)  # what the suite prints may explain why it did not run
     os.close(nothing)
     root = os.getcwd()  # noqa: PTH109 - compared with the files of code objects
-    serving = services.start(job["services"])
-    lay_out(job["files"])
-    judge.forget_ourselves()
-    judge.add_workspace([os.path.normpath(f"{root}/{path}") for path in (*job["paths"], "")])
 
     def say(*line: Any) -> None:
         judge.write_line(tell, line)
+
+    serving = services.start(job["services"])
+    say("", "ready", "")
+    lay_out(job["files"])
+    repository.run_as(root, job.pop("code", {}))
+    judge.forget_ourselves()
+    judge.add_workspace([os.path.normpath(f"{root}/{path}") for path in (*job["paths"], "")])
 
     variants = job["variants"]
     if variants is not None:

@@ -100,6 +100,13 @@ def test_the_last_method_leaves_the_gap_between_classes() -> None:
     assert found.edited([found.without(found.definitions["A.f"])]) == b"class A:\n    x = 1\n\n\nclass B:\n    pass\n"
 
 
+def test_neighbours_go_together_with_the_gap_between_them() -> None:
+    methods = [f"    def {name}(self):\n        pass\n" for name in "abc"]
+    module = Module("m.py", "\n".join(["class C:\n" + methods[0], *methods[1:]]).encode())
+    left = module.edited([module.without(module.definitions[f"C.{name}"]) for name in "ab"])
+    assert left.decode() == f"class C:\n\n{methods[2]}"
+
+
 def test_of_two_edits_the_outer_one_is_made() -> None:
     found = module("abc = 1\n")
     assert found.edited([Edit(0, 3, b"x"), Edit(0, 7, b"y")]) == b"y\n"

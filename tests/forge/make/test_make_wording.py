@@ -13,7 +13,7 @@ from etude.forge.make.choose import Cut
 from etude.forge.make.delete import delete
 from etude.forge.make.difficulty import level
 from etude.forge.make.hide import split
-from etude.forge.make.wording import _sloppy, tell, used_names
+from etude.forge.make.wording import sloppy, tell, used_names
 from etude.forge.make.world import World
 
 
@@ -57,7 +57,7 @@ def test_all_registers_name_what_is_gone(shop_world: World) -> None:
 
 def test_a_slip_never_touches_a_name() -> None:
     text = "somebody dropped {names}, please restore. see `parse_price` in src/shop/money.py"
-    slips = {_sloppy(text, random.Random(seed)) for seed in range(60)}
+    slips = {sloppy(text, random.Random(seed)) for seed in range(60)}
     assert len(slips) > 5
     for slip in slips:
         assert sorted(slip) == sorted(text)
@@ -93,7 +93,7 @@ def test_a_commits_subject_is_taken_as_it_is_and_helped_where_it_names_nothing(
 
 
 def test_a_slip_leaves_the_names_of_a_commits_subject_alone() -> None:
-    slips = {_sloppy("title words of things", random.Random(seed), {"title", "things"}) for seed in range(40)}
+    slips = {sloppy("title words of things", random.Random(seed), {"title", "things"}) for seed in range(40)}
     assert len(slips) > 2 and all(slip.startswith("title ") and slip.endswith(" things") for slip in slips)
 
 

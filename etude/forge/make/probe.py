@@ -1,0 +1,207 @@
+"""One set of untested functions on its way to a task: mistakes found that its own tests notice, written, checked.
+
+Mistakes come from `bugs`. Kept are those that few tests notice, by a failing assertion rather than by falling over, and
+all tests that notice them leave the workspace. Then the task has to pass: the rest of the suite is green without the
+removed tests, no copy of them is left, the reference notices all, cheats are rejected (`check`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Final
+
+from etude.forge.leaks.audit import audit_leaks
+from etude.forge.leaks.deleted import Deleted
+from etude.forge.make.bugs import mutations
+from etude.forge.make.candidate import Candidate, Testing
+from etude.forge.make.difficulty import level
+from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, save, timed
+from etude.forge.make.proving import tell_testing
+from etude.forge.make.source import Module
+from etude.forge.make.untested import LEAST_MISTAKES as LEAST
+from etude.forge.make.untested import can_go, home, take_out
+from etude.forge.make.wording import Told
+from etude.forge.make.world import Place, World
+from etude.forge.make.write import VERSION, image_files, installed, put, task_config
+from etude.forge.scrub import scrub
+from etude.forge.suite import run_variants
+from etude.tasks.config import Facts, Register
+from etude.tasks.config import Testing as TestingFacts
+from etude.tasks.files import Files, Kind
+from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
+from etude.tasks.mutants import FOLDER, wanted
+from etude.tasks.place import task_layers
+
+TRIED: Final = 24  # mistakes that are looked at
+SECONDS: Final = 60.0  # of tests that all of them together may take
+MOST: Final = 6  # that a task has
+MOST_NOTICE: Final = 20  # test functions that notice one of them
+MOST_PLACES: Final = 40  # test functions that go
+CRASHES: Final = 1 / 3  # share of them that may be mistakes at which nothing is compared
+SHARE: Final = 0.66  # of the mistakes that have to be noticed
+ASSERTED: Final = re.compile(r"assert|AssertionError|DID NOT RAISE|Failed:", re.IGNORECASE)
+# For Harbor's own verifier, which asks less than ours: once as it is, once with each mistake.
+TEST_SH: Final = b"""#!/bin/sh
+cd /app
+cp -R /app /tmp/app
+noticed=0
+tried() { python -B -m pytest -q -p no:cacheprovider "$(cat /tests/file.txt)" > /dev/null 2>&1; }
+if tried; then
+  for mutant in /tests/mutants/*; do
+    cp -R "$mutant/." /app/
+    tried
+    if [ $? -eq 1 ]; then noticed=$((noticed + 1)); fi
+    cp -R /tmp/app/. /app/
+  done
+fi
+if [ "$noticed" -ge "$(cat /tests/wanted.txt)" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+
+
+@dataclass(frozen=True)
+class _Mistake:
+    files: Mapping[str, bytes]
+    by: frozenset[Place]  # who notices
+    asserted: bool  # something was compared
+
+
+async def make_testing(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
+    """A task below `wanted.out` under a hidden name. `spent` is told the seconds of each part."""
+    assert isinstance(candidate, Testing)
+    rng = random.Random(f"{shop.wanted.seed}/{candidate.key}")
+    with timed(spent, "trial"):
+        found = await _noticed(shop, candidate, rng)
+        await _run_rest(shop, found)
+    told = tell_testing(shop.world, found, rng)
+    task = write_testing(shop.world, found, told, rng.choice(shop.wanted.registers), shop.wanted.seed)
+    folder = shop.wanted.out / f".{task.name}.making"
+    try:
+        with timed(spent, "write"):
+            await asyncio.to_thread(save, task, folder)
+        with timed(spent, "leaks"):
+            await _search(shop, found, folder)
+        await judge_by_check(shop, folder, spent)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Made(task, folder)
+
+
+async def _noticed(shop: Shop, asked: Testing, rng: random.Random) -> Testing:
+    """The candidate with mistakes, and without the tests that notice them."""
+    world = shop.world
+    tests = [test for test in sorted(asked.expected) if test not in shop.unsteady]
+    took = sum(world.took.get(test, 0.0) for test in tests)
+    mistakes = _mistakes(world, asked, rng)[: max(LEAST, min(TRIED, int(SECONDS / (took + 0.1))))]
+    each = 4 * shop.base.seconds + 20  # the machine may be busy
+    runs = await run_variants(
+        shop.host,
+        world.environment,
+        shop.workspace,
+        mistakes,
+        tests=tests,
+        until_failure=False,
+        each=each,
+        timeout=len(mistakes) * each + 30,
+    )
+    found: list[_Mistake] = []
+    for files, run in zip(mistakes, runs, strict=True):
+        failed = [test for test, outcome in run.outcomes.items() if outcome in ("failed", "error")]
+        by = frozenset(world.place(test) for test in failed if test in world.bits)
+        if run.complete and by and len(by) <= MOST_NOTICE and all(can_go(world, place) for place in by):
+            found.append(_Mistake(files, by, any(ASSERTED.search(run.texts.get(test, "")) for test in failed)))
+    if len(found) < LEAST:
+        raise Refused("too few mistakes are noticed", f"{len(found)} of {len(mistakes)}, by tests that could go")
+    chosen = _choose(found)
+    made = take_out(world, asked, frozenset().union(*(each.by for each in chosen))) if len(chosen) >= LEAST else None
+    if made is None:
+        raise Refused("too few tests can go", f"{len(chosen)} of {len(found)} mistakes")
+    return replace(made, mutants=tuple(each.files for each in chosen))
+
+
+def _choose(found: Sequence[_Mistake]) -> list[_Mistake]:
+    """Those that few tests notice first, all by a test of one file; crashes last, and no more than their share."""
+    path = home([place for each in found for place in each.by])
+    fit = [each for each in found if any(place.path == path for place in each.by)]
+    chosen: list[_Mistake] = []
+    gone: frozenset[Place] = frozenset()
+    for each in sorted(fit, key=lambda each: (not each.asserted, len(each.by))):
+        crashes = sum(not other.asserted for other in chosen)
+        room = each.asserted or crashes + 1 <= CRASHES * (len(chosen) + 1)
+        if room and len(chosen) < MOST and len(gone | each.by) <= MOST_PLACES:
+            chosen.append(each)
+            gone |= each.by
+    return chosen
+
+
+def _mistakes(world: World, asked: Testing, rng: random.Random) -> list[dict[str, bytes]]:
+    """One after the other of each function, no two alike."""
+    pools = []
+    for piece in asked.pieces:
+        module = world.modules[piece.path]
+        pool = mutations(module, world.definitions[piece.id])
+        pools.append([(piece.path, module.edited([each.edit])) for each in rng.sample(pool, len(pool))])
+    turns = [each for turn in zip_longest(*pools) for each in turn if each is not None]
+    whole = dict.fromkeys(each for each in turns if Module.read(*each) is not None)
+    return [{path: data} for path, data in whole][:TRIED]
+
+
+async def _run_rest(shop: Shop, asked: Testing) -> None:
+    """The suite that the agent finds is green."""
+    world = shop.world
+    removed = {(piece.path, piece.name) for piece in asked.removed}
+    gone = [test for test in world.green if (world.place(test).path, world.place(test).name) in removed]
+    if failed := await failing(shop, asked.changes, gone=gone):
+        raise Refused("another test fails", ", ".join(failed[:3]))
+
+
+async def _search(shop: Shop, asked: Testing, folder: Path) -> None:
+    deleted = [Deleted(piece.path, piece.name, piece.source) for piece in asked.removed]
+    scrubbed = await asyncio.to_thread(scrub, folder / WORKSPACE, deleted)
+    if not scrubbed.clean:
+        raise Refused("leak", "; ".join(f"{path}: {why}" for path, why in scrubbed.refused[:3]))
+    leaks = await audit_leaks(shop.host, task_layers(Task.load(folder), shop.host), deleted)
+    if leaks:
+        raise Refused("leak", "; ".join(str(leak) for leak in leaks[:3]))
+
+
+def write_testing(world: World, asked: Testing, told: Told, register: Register, seed: int) -> Task:
+    """The task, in memory."""
+    files: dict[str, bytes] = {}
+    kinds: dict[str, Kind] = {f"{TESTS}/test.sh": "executable", "solution/solve.sh": "executable"}
+    for path, data in world.files.items():
+        put(files, kinds, world, f"{WORKSPACE}/{path}", path, asked.changes.get(path, data))
+    for number, mutant in enumerate(asked.mutants, start=1):
+        files |= {f"{TESTS}/{FOLDER}/{number:02}/{path}": data for path, data in mutant.items()}
+    files |= {
+        **image_files(world),
+        f"{SOLUTION}/{asked.file}": asked.reference,
+        f"{TESTS}/test.sh": TEST_SH,
+        f"{TESTS}/file.txt": f"{asked.file}\n".encode(),
+        "solution/solve.sh": solve_script("/app"),
+        **{f"instructions/{name}.md": text.encode() for name, text in told.by_register.items()},
+    }
+    facts = Facts(
+        category=told.category,
+        provenance=f"{world.name} {world.version}".strip() + f"; make {VERSION}; {asked.key}",
+        family=f"{world.name}: {asked.origin}, {asked.how}",
+        level=level(asked),
+        seed=seed,
+        register=register,
+        suite="pytest",
+        testing=TestingFacts(file=asked.file, share=SHARE),
+        allowed_paths=[asked.file],
+        parameters={"functions": [piece.id for piece in asked.pieces]},
+        environment=installed(world),
+    )
+    name = f"{world.name}-{asked.key}".lower()
+    task = Task(name, told.by_register[register], task_config(world), facts, Files(files, kinds))
+    least = {f"{TESTS}/wanted.txt": f"{wanted(task)}\n".encode()}
+    return replace(task, files=Files({**files, **least}, kinds))

@@ -1,0 +1,89 @@
+"""Functions that somebody is to write tests for, and the tests of theirs that go: as one file they are the reference.
+
+Sets of functions of one file, as `choose` finds them. Which mistakes in them which tests notice is for `probe` to find
+out; what notices the chosen ones leaves the workspace. Runs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Final
+
+from etude.forge.make.bugs import mutations
+from etude.forge.make.candidate import Piece, Testing
+from etude.forge.make.choose import choose
+from etude.forge.make.hide import is_movable, without_tests
+from etude.forge.make.source import Module
+from etude.forge.make.world import Place, World
+
+MOST_FUNCTIONS: Final = 4
+LEAST_MISTAKES: Final = 4  # that can be made in the functions
+LEAST_PLACES: Final = 2  # test functions that go
+
+
+def untested(world: World, rng: random.Random) -> Iterator[Testing]:
+    """In the order in which they should be tried."""
+    for cut in choose(world, rng):
+        known = sum(len(mutations(world.modules[each.path], each)) for each in cut.definitions)
+        if cut.files > 1 or len(cut.definitions) > MOST_FUNCTIONS or known < LEAST_MISTAKES:
+            continue
+        pieces = []
+        for each in cut.definitions:
+            source = world.modules[each.path].source(each)
+            pieces.append(Piece(each.path, each.name, source, each.signature, each.doc, each.size))
+        tests = frozenset(world.named(cut.tests))
+        yield Testing("testing", cut.shape, {}, tuple(pieces), tests, lines=cut.lines)
+
+
+def can_go(world: World, place: Place) -> bool:
+    """Whether a test function can be taken out by itself."""
+    return bool(place.name) and is_movable(world, place)
+
+
+def home(places: Collection[Place]) -> str:
+    """The test file that most of these are in."""
+    return Counter(place.path for place in sorted(places, key=str)).most_common(1)[0][0]
+
+
+def take_out(world: World, asked: Testing, gone: Collection[Place]) -> Testing | None:
+    """The same without these tests; None where too few of them are in one file, or a file would be no Python."""
+    path = home(gone)
+    own = {place for place in gone if place.path == path}
+    changes = dict(without_tests(world, gone))
+    reference = _only(world, world.tests[path], own)
+    whole = [Module.read(name, data) for name, data in changes.items() if data is not None and name.endswith(".py")]
+    if len(own) < LEAST_PLACES or reference is None or None in whole:
+        return None
+    removed = []
+    for place in sorted(gone, key=lambda place: (place.path, place.name)):
+        written = world.tests[place.path]
+        removed.append(Piece(place.path, place.name, written.source(written.definitions[place.name])))
+    file = _free_name(world, path.rpartition("/")[0], asked.pieces)
+    return replace(asked, changes=changes, file=file, reference=reference, removed=tuple(removed))
+
+
+def _only(world: World, module: Module, wanted: set[Place]) -> bytes | None:
+    """The test file with these tests alone, and all that is no test."""
+    stays = {
+        Place(module.path, name)
+        for name, each in module.definitions.items()
+        if each.short.startswith("test") and not isinstance(each.node, ast.ClassDef)
+    } - wanted
+    data = dict(without_tests(world, stays)).get(module.path) if stays else module.data
+    return data if data is not None and Module.read(module.path, data) is not None else None
+
+
+def _free_name(world: World, folder: str, pieces: Collection[Piece]) -> str:
+    """A file of that folder that no other test module has the name of: pytest may not tell two apart."""
+    first = next(iter(pieces)).name
+    owner, _, short = first.rpartition(".")
+    stem = (owner.rpartition(".")[2] if len(pieces) > 1 and owner else short).strip("_") or "behaviour"
+    stem = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
+    taken = {path.rpartition("/")[2] for path in world.files}
+    names = [f"test_{stem}.py", f"test_{stem}_behaviour.py", *(f"test_{stem}_{number}.py" for number in range(2, 99))]
+    return f"{folder}/{next(name for name in names if name not in taken)}".lstrip("/")

@@ -1,0 +1,220 @@
+"""Tests that an agent wrote, judged by the mistakes that they notice; and those that only pretend to test."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from etude.forge.environment import Environment
+from etude.forge.scripted import scripted
+from etude.rollout import Scored, attempt, build_setup
+from etude.settings import GraderSettings
+from etude.tasks import config
+from etude.tasks.carried import carried_files
+from etude.tasks.check import check
+from etude.tasks.config import Config, Facts, Installed
+from etude.tasks.files import Files
+from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
+from etude.tasks.lint import lint
+from etude.tasks.mutants import bluffs, mutants, wanted
+
+MODULE = "src/shop/price.py"
+FILE = "tests/test_price.py"
+CODE = '''"""Prices."""
+
+
+def parse(text):
+    """Cents of a text such as 12.50."""
+    units, mark, rest = text.partition(".")  # the mark is a point
+    if mark and len(rest) != 2:
+        raise ValueError(text)
+    cents = int(units) * 100
+    if rest:
+        cents += int(rest)
+    return cents
+'''
+MISTAKES = [
+    ("* 100", "* 101"),
+    ("cents += int(rest)", "cents -= int(rest)"),
+    ("mark and len(rest) != 2", "mark and len(rest) != 3"),
+    ("if rest:", "if not rest:"),
+]
+GOOD = """import pytest
+from shop.price import parse
+
+
+@pytest.mark.parametrize(("text", "cents"), [("1", 100), ("12.50", 1250), ("0.07", 7)])
+def test_parse(text, cents):
+    assert parse(text) == cents
+
+
+def test_nonsense():
+    with pytest.raises(ValueError):
+        parse("1.5")
+"""
+SETTINGS = GraderSettings(seconds=30)
+
+
+@pytest.fixture(scope="session")
+def task(tiny_environment: Environment) -> Task:
+    files = {
+        "environment/Dockerfile": b"FROM python:3.11.9\nCOPY workspace /app\n",
+        f"{TESTS}/test.sh": b"#!/bin/sh\n",
+        "solution/solve.sh": b"#!/bin/sh\n",
+        f"{WORKSPACE}/src/shop/__init__.py": b"",
+        f"{WORKSPACE}/{MODULE}": CODE.encode(),
+        f"{WORKSPACE}/tests/conftest.py": b"",
+        f"{SOLUTION}/{FILE}": GOOD.encode(),
+    }
+    for number, (old, new) in enumerate(MISTAKES, start=1):
+        assert CODE.count(old) == 1
+        files[f"{TESTS}/mutants/{number:02}/{MODULE}"] = CODE.replace(old, new).encode()
+    facts = Facts(
+        suite="pytest",
+        testing=config.Testing(file=FILE),
+        allowed_paths=[FILE],
+        environment=Installed(digest=tiny_environment.digest, paths=["src"]),
+    )
+    return Task("prices", "Write tests.", Config(), facts, Files(files))
+
+
+def graded(grounds: Any, task: Task, text: str, **options: Any) -> Any:
+    return grounds.grade(task, {FILE: text.encode()}, settings=SETTINGS, **options)
+
+
+def test_good_tests_pass_and_notice_every_mistake(grounds: Any, task: Task) -> None:
+    found = grounds.grade(task, settings=SETTINGS)
+    assert found.passed, found.reason
+    assert set(found.tests.values()) == {"passed"} and found.share == 1 and found.checked == 4
+    assert list(found.tests) == ["as it is", "in another order", "in other words", "01", "02", "03", "04"]
+
+
+def test_two_thirds_of_the_mistakes_are_enough_and_half_is_not(grounds: Any, task: Task) -> None:
+    assert (list(mutants(task)), wanted(task)) == (["01", "02", "03", "04"], 3)
+    three = GOOD.partition("\n\n\ndef test_nonsense")[0] + "\n"
+    found = graded(grounds, task, three)
+    assert found.passed and found.tests["03"] == "passed"  # 12.50 is refused there: three cases notice all
+    two = three.replace('("12.50", 1250), ("0.07", 7)', '("0", 0)')
+    found = graded(grounds, task, two)
+    assert (found.passed, found.kind) == (False, "tests") and "of 4 mistakes are noticed, 3 have to be" in found.reason
+
+
+def test_every_bluff_is_rejected(grounds: Any, task: Task) -> None:
+    for name, text in bluffs(task).items():
+        found = grounds.grade(task, {FILE: text}, settings=SETTINGS, quick=True)
+        assert not found.passed, name
+    assert not grounds.grade(task, {}, settings=SETTINGS).passed
+
+
+CHEATS = {
+    "the source": """import hashlib, inspect
+from shop import price
+def test_source():
+    assert hashlib.sha256(inspect.getsource(price.parse).encode()).hexdigest() == {source!r}
+""",
+    "the text": """import shop.price
+def test_text():
+    text = open(shop.price.__file__).read()
+    assert text == shop.price.__loader__.get_source('shop.price')
+    assert '* 100' in text and 'cents += int' in text and '!= 2' in text and 'if rest:' in text
+""",
+    "the bytecode": """import hashlib
+from shop.price import parse
+def test_code():
+    assert hashlib.sha256(parse.__code__.co_code).hexdigest() == {code!r}
+""",
+    "names of locals": """from shop.price import parse
+def test_locals():
+    assert parse.__code__.co_varnames == ('text', 'units', 'mark', 'rest', 'cents')
+    assert 100 in parse.__code__.co_consts and 2 in parse.__code__.co_consts
+""",
+    "dates of files": """import os
+def test_dates():
+    one, other = (os.stat('src/shop/' + name).st_mtime for name in ('price.py', '__init__.py'))
+    assert abs(one - other) < 1
+""",
+    "an exit": "import os\nos._exit(0)\n",
+    "an exit in a test": "import sys\ndef test_exit():\n    sys.exit(0)\n",
+    "skips": "import pytest\ndef test_skip():\n    pytest.skip('no')\n",
+    "expected failures": "import pytest\n@pytest.mark.xfail\ndef test_x():\n    assert 0\ndef test_y():\n    pass\n",
+    "told outcomes": """import json, os
+def test_told():
+    for number in range(3, 1024):
+        try:
+            os.write(number, json.dumps(['t', 'failed', '']).encode() + b'\\n')
+        except OSError:
+            pass
+""",
+    "no Python": "def test_(:\n",
+    "never ends": "def test_wait():\n    while True:\n        pass\n",
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_tests_that_do_not_ask_what_the_code_does_are_rejected(grounds: Any, task: Task, name: str) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(CODE, MODULE, "exec"), names)
+    source = "\n".join([*CODE.partition("\n\n\n")[2].splitlines(), ""])
+    facts = {
+        "source": hashlib.sha256(source.encode()).hexdigest(),
+        "code": hashlib.sha256(names["parse"].__code__.co_code).hexdigest(),
+    }
+    text = CHEATS[name].format(**facts) if name in ("the source", "the bytecode") else CHEATS[name]
+    found = grounds.grade(task, {FILE: text.encode()}, settings=GraderSettings(seconds=6), quick=True)
+    assert not found.passed and found.kind != "passed"
+    if name in ("the source", "the text", "dates of files"):  # it is the same in every run
+        assert found.tests["in other words"] == "passed" and "0 of 4 mistakes are noticed" in found.reason
+    if name in ("the bytecode", "names of locals"):  # they know the code, and fail in other words
+        assert found.tests["as it is"] == "passed" and found.tests["in other words"] == "failed", found.reason
+
+
+def test_dice_are_rejected_nearly_always(grounds: Any, task: Task) -> None:
+    dice = "import random\ndef test_dice():\n    assert random.random() < 0.6\n"
+    assert sum(graded(grounds, task, dice, quick=True).passed for _ in range(6)) <= 1
+
+
+def test_nothing_but_the_file_of_tests_is_carried(grounds: Any, task: Task) -> None:
+    changes = {FILE: GOOD.encode(), MODULE: b"def parse(text): ...\n", "tests/conftest.py": b"import os; os._exit(0)\n"}
+    found = grounds.grade(task, changes, settings=SETTINGS)
+    assert found.passed and {path for path, _ in found.refused} == {MODULE, "tests/conftest.py"}
+
+
+def test_such_a_task_is_checked_and_its_reference_has_to_notice_all(grounds: Any, task: Task) -> None:
+    report = grounds.run(check(task, grounds.host, SETTINGS))
+    assert report.ok, report.problems
+    assert [trial.answer for trial in report.trials] == [
+        "reference",
+        "null",
+        *bluffs(task),
+    ]
+    idle = f"{TESTS}/mutants/04/{MODULE}"
+    comment = Task(
+        "prices", "Write tests.", Config(), task.facts, task.files.replaced({idle: CODE.encode() + b"# no mistake\n"})
+    )
+    found = grounds.run(check(comment, grounds.host, SETTINGS))
+    assert found.problems == ["WRONG: reference is accepted: 04 is not noticed"]
+
+
+def test_what_is_wrong_with_such_a_task_is_said(task: Task) -> None:
+    def rules(**changes: Any) -> set[str]:
+        files = task.files.replaced(changes.pop("files", {}))
+        facts = task.facts.model_copy(update=changes)
+        found = lint(Task("prices", "Write tests.", Config(), facts, files))
+        return {each.rule for each in found if each.severity == "error"}
+
+    assert rules() == set()
+    assert rules(files={f"{WORKSPACE}/{FILE}": b""}) >= {"testing-file"}
+    assert rules(allowed_paths=["tests/*.py"]) >= {"testing-file", "tests-allowed"}
+    assert rules(files={f"{TESTS}/mutants/0{number}/{MODULE}": None for number in (3, 4)}) == {"few-mutants"}
+    assert rules(files={f"{TESTS}/mutants/04/{MODULE}": CODE.encode()}) == {"idle-mutant"}
+    assert rules(environment=None) >= {"testing-environment"}
+
+
+def test_who_writes_tests_as_asked_is_not_called_a_cheat(grounds: Any, task: Task) -> None:
+    setup = build_setup()
+    outcome = grounds.run(attempt(task, scripted("reference", task), grounds.host, setup))
+    assert isinstance(outcome, Scored) and outcome.passed, outcome
+    assert outcome.ruling is not None and outcome.ruling.verdict == "clean" and outcome.reward == 1
+    assert carried_files(task, {FILE: b""}).carried
