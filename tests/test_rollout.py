@@ -334,7 +334,7 @@ def test_the_view_shows_an_attempt_and_lets_nothing_reach_the_terminal(grounds: 
 def test_equal_attempts_are_judged_once_and_a_failure_is_nobodys_grade(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Changes] = []
 
-    async def slow(task: Task, host: object, changes: Changes, settings: object) -> Grade:
+    async def slow(task: Task, host: object, changes: Changes, settings: object, answer: str) -> Grade:
         calls.append(changes)
         await asyncio.sleep(0)
         if changes.refused:

@@ -19,6 +19,7 @@ from etude.rl.world import World
 from etude.rollout import Judged, Scored, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import Changes
+from etude.tasks.config import Answer, Facts
 from etude.tasks.files import Files
 from etude.tasks.format import SOLUTION, Task
 from etude.tasks.verdict import Grade
@@ -76,6 +77,8 @@ def test_the_reference_of_a_repositorys_task_is_graded_to_know(
     assert loop.run_until_complete(world.solvable(task)) is True
     assert loop.run_until_complete(world.solvable(replace(task, files=wrong))) is False
     assert loop.run_until_complete(world.solvable(Task("t", "Do it."))) is False
+    asked = Task("t", "Which?", facts=Facts(answer=Answer(accepted=["a.py:f"])))  # its reference is an answer
+    assert loop.run_until_complete(world.solvable(asked)) is True
     loop.run_until_complete(judged.close())
 
 

@@ -23,7 +23,6 @@ from etude.forge.make.world import Place, World
 
 MOST_FUNCTIONS: Final = 4
 LEAST_MISTAKES: Final = 4  # that can be made in the functions
-LEAST_PLACES: Final = 2  # test functions that go
 
 
 def untested(world: World, rng: random.Random) -> Iterator[Testing]:
@@ -51,13 +50,13 @@ def home(places: Collection[Place]) -> str:
 
 
 def take_out(world: World, asked: Testing, gone: Collection[Place]) -> Testing | None:
-    """The same without these tests; None where too few of them are in one file, or a file would be no Python."""
+    """The same without these tests; None where a file would be no Python then."""
     path = home(gone)
     own = {place for place in gone if place.path == path}
     changes = dict(without_tests(world, gone))
     reference = _only(world, world.tests[path], own)
     whole = [Module.read(name, data) for name, data in changes.items() if data is not None and name.endswith(".py")]
-    if len(own) < LEAST_PLACES or reference is None or None in whole:
+    if reference is None or None in whole:
         return None
     removed = []
     for place in sorted(gone, key=lambda place: (place.path, place.name)):

@@ -244,4 +244,3 @@ def test_what_goes_from_one_file_is_the_reference(shop_world: World) -> None:
     for path, data in made.changes.items():
         left = Module.read(path, data or b"")
         assert left is not None and not {place.name for place in gone if place.path == path} & set(left.definitions)
-    assert take_out(shop_world, asked, {Place("tests/test_cart.py", "test_add_nothing")}) is None
