@@ -77,9 +77,8 @@ async def make_tasks(
 
 async def _work(shop: Shop, journal: Journal, on_entry: Callable[[Entry], None]) -> None:
     known = {entry.candidate for entry in journal.entries}
-    others = Known()
     for name in journal.tasks:
-        others.add(Task.load(shop.wanted.out / name))
+        shop.known.add(Task.load(shop.wanted.out / name))
     stream = (each for each in candidates(shop) if each.key not in known)
     room = asyncio.Semaphore(shop.wanted.workers)
     under_way: deque[asyncio.Task[tuple[Entry, Path | None]]] = deque()
@@ -93,7 +92,7 @@ async def _work(shop: Shop, journal: Journal, on_entry: Callable[[Entry], None])
                 return
             entry, made = await under_way.popleft()
             if made is not None:
-                entry = _settle(shop.wanted.out, entry, made, others)
+                entry = _settle(shop.wanted.out, entry, made, shop.known)
             journal.add(entry)
             on_entry(entry)
             dry = 0 if entry.task else dry + 1

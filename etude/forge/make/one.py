@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from etude.errors import EtudeError
+from etude.forge.alike import Known
 from etude.forge.gates import ANOTHER, pass_gates
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.make import commits
@@ -63,6 +64,7 @@ class Shop:
     history: Path | None
     wanted: Wanted
     unsteady: set[str] = field(default_factory=set)  # green at first, and found otherwise since
+    known: Known = field(default_factory=Known)  # tasks that were made
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,7 @@ async def _judge(shop: Shop, candidate: Candidate, folder: Path, spent: dict[str
         green=[test for test in shop.base.green if test not in shop.unsteady],
         deleted=deleted,
         whole=shop.world.files,
+        alike=shop.known.twin,
         least_broken=LEAST_TESTS,
     )
     for name, seconds in verdict.spent.items():
