@@ -73,7 +73,7 @@ def _read(value: Any) -> Service:
 
 
 def _is_word(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _LONGEST and "\0" not in value and value.isprintable()
+    return isinstance(value, str) and len(value) <= _LONGEST and value.isprintable()
 
 
 def as_told(services: Sequence[Service]) -> list[list[Any]]:
