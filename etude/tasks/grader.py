@@ -80,8 +80,12 @@ async def grade(
     settings = settings or GraderSettings()
     changes = changes if isinstance(changes, Changes) else Changes(tuple(changes))
     if task.facts.answer is not None:
-        unused = tuple((each.path, each.why) for each in changes.refused)
-        return dataclasses.replace(grade_answer(task, answer), refused=unused, seconds=time.monotonic() - started)
+        return dataclasses.replace(
+            grade_answer(task, answer),
+            refused=tuple((each.path, each.why) for each in changes.refused),
+            backend=host.capabilities.backend,
+            seconds=time.monotonic() - started,
+        )
     if task.facts.testing is not None:
         return await grade_tests(task, host, changes, settings, rng=rng, quick=quick)
     if judged_by_script(task):

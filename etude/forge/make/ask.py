@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from etude.forge.make.questions import otherwise
 from etude.forge.make.wording import Told
 from etude.forge.make.world import World, outermost
 from etude.forge.make.write import VERSION, image_files, installed, put, task_config
+from etude.forge.scrub import scrub
 from etude.forge.suite import SuiteRun, run_suite, run_variants
 from etude.tasks.answers import reference_answer
 from etude.tasks.config import Answer, Facts, Register
@@ -57,6 +59,7 @@ async def make_question(shop: Shop, candidate: Candidate, spent: dict[str, float
     try:
         with timed(spent, "write"):
             await asyncio.to_thread(save, task, folder)
+            await asyncio.to_thread(scrub, folder / WORKSPACE, [])  # caches and history, which say how it was before
         await judge_by_check(shop, folder, spent)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -131,7 +134,7 @@ def write_question(world: World, asked: Question, told: Told, register: Register
         **image_files(world),
         f"{TESTS}/test.sh": TEST_SH,
         f"{TESTS}/accepted.txt": "\n".join([*asked.accepted, ""]).encode(),
-        "solution/solve.sh": f"#!/bin/sh\necho '{reference_answer(answer)}' > /app/answer.txt\n".encode(),
+        "solution/solve.sh": f"#!/bin/sh\necho {shlex.quote(reference_answer(answer))} > /app/answer.txt\n".encode(),
         **{f"instructions/{name}.md": text.encode() for name, text in told.by_register.items()},
     }
     facts = Facts(

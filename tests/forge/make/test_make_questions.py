@@ -31,7 +31,9 @@ from etude.tasks.format import Task
 
 from .conftest import FILES, write_tree
 
-PLAIN = {"PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # no plugin of ours takes its time
+# No plugin of ours takes its time, and nothing is left in the tree.
+PLAIN = {"PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+BIN = Path(sys.executable).parent
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 
 SHAPES = '''"""Things that can be shown."""
@@ -159,9 +161,12 @@ def test_checked():
 """
 
 
+OLD = "src/shop/__pycache__/shapes.cpython-311.pyc"
+
+
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
-    files = {**FILES, "src/shop/shapes.py": SHAPES, "tests/test_shapes.py": TESTS}
+    files = {**FILES, "src/shop/shapes.py": SHAPES, "tests/test_shapes.py": TESTS, OLD: "what the code was before"}
     return Repo("shapes", "1.0", "path", write_tree(tmp_path_factory.mktemp("shapes"), files), None)
 
 
@@ -198,6 +203,7 @@ def test_every_kind_of_question_becomes_a_task(made: tuple[Path, Journal]) -> No
     for task in tasks(made):
         facts = task.facts
         assert facts.answer is not None and not facts.allowed_paths and 1 <= facts.level <= 5
+        assert OLD not in task.workspace
         assert {path.name for path in (made[0] / task.name / "instructions").iterdir()} == {
             *("terse.md", "plain.md", "detailed.md")
         }
@@ -297,6 +303,35 @@ def test_the_reference_answers_and_null_does_not(made: tuple[Path, Journal], san
             outcome = loop.run_until_complete(attempt(task, scripted(policy, task), host, build_setup()))
             assert isinstance(outcome, Scored) and outcome.passed is passed
             assert outcome.ruling is not None and outcome.ruling.verdict == "clean"
+
+
+def test_the_script_for_harbor_reads_the_last_words_from_a_file(made: tuple[Path, Journal], tmp_path: Path) -> None:
+    for number, task in enumerate([tasks(made, "reach")[0], tasks(made, "raises")[0]]):
+        root = tmp_path / str(number)
+        task.tests.write(root / "tests")
+        for folder in ("app", "logs/verifier", "logs/agent"):
+            (root / folder).mkdir(parents=True)
+        assert task.facts.answer is not None
+        right = reference_answer(task.facts.answer)
+
+        def reward(script: str, root: Path = root) -> tuple[str, bytes]:
+            for name in ("/tests", "/logs", "/app"):
+                script = script.replace(name, f"{root}{name}")
+            done = subprocess.run(
+                ["sh", "-c", script], env=PLAIN | {"PATH": f"{BIN}:/bin:/usr/bin"}, capture_output=True
+            )
+            return (root / "logs/verifier/reward.txt").read_text().strip(), done.stderr
+
+        script = task.tests.text("test.sh")
+        found, said = reward(script)
+        assert found == "0" and b"answered in words" in said
+        subprocess.run(["sh", "-c", task.files.text("solution/solve.sh").replace("/app", f"{root}/app")], check=True)
+        assert reward(script) == ("1", b"")
+        for wrong in ("", f"{right}, a.py:other", f"{right}\nANSWER: a.py:other"):
+            (root / "logs/agent/answer.txt").write_text(f"{wrong}\n")
+            assert reward(script)[0] == "0"
+        (root / "logs/agent/answer.txt").write_text(f"Well.\n{right}\n")
+        assert reward(script)[0] == "1"
 
 
 def test_the_same_seed_asks_the_same(make: Callable[..., Journal], made: tuple[Path, Journal], tmp_path: Path) -> None:

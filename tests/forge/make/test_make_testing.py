@@ -33,7 +33,8 @@ from etude.tasks.mutants import mutants, wanted
 
 from .conftest import FILES, write_tree
 
-PLAIN = {"PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # no plugin of ours takes its time
+# No plugin of ours takes its time, and nothing is left in the tree.
+PLAIN = {"PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 
 DATES = '''"""Days of a year."""
