@@ -1,8 +1,9 @@
 """One run of a repository's suite: which tests passed, how long each took, and which functions it reached.
 
 In a sandbox of its own, network off, over the environment's layer and a workspace. The reporter is ours and comes
-from outside of the workspace. Every suite, unittest ones too, is run by the environment's pytest, so ids are always
-pytest's, relative to the workspace. Knows nothing of tasks; what is no outcome of a test is `reason`.
+from outside of the workspace. Every suite of Python, unittest ones too, is run by the environment's pytest, so ids are
+always pytest's, relative to the workspace; one of JavaScript file by file, each in a process of its own. Knows nothing
+of tasks; what is no outcome of a test is `reason`.
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ async def _start(
     limits: Limits,
 ) -> Result:
     body = json.dumps(job).encode()
-    command = [environment.python, "-P", "-s", "-B", "-c", program("etude.tasks.inside.suite")]
+    runner = "node_suite" if environment.suite.kind == "node" else "suite"
+    command = [environment.python, "-P", "-s", "-B", "-c", program(f"etude.tasks.inside.{runner}")]
     variables = environment_variables(environment.python, environment.env) | dict(env)
     async with await host.start([environment.layer, *over, inside_layer(host.store)], limits=limits) as sandbox:
         return await sandbox.run(
