@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NoReturn
 
+from etude.errors import EtudeError
 from etude.forge.environment import Environment
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted import Deleted
@@ -25,11 +26,14 @@ from etude.forge.suite import SuiteRun, run_suite, run_variants
 from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
 from etude.tasks.carried import carried_files
-from etude.tasks.check import stub
+from etude.tasks.check import stub, stub_values
 from etude.tasks.format import Task
 from etude.tasks.grader import NO_DATA, GraderFailure, grade
+from etude.tasks.javascript import stubs as scripts
+from etude.tasks.javascript.parsing import ENDINGS
 from etude.tasks.lint import lint
 from etude.tasks.place import task_layers, workspace_layer
+from etude.tasks.plan import draw
 from etude.tasks.verdict import Grade
 
 LEAST_BROKEN: Final = 3  # tests that must fail before and pass after
@@ -171,6 +175,10 @@ def _look(case: _Case) -> None:
         raise _Rejected(UNSTEADY, _some(unsteady))
     if len(case.asked) < case.least_broken:
         raise _Rejected("too few tests fail", _some(case.asked))
+    try:
+        draw(case.task)
+    except EtudeError as error:
+        raise _Rejected("it cannot be graded", str(error)) from None
     twin = case.alike(case.task) if case.alike is not None else None
     if twin:
         raise _Rejected("like another task", twin)
@@ -204,7 +212,7 @@ async def _restore(case: _Case) -> float:
 
 async def _bluff(case: _Case, each: float) -> None:
     """A stub that is still busy after `each` seconds waits for something that never comes."""
-    stubs = {value: files for value in STUBS if (files := stub(case.task, value))}
+    stubs = {value: files for value in stub_values(case.task, STUBS) if (files := stub(case.task, value))}
     runs = await run_variants(
         case.host,
         case.environment,
@@ -250,13 +258,14 @@ def _unfit(case: _Case, found: Grade) -> list[str]:
 def cheats(task: Task) -> dict[str, dict[str, bytes | None]]:
     """Answers that fool whoever only asks whether the tests passed."""
     found: dict[str, dict[str, bytes | None]] = {}
-    equal = stub(task, ANYTHING)
+    script = task.facts.suite == "node"
+    equal = stub(task, scripts.ANYTHING if script else ANYTHING)
     if equal:
         found["what equals everything"] = equal
-    path = next((path for path in task.solution if path.endswith(".py")), None)
+    path = next((path for path in task.solution if path.endswith(ENDINGS if script else ".py")), None)
     if path is not None:
         before = task.workspace.get(path, b"")
-        found["a bent framework"] = {path: before.rstrip() + BENDING.encode()}
+        found["a bent framework"] = {path: before.rstrip() + (scripts.BENDING if script else BENDING).encode()}
     return found
 
 

@@ -1,8 +1,9 @@
 """A repository as we keep it: our own checked copy of its files, and of its history where there is one.
 
-`open_repo` takes a folder, a git checkout (or bare repository), or the name of a package (`npm:` before one of npm's). Nothing of it is ever run
-outside a sandbox: a checkout's configuration is not read, a package is fetched and unpacked inside one, and every
-tree is scanned before it becomes ours: links that leave it, devices, and sizes past the limits are refused.
+`open_repo` takes a folder, a git checkout (or bare repository), or the name of a package (`npm:` before one of npm's).
+Nothing of it is ever run outside a sandbox: a checkout's configuration is not read, a package is fetched and unpacked
+inside one, and every tree is scanned before it becomes ours: links that leave it, devices, and sizes past the limits
+are refused.
 """
 
 from __future__ import annotations

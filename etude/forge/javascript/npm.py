@@ -81,7 +81,16 @@ async def fetch(name: str, version: str, store: Store) -> tuple[Snapshot, str]:
         layer = host.store.add_files({}, shows=(*shown_folders(), *index.shows))
         async with await host.start([layer], limits=_LIMITS, network=True, env=index.variables) as sandbox:
             await sandbox.run(["mkdir", "-p", "/fetched/sdist"])
-            command = ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", "/fetched/sdist", "--", wanted]
+            command = [
+                "npm",
+                "pack",
+                "--silent",
+                "--ignore-scripts",
+                "--pack-destination",
+                "/fetched/sdist",
+                "--",
+                wanted,
+            ]
             got = await sandbox.run(command, timeout=_SECONDS)
             said = (got.stdout + b"\n" + got.stderr).decode("utf-8", "replace")
             if not got.ok:

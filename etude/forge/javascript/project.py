@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +37,6 @@ ASIDE_FILES: Final = re.compile(
     r"(^|/)(\.[^/]*|[^/]*\.min\.[cm]?js|[^/]*\.config\.[cm]?js|(gulp|grunt|rollup|webpack|karma)[^/]*\.[cm]?js)$",
     re.IGNORECASE,
 )
-FRAMEWORKS: Final[Mapping[str, Framework]] = {"node:test": "node", "tape": "tape", "mocha": "mocha"}
 OTHERS: Final = ("jest", "vitest", "ava", "tap", "jasmine", "uvu", "qunit", "lab", "@hapi/lab", "nodeunit", "vows")
 _LARGEST: Final = 2 << 20
 _MOCHA = re.compile(r"^\s*(?:describe|suite|context|it)(?:\.only|\.skip)?\s*\(", re.MULTILINE)
@@ -89,11 +89,10 @@ def read_project(tree: Path) -> Project:
         if is_test(path) and ASIDE.isdisjoint(path.split("/")[:-1])
     }
     declared = _declared(package)
-    found = {path: framework for path, text in texts.items() if (framework := _framework(text, declared)) is not None}
+    found = {path: kind for path, text in texts.items() if (kind := _framework(text, declared)) is not None}
     if not found:
         raise Unfit(_why_none(texts, declared), final=True)
-    counts = {name: list(found.values()).count(name) for name in dict.fromkeys(found.values())}
-    framework = max(counts, key=lambda name: counts[name])
+    framework = Counter(found.values()).most_common(1)[0][0]
     tests = tuple(sorted(path for path, name in found.items() if name == framework))
     options = tuple(_mocha_options(package, files)) if framework == "mocha" else ()
     taken = {_package_of(each) for text in texts.values() for each in required_in(text)}

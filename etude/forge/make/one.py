@@ -14,19 +14,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from etude.errors import EtudeError
 from etude.forge.gates import pass_gates
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.make import commits
+from etude.forge.make.base import AnyWorld, Place
 from etude.forge.make.baseline import Baseline
 from etude.forge.make.candidate import Candidate, Origin
 from etude.forge.make.choose import LEAST_TESTS
 from etude.forge.make.hide import split
 from etude.forge.make.trial import attempt
 from etude.forge.make.wording import tell
-from etude.forge.make.world import Place, World
+from etude.forge.make.world import World
 from etude.forge.make.write import write
 from etude.forge.scrub import scrub
 from etude.sandbox.base import Layer
@@ -54,7 +55,7 @@ class Wanted:
 class Shop:
     """Where the work is done."""
 
-    world: World
+    world: AnyWorld[Any]
     base: Baseline
     workspace: Layer
     host: StoringHost
@@ -105,7 +106,7 @@ async def make_one(shop: Shop, candidate: Candidate, spent: dict[str, float]) ->
 
 def _own_tests(shop: Shop, candidate: Candidate) -> Sequence[Place]:
     """A commit's own tests are the first to be held out."""
-    if candidate.origin != "commit" or shop.history is None:
+    if candidate.origin != "commit" or shop.history is None or not isinstance(shop.world, World):
         return ()
     return [Place(path, name) for path, name in commits.own_tests(shop.world, shop.history, candidate.how)]
 

@@ -8,11 +8,11 @@ nothing about what the agent will see.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from etude.forge.make.base import AnyWorld
 from etude.forge.make.candidate import Candidate
 from etude.forge.make.choose import LEAST_PLACES, LEAST_TESTS, MOST_SHARE
-from etude.forge.make.world import World
 from etude.forge.suite import SuiteRun, run_suite
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
@@ -33,7 +33,7 @@ class Trial:
 
 
 async def attempt(
-    world: World, host: StoringHost, workspace: Layer, candidate: Candidate, seconds: float, unsteady: set[str]
+    world: AnyWorld[Any], host: StoringHost, workspace: Layer, candidate: Candidate, seconds: float, unsteady: set[str]
 ) -> Trial:
     """Runs the suite with the candidate's changes made. `seconds` is what it takes while nothing is broken; tests that
     prove `unsteady` are added to those that did before, and none of them counts."""
@@ -68,7 +68,7 @@ async def attempt(
     return Trial(broken, kept, {test: whole.texts[test] for test in broken if test in whole.texts})
 
 
-def _too_few(world: World, broken: list[str]) -> Trial | None:
+def _too_few(world: AnyWorld[Any], broken: list[str]) -> Trial | None:
     if not broken:
         return Trial(reason="no test notices")
     if len(broken) < LEAST_TESTS or len({world.place(test) for test in broken}) < LEAST_PLACES:

@@ -49,9 +49,7 @@ def _run(job: dict[str, Any], say: Callable[..., None], deadline: float) -> None
     numbers: dict[str, int] = {}
     failures = 0
     for path in files:
-        found = node.run_file(
-            framework, path, options, trace=job["trace"] is not None, output=2, deadline=deadline
-        )
+        found = node.run_file(framework, path, options, trace=job["trace"] is not None, output=2, deadline=deadline)
         if time.monotonic() > deadline:
             return
         for test, status, text, seconds in found.tests:

@@ -51,7 +51,9 @@ def _of_statements(statements: list[Node], before: str) -> Iterator[Defined]:
     for statement in statements:
         declared = statement
         if statement.type == "export_statement":
-            declared = statement.child_by_field_name("declaration") or statement.child_by_field_name("value") or declared
+            declared = (
+                statement.child_by_field_name("declaration") or statement.child_by_field_name("value") or declared
+            )
         yield from _of_declared(declared, statement, before)
 
 

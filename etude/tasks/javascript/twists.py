@@ -22,11 +22,23 @@ if TYPE_CHECKING:
 
 EQUAL: Final = frozenset(
     (
-        *("equal", "equals", "isEqual", "is", "strictEqual", "strictEquals", "deepEqual", "deepStrictEqual", "deepEquals"),
+        *(
+            "equal",
+            "equals",
+            "isEqual",
+            "is",
+            "strictEqual",
+            "strictEquals",
+            "deepEqual",
+            "deepStrictEqual",
+            "deepEquals",
+        ),
         *("same", "isEquivalent", "looseEqual", "looseEquals", "deepLooseEqual", "eq"),
     )
 )
-EXPECTED: Final = frozenset(("equal", "equals", "eql", "eqls", "eq", "be", "toBe", "toEqual", "toStrictEqual", "exactly"))
+EXPECTED: Final = frozenset(
+    ("equal", "equals", "eql", "eqls", "eq", "be", "toBe", "toEqual", "toStrictEqual", "exactly")
+)
 TRUE: Final = frozenset(("ok", "true", "assert", "isTrue", "truthy"))
 FALSE: Final = frozenset(("notOk", "notok", "false", "isFalse", "falsy"))
 THROWS: Final = frozenset(("throws", "throw", "toThrow", "Throw", "throwError"))
