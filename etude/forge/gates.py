@@ -20,6 +20,7 @@ from typing import Final, NoReturn
 
 from etude.errors import EtudeError
 from etude.forge.environment import Environment
+from etude.forge.javascript import cheats as scripts
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.suite import SuiteRun, run_suite, run_variants
@@ -29,8 +30,6 @@ from etude.tasks.carried import carried_files
 from etude.tasks.check import stub, stub_values
 from etude.tasks.format import Task
 from etude.tasks.grader import NO_DATA, GraderFailure, grade
-from etude.tasks.javascript import stubs as scripts
-from etude.tasks.javascript.parsing import ENDINGS
 from etude.tasks.lint import lint
 from etude.tasks.place import task_layers, workspace_layer
 from etude.tasks.plan import draw
@@ -257,15 +256,16 @@ def _unfit(case: _Case, found: Grade) -> list[str]:
 
 def cheats(task: Task) -> dict[str, dict[str, bytes | None]]:
     """Answers that fool whoever only asks whether the tests passed."""
+    if task.facts.suite == "node":
+        return {name: files for name, files in scripts.cheats(task).items() if name in scripts.FIRST}
     found: dict[str, dict[str, bytes | None]] = {}
-    script = task.facts.suite == "node"
-    equal = stub(task, scripts.ANYTHING if script else ANYTHING)
+    equal = stub(task, ANYTHING)
     if equal:
         found["what equals everything"] = equal
-    path = next((path for path in task.solution if path.endswith(ENDINGS if script else ".py")), None)
+    path = next((path for path in task.solution if path.endswith(".py")), None)
     if path is not None:
         before = task.workspace.get(path, b"")
-        found["a bent framework"] = {path: before.rstrip() + (scripts.BENDING if script else BENDING).encode()}
+        found["a bent framework"] = {path: before.rstrip() + BENDING.encode()}
     return found
 
 

@@ -242,8 +242,10 @@ def environment_suite(task: Task) -> Iterator[Finding]:
 
 def allowed_tests(task: Task) -> Iterator[Finding]:
     """Changes to tests, or to what steers them, must never reach the grader."""
-    steering = ("conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.ini", "setup.cfg", "pyproject.toml")
-    steering += ("package.json", "node_modules/tape/index.js")
+    steering = (
+        *("conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.ini", "setup.cfg", "pyproject.toml"),
+        *("package.json", "node_modules/tape/index.js"),
+    )
     shown = [path for path in task.workspace if re.search(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$)", path)]
     for pattern in task.facts.allowed_paths:
         for path in [*shown, *steering, "tests/test_new.py"]:

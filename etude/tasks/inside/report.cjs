@@ -54,9 +54,10 @@ function reached() {
 		for (const script of error ? [] : answer.result) {
 			if (!script.url.startsWith(root) || script.url.includes('/node_modules/')) continue;
 			const path = decodeURIComponent(script.url.slice(root.length));
-			script.functions.forEach(({ ranges: [range] }, number) => {
-				if (range.count && number) found.push(`${path}:${range.startOffset}:${range.endOffset}`); // 0: the file itself
-			});
+			for (const { functionName, ranges: [range] } of script.functions) {
+				const whole = !functionName && !range.startOffset; // the file itself
+				if (range.count && !whole) found.push(`${path}:${range.startOffset}:${range.endOffset}`);
+			}
 		}
 	});
 	return found;
