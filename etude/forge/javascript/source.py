@@ -154,11 +154,9 @@ class Script:
         above = comments_above(node)
         start = above[0].start_byte if above else node.start_byte
         end = node.end_byte
-        comma = (
-            re.match(rb"\s*,", self.data[end:]) if node.parent is not None and node.parent.type == "object" else None
-        )
-        if comma is not None:
-            end += comma.end()
+        if node.parent is not None and node.parent.type == "object":
+            comma = re.match(rb"\s*,[ \t]?", self.data[end:])
+            end += comma.end() if comma is not None else 0
         line = self.data.rfind(b"\n", 0, start) + 1
         if self.data[line:start].strip() == b"":
             start = line

@@ -36,7 +36,7 @@ class Told:
     ended: str = ""  # how the process ended, where it did so without a last word
 
 
-def test_id(path: str, names: Sequence[str]) -> str:
+def id_of(path: str, names: Sequence[str]) -> str:
     """The id of a test with these names, outermost first. Brackets are for the counting of those that have one id."""
     return f"{path}::{JOINT.join(map(plain_name, names))}"
 
@@ -127,13 +127,13 @@ def _read(said: bytes, path: str, token: str, status: int) -> Told:
         try:
             if kind == "test":
                 names, outcome, text, seconds = rest
-                test = test_id(path, names)
+                test = id_of(path, names)
                 counts[test] = counts.get(test, 0) + 1
                 test += f"[{counts[test]}]" if counts[test] > 1 else ""
                 found.tests.append((test, str(outcome), str(text), float(seconds)))
             elif kind == "reached":
                 names, functions = rest
-                found.reached.append((test_id(path, names) if names else "", [str(each) for each in functions]))
+                found.reached.append((id_of(path, names) if names else "", [str(each) for each in functions]))
             elif kind == "end":
                 ended = True
         except (ValueError, TypeError, AttributeError):

@@ -16,7 +16,7 @@ from functools import partial
 from etude.errors import EtudeError
 from etude.tasks.config import Installed
 from etude.tasks.format import Task
-from etude.tasks.inside.node import test_id
+from etude.tasks.inside.node import id_of
 from etude.tasks.javascript.reading import SUITES, TestFile, Unit, read
 from etude.tasks.javascript.twists import Change, changes_of, failing, twist
 from etude.tasks.plan import (
@@ -134,7 +134,7 @@ def draw_canaries(path: str, file: TestFile, rng: random.Random) -> tuple[str, l
         f"{callee}('{name}', function ({given}) {{ {body};{ends} }});\n"
         for name, body in zip(names, bodies, strict=True)
     )
-    ids = [test_id(path, [name]) for name in names]
+    ids = [id_of(path, [name]) for name in names]
     return code, ids[:2], ids[2:]
 
 

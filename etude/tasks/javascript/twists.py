@@ -217,7 +217,9 @@ def failing(file: TestFile, unit: Unit) -> str:
     given = inner(parameters)
     given = given or inner(unit.body)[:1] if unit.body is not None and unit.body.type == "arrow_function" else given
     asked = text(given[0]) if given and given[0].type == "identifier" else ""
-    if asked and re.search(rf"\b{re.escape(asked)}\.(equal|same|deepEqual|ok|end|plan)\(", file.source):
+    if asked and re.search(rf"\b{re.escape(asked)}\.assert\.", file.source):
+        return asked + '.assert.equal("{0}", "{1}")'
+    if asked and re.search(rf"\b{re.escape(asked)}\.(equal|same|deepEqual|ok|end)\(", file.source):
         return asked + '.equal("{0}", "{1}")'
     if re.search(r"\b(?:const|let|var|import)\s+assert\b", file.source):
         return 'assert.equal("{0}", "{1}")'
