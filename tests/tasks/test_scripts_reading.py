@@ -68,6 +68,26 @@ def test_canaries_come_out_as_they_must(tmp_path: Path) -> None:
     assert [told[names[each]] for each in must_pass] == ["ok"]
 
 
+@pytest.mark.parametrize(
+    ("source", "body"),
+    [
+        (
+            "const test = require('tape');\ntest('a', (t) => { t.plan(1); t.equal(1, 1); });\n",
+            "function (t) { t.equal(",
+        ),
+        (
+            "const { test } = require('node:test');\ntest('a', (t) => { t.plan(1); t.assert.ok(1); });\n",
+            "t.assert.equal(",
+        ),
+        ("describe('a', () => { it('b', () => { x.should.equal(1); }); });\n", "function () { (function () { throw"),
+    ],
+)
+def test_canaries_are_written_as_the_tests_around_them(source: str, body: str) -> None:
+    code, must_fail, must_pass = draw_canaries("test/a.js", TestFile(source), random.Random(0))
+    assert body in code and ("t.end();" in code) == ("tape" in source)
+    assert len(must_fail) == 2 and len(must_pass) == 1 and read(source + code) is not None
+
+
 EXPECTATIONS = """
 describe('all', function () {
   it('a', function () { expect(sum(1)).to.equal(2); });

@@ -27,7 +27,7 @@ from etude.forge.javascript.npm import node, read_npm
 from etude.forge.javascript.project import Developing, Project, manifest, read_project
 from etude.forge.leaks.bare import bare_folders
 from etude.forge.repo import Repo
-from etude.sandbox.base import WORKSPACE, Layer, Limits
+from etude.sandbox.base import WORKSPACE, Layer, Limits, Sandbox
 from etude.sandbox.hosts import StoringHost
 
 _BUILD: Final = "/home/agent/build"
@@ -133,16 +133,14 @@ async def _settle(
     async with await host.start([base], limits=_LIMITS, network=True, env=variables) as sandbox:
         asked = json.dumps(manifest(project, developing), indent=1)
         await sandbox.write(f"{_BUILD}/package.json", asked.encode())
-        command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *options]
-        done = await sandbox.run(command, cwd=_BUILD, timeout=_SECONDS)
-        if not done.ok:
-            raise Unfit(f"npm install failed: {_complaint(done.stdout + done.stderr)}")
-        try:
-            lock = (await sandbox.read(f"{_BUILD}/{_LOCK}", limit=32 << 20)).decode()
-            packages: dict[str, dict[str, Any]] = json.loads(lock)["packages"]
-        except (OSError, ValueError, KeyError, TypeError):
-            raise Unfit("npm left no lock that can be read") from None
-        _check_framework(project, packages)
+        # What would come is asked first: most of what is refused is refused without a download.
+        for step in (("--package-lock-only", "--ignore-scripts"), ()):
+            command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *options, *step]
+            done = await sandbox.run(command, cwd=_BUILD, timeout=_SECONDS)
+            if not done.ok:
+                raise Unfit(f"npm install failed: {_complaint(done.stdout + done.stderr)}")
+            packages = await _locked(sandbox)
+            _check_framework(project, packages)
         snapshot = await sandbox.snapshot()
     try:
         with taken_out(snapshot, host.store) as root:
@@ -153,6 +151,17 @@ async def _settle(
     lock = _lines(packages)
     digest = environment_digest(layer, lock, ("",), suite, {}, repo.version)
     return Environment(repo.name, repo.version, digest, layer, f"{PREFIX}/bin/python", ("",), suite, lock)
+
+
+async def _locked(sandbox: Sandbox) -> dict[str, dict[str, Any]]:
+    """What npm says it takes, by the place of each package."""
+    try:
+        packages = json.loads(await sandbox.read(f"{_BUILD}/{_LOCK}", limit=32 << 20))["packages"]
+        if all(isinstance(facts, dict) for facts in packages.values()):
+            return dict(packages)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise Unfit("npm left no lock that can be read")
 
 
 def _add_environment(root: Path, project: Project, host: StoringHost) -> Layer:

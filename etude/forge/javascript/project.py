@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from etude.forge.install.result import Unfit
+from etude.forge.javascript.npm import NAME
 from etude.tasks.files import Files
 from etude.tasks.javascript.parsing import ENDINGS
 from etude.tasks.javascript.reading import required_in
@@ -39,6 +40,7 @@ ASIDE_FILES: Final = re.compile(
 )
 OTHERS: Final = ("jest", "vitest", "ava", "tap", "jasmine", "uvu", "qunit", "lab", "@hapi/lab", "nodeunit", "vows")
 _LARGEST: Final = 2 << 20
+_TABLES: Final = ("dependencies", "devDependencies", "optionalDependencies", "peerDependencies", "scripts")
 _MOCHA = re.compile(r"^\s*(?:describe|suite|context|it)(?:\.only|\.skip)?\s*\(", re.MULTILINE)
 # Of mocha's options those that decide what tests find; reporters, specs and watching are ours.
 _MOCHA_OPTIONS: Final = {"require": "--require", "r": "--require", "ui": "--ui", "u": "--ui", "timeout": "--timeout"}
@@ -49,7 +51,7 @@ _MOCHA_OPTIONS_TOO: Final = {"t": "--timeout", "slow": "--slow", "s": "--slow", 
 class Project:
     """A repository as far as installing it goes."""
 
-    name: str  # what its package.json calls it, or nothing
+    name: str  # what its package.json calls it, where that is a name; or nothing
     package: Mapping[str, Any] = field(repr=False)
     framework: Framework
     tests: tuple[str, ...]  # files that are started
@@ -77,11 +79,7 @@ def is_code(path: str) -> bool:
 def read_project(tree: Path) -> Project:
     """Raises `Unfit` where nothing could come of installing it."""
     files = Files.scan(tree)
-    try:
-        package = json.loads(files.text("package.json"))
-        assert isinstance(package, dict)
-    except (ValueError, AssertionError, RecursionError):
-        raise Unfit("its package.json cannot be read", final=True) from None
+    package = _package(files.text("package.json"))
     texts = {
         path: files.text(path)
         for path in files
@@ -97,28 +95,42 @@ def read_project(tree: Path) -> Project:
     options = tuple(_mocha_options(package, files)) if framework == "mocha" else ()
     taken = {_package_of(each) for text in texts.values() for each in required_in(text)}
     taken |= {_package_of(each) for each in options if not each.startswith("-")} | {framework}
-    wanted = tuple(sorted(name for name in package.get("devDependencies") or {} if name in taken))
-    return Project(str(package.get("name") or ""), package, framework, tests, options, wanted)
+    wanted = tuple(sorted(name for name in package["devDependencies"] if name in taken))
+    return Project(package["name"], package, framework, tests, options, wanted)
 
 
 def manifest(project: Project, which: Developing) -> dict[str, Any]:
     """The package.json to install: what it depends on and what its tests need; or all that it names."""
     package = project.package
-    developing = package.get("devDependencies") or {}
-    names = ("dependencies", "optionalDependencies", "peerDependencies", "overrides", "bundledDependencies")
-    kept = {name: package[name] for name in names if package.get(name)}
+    developing = package["devDependencies"]
+    kept = {name: package[name] for name in _TABLES if package[name] and name not in ("devDependencies", "scripts")}
     wanted = developing if which == "all" else {name: developing[name] for name in project.wanted}
     if which == "loose":
         wanted = dict.fromkeys(wanted, "*")
-    if project.framework != "node" and project.framework not in {**wanted, **(package.get("dependencies") or {})}:
+    if project.framework != "node" and project.framework not in {**wanted, **package["dependencies"]}:
         wanted = {**wanted, project.framework: "*"}
     return {"name": "workspace", "version": "0.0.0", "private": True, **kept, "devDependencies": wanted}
 
 
+def _package(said: str) -> dict[str, Any]:
+    """What a package.json says, its tables as tables of texts."""
+    try:
+        found = json.loads(said)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise Unfit("its package.json cannot be read", final=True)
+    for key in _TABLES:
+        table = found.get(key)
+        pairs = table.items() if isinstance(table, dict) else ()
+        found[key] = {name: value for name, value in pairs if isinstance(value, str)}
+    name = found.get("name")
+    return found | {"name": name if isinstance(name, str) and NAME.fullmatch(name) else ""}
+
+
 def _declared(package: Mapping[str, Any]) -> set[str]:
-    scripts = package.get("scripts")
-    words = re.findall(r"[\w@/.-]+", " ".join(map(str, scripts.values()))) if isinstance(scripts, dict) else []
-    return {*(package.get("devDependencies") or {}), *(package.get("dependencies") or {}), *words}
+    words = re.findall(r"[\w@/.-]+", " ".join(package["scripts"].values()))
+    return {*package["devDependencies"], *package["dependencies"], *words}
 
 
 def _framework(text: str, declared: set[str]) -> Framework | None:
@@ -160,8 +172,7 @@ def _mocha_options(package: Mapping[str, Any], files: Files) -> Iterator[str]:
         for each in value if isinstance(value, list) else [value]:
             if name in known and isinstance(each, str | int) and not isinstance(each, bool):
                 yield from (known[name], str(each))
-    scripts = package.get("scripts")
-    lines = [str(each) for each in scripts.values()] if isinstance(scripts, dict) else []
+    lines = list(package["scripts"].values())
     lines += [files.text("test/mocha.opts")] if "test/mocha.opts" in files else []
     line = next((each for each in lines if re.search(r"\bmocha\b|^--", each)), "")
     try:

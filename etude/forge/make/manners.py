@@ -39,11 +39,9 @@ def _python_image(world: AnyWorld[Any]) -> bytes:
 
 
 def _node_image(world: AnyWorld[Any]) -> bytes:
-    """Packages by place and version, as the lock has them; npm finds out what lies in what."""
-    framework = world.suite.options[0]
+    """Packages as the lock has them; npm finds out what lies in what."""
     packages = [line.split()[0] for line in world.environment.lock.splitlines() if "/node_modules/" not in line]
-    wanted = " ".join(sorted(packages)) if framework != "node" or packages else ""
-    install = f"RUN npm install --no-save --no-audit --no-fund {wanted}\n" if wanted else ""
+    install = f"RUN npm install --no-save --no-audit --no-fund {' '.join(packages)}\n" if packages else ""
     return f"FROM node:20-bookworm-slim\nWORKDIR /app\nCOPY workspace/ /app/\n{install}".encode()
 
 

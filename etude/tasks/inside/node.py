@@ -79,6 +79,7 @@ def run_file(
 def command(framework: str, path: str, options: Sequence[str]) -> list[str]:
     """How node is started on a test file."""
     node = ["node", "--require", REPORTER]
+    path = f"./{path}"  # a name is no option
     if framework == "node":
         return [*node, "--test-reporter", REPORTER, *options, path]
     if framework == "mocha":

@@ -123,13 +123,14 @@ def draw_canaries(path: str, file: TestFile, rng: random.Random) -> tuple[str, l
     if maker is None:
         return "", [], []
     callee, like = maker
-    tape = failing(file, like).partition(".")[0] if failing(file, like).partition("(")[0].endswith(".equal") else ""
-    given = tape if tape and tape != "assert" else ""
-    ends = f" {given}.end();" if given and re.search(rf"\b{re.escape(given)}\.end\(", file.source) else ""
+    fails = failing(file, like)
+    asked = fails.partition(".")[0] if ".equal(" in fails else ""  # what is asked: a test of its own, or `assert`
+    given = asked if asked != "assert" else ""
+    ends = f" {given}.end();" if given and fails.startswith(f"{given}.equal(") else ""  # tape's tests end so
     names = [f"{word(rng)} {word(rng)}" for _ in range(3)]
     same = word(rng)
-    passing = failing(file, like).format(same, same) if tape else "0"
-    bodies = [failing(file, like).format(word(rng), word(rng)) for _ in range(2)] + [passing]
+    bodies = [fails.format(word(rng), word(rng)), fails.format(word(rng), word(rng))]
+    bodies.append(fails.format(same, same) if asked else "0")
     code = "".join(
         f"{callee}('{name}', function ({given}) {{ {body};{ends} }});\n"
         for name, body in zip(names, bodies, strict=True)

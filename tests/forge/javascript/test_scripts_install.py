@@ -51,6 +51,7 @@ def test_too_few_tests_are_refused_with_the_reason(bench: Bench, laid: Laid) -> 
         ('{"devDependencies": {"jest": "*"}}', "test('a', () => {});", "its tests are written for jest"),
         ("{}", "console.log(1);", "its tests are written for none of node:test, tape and mocha"),
         ("[]", "", "its package.json cannot be read"),
+        ('{"name": "..", "devDependencies": ["x"], "scripts": 3}', "1;", "its tests are written for none of"),
     ],
 )
 def test_what_cannot_be_run_is_said(bench: Bench, laid: Laid, package: str, test: str, why: str) -> None:

@@ -82,15 +82,14 @@ def test_an_agent_can_run_the_visible_tests_and_finds_no_packages_of_the_host(be
             return run.stdout, npm.stdout
 
     run, npm = bench.run(look())
-    assert b"not ok" in run and b"not implemented" in run
+    assert b"\n# pass " in run and b"\n# fail 0\n" not in run
     assert npm == b""
 
 
 @pytest.mark.parametrize("cheat", [*AT_LOAD, *IN_CALLS])
 def test_no_cheat_is_accepted(bench: Bench, tasks: list[Task], cheat: str) -> None:
-    for task in tasks[:2]:
-        found = bench.run(grade(task, bench.host, carried_files(task, cheats(task)[cheat])))
-        assert not found.passed, found
+    found = bench.run(grade(tasks[0], bench.host, carried_files(tasks[0], cheats(tasks[0])[cheat]), quick=True))
+    assert not found.passed, found
 
 
 def test_who_forges_the_report_is_known(bench: Bench, tasks: list[Task]) -> None:
