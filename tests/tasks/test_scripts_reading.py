@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("tree_sitter_javascript", reason="the extra etude[languages] is not installed")
 
+from etude.errors import EtudeError
 from etude.tasks.inside.node import id_of, plain_name
+from etude.tasks.javascript import parsing
 from etude.tasks.javascript.plan import draw_canaries
 from etude.tasks.javascript.reading import TestFile, read
 from etude.tasks.javascript.twists import changes_of, twist
@@ -138,6 +141,13 @@ def test_tests_are_found_by_their_names_however_they_are_nested() -> None:
 def test_names_are_made_plain() -> None:
     assert plain_name(" a[0]\n  is::b ") == "a(0) is:b"
     assert id_of("test/a.js", ["x", "y  z"]) == "test/a.js::x > y z"
+
+
+def test_a_missing_parser_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsing._parser.cache_clear()
+    monkeypatch.setitem(sys.modules, "tree_sitter_javascript", None)
+    with pytest.raises(EtudeError, match=r"pip install 'etude\[languages\]'"):
+        parsing.require_parser()
 
 
 def test_what_is_no_script_is_not_read() -> None:

@@ -29,6 +29,7 @@ from etude.forge.leaks.bare import bare_folders
 from etude.forge.repo import Repo
 from etude.sandbox.base import WORKSPACE, Layer, Limits, Sandbox
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.javascript.parsing import require_parser
 
 _BUILD: Final = "/home/agent/build"
 _CACHE: Final = "/home/agent/.npm"
@@ -56,6 +57,7 @@ async def install_scripts(
     note: Callable[[str], None],
 ) -> Installed:
     """Install a repository into an environment of the host's store, or say why it cannot be."""
+    require_parser()
     started = time.monotonic()
     workspace = host.store.add(repo.tree, shows=())
     remembered = Memory(host.store, workspace)

@@ -35,6 +35,11 @@ def _parser() -> Parser:
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_javascript.language()))
 
 
+def require_parser() -> None:
+    """Says which extra brings the parser, where it is missing."""
+    _parser()
+
+
 def parse(data: bytes) -> Node | None:
     """The tree's root; None for what is no JavaScript."""
     root = _parser().parse(data).root_node
