@@ -28,9 +28,9 @@ _FOLDER = "environments"
 class Suite:
     """How a repository's tests are run."""
 
-    kind: Literal["pytest", "unittest"]
-    folders: tuple[str, ...]  # where the tests lie, relative to the workspace: ("tests",)
-    options: tuple[str, ...] = ()  # for the runner, such as ("-p", "no:cacheprovider")
+    kind: Literal["pytest", "unittest", "node"]
+    folders: tuple[str, ...]  # where the tests lie, relative to the workspace: ("tests",); of "node" the test files
+    options: tuple[str, ...] = ()  # for the runner, such as ("-p", "no:cacheprovider"); of "node" the framework first
 
 
 @dataclass(frozen=True)

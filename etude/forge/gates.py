@@ -18,19 +18,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NoReturn
 
+from etude.errors import EtudeError
 from etude.forge.environment import Environment
+from etude.forge.javascript import cheats as scripts
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.suite import SuiteRun, run_suite, run_variants
 from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
 from etude.tasks.carried import carried_files
-from etude.tasks.check import stub
+from etude.tasks.check import stub, stub_values
 from etude.tasks.files import Files
 from etude.tasks.format import Task
 from etude.tasks.grader import NO_DATA, GraderFailure, grade
 from etude.tasks.lint import lint
 from etude.tasks.place import task_layers, workspace_layer
+from etude.tasks.plan import draw
 from etude.tasks.verdict import Grade
 
 LEAST_BROKEN: Final = 3  # tests that must fail before and pass after
@@ -175,6 +178,10 @@ def _look(case: _Case) -> None:
         raise _Rejected(UNSTEADY, _some(unsteady))
     if len(case.asked) < case.least_broken:
         raise _Rejected("too few tests fail", _some(case.asked))
+    try:
+        draw(case.task)
+    except EtudeError as error:
+        raise _Rejected("it cannot be graded", str(error)) from None
     twin = case.alike(case.task) if case.alike is not None else None
     if twin:
         raise _Rejected("like another task", twin)
@@ -210,7 +217,7 @@ async def _restore(case: _Case) -> float:
 
 async def _bluff(case: _Case, each: float) -> None:
     """A stub that is still busy after `each` seconds waits for something that never comes."""
-    stubs = {value: files for value in STUBS if (files := stub(case.task, value))}
+    stubs = {value: files for value in stub_values(case.task, STUBS) if (files := stub(case.task, value))}
     runs = await run_variants(
         case.host,
         case.environment,
@@ -255,6 +262,8 @@ def _unfit(case: _Case, found: Grade) -> list[str]:
 
 def cheats(task: Task) -> dict[str, dict[str, bytes | None]]:
     """Answers that fool whoever only asks whether the tests passed."""
+    if task.facts.suite == "node":
+        return {name: files for name, files in scripts.cheats(task).items() if name in scripts.FIRST}
     found: dict[str, dict[str, bytes | None]] = {}
     equal = stub(task, ANYTHING)
     if equal:

@@ -1,8 +1,9 @@
 """A repository as we keep it: our own checked copy of its files, and of its history where there is one.
 
-`open_repo` takes a folder, a git checkout (or bare repository), or the name of a package. Nothing of it is ever run
-outside a sandbox: a checkout's configuration is not read, a package is fetched and unpacked inside one, and every
-tree is scanned before it becomes ours: links that leave it, devices, and sizes past the limits are refused.
+`open_repo` takes a folder, a git checkout (or bare repository), or the name of a package (`npm:` before one of npm's).
+Nothing of it is ever run outside a sandbox: a checkout's configuration is not read, a package is fetched and unpacked
+inside one, and every tree is scanned before it becomes ours: links that leave it, devices, and sizes past the limits
+are refused.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from etude.errors import EtudeError
 from etude.forge.install.fetch import NAME, VERSION, fetch, fetched_tree
 from etude.forge.install.git import take_checkout
 from etude.forge.install.index import Index, read_index
+from etude.forge.javascript import npm
 from etude.sandbox.layers import Store
 from etude.tasks.files import Files
 
-Origin = Literal["path", "git", "package"]
+Origin = Literal["path", "git", "package", "npm"]
+NPM = "npm:"  # before the name of a package of npm's index
 _FACTS = "repo.json"
 # What tools leave in a working folder: nobody's source, and often more than all of it.
 _LEFT_OUT = frozenset(
@@ -52,8 +55,10 @@ def open_repo(spec: str, folder: Path, *, index: Index | None = None) -> Repo:
     path = Path(spec).expanduser()
     if spec and path.is_dir():
         return _open_git(path, folder) if _is_git(path) else _open_path(path, folder)
-    if spec and (path.exists() or "/" in spec):
+    if spec and not spec.startswith(NPM) and (path.exists() or "/" in spec):
         raise EtudeError(f"{spec} is not a folder; give a folder, a git checkout, or the name of a package")
+    if spec.startswith(NPM):
+        return _open_npm(spec.removeprefix(NPM), folder)
     name, pinned, version = spec.partition("==")
     if not NAME.fullmatch(name) or (pinned and not VERSION.fullmatch(version)):
         raise EtudeError(f"{spec!r} is neither a folder nor a package; packages are called like attrs or attrs==24.2.0")
@@ -84,12 +89,26 @@ def _open_package(name: str, version: str, folder: Path, index: Index) -> Repo:
         return _publish(folder, work / "repo", name, version or came, "package")
 
 
+def _open_npm(spec: str, folder: Path) -> Repo:
+    at = spec.find("@", 1)
+    name, version = (spec, "") if at < 0 else (spec[:at], spec[at + 1 :])
+    if not npm.NAME.fullmatch(name) or (version and not npm.VERSION.fullmatch(version)):
+        raise EtudeError(f"{NPM}{spec} is no package of npm's index; those are called like npm:qs or npm:qs@6.13.0")
+    if (kept := _kept(folder, _label(name), version, "npm")) is not None:
+        return kept
+    store = Store(folder / ".work")
+    snapshot, came = _finished(npm.fetch(name, version, store))
+    with fetched_tree(snapshot, store) as tree, store.scratch() as work:
+        Files.scan(tree, skip=_LEFT_OUT).write(work / "repo" / "tree")
+        return _publish(folder, work / "repo", name, version or came, "npm")
+
+
 def _publish(folder: Path, made: Path, name: str, version: str, origin: Origin) -> Repo:
     """Give what was made its name, by one rename; whoever made the same before was as good."""
     files = Files.scan(made / "tree")
     if not len(files):
         raise EtudeError(f"{name} holds no files; there is nothing to install")
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "repository"
+    name = _label(name)
     label = version[:40] if origin != "path" else files.digest()[:16]
     (made / _FACTS).write_text(json.dumps({"name": name, "version": version, "origin": origin}))
     final = folder / f"{name}-{label}-{origin}"
@@ -98,16 +117,20 @@ def _publish(folder: Path, made: Path, name: str, version: str, origin: Origin) 
     return _load(final)
 
 
+def _label(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "repository"
+
+
 def _load(place: Path) -> Repo:
     facts = json.loads((place / _FACTS).read_text())
     history = place / "history"
     return Repo(facts["name"], facts["version"], facts["origin"], place / "tree", history if history.is_dir() else None)
 
 
-def _kept(folder: Path, name: str, version: str) -> Repo | None:
+def _kept(folder: Path, name: str, version: str, origin: Origin = "package") -> Repo | None:
     found = [
         repo
-        for place in folder.glob(f"{name}-*-package")
+        for place in folder.glob(f"{name}-*-{origin}")
         if (repo := _load(place)).name == name and version in ("", repo.version)
     ]
     newest = sorted(found, key=lambda repo: (repo.tree.parent / _FACTS).stat().st_mtime)

@@ -16,13 +16,14 @@ from etude.errors import EtudeError
 from etude.forge.bodies import is_defined, replace_bodies, signature
 from etude.harness.spelling import write_turn
 from etude.policy import Assistant, Call, Context, Sample, Sampling
+from etude.tasks import check
 from etude.tasks.answers import reference_answer
 from etude.tasks.config import Answer
 from etude.tasks.format import Task
 from etude.tokens.dialect import Dialect
 
 Script = Callable[[Task, int], list[Assistant]]
-TEST_COMMAND = {"unittest": "python -m unittest", "pytest": "python -m pytest -q"}
+TEST_COMMAND = {"unittest": "python -m unittest", "pytest": "python -m pytest -q", "node": "node --test"}
 
 
 class Scripted:
@@ -114,6 +115,10 @@ def null(task: Task, seed: int = 0) -> list[Assistant]:
 def stub(task: Task, seed: int = 0) -> list[Assistant]:
     """Puts a plausible constant, or the argument itself, into every deleted function; None where even its name went."""
     rng = random.Random(f"stub/{task.name}/{seed}")
+    if task.facts.suite == "node":
+        files = check.stub(task, rng.choice(check.stub_values(task, ())))
+        calls = [Call("write", {"path": path, "text": (data or b"").decode()}) for path, data in files.items()]
+        return [*(Assistant(calls=(call,)) for call in calls), Assistant(calls=(Call("finish", {}),))]
     turns: list[Assistant] = []
     for path, names in _deleted(task).items():
         before = task.workspace.text(path) if path in task.workspace else ""

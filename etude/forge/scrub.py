@@ -25,6 +25,7 @@ from etude.forge.leaks.deleted import Deleted
 from etude.tasks.format import matches
 
 CODE: Final = (".py", ".pyi", ".pyx", ".pxd", ".so", ".pyd", ".c", ".h", ".toml", ".cfg", ".ini", ".in")
+SCRIPTS: Final = (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".node", ".wasm")
 
 # Anywhere in the tree.
 FOLDERS: Final = {
@@ -34,6 +35,9 @@ FOLDERS: Final = {
     **dict.fromkeys((".ruff_cache", ".flake8_cache", ".pylint.d", ".pylint_cache"), "linter's cache"),
     **dict.fromkeys((".pytest_cache", ".hypothesis", ".testmondata", ".cache"), "test runner's cache"),
     **dict.fromkeys((".tox", ".nox", ".venv", "__pypackages__", ".direnv", "node_modules"), "installed copies"),
+    **dict.fromkeys(("bower_components", "jspm_packages"), "installed copies"),
+    **dict.fromkeys((".npm", ".yarn", ".pnpm-store", ".parcel-cache", ".turbo", ".rollup.cache"), "package cache"),
+    **dict.fromkeys((".nyc_output", ".c8_output"), "coverage report"),
     **dict.fromkeys((".eggs", ".pip", ".pip-cache", ".uv-cache", "pip-wheel-metadata"), "package cache"),
     **dict.fromkeys(("htmlcov", ".coverage_html"), "coverage report"),
     ".doctrees": "generated documentation",
@@ -43,12 +47,15 @@ FOLDERS: Final = {
 # Only at the top, where no package has its own of that name.
 TOP_FOLDERS: Final = {
     **dict.fromkeys(("build", "dist", "wheelhouse", "sdist", "_skbuild"), "build output"),
+    "coverage": "coverage report",
     **dict.fromkeys(("site", "public", "apidocs"), "generated documentation"),
 }
 FILES: Final = (
     (re.compile(r"\.(pyc|pyo|pyd\.old)$"), "bytecode"),
     (re.compile(r"^\.git$"), "history"),
-    (re.compile(r"\.(whl|egg|pex|shiv|pyz|bundle|pack)$"), "archive of a release"),
+    (re.compile(r"\.(whl|egg|pex|shiv|pyz|bundle|pack|tgz)$"), "archive of a release"),
+    (re.compile(r"\.([cm]?js|css|ts)\.map$|\.tsbuildinfo$"), "source map"),
+    (re.compile(r"\.min\.[cm]?js$"), "minified copy"),
     (re.compile(r"^(\.coverage.*|coverage\.xml|coverage\.json|lcov\.info|\.testmondata.*)$"), "coverage report"),
     (re.compile(r"(\.orig|\.rej|\.bak|\.old|\.swp|\.swo|\.swn|~)$|^#.*#$|^\.#"), "editor's leftover"),
     (re.compile(r"^(TAGS|tags|GTAGS|GRTAGS|GPATH|cscope\.out|\.tags)$"), "index of symbols"),
@@ -79,8 +86,9 @@ def scrub(tree: Path, deleted: Sequence[Deleted], *, keep: Sequence[str] = ()) -
             continue  # its content is still looked at below
         _remove(tree / path)
         done.removed.append((path, why))
+    endings = CODE + SCRIPTS if any(each.path.endswith(SCRIPTS) for each in deleted) else CODE
     for place, why in _by_content(tree, deleted):
-        path, code = place.partition("!")[0], place.partition("!")[0].endswith(CODE)
+        path, code = place.partition("!")[0], place.partition("!")[0].endswith(endings)
         kept = any(matches(path, pattern) for pattern in keep)
         if code or kept or path in {each.path for each in deleted}:
             done.refused.append((place, why))

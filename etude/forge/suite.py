@@ -1,8 +1,9 @@
 """One run of a repository's suite: which tests passed, how long each took, and which functions it reached.
 
 In a sandbox of its own, network off, over the environment's layer and a workspace. The reporter is ours and comes
-from outside of the workspace. Every suite, unittest ones too, is run by the environment's pytest, so ids are always
-pytest's, relative to the workspace. Knows nothing of tasks; what is no outcome of a test is `reason`.
+from outside of the workspace. Every suite of Python, unittest ones too, is run by the environment's pytest, so ids are
+always pytest's, relative to the workspace; one of JavaScript file by file, each in a process of its own. Knows nothing
+of tasks; what is no outcome of a test is `reason`.
 """
 
 from __future__ import annotations
@@ -148,7 +149,15 @@ async def _start(
     variables = environment_variables(environment.python, environment.env) | dict(env)
     layers = [environment.layer, *over]
     return await start_suite(
-        host, layers, environment.python, job, env=variables, timeout=timeout, limits=limits, max_output=_ROOM
+        host,
+        layers,
+        environment.python,
+        job,
+        env=variables,
+        timeout=timeout,
+        limits=limits,
+        max_output=_ROOM,
+        suite=environment.suite.kind,
     )
 
 

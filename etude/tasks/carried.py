@@ -18,8 +18,9 @@ from etude.tasks.format import Task, matches
 
 STEERING = re.compile(
     r"(^|/)(conftest\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|setup\.py|pyproject\.toml|noxfile\.py"
-    r"|sitecustomize\.py|usercustomize\.py|[^/]*\.(pyc|pyo|pth|so|pyd|egg-link))$"
-    r"|(^|/)(__pycache__|[^/]*\.(egg-info|dist-info))(/|$)",
+    r"|sitecustomize\.py|usercustomize\.py|[^/]*\.(pyc|pyo|pth|so|pyd|egg-link)"
+    r"|package(-lock)?\.json|npm-shrinkwrap\.json|\.npmrc|\.(mocha|nyc|tap|babel|swc)rc[^/]*|[^/]*\.(node|wasm))$"
+    r"|(^|/)(__pycache__|node_modules|[^/]*\.(egg-info|dist-info))(/|$)",
     re.IGNORECASE,
 )
 

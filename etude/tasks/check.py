@@ -22,6 +22,9 @@ from etude.tasks.config import Answer
 from etude.tasks.format import Task
 from etude.tasks.grader import GraderFailure, grade
 from etude.tasks.harbor_verifier import judged_by_script, solve
+from etude.tasks.javascript.parsing import ENDINGS
+from etude.tasks.javascript.stubs import STUBS as SCRIPT_STUBS
+from etude.tasks.javascript.stubs import stubbed
 from etude.tasks.lint import Finding, lint, lint_directory
 from etude.tasks.mutants import bluffs, mutants
 from etude.tasks.verdict import Grade
@@ -120,7 +123,7 @@ async def check(
         trials.append(Trial(name, "accepted", found.passed, found.reason, left_behind))
     found = await grade(task, host, (), settings)
     trials.append(Trial("null", "rejected", found.passed, found.reason, tuple(_complaints(task, found))))
-    for value in STUBS:
+    for value in stub_values(task, STUBS):
         files = stub(task, value)
         if files:
             found = await grade(task, host, carried_files(task, files), settings, quick=True)
@@ -203,7 +206,16 @@ def stub(task: Task, value: str) -> dict[str, bytes | None]:
             text = _stubbed(before, task.solution.text(path), value)
             if text is not None:
                 files[path] = text.encode("utf-8", "surrogateescape")
+        elif task.facts.suite == "node" and path.endswith(ENDINGS):
+            data = stubbed(task.workspace.get(path, b""), task.solution[path], value)
+            if data is not None:
+                files[path] = data
     return files
+
+
+def stub_values(task: Task, python: tuple[str, ...]) -> tuple[str, ...]:
+    """What stubs of a task return, in its language: these, or those of JavaScript."""
+    return SCRIPT_STUBS if task.facts.suite == "node" else python
 
 
 def _stubbed(before: str, after: str, value: str) -> str | None:

@@ -24,7 +24,7 @@ SCHEMA = "1.4"
 LARGEST = 1 << 20  # bytes of a task.toml
 
 NetworkMode = Literal["no-network", "public", "allowlist"]
-Suite = Literal["unittest", "pytest"]
+Suite = Literal["unittest", "pytest", "node"]
 Register = Literal["terse", "plain", "detailed"]
 Split = Literal["train", "held_out", "unseen"]
 Grading = Literal["apart", "together"]

@@ -154,7 +154,8 @@ def agent_image_test_leak(task: Task) -> Iterator[Finding]:
                 ):
                     message = "copies tests or the solution into the agent's image"
                     yield Finding("agent-image-test-leak", "error", f"{path}:{line}", message)
-    seen = {task.workspace[path]: path for path in task.workspace if path.endswith((".py", ".sh"))}
+    code = (".py", ".sh", ".js", ".cjs", ".mjs")
+    seen = {task.workspace[path]: path for path in task.workspace if path.endswith(code)}
     hidden = set(_written_in(task, task.facts.held_out))
     for path, data in task.tests.items():
         if path in hidden and data.strip() and data in seen:
@@ -225,6 +226,8 @@ def test_ids(task: Task) -> Iterator[Finding]:
         yield Finding("repeated-test-id", "error", place, f"{name} is listed twice")
     known = set(_defined_tests(task))
     for name in names:
+        if facts.suite == "node" and _test_file(name) in task.tests:
+            continue  # its names are made as it runs
         if name not in known and not _is_parametrised(name, known):
             # A test can be inherited or made at run time; only a file that is not there is a certain mistake.
             severity: Severity = "warning" if _test_file(name) in task.tests else "error"
@@ -232,17 +235,22 @@ def test_ids(task: Task) -> Iterator[Finding]:
 
 
 def environment_suite(task: Task) -> Iterator[Finding]:
-    """Tests of a repository with an environment are run by its pytest, in one process with what they test."""
+    """Tests of a repository with an environment are run by its pytest or node, in one process with what they test."""
     facts, place = task.facts, f"{CONFIG}: metadata.etude"
-    if facts.environment is not None and facts.suite != "pytest":
-        yield Finding("environment-suite", "error", place, "a task with an environment has suite = 'pytest'")
+    if facts.environment is not None and facts.suite not in ("pytest", "node"):
+        yield Finding("environment-suite", "error", place, "a task with an environment has suite = 'pytest' or 'node'")
+    if facts.environment is None and facts.suite == "node":
+        yield Finding("environment-suite", "error", place, "suite = 'node' needs an environment")
     if facts.environment is not None and facts.grading == "apart":
         yield Finding("environment-suite", "error", place, "a task with an environment is not graded apart")
 
 
 def allowed_tests(task: Task) -> Iterator[Finding]:
     """Changes to tests, or to what steers them, must never reach the grader."""
-    steering = ("conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.ini", "setup.cfg", "pyproject.toml")
+    steering = (
+        *("conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.ini", "setup.cfg", "pyproject.toml"),
+        *("package.json", "node_modules/tape/index.js"),
+    )
     shown = [path for path in task.workspace if re.search(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$)", path)]
     asked = task.facts.testing.file if task.facts.testing is not None else ""
     for pattern in task.facts.allowed_paths:

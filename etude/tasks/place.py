@@ -146,9 +146,11 @@ def _add(files: Files, store: Store, at: str, shows: tuple[str, ...] | None) -> 
 
 
 def inside_layer(store: Store) -> Layer:
-    """The code that runs inside, for an interpreter that has not loaded it: a file that it can import from."""
+    """The code that runs inside, for an interpreter that has not loaded it: a file that it can import from, and what
+    is loaded into a JavaScript process."""
     folder, _, name = ARCHIVE.rpartition("/")
-    return store.add_files({name: _archive()}, at=folder, shows=())
+    reporter = Path(__file__).with_name("inside") / "report.cjs"
+    return store.add_files({name: _archive(), reporter.name: reporter.read_bytes()}, at=folder, shows=())
 
 
 @cache

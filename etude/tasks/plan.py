@@ -13,8 +13,9 @@ import math
 import random
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,8 @@ def draw(task: Task, rng: random.Random | None = None) -> Plan:
             telling = {*task.facts.held_out, *task.facts.fail_to_pass}
             order = sorted(rng.sample(some, len(some)), key=lambda each: telling.isdisjoint(each.ids))
             some = order[:MOST_CHANGED]
-        parts = _several_parts(task, functions, some, sources, rng, MOST_JUDGES, HOPELESS, "class")
+        make = partial(_part, sources=sources, suite=facts.suite, rng=rng, canaries="class")
+        parts = several_parts(task, functions, some, rng, make, MOST_JUDGES, HOPELESS)
     packages = (pytest_folder(task.name),) if facts.suite == "pytest" else ()
     return Plan(required, parts, secrets.token_hex(16), facts.suite, apart, apart and plain, packages)
 
@@ -110,10 +112,13 @@ def draw(task: Task, rng: random.Random | None = None) -> Plan:
 def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> Plan:
     """The same for a repository's own tests. Its suite need not be small: what costs much is bounded."""
     facts = task.facts
+    if facts.suite == "node":
+        from etude.tasks.javascript.plan import draw_scripts
+
+        return draw_scripts(task, installed, rng)
     if facts.suite != "pytest":
         raise EtudeError(f"task {task.name} has an environment, so its tests are pytest's: write suite = 'pytest'")
-    kept = _bounded(facts.pass_to_pass)[:MOST_KEPT]
-    required = (*_bounded(facts.fail_to_pass), *kept, *_bounded(facts.held_out))
+    required = required_ids(task)
     sources = {path: task.tests[path].decode().removeprefix("\ufeff") for path in repository_sources(task)}
     functions = _changeable(test_functions(task, required, sources), sources)
     telling = {*facts.held_out, *facts.fail_to_pass}
@@ -124,8 +129,16 @@ def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> Pl
     functions = [replace(each, changes=each.changes[:-1] or each.changes) for each in functions]
     chosen = {each.place for each in some}
     some = [each for each in functions if each.place in chosen]
-    parts = _several_parts(task, functions, some, sources, rng, FEW_JUDGES, UNLIKELY, "functions")
+    make = partial(_part, sources=sources, suite="pytest", rng=rng, canaries="functions")
+    parts = several_parts(task, functions, some, rng, make, FEW_JUDGES, UNLIKELY)
     return Plan(required, parts, secrets.token_hex(16), "pytest", apart=False, plain=False, installed=installed)
+
+
+def required_ids(task: Task) -> tuple[str, ...]:
+    """What a repository's task asks for at each grading: all that fails before, and so many of the others."""
+    facts = task.facts
+    kept = _bounded(facts.pass_to_pass)[:MOST_KEPT]
+    return (*_bounded(facts.fail_to_pass), *kept, *_bounded(facts.held_out))
 
 
 def _bounded(names: Sequence[str]) -> list[str]:
@@ -138,7 +151,8 @@ def _bounded(names: Sequence[str]) -> list[str]:
 
 def repository_sources(task: Task) -> list[str]:
     """Modules among a repository's test files. Those in another encoding than Python's own are data."""
-    return [path for path in task.tests if path.endswith(".py") and _is_text(task.tests[path])]
+    endings = (".js", ".cjs", ".mjs") if task.facts.suite == "node" else (".py",)
+    return [path for path in task.tests if path.endswith(endings) and _is_text(task.tests[path])]
 
 
 def _is_text(data: bytes) -> bool:
@@ -160,26 +174,22 @@ def _changeable(functions: Sequence[Function], sources: dict[str, str]) -> list[
     return [replace(function, changes=changes.get(function.place, ())) for function in functions]
 
 
-def _several_parts(
+def several_parts(
     task: Task,
     functions: Sequence[Function],
     some: Sequence[Function],
-    sources: dict[str, str],
     rng: random.Random,
+    make: Callable[[Sequence[Function], set[tuple[str, str]]], Part],
     most_judges: int,
     chance: float,
-    canaries: Canaries,
 ) -> tuple[Part, ...]:
-    """Every function is real for one judge; `some` of them are changed for all others."""
+    """Every function is real for one judge; `some` of them are changed for all others. `make` writes a judge's part:
+    of these functions, with those changed that stand at these places."""
     hidden = sum(not set(function.ids).isdisjoint(task.facts.held_out) for function in some)
     count = min(judges_needed(hidden, chance), most_judges) if some else 1
     real = {function.place: rng.randrange(count) for function in some}
-    suite = task.facts.suite
-    assert suite is not None
     changed = [{place for place, at in real.items() if at != number} for number in range(count)]
-    return tuple(
-        _part(some if number else functions, changed[number], sources, suite, rng, canaries) for number in range(count)
-    )
+    return tuple(make(some if number else functions, changed[number]) for number in range(count))
 
 
 def judges_needed(hidden: int, chance: float = HOPELESS) -> int:
@@ -191,7 +201,7 @@ def header(plan: Plan, task: Task, files: dict[str, Any], *, cpu_seconds: int) -
     """What the runner itself is told."""
     installed = plan.installed
     return {
-        "suite": plan.suite if installed is None else "repository",
+        "suite": plan.suite if installed is None or plan.suite == "node" else "repository",
         "apart": plan.apart,
         "plain": plan.plain,
         "entries": ENTRIES if installed is None else (*installed.paths, ""),

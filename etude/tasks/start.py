@@ -16,6 +16,7 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.inside.judge import LENGTH
 from etude.tasks.place import inside_layer, program
 
+SUITES = {"node": "etude.tasks.inside.node_suite"}  # all others are pytest's
 SUITE = "etude.tasks.inside.suite"
 
 
@@ -29,10 +30,11 @@ async def start_suite(
     timeout: float,
     limits: Limits,
     max_output: int,
+    suite: str = "pytest",
 ) -> Result:
     """Runs a job over these layers as the interpreter of the environment that is among them."""
     body = json.dumps(job).encode()
-    command = [python, "-P", "-s", "-B", "-c", program(SUITE)]
+    command = [python, "-P", "-s", "-B", "-c", program(SUITES.get(suite, SUITE))]
     async with await host.start([*layers, inside_layer(host.store)], limits=limits) as sandbox:
         return await sandbox.run(
             command, env=env, stdin=LENGTH.pack(len(body)) + body, timeout=timeout, max_output=max_output

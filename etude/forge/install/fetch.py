@@ -26,7 +26,7 @@ _SECONDS = 600.0
 _UNPACK_SECONDS = 120.0
 
 # Leaves /fetched/tree, and prints the archive's name. Links stay as they are, for whoever checks the tree.
-_UNPACK = """
+UNPACK = """
 import pathlib, shutil, sys, tarfile, zipfile
 folder = pathlib.Path("/fetched/sdist")
 archive, = [each for each in folder.iterdir() if each.name.endswith((".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz"))]
@@ -71,7 +71,7 @@ async def fetch(name: str, version: str, index: Index, store: Store) -> tuple[Sn
                 again = await sandbox.run([interpreter(), "-I", "-c", _GET, link], timeout=_SECONDS)
                 if not again.ok:
                     raise EtudeError(f"the source distribution of {wanted} cannot be fetched: {_why(again)}")
-            opened = await sandbox.run([interpreter(), "-I", "-c", _UNPACK], timeout=_UNPACK_SECONDS)
+            opened = await sandbox.run([interpreter(), "-I", "-c", UNPACK], timeout=_UNPACK_SECONDS)
             if not opened.ok:
                 raise EtudeError(f"the source distribution of {wanted} cannot be unpacked: {_why(opened)}")
             archive = opened.stdout.decode("utf-8", "replace").strip()

@@ -23,6 +23,8 @@ from etude.forge.install.result import Installed, Memory, Unfit
 from etude.forge.install.settle import ANSWER, EARLIER, settle
 from etude.forge.install.steps import Scripter
 from etude.forge.install.verify import FEWEST, Verified, verify
+from etude.forge.javascript.install import install_scripts
+from etude.forge.javascript.project import is_script_project
 from etude.forge.repo import Repo
 from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text
@@ -97,6 +99,10 @@ async def install(
     """
     if not host.capabilities.isolated:
         raise EtudeError("installing runs other people's code, so it needs the local sandbox; plain isolates nothing")
+    if is_script_project(repo.tree):
+        if agents is not None:
+            raise EtudeError("JavaScript repositories are installed by rules alone: leave --policy out")
+        return await install_scripts(repo, host, suite_seconds=suite_seconds, seconds=seconds, note=note)
     started = time.monotonic()
     workspace = host.store.add(repo.tree, shows=())
     remembered = Memory(host.store, workspace)

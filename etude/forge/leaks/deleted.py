@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from etude.tasks.format import Task
+from etude.tasks.javascript.functions import functions
+from etude.tasks.javascript.parsing import ENDINGS
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,20 @@ def deleted_of(task: Task) -> list[Deleted]:
     for path in task.solution:
         before = task.workspace.text(path) if path in task.workspace else ""
         after = task.solution.text(path)
-        if before == after or not path.endswith((".py", ".pyi")):
+        if before == after or not path.endswith((".py", ".pyi", *ENDINGS)):
             continue
-        named = [Deleted(path, name, text) for name, text in definitions(after) if name in names.get(path, ())]
+        named = [Deleted(path, name, text) for name, text in defined_in(path, after) if name in names.get(path, ())]
         found += named or [Deleted(path, "", text) for text in [added_lines(before, after)] if text.strip()]
     return found
+
+
+def defined_in(path: str, source: str) -> Iterator[tuple[str, str]]:
+    """(qualified name, text) of everything that a file defines, in the language of its ending."""
+    if not path.endswith(ENDINGS):
+        yield from definitions(source)
+        return
+    for each in functions(source.encode("utf-8", "surrogateescape")):
+        yield each.name, (each.statement.text or b"").decode("utf-8", "replace")
 
 
 def definitions(source: str) -> Iterator[tuple[str, str]]:

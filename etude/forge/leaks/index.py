@@ -31,7 +31,7 @@ from etude.forge.leaks.shingles import text_marks, text_shingles
 from etude.forge.leaks.unpack import Limits, Piece, Unsearchable, printable, unpack
 from etude.progress import track
 
-VERSION: Final = 3  # of the files below; another one is built anew
+VERSION: Final = 4  # of the files below; another one is built anew
 SEGMENT: Final = 4_000_000  # marks sorted and written at once
 STRETCH: Final = 8 << 20  # bytes of a large file searched at once
 OVERLAP: Final = 1 << 14
@@ -39,12 +39,12 @@ HUGE: Final = 2 << 30  # bytes of a file that nobody reads to its end
 WINDOW: Final = 8  # of marks: 15 tokens in a row are found
 
 Numbers = npt.NDArray[np.uint32]
-_DEFINED = re.compile(rb"\b(?:def|class)[ \t]+(\w+)")
+_DEFINED = re.compile(rb"\b(?:def|class|function|var|let|const)[ \t]+(\w+)")
 
-# What of the host can hold Python: sources, bytecode, archives, notebooks, plain texts.
+# What of the host can hold Python or scripts: sources, bytecode, archives, notebooks, plain texts.
 _PYTHON: Final = (
     *(".py", ".pyi", ".pyw", ".pyc", ".whl", ".egg", ".zip", ".pyz", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"),
-    *(".ipynb", ".orig", ".bak", ".rst", ".txt"),
+    *(".ipynb", ".orig", ".bak", ".rst", ".txt", ".js", ".cjs", ".mjs", ".map"),
 )
 _FOREIGN_FOLDERS: Final = (
     *("/usr/include", "/usr/share/man", "/usr/share/locale", "/usr/share/icons", "/usr/share/fonts"),

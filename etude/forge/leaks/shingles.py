@@ -1,9 +1,9 @@
 """Text as a set of token shingles: what a copy keeps in common with its original, however it was laid out.
 
 A token is a word or one character of punctuation; white space, quotes, commas, parentheses and backslashes are none,
-so neither another layout nor another way of quoting hides a copy. A shingle is a run of eight tokens. Comments and
-long strings are taken out of the code around them and looked at by themselves: added ones hide nothing, and code that
-was copied into one is seen as well.
+so neither another layout nor another way of quoting hides a copy. A shingle is a run of eight tokens. Comments, as
+Python and as scripts have them, and long strings are taken out of the code around them and looked at by themselves:
+added ones hide nothing, and code that was copied into one is seen as well.
 
 Knows bytes and numbers, no files and no tasks. The numbers are the same in every process and on every machine.
 """
@@ -31,6 +31,9 @@ _KINDS[[ord(one) for one in "!#$%&*+-./:;<=>?@[]^`{|}~"]] = 2
 _FACTOR: Final = 0x9E37_79B9_7F4A_7C15  # odd, so that it has an inverse modulo 2**64
 
 _ASIDE = re.compile(rb'"""(.*?)"""|\'\'\'(.*?)\'\'\'|#([^\n]*)', re.DOTALL)
+# As scripts have comments; what looks like one in a text or an address is looked at by itself all the same.
+_SCRIPT_ASIDE = re.compile(rb"/\*(.*?)\*/|(?<![:\"'`\\])//([^\n]*)", re.DOTALL)
+PYTHON: Final = (".py", ".pyi")
 _PROMPT = re.compile(rb"(?m)^[ \t]*(?:>>>|\.\.\.)(?:[ \t]|$)|^[+\-|](?![+\-])")
 _NUMBERED = re.compile(rb"(?m)^[ \t]*\d+[ \t]*[:|]?[ \t]")
 _TAG = re.compile(rb"<[^<>]{1,400}>")
@@ -59,6 +62,11 @@ def code_tokens(data: bytes) -> Hashes:
     return token_hashes(_ASIDE.sub(b" ", data))
 
 
+def script_tokens(data: bytes) -> Hashes:
+    """The tokens of a script without comments."""
+    return token_hashes(_SCRIPT_ASIDE.sub(b" ", data))
+
+
 def string_tokens(data: bytes) -> Hashes:
     """The tokens in the long strings of source."""
     strings = [found[1] or found[2] or b"" for found in _ASIDE.finditer(data) if found[3] is None]
@@ -74,20 +82,29 @@ def is_text(data: bytes) -> bool:
 
 def _forms(data: bytes, name: str) -> Iterator[Hashes]:
     """The tokens of a text as code, as comments, as long strings, and as what it may have been wrapped in."""
-    yield from _sides(data)
-    source = name.endswith((".py", ".pyi"))
+    yield from _all_sides(data, name)
+    source = name.endswith(PYTHON)
     if not source:
         head = data[:512].lstrip().lower()
         marked = name.endswith((".html", ".htm", ".xml", ".svg")) or head.startswith((b"<!doctype", b"<html", b"<?xml"))
         if marked or data.count(b"</span>") > 3 or b"<pre" in data:
             bare = _TAG.sub(b"", data).decode("utf-8", "replace")
-            yield from _sides(_NUMBERED.sub(b"", html.unescape(bare).encode("utf-8", "replace")))
+            yield from _all_sides(_NUMBERED.sub(b"", html.unescape(bare).encode("utf-8", "replace")), name)
         elif _NUMBERED.search(data[: 1 << 16]):
-            yield from _sides(_NUMBERED.sub(b"", data))
+            yield from _all_sides(_NUMBERED.sub(b"", data), name)
     if b">>> " in data or (not source and (b"\n+" in data or b"\n-" in data or b"\n|" in data)):
-        yield from _sides(_PROMPT.sub(b"", data))
+        yield from _all_sides(_PROMPT.sub(b"", data), name)
     if data.count(b"\\n") >= ESCAPED:
-        yield from _sides(_ESCAPE.sub(_unescape, data))
+        yield from _all_sides(_ESCAPE.sub(_unescape, data), name)
+
+
+def _all_sides(data: bytes, name: str) -> Iterator[Hashes]:
+    """A text read as Python, and where its name does not say that it is, as a script too."""
+    yield from _sides(data)
+    if not name.endswith(PYTHON) and any(sign in data for sign in (b"//", b"/*", b"#", b'"""')):
+        comments = [found[1] or found[2] or b"" for found in _SCRIPT_ASIDE.finditer(data)]
+        yield script_tokens(data)
+        yield script_tokens(b"\n".join(comments))
 
 
 def _sides(data: bytes) -> Iterator[Hashes]:

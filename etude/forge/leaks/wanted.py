@@ -18,8 +18,9 @@ import numpy as np
 
 from etude.corpus.words import Hashes, hash_runs
 from etude.forge.leaks.bytecode import code_of_source, code_runs
-from etude.forge.leaks.deleted import Deleted, definitions
-from etude.forge.leaks.shingles import RUN, code_tokens, string_tokens
+from etude.forge.leaks.deleted import Deleted, defined_in
+from etude.forge.leaks.shingles import RUN, code_tokens, script_tokens, string_tokens
+from etude.tasks.javascript.parsing import ENDINGS
 
 WORDS = 12  # names of a unit that are looked for before anything is compared
 
@@ -46,13 +47,14 @@ class Unit:
 def wanted(deleted: Sequence[Deleted], read: Callable[[str], str | None]) -> list[Unit]:
     """The units to search for. `read` gives a file of the workspace as it is now, None where there is none."""
     units: list[Unit] = []
-    files = {path: _Now(read(path) or "") for path in dict.fromkeys(piece.path for piece in deleted)}
+    files = {path: _Now(path, read(path) or "") for path in dict.fromkeys(piece.path for piece in deleted)}
     for piece in deleted:
         now = files[piece.path]
-        for name, text in _parts(piece):
+        script = piece.path.endswith(ENDINGS)
+        for name, text in [(piece.name, piece.source)] if script else _parts(piece):
             left = now.shows(name)
-            whole, codes = _shingles(text), _codes(text)
-            shingles = np.setdiff1d(whole, _shingles(left), assume_unique=True)
+            whole, codes = _shingles(text, script), _codes(text)
+            shingles = np.setdiff1d(whole, _shingles(left, script), assume_unique=True)
             gone = np.setdiff1d(codes, _codes(left), assume_unique=True)
             around = now.shingles, now.codes
             units.append(Unit(piece.path, name, shingles, gone if len(gone) else codes, whole, *around, _words(text)))
@@ -63,11 +65,12 @@ def wanted(deleted: Sequence[Deleted], read: Callable[[str], str | None]) -> lis
 class _Now:
     """A file of the workspace as it is, from which several pieces may have gone."""
 
+    path: str
     text: str
 
     @cached_property
     def shingles(self) -> Hashes:
-        return _shingles(self.text)
+        return _shingles(self.text, self.path.endswith(ENDINGS))
 
     @cached_property
     def codes(self) -> Hashes:
@@ -76,10 +79,10 @@ class _Now:
     @cached_property
     def _definitions(self) -> dict[str, list[str]] | None:
         """The texts of each name; None for a file that cannot be parsed."""
-        if _parse(self.text) is None:
+        if not self.path.endswith(ENDINGS) and _parse(self.text) is None:
             return None
         found: dict[str, list[str]] = {}
-        for name, text in definitions(self.text):
+        for name, text in defined_in(self.path, self.text):
             found.setdefault(name, []).append(dedent(text))
         return found
 
@@ -138,10 +141,14 @@ def _parse(text: str) -> ast.Module | None:
         return None
 
 
-def _shingles(text: str) -> Hashes:
+def _shingles(text: str, script: bool) -> Hashes:
     """Of the code, and of its long strings; docstrings, which a stub keeps and a copy may drop, are nobody's."""
-    data = _without_docstrings(text).encode("utf-8", "surrogateescape")
-    runs = [hash_runs(tokens, RUN) for tokens in (code_tokens(data), string_tokens(data)) if len(tokens) >= RUN]
+    if script:
+        sides = [script_tokens(text.encode("utf-8", "surrogateescape"))]
+    else:
+        data = _without_docstrings(text).encode("utf-8", "surrogateescape")
+        sides = [code_tokens(data), string_tokens(data)]
+    runs = [hash_runs(tokens, RUN) for tokens in sides if len(tokens) >= RUN]
     return np.unique(np.concatenate(runs)) if runs else np.empty(0, np.uint64)
 
 

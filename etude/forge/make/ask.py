@@ -19,12 +19,13 @@ from dataclasses import replace
 from typing import Final
 
 from etude.forge.make.asking import tell_question
+from etude.forge.make.base import outermost
 from etude.forge.make.candidate import Candidate, Question
 from etude.forge.make.difficulty import level
 from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, save, timed
 from etude.forge.make.questions import otherwise
 from etude.forge.make.wording import Told
-from etude.forge.make.world import World, outermost
+from etude.forge.make.world import World
 from etude.forge.make.write import VERSION, image_files, installed, put, task_config
 from etude.forge.scrub import scrub
 from etude.forge.suite import SuiteRun, run_suite, run_variants
@@ -53,8 +54,8 @@ async def make_question(shop: Shop, candidate: Candidate, spent: dict[str, float
     with timed(spent, "trial"):
         found = await _answered(shop, candidate)
     rng = random.Random(f"{shop.wanted.seed}/{found.key}")
-    told = tell_question(shop.world, found, rng)
-    task = write_question(shop.world, found, told, rng.choice(shop.wanted.registers), shop.wanted.seed)
+    told = tell_question(shop.python, found, rng)
+    task = write_question(shop.python, found, told, rng.choice(shop.wanted.registers), shop.wanted.seed)
     folder = shop.wanted.out / f".{task.name}.making"
     try:
         with timed(spent, "write"):
@@ -103,7 +104,7 @@ async def _traced(shop: Shop, asked: Question) -> Question:
 
 
 async def _raised(shop: Shop, asked: Question) -> Question:
-    world = shop.world
+    world = shop.python
     able = [world.definitions[name] for name in asked.choices]
     each = 4 * shop.base.seconds + 20  # the machine may be busy
     runs: Sequence[SuiteRun] = await run_variants(

@@ -6,17 +6,15 @@ long as no foreign tests come in. Larger and wider sets are harder. Knows traces
 
 from __future__ import annotations
 
-import ast
 import math
 import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Literal
+from typing import Any, Generic, Literal
 
-from etude.forge.make.source import Definition
-from etude.forge.make.world import World
+from etude.forge.make.base import AnyWorld, S
 
 Shape = Literal["function", "group", "class", "slice"]
 
@@ -30,15 +28,14 @@ MOST_LINES = 400
 MOST_FUNCTIONS: dict[Shape, int] = {"function": 1, "group": 4, "class": 30, "slice": 14}
 ALIKE = 0.6  # sets that share more of their functions are one task
 COMMON = 2  # definitions of one name; a name that more have says little about who is meant
-PLUMBING = {"__init__", "__new__", "__init_subclass__", "__getattr__", "__getattribute__", "__setattr__", "__del__"}
 
 
 @dataclass(frozen=True)
-class Cut:
+class Cut(Generic[S]):
     """Functions to take away together."""
 
     shape: Shape
-    definitions: tuple[Definition, ...]
+    definitions: tuple[S, ...]
     tests: int  # those that reach any of them, as `World.bits` has them
 
     @property
@@ -54,10 +51,10 @@ class Cut:
         return len({each.path for each in self.definitions})
 
 
-def choose(world: World, rng: random.Random) -> Iterator[Cut]:
+def choose(world: AnyWorld[S], rng: random.Random) -> Iterator[Cut[S]]:
     """Sets in the order in which they should be tried: the shapes take turns, the better ones of each come first."""
     links = Links(world)
-    shapes: dict[Shape, list[Cut]] = {"function": [], "group": [], "class": [], "slice": []}
+    shapes: dict[Shape, list[Cut[S]]] = {"function": [], "group": [], "class": [], "slice": []}
     for seed in sorted(links.functions, key=lambda each: each.id):
         shapes["function"].append(Cut("function", (seed,), world.reach[seed.id]))
         shapes["group"].append(grow(world, links, seed, "group"))
@@ -77,7 +74,7 @@ def choose(world: World, rng: random.Random) -> Iterator[Cut]:
             yield cut
 
 
-def is_fit(world: World, cut: Cut) -> bool:
+def is_fit(world: AnyWorld[Any], cut: Cut[Any]) -> bool:
     """Whether enough tests would notice, enough would not, and there is something to write."""
     count = cut.tests.bit_count()
     places = len({world.place(test) for test in world.named(cut.tests)}) if count < MOST_TESTS else LEAST_PLACES
@@ -91,7 +88,7 @@ def is_fit(world: World, cut: Cut) -> bool:
     )
 
 
-def score(world: World, cut: Cut) -> float:
+def score(world: AnyWorld[Any], cut: Cut[Any]) -> float:
     """More lines and files, documented, reached by the same tests, few foreign ones."""
     documented = sum(bool(each.doc) for each in cut.definitions) / len(cut.definitions)
     together = sum(world.reach.get(each.id, 0).bit_count() for each in cut.definitions)
@@ -100,29 +97,29 @@ def score(world: World, cut: Cut) -> float:
     return math.log2(1 + min(cut.lines, 120)) + 0.8 * (cut.files - 1) + 0.5 * documented + cohesion - 4 * wide
 
 
-class Links:
+class Links(Generic[S]):
     """Which functions can be taken away, and which of them have to do with each other."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: AnyWorld[S]) -> None:
         self.functions = [
             each
-            for each in world.definitions.values()
-            if world.reach.get(each.id) and is_deletable(each) and each.id not in world.early
+            for each in world.symbols.values()
+            if world.reach.get(each.id) and each.deletable and each.id not in world.early
         ]
-        self.classes: dict[tuple[str, str], list[Definition]] = {}
+        self.classes: dict[tuple[str, str], list[S]] = {}
         for each in self.functions:
             if each.owner:
                 self.classes.setdefault((each.path, each.owner), []).append(each)
-        self._by_name: dict[str, list[Definition]] = {}
+        self._by_name: dict[str, list[S]] = {}
         for each in self.functions:
             self._by_name.setdefault(each.short, []).append(each)
-        self._common = Counter(each.short for each in world.definitions.values())
-        self._users: dict[str, list[Definition]] = {}
+        self._common = Counter(each.short for each in world.symbols.values())
+        self._users: dict[str, list[S]] = {}
         for each in self.functions:
             for name in each.uses & self._by_name.keys():
                 self._users.setdefault(name, []).append(each)
 
-    def near(self, definition: Definition) -> list[Definition]:
+    def near(self, definition: S) -> list[S]:
         """What its code uses by name, who uses it, and what belongs to the same class."""
         called = [one for name in sorted(definition.uses) for one in self._meant(name, definition)]
         users = [
@@ -131,23 +128,16 @@ class Links:
         found = {one.id: one for one in [*called, *users, *self.members(definition)] if one.id != definition.id}
         return list(found.values())
 
-    def _meant(self, name: str, by: Definition) -> list[Definition]:
+    def _meant(self, name: str, by: S) -> list[S]:
         """What a name in somebody's code is likely to mean: one that many have means the one in the same file."""
         known = self._by_name.get(name, [])
         return known if self._common[name] <= COMMON else [one for one in known if one.path == by.path]
 
-    def members(self, definition: Definition) -> list[Definition]:
+    def members(self, definition: S) -> list[S]:
         return self.classes[definition.path, definition.owner] if definition.owner else []
 
 
-def is_deletable(each: Definition) -> bool:
-    """Whether taking its body away leaves a function that only fails when it is called."""
-    return not isinstance(each.node, ast.ClassDef) and not (
-        each.is_stub or each.repeated or each.short in PLUMBING or each.decorators & {"setter", "deleter", "overload"}
-    )
-
-
-def grow(world: World, links: Links, seed: Definition, shape: Shape) -> Cut:
+def grow(world: AnyWorld[S], links: Links[S], seed: S, shape: Shape) -> Cut[S]:
     """The seed and its neighbours, nearest first, as long as they bring in few foreign tests."""
     own = world.reach[seed.id]
     taken = {seed.id: seed}
@@ -171,7 +161,7 @@ def grow(world: World, links: Links, seed: Definition, shape: Shape) -> Cut:
     return Cut(shape, tuple(taken.values()), tests)
 
 
-def _classes(world: World, links: Links) -> Iterator[Cut]:
+def _classes(world: AnyWorld[S], links: Links[S]) -> Iterator[Cut[S]]:
     """All that a class does."""
     for members in links.classes.values():
         tests = 0

@@ -29,7 +29,7 @@ def deletions(world: World, rng: random.Random) -> Iterator[Candidate]:
             yield made
 
 
-def delete(world: World, cut: Cut, *, whole: bool) -> Candidate | None:
+def delete(world: World, cut: Cut[Definition], *, whole: bool) -> Candidate | None:
     """The candidate without these functions; None where the result would not be Python."""
     cleaning, removed = _removals(world, cut) if whole else (Cleaning(), [])
     tests = cut.tests | world.masked(test for test in world.green if place_of(test).path in cleaning.importers)
@@ -58,7 +58,7 @@ def delete(world: World, cut: Cut, *, whole: bool) -> Candidate | None:
     return Candidate("deletion", how, changes, pieces, frozenset(world.named(tests)), lines=cut.lines)
 
 
-def _removals(world: World, cut: Cut) -> tuple[Cleaning, list[Definition]]:
+def _removals(world: World, cut: Cut[Definition]) -> tuple[Cleaning, list[Definition]]:
     """Which of the symbols can go whole, with the cleaning that this takes."""
     wanted = list(cut.definitions)
     if cut.shape == "class":

@@ -21,6 +21,8 @@ from typing import Final
 from etude.durable import remove_folder
 from etude.forge.alike import Known
 from etude.forge.environment import Environment
+from etude.forge.javascript import delete as scripts
+from etude.forge.javascript.world import ScriptWorld
 from etude.forge.make import bugs, commits, delete, questions, untested
 from etude.forge.make.ask import make_question
 from etude.forge.make.baseline import baseline
@@ -69,7 +71,8 @@ async def make_tasks(
     workspace = host.store.add(repo.tree)
     base = await baseline(host, environment, workspace)
     files = Files.scan(repo.tree)
-    world = World(repo.name, repo.version, files, environment, base.green, base.traces, base.took)
+    kind = ScriptWorld if environment.suite.kind == "node" else World
+    world = kind(repo.name, repo.version, files, environment, base.green, base.traces, base.took)
     shop = Shop(world, base, workspace, host, repo.history, wanted)
     await _work(shop, journal, on_entry)
     return journal
@@ -125,6 +128,11 @@ def candidates(shop: Shop) -> Iterator[Candidate]:
     world, wanted = shop.world, shop.wanted
     name = f"{wanted.seed}/{world.name}/{world.version}"
     streams: dict[Origin, Iterator[Candidate]] = {}
+    if isinstance(world, ScriptWorld):
+        if "deletion" in wanted.origins:
+            yield from scripts.deletions(world, random.Random(f"{name}/deletion"))
+        return
+    world = shop.python
     if "deletion" in wanted.origins:
         streams["deletion"] = delete.deletions(world, random.Random(f"{name}/deletion"))
     if "bug" in wanted.origins:

@@ -14,20 +14,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from etude.errors import EtudeError
 from etude.forge.alike import Known
 from etude.forge.gates import ANOTHER, pass_gates
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.make import commits
+from etude.forge.make.base import AnyWorld, Place
 from etude.forge.make.baseline import Baseline
 from etude.forge.make.candidate import Candidate, Origin
 from etude.forge.make.choose import LEAST_TESTS
 from etude.forge.make.hide import split
 from etude.forge.make.trial import attempt
 from etude.forge.make.wording import tell
-from etude.forge.make.world import Place, World
+from etude.forge.make.world import World
 from etude.forge.make.write import write
 from etude.forge.scrub import scrub
 from etude.forge.suite import SuiteRun, run_suite
@@ -57,7 +58,7 @@ class Wanted:
 class Shop:
     """Where the work is done."""
 
-    world: World
+    world: AnyWorld[Any]
     base: Baseline
     workspace: Layer
     host: StoringHost
@@ -65,6 +66,12 @@ class Shop:
     wanted: Wanted
     unsteady: set[str] = field(default_factory=set)  # green at first, and found otherwise since
     known: Known = field(default_factory=Known)  # tasks that were made
+
+    @property
+    def python(self) -> World:
+        """The same world, for those who only know Python."""
+        assert isinstance(self.world, World)
+        return self.world
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,7 @@ async def _make(shop: Shop, candidate: Candidate, spent: dict[str, float], *, wh
 
 def _own_tests(shop: Shop, candidate: Candidate) -> Sequence[Place]:
     """A commit's own tests are the first to be held out."""
-    if candidate.origin != "commit" or shop.history is None:
+    if candidate.origin != "commit" or shop.history is None or not isinstance(shop.world, World):
         return ()
     return [Place(path, name) for path, name in commits.own_tests(shop.world, shop.history, candidate.how)]
 

@@ -19,6 +19,7 @@ from typing import Final
 
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted import Deleted
+from etude.forge.make.base import Place
 from etude.forge.make.bugs import mutations
 from etude.forge.make.candidate import Candidate, Testing
 from etude.forge.make.difficulty import level
@@ -28,7 +29,7 @@ from etude.forge.make.source import Module
 from etude.forge.make.untested import LEAST_MISTAKES as LEAST
 from etude.forge.make.untested import can_go, home, take_out
 from etude.forge.make.wording import Told
-from etude.forge.make.world import Place, World
+from etude.forge.make.world import World
 from etude.forge.make.write import VERSION, image_files, installed, put, task_config
 from etude.forge.scrub import scrub
 from etude.forge.suite import run_variants
@@ -79,8 +80,8 @@ async def make_testing(shop: Shop, candidate: Candidate, spent: dict[str, float]
     with timed(spent, "trial"):
         found = await _noticed(shop, candidate, rng)
         await _run_rest(shop, found)
-    told = tell_testing(shop.world, found, rng)
-    task = write_testing(shop.world, found, told, rng.choice(shop.wanted.registers), shop.wanted.seed)
+    told = tell_testing(shop.python, found, rng)
+    task = write_testing(shop.python, found, told, rng.choice(shop.wanted.registers), shop.wanted.seed)
     folder = shop.wanted.out / f".{task.name}.making"
     try:
         with timed(spent, "write"):
@@ -96,7 +97,7 @@ async def make_testing(shop: Shop, candidate: Candidate, spent: dict[str, float]
 
 async def _noticed(shop: Shop, asked: Testing, rng: random.Random) -> Testing:
     """The candidate with mistakes, and without the tests that notice them."""
-    world = shop.world
+    world = shop.python
     tests = [test for test in sorted(asked.expected) if test not in shop.unsteady]
     took = sum(world.took.get(test, 0.0) for test in tests)
     mistakes = _mistakes(world, asked, rng)[: max(LEAST, min(TRIED, int(SECONDS / (took + 0.1))))]

@@ -17,11 +17,12 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from etude.forge.make.base import outermost
 from etude.forge.make.candidate import Piece, Question
-from etude.forge.make.choose import PLUMBING, Links, is_deletable
+from etude.forge.make.choose import Links
 from etude.forge.make.reviews import reviews
-from etude.forge.make.source import Definition, Edit, Module
-from etude.forge.make.world import World, outermost
+from etude.forge.make.source import PLUMBING, Definition, Edit, Module
+from etude.forge.make.world import World
 from etude.tasks.config import AnswerKind
 
 KINDS: Final = ("review", "reach", "implementation", "raises")
@@ -136,7 +137,7 @@ def _tests(world: World, rng: random.Random) -> Iterator[str]:
 
 def _is_clear(world: World, each: Definition) -> bool:
     """Whether it can be said of a test that it runs this function: not while it is imported, not twice in its file."""
-    return is_deletable(each) and each.id not in world.early and not each.short.startswith("__")
+    return each.deletable and each.id not in world.early and not each.short.startswith("__")
 
 
 def _piece(module: Module, each: Definition) -> Piece:

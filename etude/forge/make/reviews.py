@@ -25,7 +25,7 @@ BLUNT: Final = ("condition", "lost statement")  # bugs that are seen at once; la
 ALSO: Final = 0.5  # share of the broken functions that are changed harmlessly too
 
 
-def reviews(world: World, links: Links, rng: random.Random) -> Iterator[Question]:
+def reviews(world: World, links: Links[Definition], rng: random.Random) -> Iterator[Question]:
     """Patches in an order that is drawn, each function broken a few times at most."""
     most = MOST_SHARE * len(world.green)
     functions = [each for each in links.functions if LEAST_TESTS <= world.reach[each.id].bit_count() <= most]
@@ -40,7 +40,9 @@ def reviews(world: World, links: Links, rng: random.Random) -> Iterator[Question
                 yield made
 
 
-def review(world: World, links: Links, broken: Definition, bug: Edit, rng: random.Random) -> Question | None:
+def review(
+    world: World, links: Links[Definition], broken: Definition, bug: Edit, rng: random.Random
+) -> Question | None:
     """A patch in which this function has this bug; None where too few others can be changed without harm."""
     near = links.near(broken)
     here = [one for one in links.functions if one.path == broken.path]

@@ -15,6 +15,9 @@ from functools import cached_property
 BOM = b"\xef\xbb\xbf"
 _LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as the parser counts them: a form feed ends no line
 
+# Without these nothing of their class works.
+PLUMBING = {"__init__", "__new__", "__init_subclass__", "__getattr__", "__getattribute__", "__setattr__", "__del__"}
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -91,6 +94,16 @@ class Definition:
             return True
         return isinstance(only, ast.Raise) and "NotImplementedError" in identifiers(only)
 
+    @property
+    def deletable(self) -> bool:
+        """Whether taking its body away leaves a function that only fails when it is called."""
+        return not isinstance(self.node, ast.ClassDef) and not (
+            self.is_stub
+            or self.repeated
+            or self.short in PLUMBING
+            or self.decorators & {"setter", "deleter", "overload"}
+        )
+
     @cached_property
     def signature(self) -> str:
         """The line that defines it, without decorators and body."""
@@ -154,18 +167,7 @@ class Module:
         return b"".join(self.lines[definition.first - 1 : definition.last]).decode()
 
     def edited(self, edits: Iterable[Edit]) -> bytes:
-        """The file with edits made; of two that overlap only the outer one is, or both where they only take away."""
-        data, before = self.data, len(self.data) + 1
-        chosen: list[Edit] = []
-        for edit in sorted(set(edits), key=lambda each: (each.start, -each.end)):
-            if not chosen or edit.start >= chosen[-1].end:
-                chosen.append(edit)
-            elif edit.end > chosen[-1].end and not edit.new and not chosen[-1].new:  # neighbours, with the gap between
-                chosen[-1] = Edit(chosen[-1].start, edit.end)
-        for edit in reversed(chosen):
-            assert edit.end <= before
-            data, before = data[: edit.start] + edit.new + data[edit.end :], edit.start
-        return data
+        return edited(self.data, edits)
 
     def without_body(self, definition: Definition, instead: bytes = b"raise NotImplementedError") -> Edit:
         """Takes a function's body away; signature, decorators and docstring stay."""
@@ -223,6 +225,21 @@ class Module:
                     break
                 last = reach
         return last
+
+
+def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
+    """A text with edits made; of two that overlap only the outer one is, or both where they only take away."""
+    before = len(data) + 1
+    chosen: list[Edit] = []
+    for edit in sorted(set(edits), key=lambda each: (each.start, -each.end)):
+        if not chosen or edit.start >= chosen[-1].end:
+            chosen.append(edit)
+        elif edit.end > chosen[-1].end and not edit.new and not chosen[-1].new:  # neighbours, with the gap between
+            chosen[-1] = Edit(chosen[-1].start, edit.end)
+    for edit in reversed(chosen):
+        assert edit.end <= before
+        data, before = data[: edit.start] + edit.new + data[edit.end :], edit.start
+    return data
 
 
 def identifiers(node: ast.AST) -> Iterator[str]:

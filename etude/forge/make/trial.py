@@ -8,11 +8,11 @@ nothing about what the agent will see.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from etude.forge.make.base import AnyWorld
 from etude.forge.make.candidate import Candidate
 from etude.forge.make.choose import LEAST_PLACES, LEAST_TESTS, MOST_SHARE
-from etude.forge.make.world import World
 from etude.forge.suite import SuiteRun, run_suite
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
@@ -34,7 +34,7 @@ class Trial:
 
 
 async def attempt(
-    world: World,
+    world: AnyWorld[Any],
     host: StoringHost,
     workspace: Layer,
     candidate: Candidate,
@@ -74,12 +74,12 @@ async def attempt(
     return Trial(broken, kept, {test: ran.texts[test] for test in broken if test in ran.texts}, whole=whole)
 
 
-def _seconds(world: World, tests: list[str]) -> float:
+def _seconds(world: AnyWorld[Any], tests: list[str]) -> float:
     files = {test.partition("::")[0] for test in tests}
     return sum(world.took.get(name, 0.0) for name in (*tests, *files))
 
 
-def _too_few(world: World, broken: list[str]) -> Trial | None:
+def _too_few(world: AnyWorld[Any], broken: list[str]) -> Trial | None:
     if not broken:
         return Trial(reason="no test notices")
     if len(broken) < LEAST_TESTS or len({world.place(test) for test in broken}) < LEAST_PLACES:

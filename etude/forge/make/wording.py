@@ -7,17 +7,15 @@ names and sources, and no answer.
 
 from __future__ import annotations
 
-import ast
 import random
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from etude.forge.make.base import AnyWorld
 from etude.forge.make.candidate import Candidate, Piece
 from etude.forge.make.hide import Split
-from etude.forge.make.source import identifiers
-from etude.forge.make.world import World, place_of
 from etude.tasks.config import Register
 
 MOST_NAMES: Final = 6  # in a sentence
@@ -50,7 +48,7 @@ class Told:
     by_register: dict[Register, str]
 
 
-def tell(world: World, candidate: Candidate, split: Split, said: dict[str, str], rng: random.Random) -> Told:
+def tell(world: AnyWorld[Any], candidate: Candidate, split: Split, said: dict[str, str], rng: random.Random) -> Told:
     registers: dict[Register, str] = {
         "terse": _terse(world, candidate, split, rng),
         "plain": _plain(world, candidate, split),
@@ -66,9 +64,9 @@ def category(candidate: Candidate) -> str:
     return "new feature" if any(piece.gone for piece in candidate.pieces) else "feature iteration"
 
 
-def _terse(world: World, candidate: Candidate, split: Split, rng: random.Random) -> str:
+def _terse(world: AnyWorld[Any], candidate: Candidate, split: Split, rng: random.Random) -> str:
     files = " and ".join(sorted(candidate.changes)[:3])
-    tests = " and ".join(dict.fromkeys(place_of(test).name.rpartition(".")[2] for test in split.shown[:2]))
+    tests = " and ".join(dict.fromkeys(map(world.title, split.shown[:2])))
     if candidate.origin == "commit" and candidate.about:
         changed = {part for piece in candidate.pieces for part in piece.name.split(".")}
         first = re.match(r"[A-Z][a-z]+(?!\w)", candidate.about)
@@ -87,7 +85,7 @@ def _terse(world: World, candidate: Candidate, split: Split, rng: random.Random)
     return sloppy(rng.choice(TERSE_LOST), rng).format(names=names + where) + _unseen_names(world, candidate, split)
 
 
-def _plain(world: World, candidate: Candidate, split: Split) -> str:
+def _plain(world: AnyWorld[Any], candidate: Candidate, split: Split) -> str:
     where = ", ".join(f"`{path}`" for path in sorted(candidate.changes)[:MOST_NAMES])
     tests = _quoted(split.shown)
     if candidate.origin == "bug":
@@ -108,7 +106,7 @@ def _plain(world: World, candidate: Candidate, split: Split) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _detailed(world: World, candidate: Candidate, split: Split, said: dict[str, str]) -> str:
+def _detailed(world: AnyWorld[Any], candidate: Candidate, split: Split, said: dict[str, str]) -> str:
     pieces = candidate.pieces
     if candidate.origin == "bug":
         title = "Wrong behaviour in " + ", ".join(f"`{piece.name}`" for piece in pieces[:MOST_NAMES])
@@ -120,8 +118,8 @@ def _detailed(world: World, candidate: Candidate, split: Split, said: dict[str, 
     parts = [f"# {title.rstrip('.')}", intro, "## Where"]
     for path in sorted({piece.path for piece in pieces}):
         parts.append(f"### `{path}`")
-        parts += [_spec(piece, candidate) for piece in pieces if piece.path == path]
-    used = used_names(world, [*split.shown, *split.held_out])
+        parts += [_spec(piece, candidate, world.manner.fence) for piece in pieces if piece.path == path]
+    used = world.used_names([*split.shown, *split.held_out])
     if used:
         parts += ["## What the tests use", "\n".join(f"- {line}" for line in used)]
     parts += ["## Tests", _tests(split, said)]
@@ -129,7 +127,7 @@ def _detailed(world: World, candidate: Candidate, split: Split, said: dict[str, 
     return "\n\n".join(parts) + "\n"
 
 
-def _spec(piece: Piece, candidate: Candidate) -> str:
+def _spec(piece: Piece, candidate: Candidate, fence: str) -> str:
     state = (
         "changed"
         if candidate.origin != "deletion" and not piece.gone
@@ -138,7 +136,7 @@ def _spec(piece: Piece, candidate: Candidate) -> str:
         else "without a body"
     )
     owner = piece.name.rpartition(".")[0]
-    text = f"`{piece.name}` ({state}{f', in class `{owner}`' if owner else ''}):\n\n```python\n{piece.signature}\n```"
+    text = f"`{piece.name}` ({state}{f', in class `{owner}`' if owner else ''}):\n\n```{fence}\n{piece.signature}\n```"
     doc = piece.doc.strip().splitlines()
     if doc:
         text += "\n\n" + "\n".join(f"> {line}".rstrip() for line in doc[:LONGEST_DOC])
@@ -156,72 +154,14 @@ def _tests(split: Split, said: dict[str, str]) -> str:
     return "These fail now and have to pass:\n\n" + "\n".join(lines)
 
 
-def used_names(world: World, tests: Sequence[str]) -> list[str]:
-    """What test functions take from the project, as they import it."""
-    found: dict[str, set[str]] = {}
-    for path in sorted({place_of(test).path for test in tests}):
-        module = world.tests.get(path)
-        if module is None:
-            continue
-        mentioned: set[str] = set()
-        for test in tests:
-            place = place_of(test)
-            each = module.definitions.get(place.name) if place.path == path else None
-            mentioned |= each.uses if each is not None else set()
-        if not mentioned:
-            continue
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.ImportFrom) and (world.resolve(path, node) or _is_package(world, node)):
-                names = {alias.name for alias in node.names if (alias.asname or alias.name) in mentioned}
-                if names:
-                    found.setdefault("." * node.level + (node.module or ""), set()).update(names)
-            elif isinstance(node, ast.Import):
-                for alias in node.names:
-                    top = (alias.asname or alias.name).partition(".")[0]
-                    if top in mentioned and _top(world, alias.name):
-                        found.setdefault(alias.name, set()).update(_attributes(module.tree, top, mentioned))
-    return [
-        f"from `{name}`: " + ", ".join(f"`{each}`" for each in sorted(names))
-        for name, names in sorted(found.items())
-        if names
-    ]
-
-
-def _attributes(tree: ast.Module, top: str, mentioned: set[str]) -> Iterator[str]:
-    """What is asked of a module by its name: `json.dumps` gives `dumps`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in mentioned and ast.unparse(node.value) == top:
-            yield node.attr
-
-
-def _is_package(world: World, node: ast.ImportFrom) -> bool:
-    return not node.level and _top(world, node.module or "")
-
-
-def _top(world: World, name: str) -> bool:
-    """Whether a dotted name belongs to the project."""
-    first = name.partition(".")[0]
-    roots = [f"{root}/" if root else "" for root in world.environment.paths or ("",)]
-    return any(f"{root}{first}.py" in world.modules or f"{root}{first}/__init__.py" in world.modules for root in roots)
-
-
-def _unseen_names(world: World, candidate: Candidate, split: Split) -> str:
+def _unseen_names(world: AnyWorld[Any], candidate: Candidate, split: Split) -> str:
     """Names that hidden tests need and that nothing visible mentions, as one more sentence."""
     gone = {piece.name.rpartition(".")[2] for piece in candidate.pieces if piece.gone}
     told = candidate.pieces[:FEW] if candidate.origin == "deletion" else ()
     named = {piece.name.rpartition(".")[2] for piece in told}
-    needed = gone & _mentioned(world, split.held_out)
-    missing = sorted(needed - _mentioned(world, split.shown) - named)
+    needed = gone & world.mentioned(split.held_out)
+    missing = sorted(needed - world.mentioned(split.shown) - named)
     return f" (also {', '.join(missing)})" if missing else ""
-
-
-def _mentioned(world: World, tests: Sequence[str]) -> set[str]:
-    found: set[str] = set()
-    for place in {place_of(test) for test in tests}:
-        module = world.tests.get(place.path)
-        each = module.definitions.get(place.name) if module is not None else None
-        found |= set(identifiers(each.node)) if each is not None else set()
-    return found
 
 
 def _short_names(pieces: Sequence[Piece]) -> list[str]:
@@ -238,8 +178,8 @@ def _missing(pieces: Sequence[Piece]) -> str:
 
 
 def _quoted(tests: Sequence[str]) -> str:
-    places = list(dict.fromkeys((place_of(test).path, place_of(test).name) for test in tests))
-    names = [f"`{path}::{name.replace('.', '::')}`" for path, name in places[:3]]
+    places = list(dict.fromkeys(test.partition("[")[0] for test in tests))
+    names = [f"`{name}`" for name in places[:3]]
     more = len(places) - len(names)
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 

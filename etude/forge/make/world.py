@@ -1,4 +1,4 @@
-"""What is known about a repository: its code, its tests, and which test reaches which function.
+"""What is known about a Python repository: its code, its tests, and which test reaches which function.
 
 Made once for each repository and never changed. Knows nothing about tasks; where the traces come from is `baseline`.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
-from etude.forge.environment import Environment, Suite
+from etude.forge.make import python_tests
+from etude.forge.make.base import AnyWorld, Manner, Place
+from etude.forge.make.candidate import Candidate
+from etude.forge.make.manners import PYTHON
 from etude.forge.make.source import Definition, Module, identifiers
-from etude.tasks.files import Files
 from etude.tasks.heritage import Heritage, collected
 
 TEST_FOLDERS = ("test", "tests")
@@ -23,29 +25,46 @@ ASIDE = ("doc", "docs", "example", "examples", "benchmark", "benchmarks", "scrip
 ASIDE_FILES = ("setup.py", "noxfile.py", "tasks.py", "fabfile.py", "conf.py")
 
 
-@dataclass(frozen=True)
-class Place:
-    """The function behind a test's id."""
-
-    path: str
-    name: str  # "Class.test", without parameters; nothing where the file makes its tests as it runs: the whole file
-
-
 @dataclass(frozen=True, eq=False)
-class World:
-    """A repository as the makers of candidates see it."""
-
-    name: str
-    version: str
-    files: Files
-    environment: Environment
-    green: tuple[str, ...]  # ids of tests that passed each time
-    traces: Mapping[str, frozenset[str]] = field(repr=False)  # test id -> "path:name" of what it reaches; "" collecting
-    took: Mapping[str, float] = field(default_factory=dict, repr=False)  # seconds by test id, and of reading each file
+class World(AnyWorld[Definition]):
+    """A Python repository as the makers of candidates see it."""
 
     @property
-    def suite(self) -> Suite:
-        return self.environment.suite
+    def manner(self) -> Manner:
+        return PYTHON
+
+    @property
+    def symbols(self) -> dict[str, Definition]:
+        return self.definitions
+
+    @property
+    def code(self) -> Collection[str]:
+        return self.modules.keys()
+
+    @property
+    def test_files(self) -> Collection[str]:
+        return self.tests.keys()
+
+    def collected(self, test: str) -> Place:
+        return place_of(test)
+
+    def title(self, test: str) -> str:
+        return place_of(test).name.rpartition(".")[2]
+
+    def is_movable(self, place: Place) -> bool:
+        return python_tests.is_movable(self, place)
+
+    def telling(self, candidate: Candidate) -> Iterator[Place]:
+        return python_tests.telling(self, candidate)
+
+    def without_tests(self, hidden: Collection[Place]) -> Iterator[tuple[str, bytes | None]]:
+        return python_tests.without_tests(self, hidden)
+
+    def used_names(self, tests: Sequence[str]) -> list[str]:
+        return python_tests.used_names(self, tests)
+
+    def mentioned(self, tests: Sequence[str]) -> set[str]:
+        return python_tests.mentioned(self, tests)
 
     @cached_property
     def modules(self) -> dict[str, Module]:
@@ -84,49 +103,9 @@ class World:
         return found
 
     @cached_property
-    def places(self) -> dict[Place, tuple[str, ...]]:
-        """The green ids of each test function."""
-        found: dict[Place, list[str]] = {}
-        for test in self.green:
-            found.setdefault(self.place(test), []).append(test)
-        return {place: tuple(ids) for place, ids in found.items()}
-
-    @cached_property
     def definitions(self) -> dict[str, Definition]:
         """Every function, method and class of the project, by "path:name"."""
         return {each.id: each for module in self.modules.values() for each in module.definitions.values()}
-
-    @cached_property
-    def bits(self) -> dict[str, int]:
-        """A bit for each green test: sets of tests are numbers."""
-        return {test: 1 << number for number, test in enumerate(self.green)}
-
-    @cached_property
-    def reach(self) -> dict[str, int]:
-        """For each function that tests reach, which ones do."""
-        found: dict[str, int] = {}
-        for test in self.green:
-            for name in self.traces.get(test, ()):
-                known = outermost(name)
-                found[known] = found.get(known, 0) | self.bits[test]
-        return {name: tests for name, tests in found.items() if name in self.definitions}
-
-    def named(self, tests: int) -> list[str]:
-        """The ids of a set of tests, in their order."""
-        found = []
-        while tests:
-            lowest = tests & -tests
-            found.append(self.green[lowest.bit_length() - 1])
-            tests ^= lowest
-        return found
-
-    def masked(self, tests: Iterable[str]) -> int:
-        return sum(self.bits[test] for test in set(tests) if test in self.bits)
-
-    @cached_property
-    def early(self) -> frozenset[str]:
-        """Functions that run while tests are collected: without one of these nothing can be imported."""
-        return frozenset(map(outermost, self.traces.get("", ())))
 
     def place(self, test: str) -> Place:
         """Where a test is written: an inherited one in the class that it comes from."""
@@ -197,11 +176,6 @@ class World:
                 if module is not None:
                     found[path] = module
         return found
-
-
-def outermost(name: str) -> str:
-    """The function that a traced one is written in: "path:f" for "path:f.<locals>.g"."""
-    return name.partition(".<locals>")[0]
 
 
 def place_of(test: str) -> Place:

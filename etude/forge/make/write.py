@@ -8,17 +8,16 @@ stands in one register, and all three in `instructions/`. Knows nothing about sa
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
+from etude.forge.make.base import AnyWorld, Place
 from etude.forge.make.candidate import Candidate
 from etude.forge.make.difficulty import level
 from etude.forge.make.hide import Split
 from etude.forge.make.wording import Told
-from etude.forge.make.world import Place, World, place_of
 from etude.tasks.config import SCHEMA, Config, Environment, Facts, Installed, Register, Verifier
 from etude.tasks.files import Files, Kind
 from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
@@ -26,21 +25,11 @@ from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 VERSION: Final = 2  # goes into each task's provenance: a change here makes other tasks of the same seed
 MOST_KEPT: Final = 300  # ids that have to stay green at each grading; while a task is made, all of them do
 MOST_SECONDS: Final = 5.0  # that those ids may take together: grading is what training waits for
-LOCK: Final = "environment/requirements.lock"
 STEERING: Final = ("conftest.py", "setup.py", "sitecustomize.py", "usercustomize.py", "noxfile.py")
-# For Harbor's own verifier. Ours reads the ids in task.toml and never runs this.
-TEST_SH: Final = b"""#!/bin/sh
-cd /app
-cp -R /tests/. /app/
-if python -c "
-import pytest, sys
-sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', *open('/tests/ids.txt').read().splitlines()]))
-"; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
-"""
 
 
 def write(
-    world: World,
+    world: AnyWorld[Any],
     candidate: Candidate,
     split: Split,
     kept: Sequence[str],
@@ -65,7 +54,7 @@ def write(
     ids = [*split.shown, *pass_to_pass, *split.held_out]
     files |= {
         **image_files(world),
-        f"{TESTS}/test.sh": TEST_SH,
+        f"{TESTS}/test.sh": world.manner.test_script,
         f"{TESTS}/ids.txt": "\n".join([*ids, ""]).encode(),
         "solution/solve.sh": solve_script("/app"),
         **{f"instructions/{name}.md": text.encode() for name, text in told.by_register.items()},
@@ -77,7 +66,7 @@ def write(
         level=level(candidate),
         seed=seed,
         register=register,
-        suite="pytest",
+        suite=world.manner.suite,
         fail_to_pass=list(split.shown),
         pass_to_pass=pass_to_pass,
         held_out=list(split.held_out),
@@ -89,17 +78,18 @@ def write(
     return Task(name, told.by_register[register], task_config(world), facts, Files(files, kinds))
 
 
-def image_files(world: World) -> dict[str, bytes]:
+def image_files(world: AnyWorld[Any]) -> dict[str, bytes]:
     """What Harbor builds an image from, beside the workspace."""
-    return {"environment/Dockerfile": _dockerfile(world), LOCK: world.environment.lock.encode()}
+    manner = world.manner
+    return {"environment/Dockerfile": manner.dockerfile(world), manner.lock: world.environment.lock.encode()}
 
 
-def installed(world: World) -> Installed:
+def installed(world: AnyWorld[Any]) -> Installed:
     made = world.environment
     return Installed(digest=made.digest, python=made.python, paths=list(made.paths), env=dict(made.env))
 
 
-def task_config(world: World) -> Config:
+def task_config(world: AnyWorld[Any]) -> Config:
     return Config(
         schema_version=SCHEMA,
         artifacts=["/app"],
@@ -111,7 +101,7 @@ def task_config(world: World) -> Config:
 
 
 def choose_kept(
-    world: World, candidate: Candidate, kept: Sequence[str], rng: random.Random, read: Collection[str] = ()
+    world: AnyWorld[Any], candidate: Candidate, kept: Sequence[str], rng: random.Random, read: Collection[str] = ()
 ) -> list[str]:
     """Tests that must stay green, whole functions, as far as time allows: those first that come near the change.
 
@@ -120,8 +110,8 @@ def choose_kept(
     places: dict[Place, list[str]] = {}
     for test in kept:
         # A grader that changes a test's source changes it for every class that inherits it: one of them is enough.
-        if world.place(test) == place_of(test) or not world.place(test).name:
-            places.setdefault(place_of(test), []).append(test)
+        if world.place(test) == world.collected(test) or not world.place(test).name:
+            places.setdefault(world.collected(test), []).append(test)
 
     def far(place: Place) -> bool:
         return not any(near & world.traces.get(test, frozenset()) for test in places[place])
@@ -140,23 +130,28 @@ def choose_kept(
     return [test for test in kept if test in chosen]
 
 
-def allowed_paths(world: World, candidate: Candidate) -> list[str]:
+def allowed_paths(world: AnyWorld[Any], candidate: Candidate) -> list[str]:
     """The project's folders, as far as no test or setting lies in them; else the changed files by name."""
     found: list[str] = []
-    for folder in sorted({path.rpartition("/")[0] for path in world.modules}):
-        pattern = f"{folder}/*.py" if folder else ""
-        others = [*world.tests, *(f"{folder}/{name}" for name in STEERING if f"{folder}/{name}" in world.files)]
+    covered: set[tuple[str, str]] = set()
+    for folder, ending in sorted({_kind(path) for path in world.code}):
+        pattern = f"{folder}/*{ending}" if folder else ""
+        others = [*world.test_files, *(f"{folder}/{name}" for name in STEERING if f"{folder}/{name}" in world.files)]
         clear = not any(fnmatchcase(path, pattern) and path.rpartition("/")[0] == folder for path in others)
-        if pattern and clear and not world.is_test(f"{folder}/new.py"):
+        if pattern and clear and not world.is_test(f"{folder}/new{ending}"):
             found.append(pattern)
-    covered = {path.rpartition("/")[0] for path in found}
-    for path in sorted(candidate.changes):
-        if not path.endswith(".py") or path.rpartition("/")[0] not in covered:
-            found.append(path)
-    return found
+            covered.add((folder, ending))
+    return found + [path for path in sorted(candidate.changes) if _kind(path) not in covered]
 
 
-def put(files: dict[str, bytes], kinds: dict[str, Kind], world: World, at: str, path: str, data: bytes | None) -> None:
+def _kind(path: str) -> tuple[str, str]:
+    """The folder and the ending of a file."""
+    return path.rpartition("/")[0], PurePosixPath(path).suffix
+
+
+def put(
+    files: dict[str, bytes], kinds: dict[str, Kind], world: AnyWorld[Any], at: str, path: str, data: bytes | None
+) -> None:
     """A file of the repository at its place in the task, as executable as it was; None is no file."""
     if data is None:
         return
@@ -166,18 +161,7 @@ def put(files: dict[str, bytes], kinds: dict[str, Kind], world: World, at: str, 
         kinds[at] = kind
 
 
-def _beside_tests(world: World, path: str) -> bool:
+def _beside_tests(world: AnyWorld[Any], path: str) -> bool:
     """Data of the tests: anything in a folder that is theirs."""
     folder = PurePosixPath(path).parent
-    return world.is_test(f"{folder}/new.py") and str(folder) != "."
-
-
-def _dockerfile(world: World) -> bytes:
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    paths = ":".join(f"/app/{path}".rstrip("/") for path in world.environment.paths or ("",))
-    variables = "".join(f"ENV {name}={value!r}\n" for name, value in sorted(world.environment.env.items()))
-    return (
-        f"FROM python:{version}-slim-bookworm\nWORKDIR /app\nCOPY requirements.lock /tmp/requirements.lock\n"
-        f"RUN pip install --no-cache-dir --no-deps -r /tmp/requirements.lock\n"
-        f"ENV PYTHONPATH={paths} PYTHONDONTWRITEBYTECODE=1\n{variables}COPY workspace/ /app/\n"
-    ).encode()
+    return world.is_test(f"{folder}/new{world.manner.endings[0]}") and str(folder) != "."

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from etude.tasks.inside import pytests, repository, unittests
+from etude.tasks.inside import node, pytests, repository, unittests
 from etude.tasks.inside.memory import MemoryFinder
 from etude.tasks.inside.remote import Link, RemoteFinder
 from etude.tasks.inside.worker import Worker
@@ -51,6 +51,8 @@ def judge(header: dict[str, Any], tell: int) -> NoReturn:
         silence()
         if header["suite"] == "repository":
             _run_repository(header, job, tell)
+        elif header["suite"] == "node":
+            _run_node(header, job, tell)
         else:
             _run(header, job, tell, worker, link)
     except BaseException:
@@ -107,6 +109,22 @@ def _run_repository(header: dict[str, Any], job: dict[str, Any], tell: int) -> N
 
     repository.run(root, places, header["options"], told, chosen=frozenset(job["run"]), order=header["order"])
     write(tell, [mark, "", "done", ""])
+
+
+def _run_node(header: dict[str, Any], job: dict[str, Any], tell: int) -> None:
+    """Tests of a JavaScript repository: in processes of their own with the tested code, and none of it in this one."""
+    mark = job["mark"]
+    for path, text in job["tests"].items():
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # noqa: PTH103, PTH120
+        with open(path, "w", encoding="utf-8", newline="") as file:  # noqa: PTH123
+            file.write(text)
+    write_line(tell, [mark, "", "ready", ""])
+
+    def told(name: str, status: str, text: str) -> None:
+        write_line(tell, [mark, name, status, text])
+
+    node.judged(header, job, told, lambda: write_line(tell, ["", "", "forged", ""]))
+    told("", "done", "")
 
 
 def write_line(descriptor: int, line: Sequence[str]) -> None:

@@ -17,7 +17,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from etude.tasks.inside import judge, repository, services
@@ -62,21 +63,28 @@ def main() -> None:
 
 def _apart(files: dict[str, list[Any] | None], run: Callable[[], None], seconds: float) -> None:
     """In a process of its own with these files laid over the workspace, for so long; afterwards they are as before."""
+    with laid_over(files):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                run()
+            finally:
+                os._exit(0)
+        ends = time.monotonic() + seconds
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > ends:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                break
+            time.sleep(0.005)
+
+
+@contextmanager
+def laid_over(files: dict[str, list[Any] | None]) -> Iterator[None]:
+    """With these files laid over the workspace; afterwards they are as before."""
     before = {path: _content(path) for path in files}
-    pid = os.fork()
-    if pid == 0:
-        try:
-            lay_out(files)
-            run()
-        finally:
-            os._exit(0)
-    ends = time.monotonic() + seconds
-    while os.waitpid(pid, os.WNOHANG) == (0, 0):
-        if time.monotonic() > ends:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            break
-        time.sleep(0.005)
+    lay_out(files)
+    yield
     lay_out({path: None if data is None else [base64.b64encode(data).decode(), False] for path, data in before.items()})
 
 

@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable
 
 from etude.forge.make.candidate import Candidate, Piece
-from etude.forge.make.hide import split, without_tests
+from etude.forge.make.hide import split
+from etude.forge.make.python_tests import without_tests
 from etude.forge.make.world import Place, World
 
 Build = Callable[..., World]

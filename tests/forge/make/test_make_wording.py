@@ -13,7 +13,8 @@ from etude.forge.make.choose import Cut
 from etude.forge.make.delete import delete
 from etude.forge.make.difficulty import level
 from etude.forge.make.hide import split
-from etude.forge.make.wording import sloppy, tell, used_names
+from etude.forge.make.python_tests import used_names
+from etude.forge.make.wording import sloppy, tell
 from etude.forge.make.world import World
 
 

@@ -1,0 +1,71 @@
+"""Cheats against JavaScript tasks: the reference, doing nothing, and every cheat, graded as training would.
+
+python benchmarks/script_cheats.py TASKS... [--most 10] [--store DIR] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections import Counter
+from pathlib import Path
+
+from etude.forge.javascript.cheats import cheats
+from etude.sandbox.hosts import open_host
+from etude.sandbox.layers import Store, default_store
+from etude.tasks.carried import carried_files
+from etude.tasks.format import Task, given_tasks
+from etude.tasks.grader import RUNNER, grade
+
+
+async def measure(folders: list[Path], most: int, store: Path) -> dict[str, object]:
+    tasks = [task for task in map(Task.load, given_tasks(folders)) if task.facts.suite == "node"][:most]
+    accepted: list[str] = []
+    kinds: Counter[str] = Counter()
+    honest = tried = 0
+    started = time.monotonic()
+    async with await open_host("local", Store(store), [RUNNER]) as host:
+        for task in tasks:
+            found = await grade(task, host, carried_files(task, dict(task.solution)))
+            honest += found.passed
+            print(f"{task.name}: the reference {'is accepted' if found.passed else found.reason}", flush=True)
+            for name, files in {"doing nothing": {}, **cheats(task)}.items():
+                found = await grade(task, host, carried_files(task, files), quick=True)
+                tried += 1
+                kinds[f"{name}: {found.kind}"] += 1
+                if found.passed:
+                    accepted.append(f"{task.name}: {name}")
+                    print(f"ACCEPTED {accepted[-1]}", flush=True)
+    return {
+        "ok": not accepted and honest == len(tasks),
+        "tasks": len(tasks),
+        "honest": honest,
+        "cheats": tried,
+        "accepted": accepted,
+        "kinds": dict(sorted(kinds.items())),
+        "seconds": round(time.monotonic() - started, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tasks", nargs="+", type=Path)
+    parser.add_argument("--most", type=int, default=10)
+    parser.add_argument("--store", type=Path, default=default_store())
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    found = asyncio.run(measure(asked.tasks, asked.most, asked.store))
+    if asked.json:
+        print(json.dumps(found))
+    else:
+        print(
+            f"{found['honest']} of {found['tasks']} references accepted; cheats accepted: {found['accepted'] or 'none'}"
+        )
+        print(f"{found['cheats']} answers graded in {found['seconds']} s: {found['kinds']}")
+    raise SystemExit(0 if found["ok"] else 1)
+
+
+if __name__ == "__main__":
+    main()

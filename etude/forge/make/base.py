@@ -1,0 +1,211 @@
+"""What making tasks has to know about a repository, whatever it is written in: the seam for another language.
+
+A `Symbol` is something that can be taken away; an `AnyWorld` has the symbols, knows which test reaches which, and what
+taking tests out of their files means; a `Manner` is what its tasks look like from outside. `world` fulfils it for
+Python, `forge/javascript/world` for JavaScript. Knows no language, and runs nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Generic, Protocol, TypeVar
+
+from etude.forge.environment import Environment, Suite
+from etude.forge.make.candidate import Candidate
+from etude.tasks import config
+from etude.tasks.files import Files
+
+
+class Symbol(Protocol):
+    """A function, method or class of the repository."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def name(self) -> str:
+        """Qualified: "Class.method"."""
+        ...
+
+    @property
+    def id(self) -> str:
+        """ "path:name"."""
+        ...
+
+    @property
+    def short(self) -> str: ...
+
+    @property
+    def owner(self) -> str:
+        """What it belongs to, or nothing."""
+        ...
+
+    @property
+    def doc(self) -> str: ...
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """Every name in it."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Lines of code."""
+        ...
+
+    @property
+    def deletable(self) -> bool:
+        """Whether taking its body away leaves something that only fails when it is called."""
+        ...
+
+
+S = TypeVar("S", bound=Symbol)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The function behind a test's id."""
+
+    path: str
+    name: str  # "Class.test", without parameters; nothing where the file makes its tests as it runs: the whole file
+
+
+@dataclass(frozen=True)
+class Manner:
+    """What tasks of a language look like."""
+
+    suite: config.Suite
+    fence: str  # what Markdown calls the language
+    endings: tuple[str, ...]  # of its files
+    lock: str  # where a task keeps it
+    test_script: bytes  # for Harbor's own verifier; ours reads the ids in task.toml and never runs it
+    dockerfile: Callable[[AnyWorld[Any]], bytes]
+
+
+@dataclass(frozen=True, eq=False)
+class AnyWorld(ABC, Generic[S]):
+    """A repository as the makers of candidates see it."""
+
+    name: str
+    version: str
+    files: Files
+    environment: Environment
+    green: tuple[str, ...]  # ids of tests that passed each time
+    traces: Mapping[str, frozenset[str]] = field(repr=False)  # test id -> "path:name" of what it reaches; "" collecting
+    took: Mapping[str, float] = field(default_factory=dict, repr=False)  # seconds by test id, and of reading each file
+
+    # What a language says
+
+    @property
+    @abstractmethod
+    def manner(self) -> Manner: ...
+
+    @property
+    @abstractmethod
+    def symbols(self) -> Mapping[str, S]:
+        """Everything that the project defines, by "path:name"."""
+
+    @property
+    @abstractmethod
+    def code(self) -> Collection[str]:
+        """The files of the project itself."""
+
+    @property
+    @abstractmethod
+    def test_files(self) -> Collection[str]: ...
+
+    @abstractmethod
+    def is_test(self, path: str) -> bool:
+        """Whether a file belongs to the tests."""
+
+    @abstractmethod
+    def place(self, test: str) -> Place:
+        """Where a test is written."""
+
+    @abstractmethod
+    def collected(self, test: str) -> Place:
+        """Where a test is found, which another place may have written."""
+
+    @abstractmethod
+    def title(self, test: str) -> str:
+        """What somebody in a hurry calls a test."""
+
+    @abstractmethod
+    def is_movable(self, place: Place) -> bool:
+        """Whether a test can be taken out of its file."""
+
+    @abstractmethod
+    def telling(self, candidate: Candidate) -> Iterator[Place]:
+        """Tests that contain a stretch of the deleted code."""
+
+    @abstractmethod
+    def without_tests(self, hidden: Collection[Place]) -> Iterator[tuple[str, bytes | None]]:
+        """The files that hold hidden tests, without them; None for a file that has no other test."""
+
+    @abstractmethod
+    def used_names(self, tests: Sequence[str]) -> list[str]:
+        """What tests take from the project, a line for each module."""
+
+    @abstractmethod
+    def mentioned(self, tests: Sequence[str]) -> set[str]:
+        """Every name in the source of these tests."""
+
+    # What follows from that
+
+    @property
+    def suite(self) -> Suite:
+        return self.environment.suite
+
+    @cached_property
+    def places(self) -> dict[Place, tuple[str, ...]]:
+        """The green ids of each test function."""
+        found: dict[Place, list[str]] = {}
+        for test in self.green:
+            found.setdefault(self.place(test), []).append(test)
+        return {place: tuple(ids) for place, ids in found.items()}
+
+    @cached_property
+    def bits(self) -> dict[str, int]:
+        """A bit for each green test: sets of tests are numbers."""
+        return {test: 1 << number for number, test in enumerate(self.green)}
+
+    @cached_property
+    def reach(self) -> dict[str, int]:
+        """For each function that tests reach, which ones do."""
+        found: dict[str, int] = {}
+        for test in self.green:
+            for name in self.traces.get(test, ()):
+                known = outermost(name)
+                found[known] = found.get(known, 0) | self.bits[test]
+        return {name: tests for name, tests in found.items() if name in self.symbols}
+
+    def named(self, tests: int) -> list[str]:
+        """The ids of a set of tests, in their order."""
+        found = []
+        while tests:
+            lowest = tests & -tests
+            found.append(self.green[lowest.bit_length() - 1])
+            tests ^= lowest
+        return found
+
+    def masked(self, tests: Iterable[str]) -> int:
+        return sum(self.bits[test] for test in set(tests) if test in self.bits)
+
+    @cached_property
+    def early(self) -> frozenset[str]:
+        """Functions that run while tests are collected: without one of these nothing can be imported."""
+        return frozenset(map(outermost, self.traces.get("", ())))
+
+
+def outermost(name: str) -> str:
+    """The function that a traced one is written in: "path:f" for "path:f.<locals>.g"."""
+    return name.partition(".<locals>")[0]
+
+
+def stretches(source: str, lines: int) -> set[tuple[str, ...]]:
+    """Runs of so many neighbouring lines that say something, without their indentation."""
+    kept = [line.strip() for line in source.splitlines() if len(line.strip()) > 3]
+    return {tuple(kept[start : start + lines]) for start in range(len(kept) - lines + 1)}

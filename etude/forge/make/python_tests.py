@@ -1,0 +1,158 @@
+"""Tests of a Python repository as text: which can be taken out of their files, the files without them, what they name.
+
+Knows sources; runs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from etude.forge.make.base import Place, stretches
+from etude.forge.make.candidate import Candidate
+from etude.forge.make.source import Defined, Edit, Module, identifiers
+from etude.tasks.heritage import collected
+
+if TYPE_CHECKING:
+    from etude.forge.make.world import World
+
+COPIED: Final = 4  # neighbouring lines of deleted code that a test may not contain
+
+
+def is_movable(world: World, place: Place) -> bool:
+    """Whether a test can be taken out of its file: it is written there once, and no other file inherits it."""
+    module = world.tests.get(place.path)
+    if module is not None and not place.name:
+        return not _is_imported(world, place.path) and not place.path.endswith("conftest.py")
+    found = module.definitions.get(place.name) if module is not None else None
+    if module is None or found is None or found.repeated:
+        return False
+    return not world.heirs.get(found.owner.rpartition(".")[2], set()) - {place.path}
+
+
+def without_tests(world: World, hidden: Collection[Place]) -> Iterator[tuple[str, bytes | None]]:
+    """The files that hold hidden tests, without them; None for a file that has no other test."""
+    by_path: dict[str, set[str]] = {}
+    for place in hidden:
+        by_path.setdefault(place.path, set()).add(place.name)
+    for path, names in sorted(by_path.items()):
+        module = world.tests[path]
+        left = [place for place in world.places if place.path == path and place.name not in names]
+        if not left and not _is_imported(world, path):
+            yield path, None
+        else:
+            yield path, module.edited(_edits(module, names))
+    for path in _data(world, {place.path for place in hidden if not place.name}):
+        yield path, None
+
+
+def _data(world: World, hidden: Collection[str]) -> Iterator[str]:
+    """Data beside the tests that hidden files name, by name or without its ending, and no other test file does."""
+    if not hidden:
+        return
+    theirs = set().union(*(world.words[path] for path in hidden))
+    others = set().union(*(words for path, words in world.words.items() if path not in hidden))
+    for path in world.files:
+        name = path.rpartition("/")[2]
+        words = {name, name.partition(".")[0]}
+        if path not in world.tests and world.is_test(path) and words & theirs and not words & others:
+            yield path
+
+
+def _edits(module: Module, names: set[str]) -> Iterator[Edit]:
+    for name in sorted(names):
+        found = module.definitions[name]
+        owner = module.definitions.get(found.owner) if found.owner else None
+        if owner is None:
+            yield module.without(found)
+            continue
+        inside = [f"{owner.name}.{each.name}" for each in owner.node.body if isinstance(each, Defined)]
+        rest = [each for each in owner.code if not isinstance(each, Defined)]
+        if rest or not names.issuperset(inside):
+            yield module.without(found)
+        elif len(re.findall(rf"\b{re.escape(owner.short)}\b", module.text)) == 1 and not owner.alone:
+            yield module.without(owner)
+        else:
+            yield module.without_body(owner, b"pass")
+
+
+def _is_imported(world: World, path: str) -> bool:
+    """Whether another test file takes something from this one."""
+    stem = re.escape(path.removesuffix(".py").rpartition("/")[2])
+    takes = re.compile(rf"(?m)^\s*(from\s+\S*\b{stem}\b|(from\s+\S+\s+)?import\s.*\b{stem}\b)")
+    return any(takes.search(each.text) for other, each in world.tests.items() if other != path)
+
+
+def telling(world: World, candidate: Candidate) -> Iterator[Place]:
+    """Tests that contain a stretch of the deleted code. What helpers of theirs contain is for the audit to find."""
+    copied = set().union(*(stretches(piece.source, COPIED) for piece in candidate.pieces))
+    firsts = {stretch[0] for stretch in copied}
+    for path, module in world.tests.items():
+        if not any(first in module.text for first in firsts):
+            continue
+        for name, each in module.definitions.items():
+            if Place(path, name) not in world.places:
+                continue
+            if copied & stretches(module.source(each), COPIED):
+                yield Place(path, name)
+
+
+def used_names(world: World, tests: Sequence[str]) -> list[str]:
+    """What test functions take from the project, as they import it."""
+    found: dict[str, set[str]] = {}
+    for path in sorted({Place(*collected(test)).path for test in tests}):
+        module = world.tests.get(path)
+        if module is None:
+            continue
+        mentioned: set[str] = set()
+        for test in tests:
+            place = Place(*collected(test))
+            each = module.definitions.get(place.name) if place.path == path else None
+            mentioned |= each.uses if each is not None else set()
+        if not mentioned:
+            continue
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ImportFrom) and (world.resolve(path, node) or _is_package(world, node)):
+                names = {alias.name for alias in node.names if (alias.asname or alias.name) in mentioned}
+                if names:
+                    found.setdefault("." * node.level + (node.module or ""), set()).update(names)
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    top = (alias.asname or alias.name).partition(".")[0]
+                    if top in mentioned and _top(world, alias.name):
+                        found.setdefault(alias.name, set()).update(_attributes(module.tree, top, mentioned))
+    return [
+        f"from `{name}`: " + ", ".join(f"`{each}`" for each in sorted(names))
+        for name, names in sorted(found.items())
+        if names
+    ]
+
+
+def _attributes(tree: ast.Module, top: str, mentioned: set[str]) -> Iterator[str]:
+    """What is asked of a module by its name: `json.dumps` gives `dumps`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in mentioned and ast.unparse(node.value) == top:
+            yield node.attr
+
+
+def _is_package(world: World, node: ast.ImportFrom) -> bool:
+    return not node.level and _top(world, node.module or "")
+
+
+def _top(world: World, name: str) -> bool:
+    """Whether a dotted name belongs to the project."""
+    first = name.partition(".")[0]
+    roots = [f"{root}/" if root else "" for root in world.environment.paths or ("",)]
+    return any(f"{root}{first}.py" in world.modules or f"{root}{first}/__init__.py" in world.modules for root in roots)
+
+
+def mentioned(world: World, tests: Sequence[str]) -> set[str]:
+    """Every name in the source of these tests."""
+    found: set[str] = set()
+    for place in {Place(*collected(test)) for test in tests}:
+        module = world.tests.get(place.path)
+        each = module.definitions.get(place.name) if module is not None else None
+        found |= set(identifiers(each.node)) if each is not None else set()
+    return found

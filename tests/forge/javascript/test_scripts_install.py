@@ -1,0 +1,101 @@
+"""JavaScript repositories are installed by npm in a sandbox, and verified without network."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from etude.errors import EtudeError
+from etude.forge.javascript.project import is_code, is_test, manifest, read_project
+from etude.forge.repo import open_repo
+from etude.forge.suite import run_suite
+
+from .conftest import FILES, PACKAGE, Bench, Laid, Shop
+
+
+def test_a_repository_with_tests_of_node_is_installed_and_verified(shop: Shop) -> None:
+    environment = shop.environment
+    assert environment.suite.kind == "node" and environment.suite.options == ("node",)
+    assert environment.suite.folders == ("test/cart.test.js", "test/money.test.js", "test/words.test.js")
+    assert len(environment.outcomes) == 21
+    assert set(environment.outcomes.values()) == {"passed"}
+    assert "test/words.test.js::slug > joins words" in environment.outcomes
+    assert "test/words.test.js::initials > of ada lovelace" in environment.outcomes
+
+
+def test_installing_again_only_reads(bench: Bench, shop: Shop) -> None:
+    _, again = bench.install(shop.repo.tree)
+    assert again.cached and again.digest == shop.environment.digest
+
+
+def test_a_run_tells_which_functions_each_test_reached(bench: Bench, shop: Shop) -> None:
+    layer = bench.store.add(shop.repo.tree, shows=())
+    run = bench.run(run_suite(bench.host, shop.environment, layer, trace=("",)))
+    reached = run.traces["test/words.test.js::slug > joins words"]
+    text = FILES["lib/words.js"]
+    start = text.index("function slug")
+    assert f"lib/words.js:{start}:{text.index('};') + 1}" in reached
+    assert not any(each.startswith("lib/cart.js") for each in reached)
+
+
+def test_too_few_tests_are_refused_with_the_reason(bench: Bench, laid: Laid) -> None:
+    files = {path: text for path, text in FILES.items() if path not in ("test/words.test.js", "test/cart.test.js")}
+    _, installed = bench.install(laid(files))
+    assert not installed.ok and installed.reason.startswith("only 7 tests pass, and 10 are needed")
+
+
+@pytest.mark.parametrize(
+    ("package", "test", "why"),
+    [
+        ('{"devDependencies": {"jest": "*"}}', "test('a', () => {});", "its tests are written for jest"),
+        ("{}", "console.log(1);", "its tests are written for none of node:test, tape and mocha"),
+        ("[]", "", "its package.json cannot be read"),
+        ('{"name": "..", "devDependencies": ["x"], "scripts": 3}', "1;", "its tests are written for none of"),
+    ],
+)
+def test_what_cannot_be_run_is_said(bench: Bench, laid: Laid, package: str, test: str, why: str) -> None:
+    _, installed = bench.install(laid({"package.json": package, "index.js": "", "test/a.js": test}))
+    assert not installed.ok and installed.reason.startswith(why)
+
+
+def test_a_repository_without_tests_is_refused(bench: Bench, laid: Laid) -> None:
+    _, installed = bench.install(laid({"package.json": PACKAGE, "index.js": ""}))
+    assert installed.reason == "it holds no tests"
+
+
+def test_of_what_is_named_for_developing_only_what_tests_take_is_installed(laid: Laid) -> None:
+    package = {
+        "dependencies": {"a": "^1"},
+        "devDependencies": {"tape": "^5", "eslint": "^8", "@x/y": "^2"},
+        "scripts": {"test": "tape test/*.js", "postinstall": "rm -rf /"},
+    }
+    test = "const test = require('tape');\nconst y = require('@x/y/deep');\ntest('a', (t) => t.end());\n"
+    project = read_project(laid({"package.json": json.dumps(package), "test/a.js": test}))
+    assert project.framework == "tape"
+    wanted = manifest(project, "taken")
+    assert wanted["devDependencies"] == {"tape": "^5", "@x/y": "^2"} and wanted["dependencies"] == {"a": "^1"}
+    assert "scripts" not in wanted
+    assert manifest(project, "loose")["devDependencies"] == {"tape": "*", "@x/y": "*"}
+    assert set(manifest(project, "all")["devDependencies"]) == {"tape", "eslint", "@x/y"}
+
+
+def test_mocha_is_told_what_the_repository_tells_it(laid: Laid) -> None:
+    package = {"devDependencies": {"mocha": "*"}, "scripts": {"test": "mocha -r ./test/setup --timeout=5000 --watch"}}
+    files = {"package.json": json.dumps(package), "test/a.js": "describe('a', () => { it('b', () => {}); });\n"}
+    project = read_project(laid(files))
+    assert project.framework == "mocha" and project.tests == ("test/a.js",)
+    assert project.options == ("--require", "./test/setup", "--timeout", "5000")
+
+
+def test_code_tests_and_what_was_built_are_told_apart() -> None:
+    assert is_code("lib/a.js") and is_code("index.mjs") and is_code("src/deep/b.cjs")
+    for path in ("dist/a.js", "lib/a.min.js", "test/a.js", "lib/a.test.js", "rollup.config.js", "docs/a.js", "a.py"):
+        assert not is_code(path), path
+    assert is_test("test.js") and is_test("a/__tests__/b.js") and is_test("a-test.js") and not is_test("lib/contest.js")
+
+
+@pytest.mark.parametrize("spec", ["npm:", "npm:../x", "npm:-x", "npm:a@b/../c", "npm:a@latest;rm"])
+def test_names_that_are_no_packages_of_npm_are_refused(bench: Bench, spec: str) -> None:
+    with pytest.raises(EtudeError, match="is no package of npm's index"):
+        open_repo(spec, bench.store.root / "repositories")

@@ -1,0 +1,164 @@
+"""JavaScript is read as functions, cut by place, and everything else stays as it was."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from etude.forge.environment import Environment, Suite
+from etude.forge.javascript.delete import delete, deletions
+from etude.forge.javascript.source import Script
+from etude.forge.javascript.world import ScriptWorld
+from etude.forge.make.base import Place
+from etude.forge.make.choose import Cut
+from etude.sandbox.base import Layer
+from etude.tasks.files import Files
+
+from .conftest import FILES
+
+
+@pytest.fixture
+def world() -> ScriptWorld:
+    """The shop as if its tests had been traced: each function by the tests whose file is about it."""
+    tests = ("test/cart.test.js", "test/money.test.js", "test/words.test.js")
+    environment = Environment("shop", "", "0" * 64, Layer("", None, ()), "", ("",), Suite("node", tests, ("node",)), "")  # type: ignore[arg-type]
+    files = Files({path: text.encode() for path, text in FILES.items()})
+    green = (
+        *("test/words.test.js::slug > joins words", "test/words.test.js::slug > keeps numbers"),
+        *("test/words.test.js::slug > is lower case", "test/words.test.js::initials > of x"),
+        *("test/words.test.js::initials > of ada lovelace", "test/words.test.js::initials > ignores gaps"),
+        *(f"test/money.test.js::{name}" for name in ("parses whole units", "parses cents", "shows a price")),
+        "test/cart.test.js::adds",
+    )
+    words = FILES["lib/words.js"]
+    slug = f"lib/words.js:{words.index('function slug')}:{words.index('};') + 1}"
+    inner = words.index("(word) => word !==")
+    reached = {test: frozenset({slug} if "slug >" in test else ()) for test in green}
+    reached["test/words.test.js::initials > of x"] = frozenset({f"lib/words.js:{inner}:{inner + 20}"})
+    return ScriptWorld("shop", "", files, environment, green, {"": frozenset(), **reached})
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("function a() { return 1; }\nasync function* b() {}", ["a", "b"]),
+        ("const a = () => 1, b = function () {};\nlet c = 3;", ["a", "b"]),
+        ("exports.a = function () {};\nmodule.exports.b = (x) => x;", ["a", "b"]),
+        ("module.exports = function () { function inner() {} };", ["module.exports"]),
+        ("module.exports = function named() {};", ["named"]),
+        ("module.exports = { a() {}, b: function () {}, 'c': () => 1, d: 4 };", ["a", "b", "c"]),
+        ("class A { constructor() {} get b() { return 1; } static c() {} #d() {} e = () => 1; }", "A.constructor A.b"),
+        ("Foo.prototype.bar = function () {};", ["Foo.bar"]),
+        ("export function a() {}\nexport default function () {}\nexport const b = () => 2;", ["a", "default", "b"]),
+        ("(function () { 'use strict'; function a() {} root.b = function () {}; }());", ["a", "b"]),
+        ("!function (f) { f(); }(function () { function a() {} });", ["a"]),
+        ("this is no script {", []),
+    ],
+)
+def test_functions_have_the_names_that_people_call_them_by(text: str, names: list[str] | str) -> None:
+    script = Script.read("a.js", text.encode())
+    found = list(script.definitions) if script is not None else []
+    assert found[:2] == names.split() if isinstance(names, str) else found == names
+
+
+def test_a_body_goes_and_all_else_stays_byte_for_byte() -> None:
+    script = Script("lib/money.js", FILES["lib/money.js"].encode())
+    found = script.definitions["showPrice"]
+    assert found.doc == "A price as text: whole units, a mark, two digits."
+    assert found.signature == "const showPrice = function showPrice(cents, mark = '.')"
+    after = script.edited([script.without_body(found)]).decode()
+    before, behind = (
+        FILES["lib/money.js"].split("  const units")[0],
+        "};\n\nmodule.exports = { parsePrice, showPrice };\n",
+    )
+    assert after == f"{before}  throw new Error('not implemented');\n{behind}"
+
+
+def test_arrows_without_a_block_and_functions_on_one_line_lose_their_bodies_too() -> None:
+    script = Script(
+        "a.js", b"const a = (x) => x + 1;\nfunction b(y) { return y; }\n// \xc3\xa4\nconst c = () => ({});\n"
+    )
+    edits = [script.without_body(each) for each in script.definitions.values()]
+    throw = "{ throw new Error('not implemented'); }"
+    want = f"const a = (x) => {throw};\nfunction b(y) {throw}\n// ä\nconst c = () => {throw};\n"
+    assert script.edited(edits).decode() == want
+
+
+def test_places_of_the_engine_get_names_also_behind_letters_of_several_bytes() -> None:
+    text = "const smile = '😀ä';\nfunction a() { return [1].map(() => 2); }\n"
+    script = Script("a.js", text.encode())
+    units = text.encode("utf-16-le")
+    start = units.index("() => 2".encode("utf-16-le")) // 2
+    found = script.around(start, start + len("() => 2"))
+    assert found is not None and found.name == "a"
+    assert script.around(0, 5) is None
+
+
+def test_traces_are_told_by_names(world: ScriptWorld) -> None:
+    assert world.traces["test/words.test.js::slug > joins words"] == {"lib/words.js:slug"}
+    assert world.traces["test/words.test.js::initials > of x"] == {"lib/words.js:initials"}
+    assert world.reach["lib/words.js:slug"].bit_count() == 3
+
+
+def cut(world: ScriptWorld, *names: str) -> Cut:
+    return Cut("function", tuple(world.symbols[name] for name in names), 0)
+
+
+def test_a_function_goes_whole_where_only_its_export_mentions_it(world: ScriptWorld) -> None:
+    made = delete(world, cut(world, "lib/money.js:parsePrice"), whole=True)
+    assert made is not None and [piece.gone for piece in made.pieces] == [True]
+    after = (made.changes["lib/money.js"] or b"").decode()
+    assert "parsePrice" not in after and "Cents of a price" not in after
+    assert "module.exports = { showPrice };" in after
+
+
+def test_what_something_else_mentions_loses_its_body_alone(world: ScriptWorld) -> None:
+    made = delete(world, cut(world, "lib/money.js:showPrice"), whole=True)
+    assert made is not None and [piece.gone for piece in made.pieces] == [False]
+    assert made.how == "bodies"
+
+
+def test_methods_and_exported_functions_go_whole_or_lose_their_bodies(world: ScriptWorld) -> None:
+    made = delete(world, cut(world, "lib/words.js:slug", "lib/cart.js:Cart.remove"), whole=True)
+    assert made is not None and made.how == "slice"
+    assert (made.changes["lib/words.js"] or b"").decode() == "'use strict';\n\nexports.initials" + WORDS_REST
+    assert {piece.name: piece.gone for piece in made.pieces} == {"slug": True, "Cart.remove": True}
+    assert Script.read("lib/cart.js", made.changes["lib/cart.js"] or b"") is not None
+
+
+WORDS_REST = FILES["lib/words.js"].partition("exports.initials")[2]
+
+
+def test_tests_belong_to_the_calls_that_they_are_written_in(world: ScriptWorld) -> None:
+    path = "test/words.test.js"
+    assert world.place(f"{path}::slug > joins words") == Place(path, "slug > joins words")
+    assert world.place(f"{path}::initials > of x") == Place(path, "initials > *")
+    assert world.place(f"{path}::initials > ignores gaps") == Place(path, "initials > ignores gaps")
+    assert world.title(f"{path}::slug > joins words") == "joins words"
+
+
+def test_hidden_tests_leave_their_files_and_whole_files_go_with_their_last_test(world: ScriptWorld) -> None:
+    path = "test/words.test.js"
+    hidden = [Place(path, "slug > joins words"), Place(path, "initials > *")]
+    assert all(map(world.is_movable, hidden))
+    text = (dict(world.without_tests(hidden))[path] or b"").decode()
+    assert "joins words" not in text and "of ${name}" not in text
+    assert "keeps numbers" in text and "ignores gaps" in text and Script.read(path, text.encode()) is not None
+    money = [place for place in world.places if place.path == "test/money.test.js"]
+    assert dict(world.without_tests(money)) == {"test/money.test.js": None}
+
+
+def test_tests_that_hold_the_answer_are_found(world: ScriptWorld) -> None:
+    made = delete(world, cut(world, "lib/words.js:slug"), whole=False)
+    assert made is not None and list(world.telling(made)) == []
+
+
+def test_the_same_seed_gives_the_same_candidates(world: ScriptWorld) -> None:
+    keys = [[each.key for each in deletions(world, random.Random(seed))] for seed in (3, 3)]
+    assert keys[0] == keys[1]
+
+
+def test_names_that_tests_take_from_the_project_are_told(world: ScriptWorld) -> None:
+    assert world.used_names(["test/words.test.js::slug > joins words"]) == ["from `../lib/words`: `slug`"]
+    assert {"slug", "assert", "strictEqual"} <= world.mentioned(["test/words.test.js::slug > joins words"])
