@@ -1,7 +1,7 @@
 """Tasks whose outcome is a file of tests: it has to pass with the code as it is, and to fail with mistakes in it.
 
 Each run has a sandbox of its own, over the task's workspace, with nothing of the agent's but that file. The code runs
-as it is under two hash seeds and orders, then in other words (`rewording`), which no test may notice, then with each
+as it is under two hash seeds and orders, then in other words (`rewording`), which no test may notice, then so with each
 mistake; the files on the disk are the same each time, only what is imported differs. Once enough were noticed, some
 runs are made again: a test that fails now and then is no test. The agent's tests say themselves how they came out, and
 could say anything; but to gain by it they would have to know which run is which.
@@ -174,11 +174,13 @@ class _Bench:
 
     async def _notices(self, name: str) -> bool:
         """Whether a test fails. One that never ends, or takes its process with it, has told nothing."""
-        run = await self._run({**self.code, **self.mutants[name]}, False, until_failure=True)
+        run = await self._run(self._reworded(self.mutants[name]), False, until_failure=True)
         return bool(run.failing)
 
-    def _reworded(self) -> dict[str, bytes]:
-        return {path: reworded(data.decode("utf-8-sig"), self.rng).encode() for path, data in self.code.items()}
+    def _reworded(self, mistake: Mapping[str, bytes] | None = None) -> dict[str, bytes]:
+        """Whole or with a mistake: who only sees that these are other words cannot tell the two apart."""
+        code = {**self.code, **(mistake or {})}
+        return {path: reworded(data.decode("utf-8-sig"), self.rng).encode() for path, data in code.items()}
 
     def _blame(self, name: str, run: _Run) -> tuple[Kind, str]:
         kind, why = run.why_not()

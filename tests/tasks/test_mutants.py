@@ -125,6 +125,14 @@ from shop.price import parse
 def test_code():
     assert hashlib.sha256(parse.__code__.co_code).hexdigest() == {code!r}
 """,
+    "code that is neither the file's nor in other words": """import re
+import shop.price
+def test_code():
+    path = shop.price.__file__
+    other = [name for name in shop.price.parse.__code__.co_varnames if re.fullmatch('_[a-w]{9}', name)]
+    known = compile(open(path).read(), path, 'exec', dont_inherit=True)
+    assert shop.price.__loader__.get_code('shop.price') == known or other
+""",
     "names of locals": """from shop.price import parse
 def test_locals():
     assert parse.__code__.co_varnames == ('text', 'units', 'mark', 'rest', 'cents')
@@ -164,7 +172,7 @@ def test_tests_that_do_not_ask_what_the_code_does_are_rejected(grounds: Any, tas
     text = CHEATS[name].format(**facts) if name in ("the source", "the bytecode") else CHEATS[name]
     found = grounds.grade(task, {FILE: text.encode()}, settings=GraderSettings(seconds=6), quick=True)
     assert not found.passed and found.kind != "passed"
-    if name in ("the source", "the text", "dates of files"):  # it is the same in every run
+    if name in ("the source", "the text", "dates of files", "code that is neither the file's nor in other words"):
         assert found.tests["in other words"] == "passed" and "0 of 4 mistakes are noticed" in found.reason
     if name in ("the bytecode", "names of locals"):  # they know the code, and fail in other words
         assert found.tests["as it is"] == "passed" and found.tests["in other words"] == "failed", found.reason

@@ -120,20 +120,20 @@ async def _noticed(shop: Shop, asked: Testing, rng: random.Random) -> Testing:
             found.append(_Mistake(files, by, any(ASSERTED.search(run.texts.get(test, "")) for test in failed)))
     if len(found) < LEAST:
         raise Refused("too few mistakes are noticed", f"{len(found)} of {len(mistakes)}, by tests that could go")
-    chosen = _choose(found)
-    made = take_out(world, asked, frozenset().union(*(each.by for each in chosen))) if len(chosen) >= LEAST else None
+    path = home([place for each in found for place in each.by])
+    chosen = _choose([each for each in found if any(place.path == path for place in each.by)])
+    gone = {place for each in chosen for place in each.by}
+    made = take_out(world, asked, gone, path) if len(chosen) >= LEAST else None
     if made is None:
         raise Refused("too few tests can go", f"{len(chosen)} of {len(found)} mistakes")
     return replace(made, mutants=tuple(each.files for each in chosen))
 
 
 def _choose(found: Sequence[_Mistake]) -> list[_Mistake]:
-    """Those that few tests notice first, all by a test of one file; crashes last, and no more than their share."""
-    path = home([place for each in found for place in each.by])
-    fit = [each for each in found if any(place.path == path for place in each.by)]
+    """Those that few tests notice first; crashes last, and no more than their share."""
     chosen: list[_Mistake] = []
     gone: frozenset[Place] = frozenset()
-    for each in sorted(fit, key=lambda each: (not each.asserted, len(each.by))):
+    for each in sorted(found, key=lambda each: (not each.asserted, len(each.by))):
         crashes = sum(not other.asserted for other in chosen)
         room = each.asserted or crashes + 1 <= CRASHES * (len(chosen) + 1)
         if room and len(chosen) < MOST and len(gone | each.by) <= MOST_PLACES:

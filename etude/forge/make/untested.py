@@ -24,14 +24,19 @@ from etude.forge.make.world import World
 
 MOST_FUNCTIONS: Final = 4
 LEAST_MISTAKES: Final = 4  # that can be made in the functions
+SAME: Final = 0.9  # share of the tests that two sets of functions may have in common
 
 
 def untested(world: World, rng: random.Random) -> Iterator[Testing]:
-    """In the order in which they should be tried."""
+    """In the order in which they should be tried; of two that the same tests reach only the first."""
+    known: list[int] = []
     for cut in choose(world, rng):
-        known = sum(len(mutations(world.modules[each.path], each)) for each in cut.definitions)
-        if cut.files > 1 or len(cut.definitions) > MOST_FUNCTIONS or known < LEAST_MISTAKES:
+        mistakes = sum(len(mutations(world.modules[each.path], each)) for each in cut.definitions)
+        if cut.files > 1 or len(cut.definitions) > MOST_FUNCTIONS or mistakes < LEAST_MISTAKES:
             continue
+        if any((cut.tests & other).bit_count() > SAME * (cut.tests | other).bit_count() for other in known):
+            continue
+        known.append(cut.tests)
         pieces = []
         for each in cut.definitions:
             source = world.modules[each.path].source(each)
@@ -50,9 +55,8 @@ def home(places: Collection[Place]) -> str:
     return Counter(place.path for place in sorted(places, key=str)).most_common(1)[0][0]
 
 
-def take_out(world: World, asked: Testing, gone: Collection[Place]) -> Testing | None:
-    """The same without these tests; None where a file would be no Python then."""
-    path = home(gone)
+def take_out(world: World, asked: Testing, gone: Collection[Place], path: str) -> Testing | None:
+    """The same without these tests, those of one file as the reference; None where a file would be no Python then."""
     own = {place for place in gone if place.path == path}
     changes = dict(without_tests(world, gone))
     reference = _only(world, world.tests[path], own)

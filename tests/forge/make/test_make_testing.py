@@ -238,7 +238,7 @@ def test_what_goes_from_one_file_is_the_reference(shop_world: World) -> None:
     asked = next(untested(shop_world, random.Random(1)))
     tests = ("TestCart.test_total", "TestCart.test_discount", "test_add_nothing")
     gone = {*(Place("tests/test_cart.py", name) for name in tests), Place("tests/test_money.py", "test_show")}
-    made = take_out(shop_world, asked, gone)
+    made = take_out(shop_world, asked, gone, "tests/test_cart.py")
     assert made is not None and made.file.startswith("tests/test_") and made.file not in shop_world.files
     kept = Module.read(made.file, made.reference)
     assert kept is not None and {name for name in kept.definitions if "test_" in name} == set(tests)
