@@ -91,6 +91,11 @@ def test_canaries_are_written_as_the_tests_around_them(source: str, body: str) -
     assert len(must_fail) == 2 and len(must_pass) == 1 and read(source + code) is not None
 
 
+def test_nothing_is_added_to_a_test_that_counts_its_assertions() -> None:
+    file = TestFile("const test = require('tape');\ntest('a', (t) => { t.plan(1); f(() => t.equal(1, 1)); });\n")
+    assert changes_of(file, next(file.top.units())) == ()
+
+
 EXPECTATIONS = """
 describe('all', function () {
   it('a', function () { expect(sum(1)).to.equal(2); });

@@ -162,13 +162,17 @@ def judged(
 ) -> None:
     """Runs the chosen tests of a grading job and tells what became of each."""
     chosen = frozenset(job["run"])
+    several = {test.partition("[")[0] for test in chosen if "[" in test}  # names that more than one test has
     framework, *options = header["options"]
     silent = os.open(os.devnull, os.O_RDWR)
     for path in dict.fromkeys(test.partition("::")[0] for test in job["run"]):
         found = run_file(framework, path, options, trace=False, output=silent)
         for test, status, text, _ in found.tests:
+            alone = test.partition("[")[0]
             if test in chosen:
                 told(test, status, text)
+            elif alone in chosen and alone not in several:
+                told(alone, status, text)  # once more, which nobody believes
         if found.forged:
             mark_forged()
         if found.ended:

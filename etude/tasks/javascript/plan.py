@@ -20,9 +20,9 @@ from etude.tasks.inside.node import id_of
 from etude.tasks.javascript.reading import SUITES, TestFile, Unit, read
 from etude.tasks.javascript.twists import Change, changes_of, failing, twist
 from etude.tasks.plan import (
-    FEW_JUDGES,
     FEW_KEPT,
     MOST_CHANGED,
+    MOST_JUDGES,
     UNLIKELY,
     Function,
     Part,
@@ -52,7 +52,7 @@ def draw_scripts(task: Task, installed: Installed, rng: random.Random) -> Plan:
     if not any(not set(each.ids).isdisjoint(facts.held_out) for each in some):
         raise EtudeError(f"task {task.name} has no held-out test that can be changed, so forging could not be told")
     make = partial(_part, sources=sources, files=files, changes=changes, rng=rng)
-    parts = several_parts(task, functions, some, rng, make, FEW_JUDGES, UNLIKELY)
+    parts = several_parts(task, functions, some, rng, make, MOST_JUDGES, UNLIKELY)  # three, where enough is held out
     return Plan(required, parts, secrets.token_hex(16), "node", apart=False, plain=False, installed=installed)
 
 
@@ -83,7 +83,8 @@ def _changes(file: TestFile, path: str) -> tuple[Change, ...]:
     if len(units) != 1 or units[0].parts:
         return ()
     found = changes_of(file, units[0])
-    return found[:-1] or found  # what a change adds is easier to tell from a real test than what it replaces
+    # What a change adds is easier to tell from a real test than what it replaces.
+    return tuple(change for change in found if not change.adds) or found
 
 
 def _part(
