@@ -170,7 +170,9 @@ def test_tests_that_do_not_ask_what_the_code_does_are_rejected(grounds: Any, tas
         "code": hashlib.sha256(names["parse"].__code__.co_code).hexdigest(),
     }
     text = CHEATS[name].format(**facts) if name in ("the source", "the bytecode") else CHEATS[name]
-    found = grounds.grade(task, {FILE: text.encode()}, settings=GraderSettings(seconds=6), quick=True)
+    found = grounds.grade(
+        task, {FILE: text.encode()}, settings=GraderSettings(seconds=6 if name == "never ends" else 60), quick=True
+    )
     assert not found.passed and found.kind != "passed"
     if name in ("the source", "the text", "dates of files", "code that is neither the file's nor in other words"):
         assert found.tests["in other words"] == "passed" and "0 of 4 mistakes are noticed" in found.reason
