@@ -21,16 +21,15 @@ from typing import Final
 from etude.forge.make.asking import tell_question
 from etude.forge.make.base import outermost
 from etude.forge.make.candidate import Candidate, Question
-from etude.forge.make.difficulty import level
 from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, save, timed
 from etude.forge.make.questions import otherwise
 from etude.forge.make.wording import Told
 from etude.forge.make.world import World
-from etude.forge.make.write import VERSION, image_files, installed, put, task_config
+from etude.forge.make.write import assemble, put
 from etude.forge.scrub import scrub
 from etude.forge.suite import SuiteRun, run_suite, run_variants
 from etude.tasks.answers import reference_answer
-from etude.tasks.config import Answer, Facts, Register
+from etude.tasks.config import Answer, Register
 from etude.tasks.files import Files, Kind
 from etude.tasks.format import TESTS, WORKSPACE, Task
 
@@ -128,27 +127,14 @@ def write_question(world: World, asked: Question, told: Told, register: Register
     """The task, in memory."""
     answer = Answer(kind=asked.kind, accepted=list(asked.accepted))
     files: dict[str, bytes] = {}
-    kinds: dict[str, Kind] = {f"{TESTS}/test.sh": "executable", "solution/solve.sh": "executable"}
+    kinds: dict[str, Kind] = {}
     for path, data in world.files.items():
         put(files, kinds, world, f"{WORKSPACE}/{path}", path, asked.changes.get(path, data))
     files |= {
-        **image_files(world),
         f"{TESTS}/test.sh": TEST_SH,
         f"{TESTS}/accepted.txt": "\n".join([*asked.accepted, ""]).encode(),
         "solution/solve.sh": f"#!/bin/sh\necho {shlex.quote(reference_answer(answer))} > /app/answer.txt\n".encode(),
-        **{f"instructions/{name}.md": text.encode() for name, text in told.by_register.items()},
     }
-    facts = Facts(
-        category=told.category,
-        provenance=f"{world.name} {world.version}".strip() + f"; make {VERSION}; {asked.key}",
-        family=f"{world.name}: {asked.origin}, {asked.how}",
-        level=level(asked),
-        seed=seed,
-        register=register,
-        suite="pytest",
-        answer=answer,
-        parameters={"asked": [asked.how, *([asked.test] if asked.test else [])], "choices": list(asked.choices)},
-        environment=installed(world),
-    )
-    name = f"{world.name}-{asked.key}".lower()
-    return Task(name, told.by_register[register], task_config(world), facts, Files(files, kinds))
+    parameters = {"asked": [asked.how, *([asked.test] if asked.test else [])], "choices": list(asked.choices)}
+    made = Files(files, kinds)
+    return assemble(world, asked, told, register, seed, made, answer=answer, parameters=parameters)

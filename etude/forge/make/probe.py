@@ -22,7 +22,6 @@ from etude.forge.leaks.deleted import Deleted
 from etude.forge.make.base import Place
 from etude.forge.make.bugs import mutations
 from etude.forge.make.candidate import Candidate, Testing
-from etude.forge.make.difficulty import level
 from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, save, timed
 from etude.forge.make.proving import tell_testing
 from etude.forge.make.source import Module
@@ -30,10 +29,10 @@ from etude.forge.make.untested import LEAST_MISTAKES as LEAST
 from etude.forge.make.untested import can_go, home, take_out
 from etude.forge.make.wording import Told
 from etude.forge.make.world import World
-from etude.forge.make.write import VERSION, image_files, installed, put, task_config
+from etude.forge.make.write import assemble, put
 from etude.forge.scrub import scrub
 from etude.forge.suite import run_variants
-from etude.tasks.config import Facts, Register
+from etude.tasks.config import Register
 from etude.tasks.config import Testing as TestingFacts
 from etude.tasks.files import Files, Kind
 from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
@@ -176,33 +175,26 @@ async def _search(shop: Shop, asked: Testing, folder: Path) -> None:
 def write_testing(world: World, asked: Testing, told: Told, register: Register, seed: int) -> Task:
     """The task, in memory."""
     files: dict[str, bytes] = {}
-    kinds: dict[str, Kind] = {f"{TESTS}/test.sh": "executable", "solution/solve.sh": "executable"}
+    kinds: dict[str, Kind] = {}
     for path, data in world.files.items():
         put(files, kinds, world, f"{WORKSPACE}/{path}", path, asked.changes.get(path, data))
     for number, mutant in enumerate(asked.mutants, start=1):
         files |= {f"{TESTS}/{FOLDER}/{number:02}/{path}": data for path, data in mutant.items()}
     files |= {
-        **image_files(world),
         f"{SOLUTION}/{asked.file}": asked.reference,
         f"{TESTS}/test.sh": TEST_SH,
         f"{TESTS}/file.txt": f"{asked.file}\n".encode(),
         "solution/solve.sh": solve_script("/app"),
-        **{f"instructions/{name}.md": text.encode() for name, text in told.by_register.items()},
     }
-    facts = Facts(
-        category=told.category,
-        provenance=f"{world.name} {world.version}".strip() + f"; make {VERSION}; {asked.key}",
-        family=f"{world.name}: {asked.origin}, {asked.how}",
-        level=level(asked),
-        seed=seed,
-        register=register,
-        suite="pytest",
+    task = assemble(
+        world,
+        asked,
+        told,
+        register,
+        seed,
+        Files(files, kinds),
         testing=TestingFacts(file=asked.file, share=SHARE),
         allowed_paths=[asked.file],
         parameters={"functions": [piece.id for piece in asked.pieces]},
-        environment=installed(world),
     )
-    name = f"{world.name}-{asked.key}".lower()
-    task = Task(name, told.by_register[register], task_config(world), facts, Files(files, kinds))
-    least = {f"{TESTS}/wanted.txt": f"{wanted(task)}\n".encode()}
-    return replace(task, files=Files({**files, **least}, kinds))
+    return replace(task, files=task.files.replaced({f"{TESTS}/wanted.txt": f"{wanted(task)}\n".encode()}))

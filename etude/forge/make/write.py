@@ -42,7 +42,7 @@ def write(
     read = {test.partition("::")[0] for test in (*split.shown, *split.held_out)}
     pass_to_pass = choose_kept(world, candidate, kept, rng, read)
     files: dict[str, bytes] = {}
-    kinds: dict[str, Kind] = {f"{TESTS}/test.sh": "executable", "solution/solve.sh": "executable"}
+    kinds: dict[str, Kind] = {}
     seen = {**candidate.changes, **split.files}
     for path, data in world.files.items():
         now = seen.get(path, data)
@@ -53,12 +53,38 @@ def write(
             put(files, kinds, world, f"{SOLUTION}/{path}", path, data)
     ids = [*split.shown, *pass_to_pass, *split.held_out]
     files |= {
-        **image_files(world),
         f"{TESTS}/test.sh": world.manner.test_script,
         f"{TESTS}/ids.txt": "\n".join([*ids, ""]).encode(),
         "solution/solve.sh": solve_script("/app"),
+    }
+    return assemble(
+        world,
+        candidate,
+        told,
+        register,
+        seed,
+        Files(files, kinds),
+        fail_to_pass=list(split.shown),
+        pass_to_pass=pass_to_pass,
+        held_out=list(split.held_out),
+        allowed_paths=allowed_paths(world, candidate),
+        deleted=[piece.id for piece in candidate.pieces],
+    )
+
+
+def assemble(
+    world: AnyWorld[Any], candidate: Candidate, told: Told, register: Register, seed: int, files: Files, **own: Any
+) -> Task:
+    """The task of these files and `own` facts, with what all have: an image, instructions, where they come from."""
+    environment, manner = world.environment, world.manner
+    everything = {
+        **files,
+        "environment/Dockerfile": manner.dockerfile(world),
+        manner.lock: environment.lock.encode(),
         **{f"instructions/{name}.md": text.encode() for name, text in told.by_register.items()},
     }
+    kinds: dict[str, Kind] = {path: files.kind(path) for path in files if files.kind(path) != "file"}
+    kinds |= {f"{TESTS}/test.sh": "executable", "solution/solve.sh": "executable"}
     facts = Facts(
         category=told.category,
         provenance=f"{world.name} {world.version}".strip() + f"; make {VERSION}; {candidate.key}",
@@ -66,38 +92,23 @@ def write(
         level=level(candidate),
         seed=seed,
         register=register,
-        suite=world.manner.suite,
-        fail_to_pass=list(split.shown),
-        pass_to_pass=pass_to_pass,
-        held_out=list(split.held_out),
-        allowed_paths=allowed_paths(world, candidate),
-        deleted=[piece.id for piece in candidate.pieces],
-        environment=installed(world),
+        suite=manner.suite,
+        environment=Installed(
+            digest=environment.digest,
+            python=environment.python,
+            paths=list(environment.paths),
+            env=dict(environment.env),
+        ),
+        **own,
     )
-    name = f"{world.name}-{candidate.key}".lower()
-    return Task(name, told.by_register[register], task_config(world), facts, Files(files, kinds))
-
-
-def image_files(world: AnyWorld[Any]) -> dict[str, bytes]:
-    """What Harbor builds an image from, beside the workspace."""
-    manner = world.manner
-    return {"environment/Dockerfile": manner.dockerfile(world), manner.lock: world.environment.lock.encode()}
-
-
-def installed(world: AnyWorld[Any]) -> Installed:
-    made = world.environment
-    return Installed(digest=made.digest, python=made.python, paths=list(made.paths), env=dict(made.env))
-
-
-def task_config(world: AnyWorld[Any]) -> Config:
-    return Config(
+    config = Config(
         schema_version=SCHEMA,
         artifacts=["/app"],
-        verifier=Verifier(
-            environment_mode="separate", timeout_sec=max(60.0, round(10 * world.environment.seconds + 30))
-        ),
+        verifier=Verifier(environment_mode="separate", timeout_sec=max(60.0, round(10 * environment.seconds + 30))),
         environment=Environment(workdir="/app", network_mode="no-network"),
     )
+    name = f"{world.name}-{candidate.key}".lower()
+    return Task(name, told.by_register[register], config, facts, Files(everything, kinds))
 
 
 def choose_kept(
