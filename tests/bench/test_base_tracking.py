@@ -61,9 +61,9 @@ def test_the_distance_is_that_of_the_table() -> None:
 def test_long_texts_take_no_time() -> None:
     rng = random.Random(0)
     left, right = ("".join(rng.choice("abcdefgh") for _ in range(20_000)) for _ in range(2))
-    began = time.perf_counter()
+    began = time.process_time()
     assert 0 < edit_distance(left, right) < 20_000
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_diffs_lead_from_each_version_to_the_next() -> None:
