@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -167,7 +168,7 @@ def test_tasks_do_not_depend_on_the_process():
     code = "from etude.forge.katas import katas\nprint(*(task.digest for task in katas('unseen', 30, 4)))"
     digests = {
         subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True
         ).stdout
         for seed in ("0", "1")
     }

@@ -34,7 +34,7 @@ def test_an_agent_finds_the_environments_interpreter_and_can_run_the_visible_tes
             where = await sandbox.run(["sh", "-c", "command -v python"])
             env = {"PYTHONPATH": "src"}  # a real environment leads to the workspace by itself
             run = await sandbox.run(["python", "-m", "pytest", "-q", "tests"], env=env)
-            hidden = await sandbox.run(["grep", "-rl", "test_many", "/workspace", "/opt"])
+            hidden = await sandbox.run(["grep", "-rl", "test_many", "/workspace", "/opt/env"])
             return where.stdout, run.stdout, hidden.stdout
 
     where, run, hidden = loop.run_until_complete(look())
