@@ -8,6 +8,7 @@ sandbox and no pip; `recipes` reads the files that hold commands.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.parser import HeaderParser
@@ -239,7 +240,7 @@ def _is_test(path: str) -> bool:
 def _test_folders(files: Sequence[str], paths: Sequence[str], testpaths: str) -> tuple[str, ...]:
     """The folders that pytest is told about and that exist, or the topmost ones that hold tests."""
     folders = {path[: at.start()] for path in paths for at in re.finditer("/", path)}
-    told = [path.strip("./") for path in testpaths.replace(",", " ").split()]
+    told = [path.strip("./") for path in _words(testpaths.replace(",", " "))]
     there = [path for path in told if path in folders or path in paths]
     if any(file == path or file.startswith(f"{path}/") for path in there for file in files):
         return tuple(there)
@@ -262,7 +263,7 @@ def _pytest_options(
     table = _get(toml, "tool", "pytest", "ini_options") or _get(toml, "tool", "pytest")
     if isinstance(table, dict):
         return {
-            key: " ".join(_strings(value)) if isinstance(value, list) else str(value) for key, value in table.items()
+            key: shlex.join(_strings(value)) if isinstance(value, list) else str(value) for key, value in table.items()
         }
     tox = read_ini(texts.get("tox.ini", ""))
     return dict(tox.get("pytest") or cfg.get("tool:pytest") or cfg.get("pytest") or {})
@@ -281,6 +282,13 @@ def _first(*values: Any) -> str:
 def _strings(value: Any) -> list[str]:
     values = value.splitlines() if isinstance(value, str) else value if isinstance(value, list) else []
     return [each for each in values if isinstance(each, str)]
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote that is never closed
+        return text.split()
 
 
 def _lines(text: str | None) -> list[str]:

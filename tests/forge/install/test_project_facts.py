@@ -100,6 +100,13 @@ def test_testpaths_are_believed_where_they_exist() -> None:
     assert kept_options(project.addopts) == ["-o", "addopts=", "--strict-markers"]
 
 
+def test_options_in_a_list_stay_whole_words() -> None:
+    table = '[tool.pytest]\ntestpaths = ["tests/unit", "my tests"]\naddopts = ["--color=yes", "-m=not slow"]\n'
+    project = read({"pyproject.toml": table}, ["tests/unit/test_a.py", "my tests/test_b.py", "more/test_c.py"])
+    assert project.tests == ("tests/unit", "my tests")
+    assert kept_options(project.addopts) == ["-o", "addopts=", "-m=not slow"]
+
+
 @pytest.mark.parametrize(
     ("addopts", "kept"),
     [
