@@ -30,6 +30,7 @@ from etude.forge.make.candidate import Candidate, Origin
 from etude.forge.make.journal import Entry, Journal
 from etude.forge.make.one import Made, Refused, Shop, Wanted, make_one
 from etude.forge.make.probe import make_testing
+from etude.forge.make.python_tests import timing_tests
 from etude.forge.make.world import World
 from etude.forge.make.write import VERSION
 from etude.forge.repo import Repo
@@ -73,7 +74,8 @@ async def make_tasks(
     files = Files.scan(repo.tree)
     kind = ScriptWorld if environment.suite.kind == "node" else World
     world = kind(repo.name, repo.version, files, environment, base.green, base.traces, base.took)
-    shop = Shop(world, base, workspace, host, repo.history, wanted)
+    timing = timing_tests(world) if isinstance(world, World) else set()
+    shop = Shop(world, base, workspace, host, repo.history, wanted, unsteady=timing)
     await _work(shop, journal, on_entry)
     return journal
 

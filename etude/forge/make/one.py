@@ -64,7 +64,7 @@ class Shop:
     host: StoringHost
     history: Path | None
     wanted: Wanted
-    unsteady: set[str] = field(default_factory=set)  # green at first, and found otherwise since
+    unsteady: set[str] = field(default_factory=set)  # nobody's judges: taking the time, or found red since
     known: Known = field(default_factory=Known)  # tasks that were made
 
     @property

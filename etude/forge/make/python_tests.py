@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from etude.forge.make.world import World
 
 COPIED: Final = 4  # neighbouring lines of deleted code that a test may not contain
+STOPWATCHES: Final = {"timeit", "default_timer"} | {
+    f"{clock}{unit}" for clock in ("perf_counter", "process_time", "thread_time", "monotonic") for unit in ("", "_ns")
+}
 
 
 def is_movable(world: World, place: Place) -> bool:
@@ -30,6 +33,18 @@ def is_movable(world: World, place: Place) -> bool:
     if module is None or found is None or found.repeated:
         return False
     return not world.heirs.get(found.owner.rpartition(".")[2], set()) - {place.path}
+
+
+def timing_tests(world: World) -> set[str]:
+    """Green tests that take the time themselves, or in a helper: what they say is the machine's mood."""
+    timing = {
+        f"{path}:{name}"
+        for path, module in world.tests.items()
+        for name, each in module.definitions.items()
+        if not each.uses.isdisjoint(STOPWATCHES)
+    }
+    own = {test: f"{place.path}:{place.name}" for test in world.green for place in [world.place(test)]}
+    return {test for test in world.green if own[test] in timing or not timing.isdisjoint(world.traces.get(test, ()))}
 
 
 def without_tests(world: World, hidden: Collection[Place]) -> Iterator[tuple[str, bytes | None]]:

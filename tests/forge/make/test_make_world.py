@@ -10,6 +10,7 @@ import pytest
 
 from etude.forge.environment import Suite
 from etude.forge.make.candidate import Candidate
+from etude.forge.make.python_tests import timing_tests
 from etude.forge.make.world import World
 from etude.forge.make.write import allowed_paths, choose_kept
 
@@ -84,3 +85,16 @@ def test_an_inherited_test_is_kept_once(build_world: Build) -> None:
     ids = ("tests/test_a.py::TestA::test_x", "tests/test_a.py::TestB::test_x")
     world = build_world({"tests/test_a.py": text}, {name: set() for name in ids})
     assert choose_kept(world, Candidate("bug", "", {}, ()), world.green, random.Random(0)) == [ids[0]]
+
+
+def test_tests_that_take_the_time_judge_nobody(build_world: Build) -> None:
+    helper = "import time\n\n\ndef measured(work):\n    before = time.perf_counter()\n    work()\n"
+    tests = "def test_fast():\n    assert timeit('1') < 1\n\n\ndef test_linear():\n    assert measured(list) < 1\n"
+    tests += "\n\ndef test_late():\n    assert time.time() > 0\n"
+    traces = {
+        "tests/test_a.py::test_fast": {"tests/test_a.py:test_fast"},
+        "tests/test_a.py::test_linear": {"tests/test_a.py:test_linear", "tests/clocks.py:measured"},
+        "tests/test_a.py::test_late": {"tests/test_a.py:test_late"},
+    }
+    world = build_world({"tests/clocks.py": helper, "tests/test_a.py": tests}, traces)
+    assert timing_tests(world) == {"tests/test_a.py::test_fast", "tests/test_a.py::test_linear"}
