@@ -32,6 +32,10 @@ class SandboxFailure(EtudeError):
         self.cause: FailureCause = cause
 
 
+class NotFrozen(EtudeError):
+    """Programs could not be kept with their memory (their sandbox goes on as it was), or not be brought back."""
+
+
 def absolute(path: str, workdir: str) -> str:
     """A path of the protocol: a relative one starts at the sandbox's working folder."""
     return path if path.startswith("/") else f"{workdir}/{path}"
@@ -87,6 +91,16 @@ class Snapshot:
     path: Path
     layers: tuple[Layer, ...]
     size: int  # bytes of the file
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A sandbox in the middle of its work: what it changed over its layers, and its programs with their memory."""
+
+    digest: str
+    path: Path  # a folder
+    layers: tuple[Layer, ...]
+    size: int  # bytes of all files in it
 
 
 @dataclass(frozen=True)
@@ -231,6 +245,29 @@ class RunsApart(Protocol):
         A name is a module that the host has loaded (`preload`): its `main` runs in a fork of that process, without
         an exec, in the workspace.
         """
+        ...
+
+
+@runtime_checkable
+class Freezes(Protocol):
+    """A sandbox whose backend can keep its programs with their memory."""
+
+    @property
+    def programs(self) -> tuple[Process, ...]:
+        """What was spawned and still runs, first one first: in a thawed sandbox, what came back."""
+        ...
+
+    async def freeze(self) -> Frozen:
+        """Keep all changes and every program that runs in the store. The programs stand still meanwhile, then go on."""
+        ...
+
+
+@runtime_checkable
+class Thaws(Protocol):
+    """A host that can make a sandbox of one that was frozen, any number of times."""
+
+    async def thaw(self, frozen: Frozen) -> Sandbox:
+        """A new sandbox with the same limits and files, in which the programs go on from where they were."""
         ...
 
 

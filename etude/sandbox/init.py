@@ -48,6 +48,7 @@ class Live:
     started: float
     deadline: float | None
     oom_before: int
+    pipes: tuple[int, ...]  # the kernel's numbers of its streams
     oom: bool = False
 
 
@@ -63,6 +64,7 @@ class Init:
         self._loaded = loaded
         self._proc_device = os.stat("/proc").st_dev  # noqa: PTH116 - beside its kind
         self._live: dict[int, Live] = {}  # by the descriptor of its status
+        self._halted = False
         self._watch_seconds = _WATCH_SECONDS
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
@@ -134,6 +136,14 @@ class Init:
                 return {}, (_in_memory(differences(self._room.upper, self._room.lowers)),)
             case "pack":
                 self._pack(descriptors[0])
+            case "halt":
+                return self._halt(), ()
+            case "go on":
+                self._go_on()
+            case "expect":
+                return {}, self._expect(message["id"])
+            case "supervised":
+                self._live_numbered(message["program"]).supervisor = message["supervisor"]
             case "reset":
                 self._end_all()
                 self._room.empty()
@@ -144,6 +154,8 @@ class Init:
     # Programs.
 
     def _run(self, message: wire.Message) -> tuple[int, ...]:
+        if self._halted:
+            raise OSError(errno.EBUSY, "the sandbox is being frozen")
         before = self._oom_kills()
         apart = None
         if "loaded" in message:
@@ -151,9 +163,54 @@ class Init:
         started = programs.start(message["argv"], message["cwd"], message["env"], message["stdin"], self._fence, apart)
         now = time.monotonic()
         deadline = None if message["timeout"] is None else now + message["timeout"]
-        self._live[started.status] = Live(message["id"], started.supervisor, started.status, now, deadline, before)
+        pipes = tuple(os.fstat(each).st_ino for each in started.streams)
+        program = Live(message["id"], started.supervisor, started.status, now, deadline, before, pipes)
+        self._live[started.status] = program
         self._poll.register(started.status, select.POLLIN)
         return started.streams
+
+    # Programs that are kept with their memory, and that come back. CRIU is sent in by the launcher (`memory.py`).
+
+    def _halt(self) -> dict[str, Any]:
+        """Stop everything, and say which programs there are: their first process and the pipes of their streams."""
+        if self._halted or any(each.deadline is not None for each in self._live.values()):
+            return {"refused": "it is being frozen already" if self._halted else "a run is going on"}
+        self._freeze()
+        self._halted = True
+        everything = _processes()
+        found = []
+        for program in sorted(self._live.values(), key=lambda each: each.number):
+            below = [(pid, state) for pid, state, parent in everything if parent == program.supervisor]
+            if len(below) != 1 or below[0][1] in "ZX":
+                return self._refuse("a program has just ended, or has left processes that outlived their parent")
+            found.append({"pid": below[0][0], "pipes": program.pipes})
+        if self._room.shared_memory():
+            return self._refuse("files in /dev/shm are not carried over, and there are some")
+        if _sockets_with_a_path():
+            return self._refuse("a program has a Unix socket with a path, which CRIU looks for outside of its root")
+        numbers = [int(thread) for pid, _, _ in everything for thread in _threads(pid)]
+        return {"programs": found, "highest": max(numbers)}
+
+    def _refuse(self, reason: str) -> dict[str, Any]:
+        self._go_on()
+        return {"refused": reason}
+
+    def _go_on(self) -> None:
+        self._halted = False
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGCONT)
+
+    def _expect(self, number: int) -> tuple[int, ...]:
+        """A program that will be brought back: our ends of new streams, its ends, and where its end is to be told."""
+        streams = programs.Streams.make(stdin=True)
+        status, tell = os.pipe2(os.O_CLOEXEC)
+        pipes = tuple(os.fstat(each).st_ino for each in streams.ours)
+        self._live[status] = Live(number, 0, status, time.monotonic(), None, self._oom_kills(), pipes)
+        self._poll.register(status, select.POLLIN)
+        return (*streams.ours, *streams.programs, tell)
+
+    def _live_numbered(self, number: int) -> Live:
+        return next(each for each in self._live.values() if each.number == number)
 
     def _ended(self, program: Live) -> None:
         """It ended by itself; whatever it left behind ends now."""
@@ -166,8 +223,9 @@ class Init:
             self._report(program, os.waitstatus_to_exitcode(status) if told else killed)
 
     def _end(self, program: Live, timed_out: bool = False) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(program.supervisor, signal.SIGKILL)
+        if program.supervisor:  # of one that is still being brought back, nobody knows it
+            with suppress(ProcessLookupError):
+                os.kill(program.supervisor, signal.SIGKILL)
         self._report(program, -int(signal.SIGKILL), timed_out)
 
     def _report(self, program: Live, code: int, timed_out: bool = False, failure: str = "") -> None:
@@ -300,15 +358,14 @@ class Init:
                 os.close(parent)
 
     def _pack(self, out: int) -> None:
-        frozen = bool(self._live)
+        frozen = bool(self._live) and not self._halted
         if frozen:
             self._freeze()
         try:
             pack(self._room.upper, out)
         finally:
             if frozen:
-                with suppress(ProcessLookupError):
-                    os.kill(-1, signal.SIGCONT)
+                self._go_on()
 
     def _freeze(self) -> None:
         """Stop every program and wait until none is in the middle of a system call."""
@@ -364,6 +421,17 @@ def _processes() -> list[tuple[int, str, int]]:
                 fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
                 found.append((int(name), fields[0].decode(), int(fields[1])))
     return found
+
+
+def _sockets_with_a_path() -> bool:
+    with open("/proc/net/unix", "rb") as file:  # noqa: PTH123 - beside its kind
+        return any(len(fields) > 7 and fields[7][:1] != b"@" for fields in list(map(bytes.split, file))[1:])
+
+
+def _threads(pid: int) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - beside its kind
+    return []
 
 
 def _resident(pid: int) -> int:

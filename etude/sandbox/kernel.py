@@ -38,6 +38,7 @@ _BY_MACHINE: Final = {
         "capset": 126,
         "seccomp": 317,
         "memfd_create": 319,
+        "setns": 308,
     },
     "aarch64": {
         "clone": 220,
@@ -49,6 +50,7 @@ _BY_MACHINE: Final = {
         "capset": 91,
         "seccomp": 277,
         "memfd_create": 279,
+        "setns": 268,
     },
 }
 CALLS: Final[dict[str, int]] = _COMMON | _BY_MACHINE.get(MACHINE, {})

@@ -2,7 +2,8 @@
 
 It forks a child into new namespaces, maps its user, puts it into a cgroup where there is one, and hands it the
 socket over which the orchestrator then talks to it directly. It buries sandboxes that ended, removes their
-cgroups, and says so. When the orchestrator is gone, however it went, it ends every sandbox and itself.
+cgroups, and says so; it sends CRIU into them to keep programs or to bring them back (`memory.py`). When the
+orchestrator is gone, however it went, it ends every sandbox and itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import json
 import os
 import select
 import signal
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from etude.sandbox import cgroups, init, kernel, seccomp, wire
+from etude.sandbox import cgroups, init, kernel, memory, seccomp, wire
 from etude.sandbox.identity import INSIDE, Identity, outside_identity
 from etude.sandbox.programs import Fence
 from etude.sandbox.rootfs import Plan, Room
@@ -57,6 +59,9 @@ class Launcher:
         self._identity: Identity = outside_identity()
         self._calls = seccomp.Filter(seccomp.build(counted_memory=self._groups is not None))
         self._children: dict[int, Child] = {}  # by handle
+        self._numbering = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self._errands: dict[int, int] = {}  # handle of a process of ours in a sandbox -> its number
+        self._reports: dict[int, int] = {}  # where one reports -> the request that it is for
         self._poll = select.poll()
         for descriptor in (connection.fileno(), self._orchestrator):
             self._poll.register(descriptor, select.POLLIN)
@@ -70,6 +75,10 @@ class Launcher:
             ready = {descriptor for descriptor, _ in self._poll.poll()}
             for handle in ready & self._children.keys():
                 self._bury(self._children[handle])
+            for handle in ready & self._errands.keys():
+                self._bury_errand(handle)
+            for report in ready & self._reports.keys():
+                self._pass_on(report)
             if self._orchestrator in ready:
                 return
             if self._connection.fileno() in ready:
@@ -84,7 +93,10 @@ class Launcher:
             self._kill(child)
         deadline = time.monotonic() + 5.0
         while self._children and time.monotonic() < deadline:
-            for handle in {descriptor for descriptor, _ in self._poll.poll(100)} & self._children.keys():
+            ready = {descriptor for descriptor, _ in self._poll.poll(100)}
+            for handle in ready & self._errands.keys():
+                self._bury_errand(handle)  # or the kernel does not let their sandbox end
+            for handle in ready & self._children.keys():
                 self._bury(self._children[handle], tell=False)
         if self._groups is not None:
             self._groups.remove()
@@ -95,6 +107,11 @@ class Launcher:
         elif message["do"] == "kill":
             for child in [each for each in self._children.values() if each.number == message["id"]]:
                 self._kill(child)
+        elif message["do"] in ("dump", "restore"):
+            try:
+                self._send_in(message, descriptors)
+            except OSError as error:
+                wire.send(self._connection, {"id": message["id"], "error": str(error)})
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -134,13 +151,58 @@ class Launcher:
         self._children[handle] = Child(message["id"], pid, handle, group)
         self._poll.register(handle, select.POLLIN)
 
+    def _send_in(self, message: wire.Message, descriptors: tuple[int, ...]) -> None:
+        """A fork of ours goes into a sandbox to keep a program of it with its memory, or to bring one back."""
+        child = next((each for each in self._children.values() if each.number == message["sandbox"]), None)
+        if child is None:
+            raise OSError(errno.ESRCH, "the sandbox has ended")
+        place = memory.Place(child.handle, child.group, self._identity)
+        criu = memory.Criu(message["program"], message["loader"], tuple(message["libraries"]))
+        report, tell = os.pipe2(os.O_CLOEXEC)
+        kernel.call("setns", child.handle, kernel.CLONE_NEWPID)  # for what we fork now
+        try:
+            if message["do"] == "restore":
+                _skip_numbers(message["highest"])
+            pid = os.fork()
+            if pid == 0:
+                _close_all_but(child.handle, tell, *descriptors)
+                if message["do"] == "dump":
+                    memory.dump(place, criu, descriptors[0], message["pid"], tell)
+                images, *streams, status = descriptors
+                back = memory.Return(message["pid"], tuple(message["pipes"]), tuple(streams), status)
+                memory.restore(place, criu, images, back, tell)
+        except BaseException:
+            os.close(report)
+            raise
+        finally:
+            kernel.call("setns", self._numbering, kernel.CLONE_NEWPID)
+            os.close(tell)
+        handle = os.pidfd_open(pid)
+        self._errands[handle], self._reports[report] = pid, message["id"]
+        self._poll.register(handle, select.POLLIN)
+        self._poll.register(report, select.POLLIN)
+
+    def _pass_on(self, report: int) -> None:
+        told = os.read(report, 1 << 16)
+        answer = json.loads(told) if told else {"error": "the process that was sent into the sandbox died"}
+        self._poll.unregister(report)
+        os.close(report)
+        wire.send(self._connection, {**answer, "id": self._reports.pop(report)})
+
+    def _bury_errand(self, handle: int) -> None:
+        os.waitpid(self._errands.pop(handle), 0)
+        self._poll.unregister(handle)
+        os.close(handle)
+
     def _map_user(self, pid: int) -> None:
-        """User 1000 inside is one user outside; nobody else exists there."""
+        """User 1000 inside is one user outside; nobody else exists there, but a root that is nobody where root maps."""
         process = Path(f"/proc/{pid}")
         if self._identity.is_own:
             (process / "setgroups").write_text("deny")  # or the kernel does not let an ordinary user map a group
-        (process / "gid_map").write_text(f"{INSIDE} {self._identity.gid} 1")
-        (process / "uid_map").write_text(f"{INSIDE} {self._identity.uid} 1")
+        for name, number in {"gid": self._identity.gid, "uid": self._identity.uid}.items():
+            # CRIU looks into no user namespace without a root.
+            root = "" if self._identity.is_own else f"0 {number - 1} 1\n"
+            (process / f"{name}_map").write_text(f"{INSIDE} {number} 1\n{root}")
 
     def _kill(self, child: Child) -> None:
         with suppress(ProcessLookupError):
@@ -209,6 +271,15 @@ def _child(
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _skip_numbers(highest: int) -> None:
+    pid = os.fork()
+    if pid == 0:
+        memory.skip_numbers(highest)
+    _, status = os.waitpid(pid, 0)
+    if status != 0:
+        raise OSError(errno.EPERM, "process numbers cannot be chosen on this machine")
 
 
 def _close_all_but(*keep: int) -> None:

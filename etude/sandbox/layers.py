@@ -3,6 +3,7 @@
     layers/DIGEST/tree/        a layer's files, as they appear from the sandbox's root
     layers/DIGEST/layer.json   the host's folders that it shows, its size, and the boot it was last known whole in
     snapshots/DIGEST.changes   everything a sandbox changed, packed; DIGEST.json names its layers
+    memory/DIGEST/             frozen sandboxes, which `frozen.py` writes and reads
     partial/                   what is being made; removed by the next store when its maker died
 
 What is made gets its name by one rename. Nothing is forced to the disk: a layer from before a reboot is read and
@@ -205,15 +206,24 @@ class Store:
         """Remove what was used longest ago until the rest fits; layers in use or named by a snapshot stay."""
         snapshots = sorted((self.root / "snapshots").glob("*.changes"), key=lambda path: path.stat().st_mtime)
         layers = sorted((self.root / "layers").iterdir(), key=lambda path: (path / "layer.json").stat().st_mtime)
+        frozen = sorted((self.root / "memory").glob("*/facts.json"), key=lambda path: path.stat().st_mtime)
         total = sum(path.stat().st_size for path in snapshots) + sum(_facts(path)["bytes"] for path in layers)
+        total += sum(_bytes_in(path.parent) for path in frozen)
         removed: list[str] = []
+        for path in frozen:  # the largest, and of no use after the machine's next start
+            if total > max_bytes:
+                total -= _bytes_in(path.parent)
+                with self.scratch() as partial:
+                    path.parent.rename(partial / "forgotten")
+                removed.append(path.parent.name)
         for path in snapshots:
             if total > max_bytes:
                 total -= path.stat().st_size
                 path.unlink()
                 path.with_suffix(".json").unlink(missing_ok=True)
                 removed.append(path.stem)
-        named = {digest for path in (self.root / "snapshots").glob("*.json") for digest in _facts(path)["layers"]}
+        naming = [*(self.root / "snapshots").glob("*.json"), *(self.root / "memory").glob("*/facts.json")]
+        named = {digest for path in naming for digest in _facts(path)["layers"]}
         for path in layers:
             size = _facts(path)["bytes"]
             if total > max_bytes and path.name not in named and self._forget(path):
@@ -238,7 +248,7 @@ class Store:
         folder = self.root / "layers" / digest
         facts = _facts(folder)
         layer = Layer(digest, folder / "tree", tuple(facts["shows"]))
-        if facts["boot"] != _boot():
+        if facts["boot"] != boot():
             # The machine went down since; only a layer that was on the disk by then still matches its name.
             if facts["listed"]:
                 bounds = Bounds(
@@ -249,14 +259,14 @@ class Store:
                     with self.scratch() as partial:
                         folder.rename(partial / "damaged")
                     raise FileNotFoundError(digest)
-            _write_facts(folder, facts | {"boot": _boot()})
+            _write_facts(folder, facts | {"boot": boot()})
         return layer
 
     def _publish(
         self, partial: Path, entries: list[Entry] | None, shows: tuple[str, ...], size: int, digest: str = ""
     ) -> Layer:
         name = digest if entries is None else digest_of(entries, shows)
-        _write_facts(partial, {"shows": shows, "bytes": size, "boot": _boot(), "listed": entries is not None})
+        _write_facts(partial, {"shows": shows, "bytes": size, "boot": boot(), "listed": entries is not None})
         final = self.root / "layers" / name
         with suppress(OSError):  # somebody else made the same one: theirs is as good
             partial.rename(final)
@@ -293,7 +303,7 @@ class Store:
         with self._alone():
             handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(handle, fcntl.LOCK_EX)
-            os.write(handle, json.dumps({"pid": os.getpid(), "boot": _boot()}).encode())
+            os.write(handle, json.dumps({"pid": os.getpid(), "boot": boot()}).encode())
             folder.mkdir()
         try:
             yield folder
@@ -355,13 +365,18 @@ def _facts(path: Path) -> dict[str, Any]:
     return facts
 
 
+def _bytes_in(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
     working = folder / "layer.json.new"
     working.write_text(json.dumps(facts))
     working.replace(folder / "layer.json")
 
 
-def _boot() -> str:
+def boot() -> str:
+    """What tells the machine's present run from those before it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

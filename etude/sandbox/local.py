@@ -12,19 +12,24 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from etude.errors import EtudeError
+from etude.sandbox import frozen as freezer
 from etude.sandbox import wire
-from etude.sandbox.base import WORKSPACE, Capabilities, Layer, Limits, SandboxFailure, Snapshot
+from etude.sandbox.base import WORKSPACE, Capabilities, Frozen, Layer, Limits, NotFrozen, SandboxFailure, Snapshot
 from etude.sandbox.channel import Channel, Signal
 from etude.sandbox.layers import Store
 from etude.sandbox.local_sandbox import LocalSandbox, Recipe
+from etude.sandbox.memory import Criu
 from etude.sandbox.programs import ENVIRONMENT
 
 _START_SECONDS: Final = 30.0  # a loaded machine starting many at once
+_MEMORY_SECONDS: Final = 120.0  # for CRIU to write or read a gigabyte
+_PAST: Final = {"dump": "kept", "restore": "brought back"}
 
 
 class LocalHost:
@@ -48,6 +53,7 @@ class LocalHost:
         self._held: dict[int, list[int]] = {}  # sandbox -> descriptors that keep its layers from being pruned
         self._last = 0
         self._memory = ""
+        self._criu: Criu | None = None
 
     @classmethod
     async def open(cls, store: Store | Path, preload: Sequence[str] = ()) -> LocalHost:
@@ -116,16 +122,54 @@ class LocalHost:
         environment = {**ENVIRONMENT, "PATH": path, "PWD": workdir, **(env or {})}
         if not isinstance(base, Snapshot):
             return await self.begun(self.begin(recipe, environment))
+        return await self._start_from(base.path, f"snapshot {base.digest[:12]}", recipe, environment)
+
+    async def _start_from(self, path: Path, name: str, recipe: Recipe, env: Mapping[str, str]) -> LocalSandbox:
         try:
-            changes = os.open(base.path, os.O_RDONLY | os.O_CLOEXEC)
+            changes = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise SandboxFailure("store", f"snapshot {base.digest[:12]} cannot be read: {error.strerror}") from None
+            raise SandboxFailure("store", f"{name} cannot be read: {error.strerror}") from None
         try:
             with Signal() as packed:
                 packed.give()
-                return await self.begun(self.begin(recipe, environment, (changes, packed.reader)))
+                return await self.begun(self.begin(recipe, env, (changes, packed.reader)))
         finally:
             os.close(changes)
+
+    async def thaw(self, frozen: Frozen) -> LocalSandbox:
+        criu = await self.criu()
+        folder, facts = await asyncio.to_thread(freezer.opened, self.store, frozen)
+        layers = tuple(self.store.layer(digest) for digest in facts["layers"])
+        recipe = Recipe(layers, Limits(**facts["limits"]), False, facts["workdir"])
+        name = f"frozen sandbox {frozen.digest[:12]}"
+        sandbox = await self._start_from(folder / freezer.CHANGES, name, recipe, facts["env"])
+        try:
+            for place, program in enumerate(facts["programs"]):
+                order = {"pid": program["pid"], "pipes": program["pipes"], "highest": facts["highest"]}
+                await sandbox.bring_back(criu, folder / str(place), order)
+            await sandbox.go_on()
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    async def criu(self) -> Criu:
+        """What keeps memory on this machine; an `EtudeError` where nothing does."""
+        if self._criu is None:
+            self._criu = await asyncio.to_thread(freezer.find_criu)
+        return self._criu
+
+    async def send_in(
+        self, verb: str, sandbox: int, criu: Criu, order: wire.Message, descriptors: tuple[int, ...]
+    ) -> wire.Message:
+        """Have CRIU sent into a sandbox; `NotFrozen` says what it could not do there."""
+        message = {"do": verb, "sandbox": sandbox, **asdict(criu), **order}
+        answers = self._channel.ask(message, descriptors)
+        answer: wire.Message
+        answer, _ = await self.within(_MEMORY_SECONDS, answers[0], f"CRIU to {verb} a program")
+        if "error" in answer:
+            raise NotFrozen(f"a program's memory could not be {_PAST[verb]}: {answer['error']}")
+        return answer
 
     async def close(self) -> None:
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes.values())))

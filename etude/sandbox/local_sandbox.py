@@ -11,15 +11,29 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from etude.errors import EtudeError
-from etude.sandbox import wire
-from etude.sandbox.base import Capabilities, Change, Layer, Limits, Result, SandboxFailure, Snapshot, absolute
+from etude.sandbox import frozen, wire
+from etude.sandbox.base import (
+    Capabilities,
+    Change,
+    Frozen,
+    Layer,
+    Limits,
+    NotFrozen,
+    Result,
+    SandboxFailure,
+    Snapshot,
+    absolute,
+)
 from etude.sandbox.channel import Answer, Channel, Collector, Feeder, Signal
+from etude.sandbox.memory import Criu
 
 if TYPE_CHECKING:
     from etude.sandbox.local import LocalHost
@@ -63,6 +77,7 @@ class LocalSandbox:
         self.ready: asyncio.Future[None] = loop.create_future()
         self._dead: asyncio.Future[None] = loop.create_future()
         self._channel = Channel(connection, f"sandbox {number}", self._on_event)
+        self._spawned: list[LocalProcess] = []
 
     @property
     def capabilities(self) -> Capabilities:
@@ -120,7 +135,15 @@ class LocalSandbox:
     async def spawn(
         self, argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None
     ) -> LocalProcess:
-        return await self._launch(argv, cwd, env, True, None, self.limits.output)
+        return self._keep(await self._launch(argv, cwd, env, True, None, self.limits.output))
+
+    def _keep(self, process: LocalProcess) -> LocalProcess:
+        self._spawned = [*self.programs, process]
+        return process
+
+    @property
+    def programs(self) -> tuple[LocalProcess, ...]:
+        return tuple(each for each in self._spawned if each.running)
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
         _, (file,) = await self._ask({"do": "open", "path": absolute(path, self._recipe.workdir)}, path=path)
@@ -176,6 +199,54 @@ class LocalSandbox:
                 return await self._host.begun(copy)
         finally:
             os.close(changes)
+
+    async def freeze(self) -> Frozen:
+        criu = await self._host.criu()
+        if self._recipe.network:
+            raise NotFrozen("a sandbox with network cannot be frozen: its connections lead out of it")
+        facts = {
+            "layers": [layer.digest for layer in self.layers],
+            "limits": asdict(self.limits),
+            "workdir": self._recipe.workdir,
+            "env": dict(self._env),
+        }
+        with self._host.store.scratch() as folder:
+            halted, _ = await self._ask({"do": "halt"})
+            if "refused" in halted:
+                raise NotFrozen(f"sandbox {self.number} cannot be frozen: {halted['refused']}")
+            try:
+                with (folder / frozen.CHANGES).open("wb") as changes:
+                    await self._ask({"do": "pack"}, (changes.fileno(),), seconds=_WALK_SECONDS)
+                for place, program in enumerate(halted["programs"]):
+                    with _folder(folder / str(place), make=True) as images:
+                        await self._host.send_in("dump", self.number, criu, {"pid": program["pid"]}, (images,))
+            except BaseException as error:
+                if isinstance(error, SandboxFailure) and error.cause == "deadline":
+                    raise self.give_up(error) from None  # CRIU may still hold its programs
+                await self.go_on()
+                raise
+            await self.go_on()
+            facts |= {"programs": halted["programs"], "highest": halted["highest"]}
+            return await asyncio.to_thread(frozen.keep, self._host.store, folder, facts)
+
+    async def go_on(self) -> None:
+        """Whatever was halted, or came back halted."""
+        await self._ask({"do": "go on"})
+
+    async def bring_back(self, criu: Criu, images: Path, order: wire.Message) -> LocalProcess:
+        """A program out of CRIU's images, with new streams; it stands still until `go_on`."""
+        answers = self._channel.ask({"do": "expect"}, answers=2)
+        _, streams = await self._answer(answers[0], _ANSWER_SECONDS, "streams for a program")
+        ours, theirs = streams[:3], streams[3:]
+        process = self._keep(LocalProcess(self, answers.number, answers[1], ours, self.limits.output))
+        try:
+            with _folder(images) as folder:
+                answer = await self._host.send_in("restore", self.number, criu, order, (folder, *theirs))
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        await self._ask({"do": "supervised", "program": answers.number, "supervisor": answer["supervisor"]})
+        return process
 
     async def reset(self) -> None:
         await self._ask({"do": "reset"}, seconds=_WALK_SECONDS)
@@ -297,6 +368,21 @@ class LocalSandbox:
         if not self.ready.done():
             self.ready.set_exception(failure)
             self.ready.exception()
+
+
+@contextmanager
+def _folder(path: Path, make: bool = False) -> Iterator[int]:
+    """A descriptor of a folder of the store."""
+    try:
+        if make:
+            path.mkdir()
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SandboxFailure("store", f"{path} cannot be used: {error.strerror}") from None
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 class LocalProcess:

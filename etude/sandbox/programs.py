@@ -73,35 +73,48 @@ class Apart:
 
 
 @dataclass(frozen=True)
+class Streams:
+    """Both ends of what a program reads and says."""
+
+    ours: tuple[int, ...]  # stdin to write (when asked for), stdout to read, stderr to read
+    programs: tuple[int, int, int]
+
+    @classmethod
+    def make(cls, stdin: bool) -> Streams:
+        """As the sandbox's user, so that a program may open /dev/stdout again."""
+        if stdin:
+            program_in, our_in = os.pipe2(os.O_CLOEXEC)
+        else:
+            program_in, our_in = os.open(f"{ROOM}/dev/null", os.O_RDONLY | os.O_CLOEXEC), -1
+        our_out, program_out = os.pipe2(os.O_CLOEXEC)
+        our_err, program_err = os.pipe2(os.O_CLOEXEC)
+        ours = ((our_in,) if stdin else ()) + (our_out, our_err)
+        return cls(ours, (program_in, program_out, program_err))
+
+
+@dataclass(frozen=True)
 class Started:
     """A running supervisor, and the orchestrator's ends of the program's streams."""
 
     supervisor: int
     status: int  # the program's wait status comes here; nothing but the end if the supervisor was killed
-    streams: tuple[int, ...]  # stdin to write (when asked for), stdout to read, stderr to read
+    streams: tuple[int, ...]
 
 
 def start(
     argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin: bool, fence: Fence, apart: Apart | None = None
 ) -> Started:
     """With `apart` the program is process 1 of a pid namespace of its own."""
-    # The pipes are made here, as the sandbox's user, so that a program may open /dev/stdout again.
-    if stdin:
-        program_in, our_in = os.pipe2(os.O_CLOEXEC)
-    else:
-        program_in, our_in = os.open(f"{ROOM}/dev/null", os.O_RDONLY | os.O_CLOEXEC), -1
-    our_out, program_out = os.pipe2(os.O_CLOEXEC)
-    our_err, program_err = os.pipe2(os.O_CLOEXEC)
+    streams = Streams.make(stdin)
     status, tell = os.pipe2(os.O_CLOEXEC)
-    ours = ((our_in,) if stdin else ()) + (our_out, our_err)
     pid = os.fork()
     if pid == 0:
-        for descriptor in ours:
+        for descriptor in streams.ours:
             os.close(descriptor)  # or the program would never see the end of its input
-        _supervise(argv, cwd, env, (program_in, program_out, program_err), tell, fence, apart)
-    for descriptor in (program_in, program_out, program_err, tell):
+        _supervise(argv, cwd, env, streams.programs, tell, fence, apart)
+    for descriptor in (*streams.programs, tell):
         os.close(descriptor)
-    return Started(pid, status, ours)
+    return Started(pid, status, streams.ours)
 
 
 def _supervise(
@@ -122,6 +135,14 @@ def _supervise(
             _become(argv, cwd, env, streams, tell, fence, apart)
         for descriptor in streams:
             os.close(descriptor)
+        await_end(program, tell)
+    finally:
+        os._exit(0)
+
+
+def await_end(program: int, tell: int) -> NoReturn:
+    """What a supervisor does: bury all that comes back to it, and tell how the program ended."""
+    try:
         while True:
             pid, status = os.wait()
             if pid == program:

@@ -73,6 +73,10 @@ class Room:
         kernel.unmount("/files")
         self.furnish()
 
+    def shared_memory(self) -> list[str]:
+        """What programs put into /dev/shm, the only place that they can write to beside the upper."""
+        return os.listdir("/files/shm")  # noqa: PTH208 - beside its kind
+
     def _enter_stage(self) -> None:
         """Build the stage beside the host's root, then leave the host's root for good."""
         plan = self._plan
@@ -91,6 +95,8 @@ class Room:
         os.chdir(_STAGE)
         for name in ("layer", "host", "skeleton", "files", "room", "proc", "dev"):
             os.mkdir(name)
+        os.mkdir("run")  # for memory.py
+        os.symlink("run", "tmp")
         for n, source in enumerate(layers):
             _show(source, f"layer/{n}", _SEALED)
         self._build_skeleton(etc)
