@@ -100,7 +100,8 @@ class ScriptWorld(AnyWorld[ScriptDefinition]):
         return self.place(test)
 
     def title(self, test: str) -> str:
-        return test.partition("::")[2].partition("[")[0].rpartition(JOINT)[2]
+        name = test.partition("::")[2].partition("[")[0].rpartition(JOINT)[2]
+        return f'"{name}"' if " " in name else name  # most are sentences, which would run on in another one
 
     def written(self, path: str, data: bytes) -> dict[str, str]:
         file = read(data.decode("utf-8", "surrogateescape"))

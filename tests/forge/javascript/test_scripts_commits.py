@@ -18,10 +18,15 @@ from etude.tasks.format import Task
 from .conftest import FILES, Bench, lay_out, script_world
 
 WORDS, TESTS = FILES["lib/words.js"], FILES["test/words.test.js"]
+MONEY, PRICES = FILES["lib/money.js"], FILES["test/money.test.js"]
 FIRST = {
     **FILES,
     "lib/words.js": WORDS.partition("exports.initials")[0].rstrip() + "\n",
     "test/words.test.js": TESTS.partition("describe('initials'")[0].replace("slug, initials", "slug"),
+    "lib/money.js": (
+        MONEY.partition("// Cents")[0] + "/**\n * A price" + MONEY.partition("/**\n * A price")[2]
+    ).replace("parsePrice, ", ""),
+    "test/money.test.js": PRICES.partition("test('parses whole")[0] + PRICES[PRICES.index("test('shows a price'") :],
 }
 SLOPPY = FIRST["lib/words.js"].replace(" || []", "")
 BEFORE = {
@@ -32,7 +37,7 @@ STEPS: list[tuple[str, Mapping[str, str]]] = [
     ("Start", {**FIRST, **BEFORE, "dist/shop.js": "var shop = 1;\n"}),
     ("Fix slug of nothing (#7)", FIRST),
     ("Build", {"dist/shop.js": "var shop = 2;\n", "package.json": FILES["package.json"]}),
-    ("Add initials of names", FILES),
+    ("Add initials of names and read prices", FILES),
 ]
 
 
@@ -58,9 +63,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_commits_with_tests_are_undone_newest_first(checkout: Path) -> None:
     world = script_world()
     newest, fix = commits(world, checkout / ".git")
-    assert (newest.about, fix.about) == ("Add initials of names", "Fix slug of nothing")
-    assert newest.changes == {"lib/words.js": FIRST["lib/words.js"].encode()}
-    assert [(piece.name, piece.gone) for piece in newest.pieces] == [("initials", True)]
+    assert (newest.about, fix.about) == ("Add initials of names and read prices", "Fix slug of nothing")
+    assert newest.changes == {path: FIRST[path].encode() for path in ("lib/money.js", "lib/words.js")}
+    assert [(piece.name, piece.gone) for piece in newest.pieces] == [("parsePrice", True), ("initials", True)]
     assert fix.changes == {"lib/words.js": WORDS.replace("/g) || [];", "/g);").encode()}
     assert [(piece.name, piece.gone) for piece in fix.pieces] == [("slug", False)]
     assert (category(newest), category(fix)) == ("new feature", "debugging")
@@ -83,7 +88,9 @@ def test_a_commit_becomes_a_task(bench: Bench, checkout: Path, tmp_path: Path) -
     journal = bench.run(make_tasks(repo, installed.environment, bench.host, wanted))
     assert len(journal.tasks) == 1, journal.rejected
     task = Task.load(tmp_path / journal.tasks[0])
-    assert task.facts.category == "new feature" and task.facts.deleted == ["lib/words.js:initials"]
-    assert all("initials" in test for test in [*task.facts.held_out, *task.facts.fail_to_pass])
+    assert task.facts.category == "new feature"
+    assert task.facts.deleted == ["lib/money.js:parsePrice", "lib/words.js:initials"]
+    asked = [*task.facts.held_out, *task.facts.fail_to_pass]
+    assert len(task.facts.held_out) > 2 and all("initials" in test or "parses" in test for test in asked)
     assert "nitials of names" in task.files.text("instructions/plain.md")
     assert "initials" not in task.workspace.text("lib/words.js")

@@ -116,7 +116,8 @@ def test_tests_belong_to_the_calls_that_they_are_written_in(world: ScriptWorld) 
     assert world.place(f"{path}::slug > joins words") == Place(path, "slug > joins words")
     assert world.place(f"{path}::initials > of x") == Place(path, "initials > *")
     assert world.place(f"{path}::initials > ignores gaps") == Place(path, "initials > ignores gaps")
-    assert world.title(f"{path}::slug > joins words") == "joins words"
+    assert world.title(f"{path}::slug > joins words") == '"joins words"'
+    assert world.title(f"{path}::slug > empty[2]") == "empty"
 
 
 def test_hidden_tests_leave_their_files_and_whole_files_go_with_their_last_test(world: ScriptWorld) -> None:
