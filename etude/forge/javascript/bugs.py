@@ -39,7 +39,9 @@ def bugs(world: ScriptWorld, rng: random.Random) -> Iterator[Candidate]:
 
 def mutations(script: Script, definition: ScriptDefinition) -> list[Mutation[ScriptDefinition]]:
     """Every change that is known for this function."""
-    found = []
+    found: list[Mutation[ScriptDefinition]] = []
+    if b"\0" in script.data[definition.first : definition.last]:  # which the texts of nodes do not have
+        return found
     for node, endless in _places(definition.defined.body):
         if not endless and _can_be_lost(node):
             found.append(Mutation("lost statement", definition, script.without_statement(node)))

@@ -6,11 +6,14 @@ import random
 
 import pytest
 
+from etude.forge.javascript.bugs import mutations
 from etude.forge.javascript.delete import delete, deletions
 from etude.forge.javascript.source import Script
 from etude.forge.javascript.world import ScriptWorld
 from etude.forge.make.base import Place
 from etude.forge.make.choose import Cut
+from etude.tasks.javascript.reading import read
+from etude.tasks.javascript.twists import changes_of
 
 from .conftest import FILES, script_world
 
@@ -64,6 +67,19 @@ def test_arrows_without_a_block_and_functions_on_one_line_lose_their_bodies_too(
     throw = "{ throw new Error('not implemented'); }"
     want = f"const a = (x) => {throw};\nfunction b(y) {throw}\n// ä\nconst c = () => {throw};\n"
     assert script.edited(edits).decode() == want
+
+
+def test_a_zero_byte_in_a_string_is_javascript() -> None:
+    data = b"const a = '\x00';\nfunction b() { if (a) { return '\x00'; } return 2; }\n"
+    script = Script("a.js", data)
+    assert script.source(script.definitions["b"]).encode() in data
+    assert script.edited([script.without_body(script.definitions["b"])]).startswith(
+        b"const a = '\x00';\nfunction b() {"
+    )
+    assert mutations(script, script.definitions["b"]) == []
+    file = read("test('a', () => {\n  assert.equal(a, '\x00');\n});\ntest('b', () => {\n  assert.ok(b());\n});\n")
+    assert file is not None and [unit.path for unit in file.top.units()] == ["a", "b"]
+    assert [bool(changes_of(file, unit)) for unit in file.top.units()] == [False, True]
 
 
 def test_places_of_the_engine_get_names_also_behind_letters_of_several_bytes() -> None:
