@@ -4,7 +4,7 @@ The rule (docs/languages.md): the candidates below, widely used and remembered t
 in the order of `random.Random("etude-scripts-1").shuffle(sorted(candidates))`; the first that have at least ten calls
 of a test in files written for node:test, tape or mocha are taken. None is left out or replaced afterwards.
 
-    python benchmarks/make_scripts.py --packages 5 --count 10 --out DIR --store DIR [--json]
+    python benchmarks/make_scripts.py --packages 5 --count 10 --out DIR --store DIR [--from deletion,bug] [--json]
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--from", dest="origins", default="deletion")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     order = sorted(CANDIDATES)
@@ -46,14 +47,14 @@ def main() -> None:
     for name in order:
         if sum(row["qualifies"] for row in rows) == asked.packages:
             break
-        row = try_package(name, asked.count, asked.out, asked.store)
+        row = try_package(name, asked.count, asked.out, asked.store, asked.origins.split(","))
         rows.append(row)
         print(json.dumps(row), flush=True)
     valid = sum(row.get("valid", 0) for row in rows)
     print(json.dumps({"ok": valid > 0, "packages": rows, "valid": valid}) if asked.json else f"{valid} tasks")
 
 
-def try_package(name: str, count: int, out: Path, store: Path) -> dict[str, Any]:
+def try_package(name: str, count: int, out: Path, store: Path, origins: list[str]) -> dict[str, Any]:
     """What came of one package."""
     started = time.monotonic()
     repo = open_repo(f"npm:{name}", repositories(Store(store)))
@@ -73,7 +74,7 @@ def try_package(name: str, count: int, out: Path, store: Path) -> dict[str, Any]
     if found["ok"]:
         try:
             made = make_from(
-                f"npm:{name}", out / name, count, 0, ["deletion"], ["terse", "plain", "detailed"], 2, store, None
+                f"npm:{name}", out / name, count, 0, origins, ["terse", "plain", "detailed"], 2, store, None
             )
             row |= {key: made[key] for key in ("tried", "valid", "rejected", "seconds", "spent")}
         except EtudeError as error:

@@ -2,7 +2,7 @@
 
 Its packages lie at /opt/env/node_modules, and a link in the workspace leads there. Of what package.json names for
 developing only that is installed which the tests take; where they then miss something, all of it. Copies of the
-repository itself among the packages become links to the workspace, and a framework that needs one cannot judge it.
+repository itself among the packages become links into the workspace, and a framework that needs one cannot judge it.
 What the sandbox says about itself is a description, and counts when the tests have passed.
 """
 
@@ -146,7 +146,7 @@ async def _settle(
         snapshot = await sandbox.snapshot()
     try:
         with taken_out(snapshot, host.store) as root:
-            layer = _add_environment(root, project, host)
+            layer = add_environment(root, project, repo.tree, host)
     finally:
         drop(snapshot)
     suite = Suite("node", project.tests, (project.framework, *project.options))
@@ -166,7 +166,8 @@ async def _locked(sandbox: Sandbox) -> dict[str, dict[str, Any]]:
     raise Unfit("npm left no lock that can be read")
 
 
-def _add_environment(root: Path, project: Project, host: StoringHost) -> Layer:
+def add_environment(root: Path, project: Project, tree: Path, host: StoringHost) -> Layer:
+    """The layer of what was installed below `root`, for the repository at `tree`."""
     installed = plain_folder(root, f"{_BUILD}/{_MODULES}")
     with host.store.scratch() as folder:
         home = folder / PREFIX.strip("/")
@@ -175,7 +176,7 @@ def _add_environment(root: Path, project: Project, host: StoringHost) -> Layer:
         (home / "bin" / "node").symlink_to(node())
         if installed is not None:
             installed.rename(home / _MODULES)
-            _lead_back(home / _MODULES, project.name)
+            _lead_back(home / _MODULES, project.name, tree)
         else:
             (home / _MODULES).mkdir()
         (folder / WORKSPACE.strip("/")).mkdir()
@@ -189,8 +190,8 @@ def _add_environment(root: Path, project: Project, host: StoringHost) -> Layer:
             raise Unfit(f"what was installed cannot be kept: {error}") from None
 
 
-def _lead_back(modules: Path, name: str) -> None:
-    """Copies of the repository itself become links to the workspace; caches of tools go."""
+def _lead_back(modules: Path, name: str, tree: Path) -> None:
+    """Copies of the repository itself become links to what the workspace has; caches of tools go."""
     for path in (modules / ".cache", modules / ".package-lock.json"):
         _remove(path)
     if not name:
@@ -198,7 +199,10 @@ def _lead_back(modules: Path, name: str) -> None:
     for copy in [path for path in modules.rglob(name.rpartition("/")[2]) if path.is_dir() and not path.is_symlink()]:
         if copy.as_posix().endswith(f"/{_MODULES}/{name}"):
             _remove(copy)
-            copy.symlink_to(WORKSPACE)
+            copy.mkdir()
+            for each in sorted(tree.iterdir()):
+                if each.name != _MODULES:  # one link to all of it would lead round: its packages lie here
+                    (copy / each.name).symlink_to(f"{WORKSPACE}/{each.name}")
 
 
 def _remove(path: Path) -> None:

@@ -167,6 +167,14 @@ class Script:
             end += gap.end() if gap is not None else 0
         return Edit(start, end)
 
+    def without_statement(self, node: Node) -> Edit:
+        """Takes a statement away, with its lines where nothing but a comment stands there beside it."""
+        line = self.data.rfind(b"\n", 0, node.start_byte) + 1
+        rest = re.match(rb"[ \t]*(?://[^\r\n]*)?(?:\r?\n|\Z)", self.data[node.end_byte :])
+        if rest is None or self.data[line : node.start_byte].strip():
+            return Edit(node.start_byte, node.end_byte)
+        return Edit(line, node.end_byte + rest.end())
+
     def _indent(self, node: Node) -> bytes:
         return self._indent_at(node.start_byte)
 

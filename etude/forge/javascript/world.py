@@ -19,7 +19,7 @@ from etude.forge.make.candidate import Candidate
 from etude.forge.make.manners import JAVASCRIPT
 from etude.forge.make.source import Edit, edited
 from etude.tasks.inside.node import JOINT
-from etude.tasks.javascript.parsing import ENDINGS
+from etude.tasks.javascript.parsing import ENDINGS, text
 from etude.tasks.javascript.reading import TestFile, Unit, mentioned, read, required_in
 
 COPIED: Final = 4  # neighbouring lines of deleted code that a test may not contain
@@ -67,7 +67,7 @@ class ScriptWorld(AnyWorld[ScriptDefinition]):
     def tests(self) -> dict[str, TestFile]:
         """Test files, with what they share."""
         texts = {path: self.files.text(path) for path in self._readable if self.is_test(path)}
-        return {path: found for path, text in texts.items() if (found := read(text)) is not None}
+        return {path: found for path, source in texts.items() if (found := read(source)) is not None}
 
     @property
     def _readable(self) -> list[str]:
@@ -79,8 +79,11 @@ class ScriptWorld(AnyWorld[ScriptDefinition]):
         return {each.id: each for script in self.scripts.values() for each in script.definitions.values()}
 
     @property
-    def code(self) -> Collection[str]:
-        return self.scripts.keys()
+    def sources(self) -> dict[str, Script]:
+        return self.scripts
+
+    def read(self, path: str, data: bytes) -> Script | None:
+        return Script.read(path, data)
 
     @property
     def test_files(self) -> Collection[str]:
@@ -97,7 +100,15 @@ class ScriptWorld(AnyWorld[ScriptDefinition]):
         return self.place(test)
 
     def title(self, test: str) -> str:
-        return test.partition("::")[2].partition("[")[0].rpartition(JOINT)[2]
+        name = test.partition("::")[2].partition("[")[0].rpartition(JOINT)[2]
+        return f'"{name}"' if " " in name else name  # most are sentences, which would run on in another one
+
+    def written(self, path: str, data: bytes) -> dict[str, str]:
+        file = read(data.decode("utf-8", "surrogateescape"))
+        found: dict[str, str] = {}
+        for unit in file.top.units() if file is not None else ():
+            found[unit.path] = found.get(unit.path, "") + text(unit.statement)
+        return found
 
     def is_movable(self, place: Place) -> bool:
         """Whether no other test goes with it: a call that is a statement, or a file that nobody takes anything from."""

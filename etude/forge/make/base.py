@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from etude.forge.environment import Environment, Suite
 from etude.forge.make.candidate import Candidate
+from etude.forge.make.source import Edit
 from etude.tasks import config
 from etude.tasks.files import Files
 
@@ -52,6 +53,11 @@ class Symbol(Protocol):
         ...
 
     @property
+    def signature(self) -> str:
+        """What stands before its body."""
+        ...
+
+    @property
     def size(self) -> int:
         """Lines of code."""
         ...
@@ -63,6 +69,23 @@ class Symbol(Protocol):
 
 
 S = TypeVar("S", bound=Symbol)
+
+
+class Source(Protocol[S]):
+    """A file of code, parsed."""
+
+    data: bytes
+
+    @property
+    def definitions(self) -> Mapping[str, S]:
+        """By qualified name."""
+        ...
+
+    def source(self, definition: S) -> str:
+        """A definition's text."""
+        ...
+
+    def edited(self, edits: Iterable[Edit]) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -110,8 +133,12 @@ class AnyWorld(ABC, Generic[S]):
 
     @property
     @abstractmethod
-    def code(self) -> Collection[str]:
-        """The files of the project itself."""
+    def sources(self) -> Mapping[str, Source[S]]:
+        """The code of the project itself, by path."""
+
+    @abstractmethod
+    def read(self, path: str, data: bytes) -> Source[S] | None:
+        """A file as it was or might be; None for what is not of the language."""
 
     @property
     @abstractmethod
@@ -132,6 +159,10 @@ class AnyWorld(ABC, Generic[S]):
     @abstractmethod
     def title(self, test: str) -> str:
         """What somebody in a hurry calls a test."""
+
+    @abstractmethod
+    def written(self, path: str, data: bytes) -> Mapping[str, str]:
+        """What a test file holds, by the names of places, with the text of each."""
 
     @abstractmethod
     def is_movable(self, place: Place) -> bool:
@@ -158,6 +189,11 @@ class AnyWorld(ABC, Generic[S]):
     @property
     def suite(self) -> Suite:
         return self.environment.suite
+
+    @property
+    def code(self) -> Collection[str]:
+        """The files of the project itself."""
+        return self.sources.keys()
 
     @cached_property
     def places(self) -> dict[Place, tuple[str, ...]]:

@@ -1,7 +1,7 @@
-"""Procedural bugs: small changes to functions that tests reach, alone or several together.
+"""Procedural bugs in Python: small changes to functions that tests reach, alone or several together.
 
 An operator, a condition, a bound, a constant, a lost statement, swapped arguments. Each is an edit of a few bytes;
-whether tests notice is for others to find out. Knows the code; runs nothing.
+whether tests notice is for others to find out, and which go together is for `mistakes`. Knows the code; runs nothing.
 """
 
 from __future__ import annotations
@@ -10,15 +10,11 @@ import ast
 import random
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from etude.forge.make.candidate import Candidate, Piece
-from etude.forge.make.choose import LEAST_TESTS, Links
+from etude.forge.make.candidate import Candidate
+from etude.forge.make.mistakes import Mutation, mistaken
 from etude.forge.make.source import Definition, Edit, Module
 from etude.forge.make.world import World
-
-COMBINED = (1, 1, 2, 2, 3, 4)  # how many changes a candidate has
-WIDEST = 0.9  # share of the tests that may reach a function: a bug rarely breaks all who call it
 
 COMPARISONS = {
     ast.Lt: ("<", "<="),
@@ -42,40 +38,12 @@ ARITHMETIC = {
 }
 
 
-@dataclass(frozen=True)
-class Mutation:
-    """One change, and what kind of mistake it is."""
-
-    kind: str
-    definition: Definition
-    edit: Edit
-
-
 def bugs(world: World, rng: random.Random) -> Iterator[Candidate]:
-    """Candidates without end, each function's mistakes drawn without repeats."""
-    links = Links(world)
-    most = WIDEST * len(world.green)
-    functions = [each for each in links.functions if LEAST_TESTS <= world.reach[each.id].bit_count() <= most]
-    pools = {each.id: found for each in functions if (found := mutations(world.modules[each.path], each))}
-    functions = [each for each in functions if each.id in pools]
-    for found in pools.values():
-        rng.shuffle(found)
-    while functions:
-        rng.shuffle(functions)
-        for each in functions:
-            count = rng.choice(COMBINED)
-            near = [one for one in links.near(each) if pools.get(one.id)]
-            among = [each, *rng.sample(near, min(len(near), count - 1))]
-            chosen = [pools[one.id].pop() for one in among if pools[one.id]]
-            while len(chosen) < count and pools[each.id]:
-                chosen.append(pools[each.id].pop())
-            made = _candidate(world, chosen)
-            if made is not None:
-                yield made
-        functions = [each for each in functions if pools[each.id]]
+    """Candidates until there are no more, each function's mistakes drawn without repeats."""
+    return mistaken(world, lambda each: mutations(world.modules[each.path], each), rng)
 
 
-def mutations(module: Module, definition: Definition) -> list[Mutation]:
+def mutations(module: Module, definition: Definition) -> list[Mutation[Definition]]:
     """Every change that is known for this function."""
     found = []
     for statement, alone, endless in _statements(definition.code):
@@ -87,27 +55,6 @@ def mutations(module: Module, definition: Definition) -> list[Mutation]:
             for kind, change in KINDS.items():
                 found += [Mutation(kind, definition, edit) for edit in change(module, node)]
     return found
-
-
-def _candidate(world: World, chosen: list[Mutation]) -> Candidate | None:
-    edits: dict[str, list[Edit]] = {}
-    for each in chosen:
-        edits.setdefault(each.definition.path, []).append(each.edit)
-    changes: dict[str, bytes | None] = {}
-    for path, wanted in edits.items():
-        data = world.modules[path].edited(wanted)
-        if Module.read(path, data) is None:
-            return None
-        changes[path] = data
-    tests = 0
-    pieces: dict[str, Piece] = {}
-    for one in (each.definition for each in chosen):
-        tests |= world.reach[one.id]
-        source = world.modules[one.path].source(one)
-        pieces[one.id] = Piece(one.path, one.name, source, one.signature, one.doc, one.size)
-    how = ", ".join(sorted({each.kind for each in chosen}))
-    found = frozenset(world.named(tests))
-    return Candidate("bug", how, changes, tuple(pieces.values()), found, lines=len(chosen))
 
 
 def _statements(body: list[ast.stmt], endless: bool = False) -> Iterator[tuple[ast.stmt, bool, bool]]:

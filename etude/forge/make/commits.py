@@ -1,8 +1,8 @@
 """Reverted commits: what a commit did to the code is undone in today's tree, its tests stay and judge.
 
 Reads a bare history of ours with git, never a checkout and never somebody's configuration, and merges each file
-three ways (today's, with the commit, before it). A commit whose lines have changed since is left out. Knows no tests'
-outcomes.
+three ways (today's, with the commit, before it). A commit whose lines have changed since is left out. What is code and
+what is a test, the world tells, of whatever language it is. Knows no tests' outcomes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from etude.errors import EtudeError
+from etude.forge.make.base import AnyWorld, S, Source
 from etude.forge.make.candidate import Candidate, Piece
-from etude.forge.make.source import Definition, Module
-from etude.forge.make.world import World, place_of
 
 LATEST: Final = 2000  # commits that are looked at
 MOST_FILES: Final = 8
@@ -34,7 +33,7 @@ _ENV: Final = {
 }
 
 
-def commits(world: World, history: Path) -> Iterator[Candidate]:
+def commits(world: AnyWorld[Any], history: Path) -> Iterator[Candidate]:
     """The newest first: those are the least likely to have been changed since."""
     listed = _git(history, "log", "--no-merges", f"--max-count={LATEST}", "--format=%H%x00%s", "HEAD")
     for line in listed.decode("utf-8", "replace").splitlines():
@@ -44,14 +43,14 @@ def commits(world: World, history: Path) -> Iterator[Candidate]:
             yield made
 
 
-def revert(world: World, history: Path, commit: str, subject: str) -> Candidate | None:
+def revert(world: AnyWorld[Any], history: Path, commit: str, subject: str) -> Candidate | None:
     """The candidate without this commit's changes to the code, where they can be undone."""
     listed = _git(history, "diff-tree", "-r", "--no-commit-id", "--no-renames", "--name-status", "-z", commit)
     parts = listed.decode("utf-8", "surrogateescape").split("\0")[:-1]
     touched = dict(zip(parts[1::2], parts[::2], strict=True))
-    code = [path for path in touched if path.endswith(".py") and not world.is_test(path) and path in world.modules]
-    tests = [path for path in touched if path in world.tests]
-    gone = [path for path, how in touched.items() if how == "D" and path.endswith(".py")]
+    code = [path for path in touched if path in world.sources]
+    tests = [path for path in touched if path in world.test_files]
+    gone = [path for path, how in touched.items() if how == "D" and path.endswith(world.manner.endings)]
     if not code or not tests or gone or len(code) > MOST_FILES:
         return None
     changes: dict[str, bytes | None] = {}
@@ -67,50 +66,59 @@ def revert(world: World, history: Path, commit: str, subject: str) -> Candidate 
             return None
         if undone == now:
             continue
-        module = world.modules[path]
-        after = Module.read(path, undone) if undone is not None else None
+        file = world.sources[path]
+        after = world.read(path, undone) if undone is not None else None
         if undone is not None and after is None:
             return None
         changes[path] = undone
-        found = list(_changed(module, after))
-        pieces += [_piece(module, each, after) for each in found]
-        lines += len(set(module.lines) - set(after.lines if after is not None else ()))
+        pieces += [_piece(file, each, after) for each in _changed(file, after)]
+        lines += len(_lines(file) - (_lines(after) if after is not None else set()))
     if not changes or not pieces or lines > MOST_LINES:
         return None
     ids = {each.id for each in pieces}
-    expected = {test for test in world.green if place_of(test).path in tests or world.traces.get(test, set()) & ids}
+    expected = {
+        test for test in world.green if world.collected(test).path in tests or world.traces.get(test, set()) & ids
+    }
     about = re.sub(r"\s*\(?#\d+\)?", "", subject).strip()
     return Candidate("commit", commit[:12], changes, tuple(pieces), frozenset(expected), about, lines)
 
 
-def own_tests(world: World, history: Path, commit: str) -> set[tuple[str, str]]:
-    """The test functions that a commit added or changed, as (path, name)."""
+def own_tests(world: AnyWorld[Any], history: Path, commit: str) -> set[tuple[str, str]]:
+    """The tests that a commit added or changed, as (path, name)."""
     found = set()
-    for path, module in world.tests.items():
+    for path in world.test_files:
         then, before = _show(history, commit, path), _show(history, f"{commit}^", path)
         if then is None or then == before:
             continue
-        new, old = Module.read(path, then), Module.read(path, before or b"")
-        for name, each in (new.definitions if new is not None else {}).items():
-            known = old.definitions.get(name) if old is not None else None
-            same = new is not None and old is not None and known is not None and new.source(each) == old.source(known)
-            if name in module.definitions and not same:
-                found.add((path, name))
+        now, old = world.written(path, world.files[path]), world.written(path, before or b"")
+        changed = {name for name, text in world.written(path, then).items() if old.get(name) != text}
+        found |= {(path, name) for name in changed & now.keys()}
     return found
 
 
-def _changed(module: Module, after: Module | None) -> Iterator[Definition]:
+def _changed(file: Source[S], after: Source[S] | None) -> Iterator[S]:
     """Functions that differ, and classes that are not there without the commit."""
-    for name, each in module.definitions.items():
+    for name, each in file.definitions.items():
         before = after.definitions.get(name) if after is not None else None
-        is_class = any(other.startswith(f"{name}.") for other in module.definitions)
-        if before is None or (not is_class and after is not None and after.source(before) != module.source(each)):
+        same = after is not None and before is not None and after.source(before) == file.source(each)
+        if before is None or not (same or _has_parts(file, each)):
             yield each
 
 
-def _piece(module: Module, each: Definition, after: Module | None) -> Piece:
+def _has_parts(file: Source[S], each: S) -> bool:
+    """Whether it is a class: others stand in it, which differ by themselves."""
+    source = file.source(each)
+    parts = [other for name, other in file.definitions.items() if name.startswith(f"{each.name}.")]
+    return any(file.source(part) in source for part in parts)
+
+
+def _lines(file: Source[Any]) -> set[bytes]:
+    return set(file.data.splitlines(keepends=True))
+
+
+def _piece(file: Source[S], each: S, after: Source[S] | None) -> Piece:
     gone = after is None or each.name not in after.definitions
-    return Piece(each.path, each.name, module.source(each), each.signature, each.doc, each.size, gone)
+    return Piece(each.path, each.name, file.source(each), each.signature, each.doc, each.size, gone)
 
 
 def merged(now: bytes, then: bytes, other: bytes) -> bytes | None:

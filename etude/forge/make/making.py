@@ -21,6 +21,7 @@ from typing import Final
 from etude.durable import remove_folder
 from etude.forge.alike import Known
 from etude.forge.environment import Environment
+from etude.forge.javascript import bugs as script_bugs
 from etude.forge.javascript import delete as scripts
 from etude.forge.javascript.world import ScriptWorld
 from etude.forge.make import bugs, commits, delete, questions, untested
@@ -131,8 +132,7 @@ def candidates(shop: Shop) -> Iterator[Candidate]:
     name = f"{wanted.seed}/{world.name}/{world.version}"
     streams: dict[Origin, Iterator[Candidate]] = {}
     if isinstance(world, ScriptWorld):
-        if "deletion" in wanted.origins:
-            yield from scripts.deletions(world, random.Random(f"{name}/deletion"))
+        yield from in_turns(_of_scripts(shop, world, name))
         return
     world = shop.python
     if "deletion" in wanted.origins:
@@ -145,6 +145,23 @@ def candidates(shop: Shop) -> Iterator[Candidate]:
         streams["question"] = questions.questions(world, random.Random(f"{name}/question"))
     if "testing" in wanted.origins:
         streams["testing"] = untested.untested(world, random.Random(f"{name}/testing"))
+    yield from in_turns(streams)
+
+
+def _of_scripts(shop: Shop, world: ScriptWorld, name: str) -> dict[Origin, Iterator[Candidate]]:
+    """What can be made of JavaScript."""
+    streams: dict[Origin, Iterator[Candidate]] = {}
+    if "deletion" in shop.wanted.origins:
+        streams["deletion"] = scripts.deletions(world, random.Random(f"{name}/deletion"))
+    if "bug" in shop.wanted.origins:
+        streams["bug"] = script_bugs.bugs(world, random.Random(f"{name}/bug"))
+    if "commit" in shop.wanted.origins and shop.history is not None:
+        streams["commit"] = commits.commits(world, shop.history)
+    return streams
+
+
+def in_turns(streams: dict[Origin, Iterator[Candidate]]) -> Iterator[Candidate]:
+    """One of each origin after the other, until all have nothing left."""
     for origin in itertools.cycle(TURN):
         if not streams:
             return

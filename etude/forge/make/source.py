@@ -231,7 +231,7 @@ def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
     """A text with edits made; of two that overlap only the outer one is, or both where they only take away."""
     before = len(data) + 1
     chosen: list[Edit] = []
-    for edit in sorted(set(edits), key=lambda each: (each.start, -each.end)):
+    for edit in sorted(set(edits), key=lambda each: (each.start, -each.end, each.new)):
         if not chosen or edit.start >= chosen[-1].end:
             chosen.append(edit)
         elif edit.end > chosen[-1].end and not edit.new and not chosen[-1].new:  # neighbours, with the gap between

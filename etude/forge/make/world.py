@@ -38,8 +38,11 @@ class World(AnyWorld[Definition]):
         return self.definitions
 
     @property
-    def code(self) -> Collection[str]:
-        return self.modules.keys()
+    def sources(self) -> dict[str, Module]:
+        return self.modules
+
+    def read(self, path: str, data: bytes) -> Module | None:
+        return Module.read(path, data)
 
     @property
     def test_files(self) -> Collection[str]:
@@ -50,6 +53,10 @@ class World(AnyWorld[Definition]):
 
     def title(self, test: str) -> str:
         return place_of(test).name.rpartition(".")[2]
+
+    def written(self, path: str, data: bytes) -> dict[str, str]:
+        module = Module.read(path, data)
+        return {name: module.source(each) for name, each in module.definitions.items()} if module is not None else {}
 
     def is_movable(self, place: Place) -> bool:
         return python_tests.is_movable(self, place)

@@ -65,7 +65,7 @@ def changes_of(file: TestFile, unit: Unit) -> tuple[Change, ...]:
     """What can be changed in a test, any one of which makes it fail; the last adds an assertion, where the test does
     not count them: a planned test that has one too many disturbs those after it."""
     body = unit.body.child_by_field_name("body") if unit.body is not None else None
-    if body is None or body.type != "statement_block":
+    if body is None or body.type != "statement_block" or b"\0" in file.data[body.start_byte : body.end_byte]:
         return ()
     found: list[Change] = []
     for statement in inner(body):

@@ -11,13 +11,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-from etude.forge.environment import Environment
+from etude.forge.environment import Environment, Suite
 from etude.forge.install.index import Index
 from etude.forge.install.install import install
 from etude.forge.install.result import Installed
+from etude.forge.javascript.world import ScriptWorld
 from etude.forge.repo import Repo, open_repo
+from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.layers import Store
+from etude.tasks.files import Files
 from etude.tasks.grader import RUNNER
 
 pytest.importorskip("tree_sitter_javascript", reason="the extra etude[languages] is not installed")
@@ -267,3 +270,23 @@ Laid = Callable[[dict[str, str]], Path]
 @pytest.fixture
 def laid(tmp_path: Path) -> Laid:
     return lambda files: lay_out(tmp_path / "laid", files)
+
+
+def script_world() -> ScriptWorld:
+    """The shop as if its tests had been traced: each function by the tests whose file is about it."""
+    tests = ("test/cart.test.js", "test/money.test.js", "test/words.test.js")
+    environment = Environment("shop", "", "0" * 64, Layer("", None, ()), "", ("",), Suite("node", tests, ("node",)), "")  # type: ignore[arg-type]
+    files = Files({path: text.encode() for path, text in FILES.items()})
+    green = (
+        *("test/words.test.js::slug > joins words", "test/words.test.js::slug > keeps numbers"),
+        *("test/words.test.js::slug > is lower case", "test/words.test.js::initials > of x"),
+        *("test/words.test.js::initials > of ada lovelace", "test/words.test.js::initials > ignores gaps"),
+        *(f"test/money.test.js::{name}" for name in ("parses whole units", "parses cents", "shows a price")),
+        "test/cart.test.js::adds",
+    )
+    words = FILES["lib/words.js"]
+    slug = f"lib/words.js:{words.index('function slug')}:{words.index('};') + 1}"
+    inner = words.index("(word) => word !==")
+    reached = {test: frozenset({slug} if "slug >" in test else ()) for test in green}
+    reached["test/words.test.js::initials > of x"] = frozenset({f"lib/words.js:{inner}:{inner + 20}"})
+    return ScriptWorld("shop", "", files, environment, green, {"": frozenset(), **reached})

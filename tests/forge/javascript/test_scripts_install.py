@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from etude.errors import EtudeError
+from etude.forge.javascript.install import add_environment
 from etude.forge.javascript.project import is_code, is_test, manifest, read_project
 from etude.forge.repo import open_repo
 from etude.forge.suite import run_suite
 
-from .conftest import FILES, PACKAGE, Bench, Laid, Shop
+from .conftest import FILES, PACKAGE, Bench, Laid, Shop, lay_out
 
 
 def test_a_repository_with_tests_of_node_is_installed_and_verified(shop: Shop) -> None:
@@ -37,6 +39,31 @@ def test_a_run_tells_which_functions_each_test_reached(bench: Bench, shop: Shop)
     start = text.index("function slug")
     assert f"lib/words.js:{start}:{text.index('};') + 1}" in reached
     assert not any(each.startswith("lib/cart.js") for each in reached)
+
+
+def test_a_run_tells_what_starting_each_file_takes_and_reads_no_file_that_is_not_asked_for(
+    bench: Bench, shop: Shop
+) -> None:
+    layer = bench.store.add(shop.repo.tree, shows=())
+    test = "test/words.test.js::slug > joins words"
+    run = bench.run(run_suite(bench.host, shop.environment, layer, tests=[test]))
+    assert run.complete and run.outcomes == {test: "passed"}
+    assert run.took.keys() == {test, "test/words.test.js"} and run.took["test/words.test.js"] > run.took[test]
+
+
+def test_who_needs_the_repository_itself_finds_the_workspace(bench: Bench, shop: Shop, tmp_path: Path) -> None:
+    package = {"name": "shop", "main": "index.js"}
+    build = {"shop/package.json": json.dumps(package), "shop/index.js": "exports.old = 1;", "user/index.js": ""}
+    lay_out(tmp_path / "home/agent/build/node_modules", build | {"user/node_modules/shop/index.js": ""})
+    layer = add_environment(tmp_path, read_project(shop.repo.tree), shop.repo.tree, bench.host)
+
+    async def look() -> bytes:
+        workspace = bench.store.add(shop.repo.tree, shows=())
+        async with await bench.host.start([layer, workspace]) as sandbox:
+            asked = "console.log(require.resolve('shop'), typeof require('shop').Cart)"
+            return (await sandbox.run(["/opt/env/bin/node", "-e", asked], cwd="/opt/env/node_modules/user")).stdout
+
+    assert bench.run(look()) == b"/workspace/index.js function\n"
 
 
 def test_too_few_tests_are_refused_with_the_reason(bench: Bench, laid: Laid) -> None:

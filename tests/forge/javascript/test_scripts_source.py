@@ -6,37 +6,21 @@ import random
 
 import pytest
 
-from etude.forge.environment import Environment, Suite
+from etude.forge.javascript.bugs import mutations
 from etude.forge.javascript.delete import delete, deletions
 from etude.forge.javascript.source import Script
 from etude.forge.javascript.world import ScriptWorld
 from etude.forge.make.base import Place
 from etude.forge.make.choose import Cut
-from etude.sandbox.base import Layer
-from etude.tasks.files import Files
+from etude.tasks.javascript.reading import read
+from etude.tasks.javascript.twists import changes_of
 
-from .conftest import FILES
+from .conftest import FILES, script_world
 
 
 @pytest.fixture
 def world() -> ScriptWorld:
-    """The shop as if its tests had been traced: each function by the tests whose file is about it."""
-    tests = ("test/cart.test.js", "test/money.test.js", "test/words.test.js")
-    environment = Environment("shop", "", "0" * 64, Layer("", None, ()), "", ("",), Suite("node", tests, ("node",)), "")  # type: ignore[arg-type]
-    files = Files({path: text.encode() for path, text in FILES.items()})
-    green = (
-        *("test/words.test.js::slug > joins words", "test/words.test.js::slug > keeps numbers"),
-        *("test/words.test.js::slug > is lower case", "test/words.test.js::initials > of x"),
-        *("test/words.test.js::initials > of ada lovelace", "test/words.test.js::initials > ignores gaps"),
-        *(f"test/money.test.js::{name}" for name in ("parses whole units", "parses cents", "shows a price")),
-        "test/cart.test.js::adds",
-    )
-    words = FILES["lib/words.js"]
-    slug = f"lib/words.js:{words.index('function slug')}:{words.index('};') + 1}"
-    inner = words.index("(word) => word !==")
-    reached = {test: frozenset({slug} if "slug >" in test else ()) for test in green}
-    reached["test/words.test.js::initials > of x"] = frozenset({f"lib/words.js:{inner}:{inner + 20}"})
-    return ScriptWorld("shop", "", files, environment, green, {"": frozenset(), **reached})
+    return script_world()
 
 
 @pytest.mark.parametrize(
@@ -83,6 +67,19 @@ def test_arrows_without_a_block_and_functions_on_one_line_lose_their_bodies_too(
     throw = "{ throw new Error('not implemented'); }"
     want = f"const a = (x) => {throw};\nfunction b(y) {throw}\n// ä\nconst c = () => {throw};\n"
     assert script.edited(edits).decode() == want
+
+
+def test_a_zero_byte_in_a_string_is_javascript() -> None:
+    data = b"const a = '\x00';\nfunction b() { if (a) { return '\x00'; } return 2; }\n"
+    script = Script("a.js", data)
+    assert script.source(script.definitions["b"]).encode() in data
+    assert script.edited([script.without_body(script.definitions["b"])]).startswith(
+        b"const a = '\x00';\nfunction b() {"
+    )
+    assert mutations(script, script.definitions["b"]) == []
+    file = read("test('a', () => {\n  assert.equal(a, '\x00');\n});\ntest('b', () => {\n  assert.ok(b());\n});\n")
+    assert file is not None and [unit.path for unit in file.top.units()] == ["a", "b"]
+    assert [bool(changes_of(file, unit)) for unit in file.top.units()] == [False, True]
 
 
 def test_places_of_the_engine_get_names_also_behind_letters_of_several_bytes() -> None:
@@ -135,7 +132,8 @@ def test_tests_belong_to_the_calls_that_they_are_written_in(world: ScriptWorld) 
     assert world.place(f"{path}::slug > joins words") == Place(path, "slug > joins words")
     assert world.place(f"{path}::initials > of x") == Place(path, "initials > *")
     assert world.place(f"{path}::initials > ignores gaps") == Place(path, "initials > ignores gaps")
-    assert world.title(f"{path}::slug > joins words") == "joins words"
+    assert world.title(f"{path}::slug > joins words") == '"joins words"'
+    assert world.title(f"{path}::slug > empty[2]") == "empty"
 
 
 def test_hidden_tests_leave_their_files_and_whole_files_go_with_their_last_test(world: ScriptWorld) -> None:
