@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from etude.forge.make.entries import Entry, without
-from etude.forge.make.packaging import TARGET, Packaging
+from etude.forge.make.entries import Entry, entries, without
+from etude.forge.make.packaging import TARGET
 from etude.tasks.format import Task
 
 STEERING = {
@@ -12,22 +12,35 @@ STEERING = {
 }
 
 
-def bluffs(task: Task, candidate: Packaging) -> dict[str, dict[str, bytes | None]]:
+def bluffs(task: Task) -> dict[str, dict[str, bytes | None]]:
     """Entries that say nothing or lead elsewhere, all but one of them, and settings of the test runner alone."""
-    found: dict[str, dict[str, bytes | None]] = {}
-    whole = {path: task.solution.text(path) for path in task.solution}
-    hollow = dict(whole)
-    for entry in sorted(candidate.gone, key=lambda each: each.start, reverse=True):
-        text = hollow[entry.path]
-        hollow[entry.path] = text[: entry.start] + _hollow(entry) + text[entry.end :]
-    found["entries that say nothing"] = _encoded(hollow)
-    if len(candidate.gone) > 1:
-        last = candidate.gone[-1]
+    found = {"entries that say nothing": hollow(task)}
+    gone = _gone(task)
+    if len(gone) > 1:
+        whole, last = _solved(task), gone[-1]
         found["all but one"] = _encoded(whole | {last.path: without(whole[last.path], [last])})
     for path, text in STEERING.items():
         if path in task.workspace:
             found[f"settings in {path}"] = {path: task.workspace[path] + text.encode()}
     return found
+
+
+def hollow(task: Task) -> dict[str, bytes | None]:
+    """The reference, but what was missing says nothing or leads elsewhere."""
+    texts = _solved(task)
+    for entry in sorted(_gone(task), key=lambda each: each.start, reverse=True):
+        text = texts[entry.path]
+        texts[entry.path] = text[: entry.start] + _hollow(entry) + text[entry.end :]
+    return _encoded(texts)
+
+
+def _solved(task: Task) -> dict[str, str]:
+    return {path: task.solution.text(path) for path in task.solution}
+
+
+def _gone(task: Task) -> list[Entry]:
+    found = [entry for path, text in _solved(task).items() for entry in entries(path, text)]
+    return [entry for entry in found if f"{entry.path}:{entry.name}" in task.facts.deleted]
 
 
 def _encoded(texts: dict[str, str]) -> dict[str, bytes | None]:

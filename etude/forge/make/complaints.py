@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from etude.forge.make.demands import Demand, Facts
-from etude.forge.make.packaging import Packaging
+from etude.forge.make.packaging import CATEGORY, Packaging
 from etude.forge.make.wording import Told, sloppy
 from etude.forge.make.world import World
 from etude.tasks.config import Register
 
-CATEGORY: Final = "DevOps"
 TERSE: Final = (
     "packaging of {name} is broken, please fix: {wanted}",
     "something went wrong with the packaging. should be like this again: {wanted}",

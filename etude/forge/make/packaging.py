@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from etude.forge.make.candidate import Candidate, Piece
@@ -18,6 +18,7 @@ from etude.forge.make.entries import FILES, Entry, entries, exchanged, without
 from etude.tasks.files import Files
 
 Area = Literal["scripts", "extras", "dependencies", "python", "contents", "version", "metadata"]
+CATEGORY: Final = "DevOps"  # of the published taxonomy
 AREAS: Final[tuple[Area, ...]] = ("scripts", "extras", "contents", "version", "dependencies", "metadata", "python")
 MIXED: Final = 8  # candidates about several areas
 LISTED: Final = 4  # about several fields of the metadata
@@ -46,7 +47,6 @@ class Packaging(Candidate):
     """A project whose packaging is broken in these areas; `changes` are of its configuration."""
 
     areas: tuple[Area, ...] = ()
-    gone: tuple[Entry, ...] = field(default=(), repr=False)
 
 
 def area_of(entry: Entry) -> Area | None:
@@ -112,9 +112,7 @@ def _lost(texts: dict[str, str], gone: Sequence[Entry]) -> Packaging:
     for path in sorted({each.path for each in gone}):
         changes[path] = without(texts[path], [each for each in gone if each.path == path]).encode()
     areas = tuple(dict.fromkeys(area for each in gone if (area := area_of(each))))
-    return Packaging(
-        "devops", _how(areas, "lost"), changes, _pieces(gone), lines=_lines(gone), areas=areas, gone=tuple(gone)
-    )
+    return Packaging("devops", _how(areas, "lost"), changes, _pieces(gone), lines=_lines(gone), areas=areas)
 
 
 def _wrong(texts: dict[str, str], entry: Entry, area: Area, rng: random.Random) -> Packaging | None:

@@ -344,7 +344,7 @@ async def _judge(
     if not verdict.valid:
         raise Refused(verdict.reason, verdict.detail)
     with timed(spent, "gate bluffs"):
-        for name, files in bluffs(task, candidate).items():
+        for name, files in bluffs(task).items():
             changes = carried_files(task, files)
             # Where nothing of it is carried, it is doing nothing, which the gates have graded.
             if changes.carried and (await grade(task, release.host, changes, quick=True)).passed:

@@ -119,13 +119,13 @@ def made(
 ) -> tuple[Path, Journal]:
     loop, host = sandboxes
     out = tmp_path_factory.mktemp("made")
-    wanted = Wanted(2, out, origins=("devops",))
+    wanted = Wanted(1, out, origins=("devops",))
     return out, loop.run_until_complete(make_tasks(shop_to_build, tiny_environment, host, wanted, building=building))
 
 
 def test_a_task_is_about_packaging_and_says_what_its_tests_ask(made: tuple[Path, Journal]) -> None:
     out, journal = made
-    assert len(journal.tasks) == 2
+    assert len(journal.tasks) == 1
     for name in journal.tasks:
         task = Task.load(out / name)
         facts = task.facts
@@ -164,14 +164,14 @@ def test_another_file_that_says_it_is_a_leak(made: tuple[Path, Journal]) -> None
         assert copied(told, facts, ("version",)) == ""
 
 
-def test_the_reference_solves_null_does_not_and_the_check_agrees(
+def test_the_reference_solves_null_and_stub_do_not_and_the_check_agrees(
     sandboxes: Sandboxes, made: tuple[Path, Journal]
 ) -> None:
     loop, host = sandboxes
     out, journal = made
     task = Task.load(out / journal.tasks[0])
     setup = build_setup(HarnessSettings(), RewardSettings(), GraderSettings())
-    for policy, passed in (("reference", True), ("null", False)):
+    for policy, passed in (("reference", True), ("null", False), ("stub", False)):
         outcome = loop.run_until_complete(attempt(task, scripted(policy, task), host, setup))
         assert isinstance(outcome, Scored), outcome
         assert outcome.passed is passed, outcome.grade.reason
@@ -198,6 +198,6 @@ def test_the_same_seed_proposes_the_same_and_a_second_start_repeats_nothing(
     loop, host = sandboxes
     out, journal = made
     again = loop.run_until_complete(
-        make_tasks(shop_to_build, tiny_environment, host, Wanted(2, out, origins=("devops",)), building=building)
+        make_tasks(shop_to_build, tiny_environment, host, Wanted(1, out, origins=("devops",)), building=building)
     )
     assert again.tasks == journal.tasks and again.tried == journal.tried
