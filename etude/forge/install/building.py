@@ -31,6 +31,9 @@ from etude.sandbox.layers import Store
 FORMAT: Final = 1  # a change of what is kept makes it again
 FRONTEND: Final = ("build",)  # what people start a backend with
 ANCIENT: Final = ("setuptools", "wheel")  # where nothing says what builds it
+# Where the version is told from a history, which no workspace has: as at installation.
+HISTORY: Final = re.compile(r"scm|vcs|pbr|pdm|versioning", re.IGNORECASE)
+PRETENDED: Final = ("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION", "PDM_BUILD_SCM_VERSION")
 _SOURCE: Final = "/home/agent/source"
 _REPORT: Final = "/home/agent/report-{}.json"
 _WHOLE: Final = "/opt/whole"
@@ -143,11 +146,14 @@ async def _make(repo: Repo, environment: Environment, host: StoringHost, index: 
             layer = _add(root, host.store)
     finally:
         drop(snapshot)
+    variables = dict(environment.env)
+    if not (repo.tree / "PKG-INFO").exists() and any(HISTORY.search(line) for line in wanted):
+        variables |= dict.fromkeys(PRETENDED, "0.0.1")
     lines = dict.fromkeys([*environment.lock.splitlines(), *lock])
     text = "".join(f"{line}\n" for line in sorted(lines))
     version, suite, services = environment.version, environment.suite, environment.services
-    digest = environment_digest(layer, text, environment.paths, suite, environment.env, version, services)
-    return replace(environment, layer=layer, lock=text, digest=digest)
+    digest = environment_digest(layer, text, environment.paths, suite, variables, version, services)
+    return replace(environment, layer=layer, lock=text, digest=digest, env=variables)
 
 
 def _build_system(repo: Repo) -> tuple[str, list[str], list[str]]:

@@ -67,7 +67,7 @@ def _detailed(world: World, candidate: Packaging, asked: Sequence[Demand], now: 
 
 def _symptoms(world: World, asked: Sequence[Demand], now: Facts) -> list[str]:
     if not now["built"]:
-        why = " ".join(str(now["why"]).split()).removeprefix("the project cannot be built: ")
+        why = " ".join(str(now["why"]).replace("`", "'").split()).removeprefix("the project cannot be built: ")
         return [f"{world.name} cannot be built any more (`{why[:200]}`)."]
     return list(dict.fromkeys(each.symptom.replace("PROJECT", world.name) for each in asked if each.symptom))
 
