@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from etude.errors import EtudeError
 from etude.forge.bodies import is_defined, replace_bodies, signature
+from etude.forge.make.bluffing import hollow
+from etude.forge.make.packaging import CATEGORY
 from etude.harness.spelling import write_turn
 from etude.policy import Assistant, Call, Context, Sample, Sampling
 from etude.tasks import check
@@ -113,10 +115,12 @@ def null(task: Task, seed: int = 0) -> list[Assistant]:
 
 
 def stub(task: Task, seed: int = 0) -> list[Assistant]:
-    """Puts a plausible constant, or the argument itself, into every deleted function; None where even its name went."""
+    """Puts a plausible constant, or the argument itself, into every deleted function; None where even its name went.
+    Entries of a configuration come back empty."""
     rng = random.Random(f"stub/{task.name}/{seed}")
-    if task.facts.suite == "node":
-        files = check.stub(task, rng.choice(check.stub_values(task, ())))
+    if task.facts.suite == "node" or task.facts.category == CATEGORY:
+        packaging = task.facts.category == CATEGORY
+        files = hollow(task) if packaging else check.stub(task, rng.choice(check.stub_values(task, ())))
         calls = [Call("write", {"path": path, "text": (data or b"").decode()}) for path, data in files.items()]
         return [*(Assistant(calls=(call,)) for call in calls), Assistant(calls=(Call("finish", {}),))]
     turns: list[Assistant] = []

@@ -2,7 +2,8 @@
 
 Everything else stays behind and is named with the reason. A file that could steer the run of tests instead of being
 tested (settings, hooks, bytecode) stays behind even where a glob covers it; only a pattern that spells its name
-allows it. Knows the sandbox's list of changes, never the grader.
+allows it, and of files that hold settings beside packaging (`packaged`) only the latter may have changed. Knows the
+sandbox's list of changes, never the grader.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from etude.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Change, Sandbox
 from etude.tasks.files import check_path
 from etude.tasks.format import Task, matches
+from etude.tasks.packaged import steering_change
 
 STEERING = re.compile(
     r"(^|/)(conftest\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|setup\.py|pyproject\.toml|noxfile\.py"
@@ -74,7 +76,8 @@ async def collect(task: Task, sandbox: Sandbox, limits: CarryLimits | None = Non
         if not why and change.kind != "deleted" and change.size > room:
             why = f"the files together have more than {limits.total_bytes} bytes"
         if not why and change.kind == "deleted":
-            carried.append(Carried(path, None))
+            if not (why := steering_change(path, task.workspace.get(path), None)):
+                carried.append(Carried(path, None))
         elif not why:
             try:
                 data = await sandbox.read(change.path, limit=limits.file_bytes)
@@ -82,7 +85,8 @@ async def collect(task: Task, sandbox: Sandbox, limits: CarryLimits | None = Non
                 why = f"it cannot be read: {error.strerror}"
             else:
                 room -= len(data)
-                carried.append(Carried(path, data, bool(change.mode & 0o100)))
+                if not (why := steering_change(path, task.workspace.get(path), data)):
+                    carried.append(Carried(path, data, bool(change.mode & 0o100)))
         if why:
             refused.append(Refused(path, why))
     return Changes(tuple(carried), tuple(refused))
@@ -95,7 +99,7 @@ def carried_files(task: Task, files: dict[str, bytes | None], limits: CarryLimit
     refused: list[Refused] = []
     for path, data in sorted(files.items()):
         change = Change(path, "deleted" if data is None else "modified", "file", len(data or b""), 0o644)
-        why = _why_not(task, change, path, limits)
+        why = _why_not(task, change, path, limits) or steering_change(path, task.workspace.get(path), data)
         if why:
             refused.append(Refused(path, why))
         else:

@@ -20,6 +20,7 @@ from etude.tasks.files import Limits
 from etude.tasks.format import CONFIG, INSTRUCTION, SOLUTION, TESTS, WORKSPACE, Task, matches
 from etude.tasks.heritage import Heritage, collected
 from etude.tasks.mutants import mutants
+from etude.tasks.packaged import FILES
 
 LEAST_MUTANTS = 3  # with fewer, a lucky test would do
 
@@ -254,7 +255,7 @@ def allowed_tests(task: Task) -> Iterator[Finding]:
     shown = [path for path in task.workspace if re.search(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$)", path)]
     asked = task.facts.testing.file if task.facts.testing is not None else ""
     for pattern in task.facts.allowed_paths:
-        if pattern == asked:
+        if pattern == asked or pattern in FILES:  # of those only what is about packaging is carried
             continue
         for path in [*shown, *steering, "tests/test_new.py"]:
             if matches(path, pattern):

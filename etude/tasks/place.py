@@ -85,9 +85,11 @@ def installation(task: Task, host: StoringHost) -> Installation:
             _installed[root, digest] = found
         return found
     made_from = f" ({task.facts.provenance})" if task.facts.provenance else ""
+    # An environment to build in is made with the tasks that need it.
+    how = "etude tasks make NAME --from devops" if task.facts.category == "DevOps" else "etude env install NAME"
     raise EtudeError(
         f"task {task.name}{made_from} needs environment {digest[:12]}, which is not in {default_store()}: "
-        "run `etude env install NAME` with the repository that it was made from"
+        f"run `{how}` with the repository that it was made from"
     )
 
 

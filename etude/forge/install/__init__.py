@@ -4,5 +4,6 @@ In reading order: `index` (where packages come from), `fetch` (a package's sourc
 `git` (a checkout's files and history); `texts`, `requirements`, `recipes` and `project` (what a repository says about
 itself), `proposal` (the ten commands), `steps` (policies that are ordinary code), `explore` (stage 1 by rules), `needs`
 (what an error asks for), `stand_ins` (for services), `options` (pytest's), `settle` (stage 2 by rules); `result`,
-`finish` and `inside` (the layer and its lock), `verify`, `install` (all of it), `command`.
+`finish` and `inside` (the layer and its lock), `verify`, `install` (all of it), `building` (its twin that can
+build the repository), `command`.
 """

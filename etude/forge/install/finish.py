@@ -30,7 +30,7 @@ REPORTS: Final = "/home/agent/reports"
 CACHE: Final = "/home/agent/.cache/pip"
 _GENERATED: Final = "/opt/generated"
 _SECONDS: Final = 300.0
-_LOCK_LINE: Final = re.compile(r"[A-Za-z0-9][\w.-]*==[\w.!+-]+( --hash=sha256:[0-9a-f]{64})?")
+LOCK_LINE: Final = re.compile(r"[A-Za-z0-9][\w.-]*==[\w.!+-]+( --hash=sha256:[0-9a-f]{64})?")
 _MOST_TEXT: Final = 100_000
 
 
@@ -51,7 +51,7 @@ async def finish(sandbox: Sandbox, repo: Repo, store: Store) -> Made:
     try:
         said: dict[str, Any] = json.loads(result.stdout)
         paths, answer = tuple(map(str, said["paths"])), said["answer"]
-        lock = "".join(f"{line}\n" for line in said["lock"].splitlines() if _LOCK_LINE.fullmatch(line))
+        lock = "".join(f"{line}\n" for line in said["lock"].splitlines() if LOCK_LINE.fullmatch(line))
         trouble = str(said["trouble"])
     except (ValueError, KeyError, TypeError, AttributeError):
         last = (result.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]

@@ -9,7 +9,7 @@ from typing import Literal
 
 from etude.tasks.config import AnswerKind
 
-Origin = Literal["deletion", "bug", "commit", "question", "testing"]
+Origin = Literal["deletion", "bug", "commit", "question", "testing", "devops"]
 
 
 @dataclass(frozen=True)

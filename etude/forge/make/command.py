@@ -15,6 +15,7 @@ from etude.forge.make.candidate import Origin
 from etude.forge.make.journal import Entry, Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
+from etude.forge.make.release import open_building
 from etude.forge.repo import open_repo
 from etude.progress import track
 from etude.sandbox.hosts import open_host
@@ -65,7 +66,11 @@ def make_from(
                 installed = await install(repo, host, index, note=lambda text: bar.note(now=text))
                 if installed.environment is None:
                     raise EtudeError(f"{spec} cannot be installed, so no task can be made of it: {installed.reason}")
-                return await make_tasks(repo, installed.environment, host, wanted, told)
+                building = None
+                if "devops" in wanted.origins:
+                    bar.note(now="installing what builds it")
+                    building = await open_building(repo, installed.environment, host, index)
+                return await make_tasks(repo, installed.environment, host, wanted, told, building)
 
         journal = asyncio.run(work())
     return facts(journal, out, time.monotonic() - started) | {"repo": repo.name, "version": repo.version}

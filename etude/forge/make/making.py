@@ -24,7 +24,7 @@ from etude.forge.environment import Environment
 from etude.forge.javascript import bugs as script_bugs
 from etude.forge.javascript import delete as scripts
 from etude.forge.javascript.world import ScriptWorld
-from etude.forge.make import bugs, commits, delete, questions, untested
+from etude.forge.make import bugs, commits, delete, packaging, questions, untested
 from etude.forge.make.ask import make_question
 from etude.forge.make.baseline import baseline
 from etude.forge.make.candidate import Candidate, Origin
@@ -32,6 +32,7 @@ from etude.forge.make.journal import Entry, Journal
 from etude.forge.make.one import Made, Refused, Shop, Wanted, make_one
 from etude.forge.make.probe import make_testing
 from etude.forge.make.python_tests import timing_tests
+from etude.forge.make.release import make_release, open_release
 from etude.forge.make.world import World
 from etude.forge.make.write import VERSION
 from etude.forge.repo import Repo
@@ -43,7 +44,7 @@ from etude.tasks.format import Task
 from etude.tasks.mutants import mutants
 
 # Who proposes next, again and again.
-TURN: Final[tuple[Origin, ...]] = ("deletion", "bug", "deletion", "commit", "question", "testing")
+TURN: Final[tuple[Origin, ...]] = ("deletion", "bug", "deletion", "commit", "question", "testing", "devops")
 LONGEST: Final = 300  # characters of a detail that are kept
 DRY: Final = 150  # candidates in a row without a task, after which a repository has no more
 AHEAD: Final = 2  # candidates under way beyond those that run, so that a slow one keeps nobody waiting
@@ -55,8 +56,11 @@ async def make_tasks(
     host: StoringHost,
     wanted: Wanted,
     on_entry: Callable[[Entry], None] = lambda _: None,
+    building: Environment | None = None,
 ) -> Journal:
-    """Tasks below `wanted.out` until there are `count`, or the repository has no more."""
+    """Tasks below `wanted.out` until there are `count`, or the repository has no more.
+
+    `building` is the environment's twin in which the repository can be built, for tasks about that."""
     asked = {
         "repo": repo.name,
         "version": repo.version,
@@ -70,13 +74,18 @@ async def make_tasks(
     _sweep(wanted.out)
     if len(journal.tasks) >= wanted.count:
         return journal
+    release = await open_release(repo, building, host) if building is not None else None
+    if release is not None and set(wanted.origins) == {"devops"}:  # nobody asks for what is known of the other one
+        shop = Shop(release.world, release.base, release.workspace, host, None, wanted, release=release)
+        await _work(shop, journal, on_entry)
+        return journal
     workspace = host.store.add(repo.tree)
     base = await baseline(host, environment, workspace)
     files = Files.scan(repo.tree)
     kind = ScriptWorld if environment.suite.kind == "node" else World
     world = kind(repo.name, repo.version, files, environment, base.green, base.traces, base.took)
     timing = timing_tests(world) if isinstance(world, World) else set()
-    shop = Shop(world, base, workspace, host, repo.history, wanted, unsteady=timing)
+    shop = Shop(world, base, workspace, host, repo.history, wanted, unsteady=timing, release=release)
     await _work(shop, journal, on_entry)
     return journal
 
@@ -145,6 +154,8 @@ def candidates(shop: Shop) -> Iterator[Candidate]:
         streams["question"] = questions.questions(world, random.Random(f"{name}/question"))
     if "testing" in wanted.origins:
         streams["testing"] = untested.untested(world, random.Random(f"{name}/testing"))
+    if "devops" in wanted.origins and shop.release is not None:
+        streams["devops"] = packaging.packagings(shop.release.world.files, random.Random(f"{name}/devops"))
     yield from in_turns(streams)
 
 
@@ -207,11 +218,13 @@ async def _one(shop: Shop, candidate: Candidate, room: asyncio.Semaphore) -> tup
 
 
 async def _made(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
-    """Each kind of outcome has its own way: a change of the code, an answer, a file of tests."""
+    """Each kind of outcome has its own way: a change of the code, an answer, a file of tests, a distribution."""
     if candidate.origin == "question":
         return await make_question(shop, candidate, spent)
     if candidate.origin == "testing":
         return await make_testing(shop, candidate, spent)
+    if candidate.origin == "devops" and shop.release is not None:
+        return await make_release(shop, shop.release, candidate, spent)
     return await make_one(shop, candidate, spent)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from etude.errors import EtudeError
 from etude.forge.alike import Known
@@ -37,6 +37,9 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.check import check
 from etude.tasks.config import Register
 from etude.tasks.format import WORKSPACE, Task
+
+if TYPE_CHECKING:
+    from etude.forge.make.release import Release
 
 ORIGINS: Final[tuple[Origin, ...]] = ("deletion", "bug", "commit")
 REGISTERS: Final[tuple[Register, ...]] = ("terse", "plain", "detailed")
@@ -66,6 +69,7 @@ class Shop:
     wanted: Wanted
     unsteady: set[str] = field(default_factory=set)  # nobody's judges: taking the time, or found red since
     known: Known = field(default_factory=Known)  # tasks that were made
+    release: Release | None = None  # the same repository as something that is built
 
     @property
     def python(self) -> World:

@@ -1,0 +1,71 @@
+"""Which part of a configuration file is about packaging, and which is not and may steer a run of tests.
+
+`pyproject.toml` and `setup.cfg` hold both. A task about packaging lets an agent edit such a file by name; what it
+changed reaches the grader only where everything outside of the packaging part is as it was. Read as the tools read it,
+and where in doubt the answer is no. Knows texts; no task and no grader.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any, Final
+
+FILES: Final = ("pyproject.toml", "setup.cfg")
+# Tables of [tool] that decide what is built. No plugin of a test runner reads them.
+TOOLS: Final = frozenset(
+    (
+        *("setuptools", "setuptools_scm", "setuptools-git-versioning", "distutils", "versioneer", "versioningit"),
+        *("hatch", "flit", "pdm", "poetry", "poetry-dynamic-versioning", "uv-dynamic-versioning"),
+        *("maturin", "scikit-build"),
+    )
+)
+TABLES: Final = frozenset(("build-system", "project", "dependency-groups"))
+SECTIONS: Final = re.compile(r"metadata|options(\..*)?|files|entry_points|egg_info|bdist_wheel|sdist|build(_\w+)?")
+
+
+def steering_change(path: str, before: bytes | None, after: bytes | None) -> str:
+    """Why this change of a configuration file at the top of a workspace is not about packaging alone; else nothing."""
+    if path not in FILES:
+        return ""
+    own, other = (_aside(path, data or b"") for data in (before, after))
+    if other is None:
+        return "it cannot be read"
+    return "" if own == other else "it changes settings that are not about packaging"
+
+
+def _aside(path: str, data: bytes) -> Any:
+    """Everything in the file that is not about packaging; None where it cannot be read."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return _toml_aside(text) if path.endswith(".toml") else _ini_aside(text)
+
+
+def _toml_aside(text: str) -> dict[str, Any] | None:
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return None
+    tools = tables.pop("tool", {})
+    if not isinstance(tools, dict):
+        return None
+    rest = {name: value for name, value in tables.items() if name not in TABLES}
+    return rest | {"tool": {name: value for name, value in tools.items() if name not in TOOLS}}
+
+
+def _ini_aside(text: str) -> list[str]:
+    """The lines of all other sections, and of what stands before the first, but empty ones and comments.
+
+    Lines are told apart as `str.splitlines` does, which is what readers of such files use; a line that starts with a
+    bracket and is not certainly the head of a packaging section is one of the others."""
+    found: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        if line.startswith("["):
+            head = re.fullmatch(r"\[([\w.:-]+)\]\s*", line)
+            inside = head is not None and SECTIONS.fullmatch(head[1]) is not None
+        if not inside and line.strip() and not line.startswith(("#", ";")):
+            found.append(line.rstrip())
+    return found
