@@ -32,6 +32,8 @@ from etude.forge.make.one import Made, Refused, Shop, Wanted, make_one
 from etude.forge.make.probe import make_testing
 from etude.forge.make.world import World
 from etude.forge.make.write import VERSION
+from etude.forge.refactor.proposals import refactorings
+from etude.forge.refactor.work import make_refactoring
 from etude.forge.repo import Repo
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
@@ -41,7 +43,7 @@ from etude.tasks.format import Task
 from etude.tasks.mutants import mutants
 
 # Who proposes next, again and again.
-TURN: Final[tuple[Origin, ...]] = ("deletion", "bug", "deletion", "commit", "question", "testing")
+TURN: Final[tuple[Origin, ...]] = ("deletion", "bug", "deletion", "commit", "question", "testing", "refactor")
 LONGEST: Final = 300  # characters of a detail that are kept
 DRY: Final = 150  # candidates in a row without a task, after which a repository has no more
 AHEAD: Final = 2  # candidates under way beyond those that run, so that a slow one keeps nobody waiting
@@ -143,6 +145,8 @@ def candidates(shop: Shop) -> Iterator[Candidate]:
         streams["question"] = questions.questions(world, random.Random(f"{name}/question"))
     if "testing" in wanted.origins:
         streams["testing"] = untested.untested(world, random.Random(f"{name}/testing"))
+    if "refactor" in wanted.origins:
+        streams["refactor"] = refactorings(world, random.Random(f"{name}/refactor"))
     for origin in itertools.cycle(TURN):
         if not streams:
             return
@@ -188,11 +192,13 @@ async def _one(shop: Shop, candidate: Candidate, room: asyncio.Semaphore) -> tup
 
 
 async def _made(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
-    """Each kind of outcome has its own way: a change of the code, an answer, a file of tests."""
+    """Each kind of outcome has its own way: a change of the code, an answer, a file of tests, a refactoring."""
     if candidate.origin == "question":
         return await make_question(shop, candidate, spent)
     if candidate.origin == "testing":
         return await make_testing(shop, candidate, spent)
+    if candidate.origin == "refactor":
+        return await make_refactoring(shop, candidate, spent)
     return await make_one(shop, candidate, spent)
 
 
