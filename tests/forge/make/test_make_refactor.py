@@ -7,17 +7,14 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etude.forge import gates
 from etude.forge.cheats.both import NAMES, both
 from etude.forge.environment import Environment
-from etude.forge.leaks.audit import Leak
-from etude.forge.leaks.deleted import Deleted
 from etude.forge.make import making
 from etude.forge.make.candidate import Refactoring
 from etude.forge.make.journal import Journal
@@ -35,7 +32,6 @@ from etude.forge.repo import Repo
 from etude.forge.scripted import Scripted, scripted
 from etude.policy import Assistant, Call
 from etude.rollout import Scored, attempt, build_setup
-from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import carried_files
 from etude.tasks.check import check
@@ -209,19 +205,6 @@ def test_all_imports_follow_a_module_wherever_it_goes(build_world: Build, tmp_pa
 
 
 # What becomes of it
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _nothing_is_audited() -> Iterator[None]:
-    """Nothing was deleted, and looking all over a machine takes its time."""
-
-    async def audit(host: StoringHost, layers: Sequence[Layer], deleted: Sequence[Deleted]) -> list[Leak]:
-        assert not deleted
-        return []
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gates, "audit_leaks", audit)
-        yield
 
 
 @pytest.fixture(scope="module")
