@@ -135,6 +135,7 @@ def _followed(uses: Uses, module: Module, place: str, old: str, new: str, path: 
     """A file, which will lie at `place`, with everything in it that leads to the module leading to its new place."""
     edits: list[Edit] = []
     before, after = _package(uses, module.path), _package(uses, place)
+    stem = old.rpartition(".")[2]
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ImportFrom):
             edits += _import_from(module, node, before, after, old, new)
@@ -143,7 +144,7 @@ def _followed(uses: Uses, module: Module, place: str, old: str, new: str, path: 
                 if alias.name == old:
                     start = module.span(alias)[0]
                     edits.append(Edit(start, start + len(old), new.encode()))
-        elif isinstance(node, ast.Attribute) and ast.unparse(node) == old:
+        elif isinstance(node, ast.Attribute) and node.attr == stem and ast.unparse(node) == old:
             start, end = module.span(node)
             if module.data[start:end] != old.encode():
                 raise _Stuck

@@ -59,15 +59,14 @@ def is_fit(uses: Uses, definition: Definition) -> bool:
     return all(last in uses.module_names for last in uses.holders.get(name, ()))
 
 
-def _calls_nothing(uses: Uses, holder: Definition | None) -> bool:
+def _calls_nothing(uses: Uses, holder: Definition | None, heirs: frozenset[str] = frozenset()) -> bool:
     """Whether only the project itself decides what methods of a class are called."""
-    if holder is None or not isinstance(holder.node, ast.ClassDef):
+    if holder is None or not isinstance(holder.node, ast.ClassDef) or holder.short in heirs:
         return False
     bases = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in holder.node.bases]
     own = {each.short: each for each in uses.world.definitions.values() if isinstance(each.node, ast.ClassDef)}
-    return all(
-        base in HARMLESS or (base in own and base != holder.short and _calls_nothing(uses, own[base])) for base in bases
-    )
+    known = heirs | {holder.short}
+    return all(base in HARMLESS or (base in own and _calls_nothing(uses, own[base], known)) for base in bases)
 
 
 def mentioning(uses: Uses, name: str) -> list[str]:

@@ -36,7 +36,7 @@ GREEN: Final = "Tests that are not in the repository check this, beside its own 
 
 
 def tell_refactoring(asked: Refactoring, rng: random.Random) -> Told:
-    terse = sloppy(rng.choice(TERSE[asked.how]), rng).format(**_words(asked))
+    terse = sloppy(rng.choice(TERSE[asked.how]), rng, {"kwargs"}).format(**_words(asked))
     plain, detailed = {"rename": _rename, "parameter": _parameter, "move": _move}[asked.how](asked)
     registers: dict[Register, str] = {"terse": f"{terse}\n", "plain": plain, "detailed": detailed}
     return Told(CATEGORIES[asked.how], registers)

@@ -35,6 +35,7 @@ from etude.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import carried_files
 from etude.tasks.check import check
+from etude.tasks.files import Files
 from etude.tasks.format import Task
 from etude.tasks.grader import grade
 
@@ -254,6 +255,16 @@ def test_pytest_alone_says_the_same_of_the_reference_and_of_doing_nothing(
             tree = laid_out(FILES, {**edits, **tests}, tmp_path / f"{kind}-{name}")
             found = run_python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *asked)
             assert min(found.returncode, 1) == code, found.stdout.decode()
+
+
+def test_the_script_for_harbor_does_what_the_reference_does(made: dict[str, Task], tmp_path: Path) -> None:
+    task, app = made["move"], tmp_path / "app"
+    task.workspace.write(app)
+    task.files.under("solution").write(tmp_path / "solution")
+    script = tmp_path / "solution/solve.sh"
+    script.write_text(script.read_text().replace("/app", str(app)))
+    subprocess.run(["sh", str(script)], check=True, env=PLAIN)
+    assert Files.scan(app) == task.workspace.replaced(task.reference)
 
 
 def test_the_reference_passes_and_is_honest_and_null_does_not_pass(made: dict[str, Task], sandboxes: Sandboxes) -> None:
