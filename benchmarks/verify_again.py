@@ -62,7 +62,7 @@ async def verdict(task: Task, host: StoringHost, condition: Condition, settings:
     """ "valid", or what is wrong."""
     given: dict[str, Any] = {"hash_seed": condition.hash_seed, "order": condition.order}
     given |= {"env": condition.env, "over": condition.over}
-    solved = await grade(task, host, carried_files(task, dict(task.solution)), settings, **given)
+    solved = await grade(task, host, carried_files(task, task.reference), settings, **given)
     if not solved.passed:
         return f"the reference is rejected: {solved.reason}"
     null = await grade(task, host, (), settings, quick=True, **given)

@@ -172,9 +172,13 @@ class Evidence:
     def python_files(self) -> list[Source]:
         """Changed Python files of the workspace."""
         found = []
+        dossier = self.dossier
+        gone = [path for path, text in dossier.changed.items() if text is None and path.endswith(".py")]
         for path, text in self.written.items():
             if path.endswith(".py") and not path.startswith(("/", "~")):
-                before = self.dossier.workspace.get(path, "")
+                # What lies in a new file may have lain in one that is gone.
+                places = [path] if path in dossier.names else gone
+                before = "\n".join(dossier.workspace.get(each, "") for each in places)
                 if text != before:
                     found.append(Source(path, before, text))
         return found

@@ -3,7 +3,7 @@
     lint, not like another task, no leak            without running anything of the repository
     broken                                          exactly the named tests fail in what the agent will see
     reference                                       with the solution everything is green, or all files are, again
-    stubs                                           functions that only return something fail
+    stubs                                           functions that only return something fail; so does an alias
     grader: reference, null, cheats                 and the grade that training will give says the same
 
 That the suite itself is green, three times under other conditions, is the repository's baseline, found once for all
@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Final, NoReturn
 
 from etude.errors import EtudeError
+from etude.forge.cheats.both import BOTH, both
 from etude.forge.environment import Environment
 from etude.forge.javascript import cheats as scripts
 from etude.forge.leaks.audit import audit_leaks
@@ -188,6 +189,8 @@ def _look(case: _Case) -> None:
 
 
 async def _search(case: _Case) -> None:
+    if not case.deleted:
+        return  # nothing was taken away that could be found
     leaks = await audit_leaks(case.host, task_layers(case.task, case.host), case.deleted)
     if leaks:
         raise _Rejected("leak", "; ".join(str(leak) for leak in leaks[:3]))
@@ -205,7 +208,7 @@ async def _break(case: _Case) -> None:
 
 async def _restore(case: _Case) -> float:
     """The seconds that the whole suite takes."""
-    solution = dict(case.task.solution)
+    solution = case.task.reference
     if case.task.workspace.replaced({**case.tests, **solution}) == case.whole:
         return case.environment.seconds  # nothing is otherwise than it was when these tests were green
     run = _complete(await case.run(solution))
@@ -217,7 +220,12 @@ async def _restore(case: _Case) -> float:
 
 async def _bluff(case: _Case, each: float) -> None:
     """A stub that is still busy after `each` seconds waits for something that never comes."""
-    stubs = {value: files for value in stub_values(case.task, STUBS) if (files := stub(case.task, value))}
+    stubs = {
+        f"every function returns {value}": files
+        for value in stub_values(case.task, STUBS)
+        if (files := stub(case.task, value))
+    }
+    stubs |= both(case.task)
     runs = await run_variants(
         case.host,
         case.environment,
@@ -228,14 +236,14 @@ async def _bluff(case: _Case, each: float) -> None:
         each=each,
         timeout=len(stubs) * each + 30,
     )
-    for value, run in zip(stubs, runs, strict=True):
+    for name, run in zip(stubs, runs, strict=True):
         if run.complete and run.passed.issuperset(case.asked):
-            raise _Rejected("a stub is accepted", f"every function returns {value}")
+            raise _Rejected("a cheat is accepted" if name in BOTH else "a stub is accepted", name)
 
 
 async def _grade(case: _Case) -> None:
     task = case.task
-    solution = carried_files(task, dict(task.solution))
+    solution = carried_files(task, task.reference)
     if solution.refused:
         raise _Rejected("the reference is not carried", f"{solution.refused[0].path}: {solution.refused[0].why}")
     settings = case.settings or GraderSettings()
@@ -268,7 +276,7 @@ def cheats(task: Task) -> dict[str, dict[str, bytes | None]]:
     equal = stub(task, ANYTHING)
     if equal:
         found["what equals everything"] = equal
-    path = next((path for path in task.solution if path.endswith(".py")), None)
+    path = next((path for path in task.solution if path.endswith(".py") and path not in task.tests), None)
     if path is not None:
         before = task.workspace.get(path, b"")
         found["a bent framework"] = {path: before.rstrip() + BENDING.encode()}

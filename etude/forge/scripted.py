@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import random
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -79,10 +80,12 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
     rng.shuffle(changed)
     there = [path for path in changed if path in task.workspace]
     turns = [*_look(task, there, rng, habits), *_read(there, rng, habits)]
-    edits = [call for path in changed for call in _changes(task, path, rng, habits)]
+    edits = [*_moves(task), *(call for path in changed for call in _changes(task, path, rng, habits))]
     names = " and ".join(symbol.partition(":")[2] for symbol in task.facts.deleted) or "the missing part"
     names = "the tests" if task.facts.testing is not None else names
     done = f"{'Wrote' if task.facts.testing is not None else 'Restored'} {names}."
+    if task.facts.refactor is not None:
+        names, done = f"{task.facts.refactor.new}", f"{task.facts.refactor.old} is {task.facts.refactor.new} now."
     end = Call("finish", {"message": done} if rng.random() < habits.report else {})
     check = (
         [Call("run", {"command": TEST_COMMAND[task.facts.suite or "unittest"]})] if rng.random() < habits.check else []
@@ -207,18 +210,37 @@ def _read(paths: Sequence[str], rng: random.Random, habits: Habits) -> Iterator[
             yield _turn(rng, habits, "Read the file.", call)
 
 
+def _moves(task: Task) -> Iterator[Call]:
+    """Files that go: to where the solution wants them, or away."""
+    moved = _moved(task)
+    for path in task.facts.removed:
+        target = next((new for new, old in moved.items() if old == path), None)
+        words = ["rm", "-f", "--", path] if target is None else ["mv", "--", path, target]
+        folder = (target or "").rpartition("/")[0]
+        there = not folder or any(other.startswith(f"{folder}/") for other in task.workspace)
+        make = "" if there else f"{shlex.join(['mkdir', '-p', '--', folder])} && "
+        yield Call("run", {"command": make + shlex.join(words)})
+
+
+def _moved(task: Task) -> dict[str, str]:
+    """For a module that moves, where it was."""
+    refactor = task.facts.refactor
+    return {refactor.new: refactor.old} if refactor is not None and refactor.kind == "move" else {}
+
+
 def _changes(task: Task, path: str, rng: random.Random, habits: Habits) -> Iterator[Call]:
-    after = task.solution.text(path)
-    if path not in task.workspace or rng.random() < habits.whole:
+    after, before = task.solution.text(path), _moved(task).get(path, path)
+    if before not in task.workspace or (before == path and rng.random() < habits.whole):
         yield Call("write", {"path": path, "text": after})
         return
-    for old, new in edits_between(task.workspace.text(path), after):
+    for old, new in edits_between(task.workspace.text(before), after):
         yield Call("edit", {"path": path, "old": old, "new": new})
 
 
 def _misread(call: Call, task: Task, rng: random.Random) -> Call:
     """An edit whose old text is not what the file has."""
-    old, text = call.arguments["old"], task.workspace.text(call.arguments["path"])
+    path = call.arguments["path"]
+    old, text = call.arguments["old"], task.workspace.text(_moved(task).get(path, path))
     wrong = [old.replace("NotImplementedError", "NotImplemented()"), old.replace(" ", "  ", 1), "pass  # later"]
     return Call("edit", {**call.arguments, "old": rng.choice([one for one in wrong if one not in text])})
 

@@ -24,7 +24,7 @@ class Diff(Part):
 
     def score(self, attempt: Attempt) -> float:
         made = changed_lines(attempt.task, {each.path: each.data for each in attempt.changes.carried})
-        excess = made - changed_lines(attempt.task, dict(attempt.task.solution))
+        excess = made - changed_lines(attempt.task, attempt.task.reference)
         return -min(1.0, max(0, excess) / self.settings.lines)
 
 

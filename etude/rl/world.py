@@ -48,7 +48,7 @@ class World:
         """Whether the grader accepts the reference, which a task without one has not; None: the machinery failed."""
         if task.facts.answer is not None:
             return grade_answer(task, reference_answer(task.facts.answer)).passed
-        solution = carried_files(task, dict(task.solution))
+        solution = carried_files(task, task.reference)
         if not solution.carried or self.setup.judged is None:
             return False
         try:

@@ -114,7 +114,7 @@ async def check(
     if task.facts.suite is None or not task.facts.fail_to_pass or not len(task.solution):
         return CheckReport(task.name, findings)  # the findings say what is missing
     trials = []
-    solution = carried_files(task, dict(task.solution))
+    solution = carried_files(task, task.reference)
     left_behind = tuple(f"{each.path} of the solution is not carried: {each.why}" for each in solution.refused)
     seeds = [*range(TIMES), None] if task.facts.environment is None else list(range(FEW_TIMES))
     for seed in seeds:  # the last one warm, as in training
@@ -152,7 +152,7 @@ async def _check_testing(task: Task, host: StoringHost, settings: GraderSettings
     """The tests that were there before notice all; tests that say nothing are not accepted."""
     assert task.facts.testing is not None
     file = task.facts.testing.file
-    solution = carried_files(task, dict(task.solution))
+    solution = carried_files(task, task.reference)
     missing = () if file in task.solution else (f"the solution has no {file}",)
     found = await grade(task, host, solution, settings)  # which runs them under several hash seeds, and again
     missed = tuple(f"{name} is not noticed" for name in mutants(task) if found.tests.get(name) != "passed")
@@ -198,9 +198,11 @@ def _complaints(task: Task, found: Grade) -> list[str]:
 
 
 def stub(task: Task, value: str) -> dict[str, bytes | None]:
-    """The solution's files with every function that it changes returning `value`."""
+    """The solution's files, tests left out, with every function that it changes returning `value`."""
     files: dict[str, bytes | None] = {}
     for path in task.solution:
+        if path in task.tests:
+            continue
         if path.endswith(".py"):
             before = task.workspace.text(path) if path in task.workspace else ""
             text = _stubbed(before, task.solution.text(path), value)

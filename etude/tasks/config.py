@@ -29,6 +29,7 @@ Register = Literal["terse", "plain", "detailed"]
 Split = Literal["train", "held_out", "unseen"]
 Grading = Literal["apart", "together"]
 AnswerKind = Literal["name", "names"]
+RefactorKind = Literal["rename", "parameter", "move"]
 
 
 class Table(pydantic.BaseModel):
@@ -281,6 +282,18 @@ class Testing(Table):
         return file
 
 
+class Refactor(Table):
+    """[metadata.etude.refactor]: something gets another name or place, and nothing stays behind under the old one.
+
+    The repository's tests are part of the work; `tests/` has them as they are afterwards.
+    """
+
+    kind: RefactorKind
+    symbol: str = ""  # what gets another name, or whose parameter does, as path:name; nothing where a module moves
+    old: str  # a name; the path of a module
+    new: str
+
+
 with warnings.catch_warnings():
     # `register` is also a method of every abstract class; nobody registers subclasses of a table.
     warnings.filterwarnings("ignore", message='Field name "register"')
@@ -303,8 +316,10 @@ with warnings.catch_warnings():
         grading: Grading | None = None  # whether tests and tested code share a process; None leaves it to the grader
         environment: Installed | None = None  # where tests run; None: the interpreter that grades, and its pytest
         deleted: list[str] = []  # what was taken away, as path:name
+        removed: list[str] = []  # files of the workspace that the solution takes away
         answer: Answer | None = None  # what the agent has to say in its last words, where no edit is asked for
         testing: Testing | None = None  # what its tests have to notice, where tests are what is asked for
+        refactor: Refactor | None = None  # what gets another name or place, where that is the work
         parameters: dict[str, list[str]] = {}  # what was drawn to make this task
 
 

@@ -10,7 +10,8 @@ trusts nothing; every refusal names the file and, for task.toml, the key. Knows 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -80,6 +81,11 @@ class Task:
         """Files of the workspace as the reference solution leaves them; none when it exists only as a script."""
         return self.files.under(SOLUTION)
 
+    @property
+    def reference(self) -> dict[str, bytes | None]:
+        """What the reference solution does to the workspace: files as it leaves them, None for those it takes away."""
+        return {**self.solution, **dict.fromkeys(self.facts.removed)}
+
     def worded(self, register: str) -> Task:
         """The same task in another of the registers that `instructions/` has."""
         if register == self.facts.register:
@@ -139,9 +145,11 @@ def given_tasks(directories: Iterable[Path]) -> list[Path]:
     return found
 
 
-def solve_script(root: str) -> bytes:
-    """The solution/solve.sh of a task whose solution is files: it lays them over the workspace at `root`."""
-    return f'#!/bin/sh\nset -e\ncp -R "$(dirname "$0")/files/." {root}/\n'.encode()
+def solve_script(root: str, removed: Sequence[str] = ()) -> bytes:
+    """The solution/solve.sh of a task whose solution is files: it lays them over the workspace at `root`, and takes
+    away what is `removed`."""
+    gone = "".join(f"rm -f -- {shlex.quote(f'{root}/{path}')}\n" for path in removed)
+    return f'#!/bin/sh\nset -e\ncp -R "$(dirname "$0")/files/." {root}/\n{gone}'.encode()
 
 
 def without_canary(text: str) -> str:

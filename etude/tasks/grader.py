@@ -133,7 +133,7 @@ async def grade(
     late = grade.kind == "time" and time.monotonic() - started >= seconds
     waited = late and grade.cpu_seconds < seconds / 2 and not quick
     if len(task.solution) and (waited or (grade.kind == "tampering" and found)):
-        reference, by_reference = await judged(carried_files(task, dict(task.solution)))
+        reference, by_reference = await judged(carried_files(task, task.reference))
         if waited and reference.kind == "time":
             raise GraderFailure("deadline", f"the machine is too busy: {task.name}'s own solution ran out of time too")
         # What the reference lets pass as well is no evidence: objects that equal more than they should, for example.

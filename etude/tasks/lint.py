@@ -253,9 +253,11 @@ def allowed_tests(task: Task) -> Iterator[Finding]:
         *("package.json", "node_modules/tape/index.js"),
     )
     shown = [path for path in task.workspace if re.search(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$)", path)]
-    asked = task.facts.testing.file if task.facts.testing is not None else ""
+    asked = {task.facts.testing.file} if task.facts.testing is not None else set()
+    if task.facts.refactor is not None:  # tests that move along: what lies in tests/ is laid over them
+        asked |= {path for path in task.tests if path.endswith(".py")}
     for pattern in task.facts.allowed_paths:
-        if pattern == asked or pattern in FILES:  # of those only what is about packaging is carried
+        if pattern in asked or pattern in FILES:  # of those only what is about packaging is carried
             continue
         for path in [*shown, *steering, "tests/test_new.py"]:
             if matches(path, pattern):
@@ -308,7 +310,7 @@ def solved_workspace(task: Task) -> Iterator[Finding]:
     answers = {data: path for path, data in task.solution.items() if data.strip()}
     for path in task.workspace:
         answer = answers.get(task.workspace[path]) if task.workspace.size(path) < 1 << 20 else None
-        if answer is not None:
+        if answer is not None and path not in task.facts.removed:  # what only moves is the same elsewhere
             message = f"is already {SOLUTION}/{answer}"
             yield Finding("solved-workspace", "error", f"{WORKSPACE}/{path}", message)
 
@@ -319,6 +321,13 @@ def deleted_symbols(task: Task) -> Iterator[Finding]:
         if not name or path not in {*task.workspace, *task.solution}:
             message = f"deleted has {symbol!r}: write path:name with a path of the workspace"
             yield Finding("unknown-deleted-symbol", "warning", f"{CONFIG}: metadata.etude", message)
+
+
+def removed_files(task: Task) -> Iterator[Finding]:
+    for path in task.facts.removed:
+        if path not in task.workspace or path in task.solution:
+            message = f"removed has {path!r}, which the workspace has to have and the solution must not"
+            yield Finding("unknown-removed-file", "error", f"{CONFIG}: metadata.etude", message)
 
 
 RULES: tuple[Rule, ...] = (
@@ -343,6 +352,7 @@ RULES: tuple[Rule, ...] = (
     leftover_answer,
     solved_workspace,
     deleted_symbols,
+    removed_files,
 )
 
 

@@ -159,3 +159,20 @@ def test_a_file_whose_hidden_tests_are_written_elsewhere_may_be_seen():
     facts = changed('["test_hidden.H.test_c"]', '["test_hidden.H.test_c", "test_heirs.Heirs.test_c"]')
     both = {"tests/test_heirs.py": heirs, "environment/workspace/tests/test_heirs.py": heirs}
     assert not [finding for finding in lint(made(facts, both)) if finding.rule == "agent-image-test-leak"]
+
+
+def test_a_refactoring_may_carry_tests_that_the_task_has_itself_and_no_others():
+    facts = changed('["app/**/*.py"]', '["app/**/*.py", "tests/test_core.py"]')
+    asked = facts + b"[metadata.etude.refactor]\nkind = 'rename'\nold = 'f'\nnew = 'g'\n"
+    own = {"tests/tests/test_core.py": b"# in its new form\n"}
+    assert "tests-allowed" in rules(made(facts, own)) and "tests-allowed" in rules(made(asked))
+    assert "tests-allowed" not in rules(made(asked, own))
+    assert "tests-allowed" in rules(made(asked.replace(b'"tests/test_core.py"', b'"tests/*.py"'), own))
+
+
+def test_a_file_that_the_solution_takes_away_is_in_the_workspace_and_not_in_the_solution():
+    for path in ("app/nowhere.py", "app/core.py"):
+        assert "unknown-removed-file" in rules(made(CONFIG + f"removed = ['{path}']\n".encode()))
+    moved = {"environment/workspace/app/old.py": b"x = 1\n", "solution/files/app/new.py": b"x = 1\n"}
+    assert lint(made(CONFIG + b"removed = ['app/old.py']\n", dict(moved))) == []
+    assert "solved-workspace" in rules(made(files=dict(moved)))

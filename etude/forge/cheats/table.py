@@ -6,6 +6,7 @@ import shlex
 
 from etude.errors import EtudeError
 from etude.forge.cheats.around import AROUND
+from etude.forge.cheats.both import BOTH
 from etude.forge.cheats.inside import INSIDE
 from etude.forge.cheats.made import Cheat
 from etude.forge.cheats.outside import OUTSIDE
@@ -21,9 +22,10 @@ WRITE_HEX = (
 
 def cheat_script(name: str, task: Task) -> list[Assistant]:
     """A cheat as turns of an agent: it writes its files, deletes what has to go, and finishes."""
-    if name not in CHEATS:
-        raise EtudeError(f"no cheat is called {name!r}; known: {', '.join(CHEATS)}")
-    made = CHEATS[name](task)
+    known = BOTH if task.facts.refactor is not None else CHEATS
+    if name not in known:
+        raise EtudeError(f"no cheat is called {name!r}; known: {', '.join(known)}")
+    made = known[name](task)
     if isinstance(made, list):
         return made
     calls: list[Call] = []

@@ -9,7 +9,7 @@ from typing import Literal
 
 from etude.tasks.config import AnswerKind
 
-Origin = Literal["deletion", "bug", "commit", "question", "testing", "devops"]
+Origin = Literal["deletion", "bug", "commit", "question", "testing", "refactor", "devops"]
 
 
 @dataclass(frozen=True)
@@ -84,4 +84,21 @@ class Testing(Candidate):
     def key(self) -> str:
         """Known before anybody has found mistakes in the functions."""
         asked = "\0".join(piece.id for piece in self.pieces)
+        return f"{self.origin}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Refactoring(Candidate):
+    """Something (`pieces`) that gets another name or place; `how` is the kind. The workspace stays as it is."""
+
+    old: str = ""  # a name; for a module its path
+    new: str = ""
+    edits: Mapping[str, bytes | None] = field(default_factory=dict, repr=False)  # code, tests and documents afterwards
+    proof: tuple[str, bytes] = field(default=("", b""), repr=False)  # the file of tests that nothing stayed behind
+    dotted: tuple[str, str] = ("", "")  # of a module, as it is imported
+
+    @property
+    def key(self) -> str:
+        """Known before anybody has run it."""
+        asked = "\0".join([self.how, self.old, self.new, *(piece.id for piece in self.pieces)])
         return f"{self.origin}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"

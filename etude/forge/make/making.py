@@ -13,12 +13,14 @@ import random
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from etude.durable import remove_folder
+from etude.errors import EtudeError
 from etude.forge.alike import Known
 from etude.forge.environment import Environment
 from etude.forge.javascript import bugs as script_bugs
@@ -35,6 +37,8 @@ from etude.forge.make.python_tests import timing_tests
 from etude.forge.make.release import make_release, open_release
 from etude.forge.make.world import World
 from etude.forge.make.write import VERSION
+from etude.forge.refactor.proposals import refactorings
+from etude.forge.refactor.work import make_refactoring
 from etude.forge.repo import Repo
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
@@ -43,8 +47,22 @@ from etude.tasks.files import Files
 from etude.tasks.format import Task
 from etude.tasks.mutants import mutants
 
+Propose = Callable[[random.Random], Iterator[Candidate]]
+Way = Callable[[Shop, Candidate, dict[str, float]], Awaitable[Made]]
+
 # Who proposes next, again and again.
-TURN: Final[tuple[Origin, ...]] = ("deletion", "bug", "deletion", "commit", "question", "testing", "devops")
+TURN: Final[tuple[Origin, ...]] = (
+    "deletion",
+    *("bug", "deletion", "commit", "question", "testing", "refactor", "devops"),
+)
+SCRIPTED: Final[tuple[Origin, ...]] = ("deletion", "bug", "commit")  # what can be made of JavaScript
+# Each kind of outcome has its own way, where it is no change that brings features back.
+WAYS: Final[dict[Origin, Way]] = {
+    "question": make_question,
+    "testing": make_testing,
+    "refactor": make_refactoring,
+    "devops": make_release,
+}
 LONGEST: Final = 300  # characters of a detail that are kept
 DRY: Final = 150  # candidates in a row without a task, after which a repository has no more
 AHEAD: Final = 2  # candidates under way beyond those that run, so that a slow one keeps nobody waiting
@@ -61,6 +79,9 @@ async def make_tasks(
     """Tasks below `wanted.out` until there are `count`, or the repository has no more.
 
     `building` is the environment's twin in which the repository can be built, for tasks about that."""
+    impossible = [origin for origin in wanted.origins if origin not in SCRIPTED]
+    if environment.suite.kind == "node" and impossible:
+        raise EtudeError(f"of a JavaScript repository {', '.join(SCRIPTED)} can be made, not {', '.join(impossible)}")
     asked = {
         "repo": repo.name,
         "version": repo.version,
@@ -139,40 +160,12 @@ def candidates(shop: Shop) -> Iterator[Candidate]:
     """Everything that could be tried, the origins in turns; each rng of its own, so that one never moves another."""
     world, wanted = shop.world, shop.wanted
     name = f"{wanted.seed}/{world.name}/{world.version}"
-    streams: dict[Origin, Iterator[Candidate]] = {}
-    if isinstance(world, ScriptWorld):
-        yield from in_turns(_of_scripts(shop, world, name))
-        return
-    world = shop.python
-    if "deletion" in wanted.origins:
-        streams["deletion"] = delete.deletions(world, random.Random(f"{name}/deletion"))
-    if "bug" in wanted.origins:
-        streams["bug"] = bugs.bugs(world, random.Random(f"{name}/bug"))
-    if "commit" in wanted.origins and shop.history is not None:
-        streams["commit"] = commits.commits(world, shop.history)
-    if "question" in wanted.origins:
-        streams["question"] = questions.questions(world, random.Random(f"{name}/question"))
-    if "testing" in wanted.origins:
-        streams["testing"] = untested.untested(world, random.Random(f"{name}/testing"))
-    if "devops" in wanted.origins and shop.release is not None:
-        streams["devops"] = packaging.packagings(shop.release.world.files, random.Random(f"{name}/devops"))
-    yield from in_turns(streams)
-
-
-def _of_scripts(shop: Shop, world: ScriptWorld, name: str) -> dict[Origin, Iterator[Candidate]]:
-    """What can be made of JavaScript."""
-    streams: dict[Origin, Iterator[Candidate]] = {}
-    if "deletion" in shop.wanted.origins:
-        streams["deletion"] = scripts.deletions(world, random.Random(f"{name}/deletion"))
-    if "bug" in shop.wanted.origins:
-        streams["bug"] = script_bugs.bugs(world, random.Random(f"{name}/bug"))
-    if "commit" in shop.wanted.origins and shop.history is not None:
-        streams["commit"] = commits.commits(world, shop.history)
-    return streams
-
-
-def in_turns(streams: dict[Origin, Iterator[Candidate]]) -> Iterator[Candidate]:
-    """One of each origin after the other, until all have nothing left."""
+    proposers = _of_scripts(shop, world) if isinstance(world, ScriptWorld) else _of_python(shop)
+    streams = {
+        origin: propose(random.Random(f"{name}/{origin}"))
+        for origin, propose in proposers.items()
+        if origin in wanted.origins
+    }
     for origin in itertools.cycle(TURN):
         if not streams:
             return
@@ -182,6 +175,33 @@ def in_turns(streams: dict[Origin, Iterator[Candidate]]) -> Iterator[Candidate]:
                 del streams[origin]
             else:
                 yield found
+
+
+def _of_python(shop: Shop) -> dict[Origin, Propose]:
+    world, history, release = shop.python, shop.history, shop.release
+    found: dict[Origin, Propose] = {
+        "deletion": partial(delete.deletions, world),
+        "bug": partial(bugs.bugs, world),
+        "question": partial(questions.questions, world),
+        "testing": partial(untested.untested, world),
+        "refactor": partial(refactorings, world),
+    }
+    if history is not None:
+        found["commit"] = lambda _: commits.commits(world, history)
+    if release is not None:
+        found["devops"] = partial(packaging.packagings, release.world.files)
+    return found
+
+
+def _of_scripts(shop: Shop, world: ScriptWorld) -> dict[Origin, Propose]:
+    history = shop.history
+    found: dict[Origin, Propose] = {
+        "deletion": partial(scripts.deletions, world),
+        "bug": partial(script_bugs.bugs, world),
+    }
+    if history is not None:
+        found["commit"] = lambda _: commits.commits(world, history)
+    return found
 
 
 async def _one(shop: Shop, candidate: Candidate, room: asyncio.Semaphore) -> tuple[Entry, Path | None]:
@@ -218,14 +238,7 @@ async def _one(shop: Shop, candidate: Candidate, room: asyncio.Semaphore) -> tup
 
 
 async def _made(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
-    """Each kind of outcome has its own way: a change of the code, an answer, a file of tests, a distribution."""
-    if candidate.origin == "question":
-        return await make_question(shop, candidate, spent)
-    if candidate.origin == "testing":
-        return await make_testing(shop, candidate, spent)
-    if candidate.origin == "devops" and shop.release is not None:
-        return await make_release(shop, shop.release, candidate, spent)
-    return await make_one(shop, candidate, spent)
+    return await WAYS.get(candidate.origin, make_one)(shop, candidate, spent)
 
 
 def _sweep(out: Path) -> None:

@@ -190,9 +190,10 @@ async def _version_source(
     return None
 
 
-async def make_release(shop: Shop, release: Release, candidate: Candidate, spent: dict[str, float]) -> Made:
+async def make_release(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
     """A task below `wanted.out` under a hidden name. `spent` is told the seconds of each part."""
-    assert isinstance(candidate, Packaging)
+    release = shop.release
+    assert isinstance(candidate, Packaging) and release is not None
     with timed(spent, "trial"):
         asked, now = await _demands(release, candidate)
         text = written_tests(asked, release.facts).encode()

@@ -47,7 +47,7 @@ def write(
     for path, data in world.files.items():
         now = seen.get(path, data)
         put(files, kinds, world, f"{WORKSPACE}/{path}", path, now)
-        if world.is_test(path) or _beside_tests(world, path):
+        if world.is_test(path) or beside_tests(world, path):
             put(files, kinds, world, f"{TESTS}/{path}", path, data)
         if path in candidate.changes:
             put(files, kinds, world, f"{SOLUTION}/{path}", path, data)
@@ -172,7 +172,7 @@ def put(
         kinds[at] = kind
 
 
-def _beside_tests(world: AnyWorld[Any], path: str) -> bool:
+def beside_tests(world: AnyWorld[Any], path: str) -> bool:
     """Data of the tests: anything in a folder that is theirs."""
     folder = PurePosixPath(path).parent
     return world.is_test(f"{folder}/new{world.manner.endings[0]}") and str(folder) != "."

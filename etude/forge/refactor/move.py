@@ -1,0 +1,217 @@
+"""Another place for a module in its package: one level up, down into a package of its own, or beside where it was.
+
+All imports follow, absolute and relative ones, the moved module's own among them; so do dotted names and paths in
+strings and documents. Where code calls the module by its last name, it keeps that. Runs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from etude.forge.make.candidate import Piece, Refactoring
+from etude.forge.make.source import Defined, Edit, Module, edited
+from etude.forge.refactor.gone import moved_module
+from etude.forge.refactor.rename import changed_modules, proof_file
+from etude.forge.refactor.synonyms import other_name
+from etude.forge.refactor.uses import Uses
+from etude.tasks.carried import STEERING
+
+INTO: Final = ("core", "parts", "internals", "support")  # packages that a module may get
+NEVER: Final = ("__init__.py", "__main__.py", "_version.py", "version.py")
+# A module that looks at where it lies.
+LOOKS: Final = {"__file__", "__path__", "pkgutil", "resources", "pkg_resources"}
+# Packages that are named one by one, so that nobody would install a new one.
+LISTED: Final = re.compile(r"""packages\s*=\s*(\[\s*['"]|\n\s+\w)""")
+FROM: Final = re.compile(rb"from\s+(\.*[\w.]*)(\s*)import\b")
+
+
+class _Stuck(Exception):
+    """A mention that cannot be edited."""
+
+
+def moves(uses: Uses, rng: random.Random) -> Iterator[Refactoring]:
+    """In random order."""
+    paths = [path for path in uses.world.modules if _is_fit(uses, path)]
+    for path in rng.sample(paths, len(paths)):
+        target = _target(uses, path, rng)
+        made = move(uses, path, target) if target else None
+        if made is not None:
+            yield made
+
+
+def _is_fit(uses: Uses, path: str) -> bool:
+    module, name = uses.world.modules[path], path.rpartition("/")[2]
+    dotted = uses.dotted(path)
+    parent = f"{path.rpartition('/')[0]}/__init__.py"
+    if name in NEVER or STEERING.search(path) or "." not in dotted or parent not in uses.world.modules:
+        return False
+    if module.words & LOOKS or f"{path}i" in uses.world.files:
+        return False
+    return re.search(rf"{re.escape(dotted)}\b|{re.escape(path)}\b", uses.settings) is None
+
+
+def _target(uses: Uses, path: str, rng: random.Random) -> str:
+    """Where it could go: up, where it is deep enough, into a package that is not there yet, or to another file."""
+    folder, _, name = path.rpartition("/")
+    taken = {each.removesuffix(".py").partition("/__init__")[0] for each in uses.world.files}
+    above = folder.rpartition("/")[0]
+    found = []
+    if f"{above}/__init__.py" in uses.world.modules:
+        found.append(f"{above}/{name}")
+    if not LISTED.search(uses.settings):
+        words = uses.world.modules[f"{folder}/__init__.py"].words
+        free = [each for each in INTO if f"{folder}/{each}" not in taken and each not in words]
+        found += [f"{folder}/{each}/{name}" for each in free[:1]]
+    beside = other_name(name.removesuffix(".py"), uses.words.__contains__, rng)
+    found += [f"{folder}/{beside}.py"] if beside else []
+    found = [each for each in found if each.removesuffix(".py") not in taken]
+    return rng.choice(found) if found else ""
+
+
+def move(uses: Uses, path: str, target: str) -> Refactoring | None:
+    """The candidate; None where something that mentions the module cannot be edited."""
+    world, old, new = uses.world, uses.dotted(path), uses.dotted(target)
+    edits: dict[str, bytes | None] = {}
+    try:
+        for place, module in uses.python.items():
+            data = _followed(uses, module, target if place == path else place, old, new, path, target)
+            if place == path:
+                edits[target] = data
+                edits[path] = None
+            elif data != module.data:
+                if STEERING.search(place) and place not in world.tests:
+                    return None
+                edits[place] = data
+    except _Stuck:
+        return None
+    for place, text in uses.documents.items():
+        said = _said(text, old, new, path, target)
+        if said != text:
+            edits[place] = said.encode()
+    package = f"{target.rpartition('/')[0]}/__init__.py"
+    if package not in world.files:
+        edits[package] = f'"""Parts of {old.rpartition(".")[0]}."""\n'.encode()
+    if not any(place in world.tests for place in edits) or _still_has(uses, path, edits):
+        return None
+    module = world.modules[path]
+    names = [each.name for each in module.tree.body if isinstance(each, Defined) and not each.decorator_list]
+    names = [name for name in names if not module.definitions[name].repeated]
+    proof = moved_module(old.partition(".")[0], changed_modules(uses, edits), old, new, names)
+    lines = len(module.lines)
+    return Refactoring(
+        "refactor",
+        "move",
+        {},
+        (Piece(path, old, "", lines=lines),),
+        lines=len(edits) * 3,
+        old=path,
+        new=target,
+        edits=edits,
+        proof=(proof_file(uses, edits, old.rpartition(".")[2]), proof),
+        dotted=(old, new),
+    )
+
+
+def _still_has(uses: Uses, path: str, edits: dict[str, bytes | None]) -> bool:
+    """Whether the old package would have something of the module's name."""
+    parent = f"{path.rpartition('/')[0]}/__init__.py"
+    stem = path.rpartition("/")[2].removesuffix(".py")
+    tree = ast.parse(edits.get(parent) or uses.world.files[parent])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.alias) and (node.asname or node.name.partition(".")[0]) == stem:
+            return True
+        if isinstance(node, ast.Name) and node.id == stem and not isinstance(node.ctx, ast.Load):
+            return True
+        if isinstance(node, Defined) and node.name == stem:
+            return True
+    return False
+
+
+def _followed(uses: Uses, module: Module, place: str, old: str, new: str, path: str, target: str) -> bytes:
+    """A file, which will lie at `place`, with everything in it that leads to the module leading to its new place."""
+    edits: list[Edit] = []
+    before, after = _package(uses, module.path), _package(uses, place)
+    stem = old.rpartition(".")[2]
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom):
+            edits += _import_from(module, node, before, after, old, new)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name == old:
+                    start = module.span(alias)[0]
+                    edits.append(Edit(start, start + len(old), new.encode()))
+        elif isinstance(node, ast.Attribute) and node.attr == stem and ast.unparse(node) == old:
+            start, end = module.span(node)
+            if module.data[start:end] != old.encode():
+                raise _Stuck
+            edits.append(Edit(start, end, new.encode()))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and old.partition(".")[0] in node.value:
+            start, end = module.span(node)
+            said = _said(module.data[start:end].decode(), old, new, path, target)
+            edits.append(Edit(start, end, said.encode()))
+    data = edited(module.data, edits)
+    if Module.read(place, data) is None:
+        raise _Stuck
+    comments = re.compile(rb"(?m)#.*$")
+    return comments.sub(lambda found: _said(found[0].decode(), old, new, path, target).encode(), data)
+
+
+def _import_from(
+    module: Module, node: ast.ImportFrom, before: list[str], after: list[str], old: str, new: str
+) -> Iterator[Edit]:
+    parts = node.module.split(".") if node.module else []
+    base = [*before[: len(before) - node.level + 1], *parts] if node.level else parts
+    start, end = module.span(node)
+    head = FROM.match(module.data[start:end])
+    if head is None:
+        raise _Stuck
+    parent, _, stem = old.rpartition(".")
+
+    def spelled(wanted: list[str]) -> bytes:
+        return (_relative(wanted, after) if node.level else ".".join(wanted)).encode()
+
+    goes = [alias for alias in node.names if ".".join(base) == parent and alias.name == stem]
+    if goes and new.rpartition(".")[2] != stem:
+        raise _Stuck
+    if ".".join(base) == old:
+        base = new.split(".")
+    elif goes and len(goes) < len(node.names):
+        text = module.data[start:end]
+        indent = module.lines[node.lineno - 1][: node.col_offset]
+        if b"#" in text or indent.strip():
+            raise _Stuck
+        stay = ast.ImportFrom(spelled(base).decode(), [each for each in node.names if each not in goes], 0)
+        go = ast.ImportFrom(spelled(new.split(".")[:-1]).decode(), goes, 0)
+        yield Edit(start, end, ast.unparse(stay).encode() + b"\n" + indent + ast.unparse(go).encode())
+        return
+    elif goes:
+        base = new.split(".")[:-1]
+    elif not node.level or before == after:
+        return
+    yield Edit(start + head.start(1), start + head.end(1), spelled(base) + b" " * (not head[2]))
+
+
+def _package(uses: Uses, path: str) -> list[str]:
+    """The package that relative imports of a file start from."""
+    parts = uses.dotted(path).split(".")
+    return parts if path.endswith("/__init__.py") else parts[:-1]
+
+
+def _relative(wanted: list[str], package: list[str]) -> str:
+    """A module as a file of a package would name it with dots."""
+    common = 0
+    while common < min(len(wanted), len(package)) and wanted[common] == package[common]:
+        common += 1
+    if not common:
+        raise _Stuck
+    return "." * (len(package) - common + 1) + ".".join(wanted[common:])
+
+
+def _said(text: str, old: str, new: str, path: str, target: str) -> str:
+    """Dotted names and paths in a sentence."""
+    text = re.sub(rf"(?<![\w.]){re.escape(old)}(?!\w)", new, text)
+    return re.sub(rf"(?<![\w]){re.escape(path)}(?!\w)", target, text)
