@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from etude.errors import EtudeError
 from etude.forge.javascript.cheats import AT_LOAD, IN_CALLS, cheats
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
@@ -117,3 +118,9 @@ def test_a_command_that_is_run_again_has_nothing_left_to_do(bench: Bench, shop: 
     assert again.tasks == journal.tasks
     lines = [json.loads(line) for line in Path(out / "make.jsonl").read_text().splitlines()]
     assert lines[0]["asked"]["repo"] == "shop" and len(lines) == 1 + journal.tried
+
+
+def test_what_cannot_be_made_of_scripts_is_said_at_once(bench: Bench, shop: Shop, tmp_path: Path) -> None:
+    wanted = Wanted(3, tmp_path, origins=("deletion", "question"))
+    with pytest.raises(EtudeError, match="deletion, bug, commit can be made, not question"):
+        bench.run(make_tasks(shop.repo, shop.environment, bench.host, wanted))
