@@ -100,10 +100,12 @@ async def check(
 ) -> CheckReport:
     """Lints a task and tries it. What the machinery does wrong is raised, never held against the task.
 
-    `guesses` are answers to other tasks, which must not be right for one that asks a question.
+    `guesses` are answers to other tasks, which must not be right for one that asks a question, no more than those that
+    it names itself.
     """
     findings = tuple(lint(task))
     if task.facts.answer is not None:
+        guesses = [*task.facts.parameters.get("guesses", ()), *guesses]
         return CheckReport(task.name, findings, tuple(_check_answer(task, task.facts.answer, guesses)))
     if task.facts.testing is not None:
         broken = any(finding.severity == "error" for finding in findings)

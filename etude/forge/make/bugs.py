@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from etude.forge.make.candidate import Candidate, Piece
@@ -69,7 +69,7 @@ def bugs(world: World, rng: random.Random) -> Iterator[Candidate]:
             chosen = [pools[one.id].pop() for one in among if pools[one.id]]
             while len(chosen) < count and pools[each.id]:
                 chosen.append(pools[each.id].pop())
-            made = _candidate(world, chosen)
+            made = combined(world, chosen)
             if made is not None:
                 yield made
         functions = [each for each in functions if pools[each.id]]
@@ -89,7 +89,8 @@ def mutations(module: Module, definition: Definition) -> list[Mutation]:
     return found
 
 
-def _candidate(world: World, chosen: list[Mutation]) -> Candidate | None:
+def combined(world: World, chosen: Sequence[Mutation]) -> Candidate | None:
+    """All of these made at once; None where that is no Python."""
     edits: dict[str, list[Edit]] = {}
     for each in chosen:
         edits.setdefault(each.definition.path, []).append(each.edit)

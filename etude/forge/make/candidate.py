@@ -60,6 +60,8 @@ class Question(Candidate):
     test: str = ""  # the test that it is about
     without: Mapping[str, bytes | None] = field(default_factory=dict, repr=False)  # a patch without its bug
     patch: str = field(default="", repr=False)
+    said: Mapping[str, str] = field(default_factory=dict, repr=False)  # failing tests and what they said
+    guesses: tuple[str, ...] = ()  # answers of somebody who does not look closely, all of them wrong
 
     @property
     def key(self) -> str:

@@ -14,15 +14,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from pathlib import Path
 from typing import Final
 
-from etude.forge.leaks.audit import audit_leaks
-from etude.forge.leaks.deleted import Deleted
 from etude.forge.make.base import Place
 from etude.forge.make.bugs import mutations
 from etude.forge.make.candidate import Candidate, Testing
-from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, save, timed
+from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, save, search_copies, timed
 from etude.forge.make.proving import tell_testing
 from etude.forge.make.source import Module
 from etude.forge.make.untested import LEAST_MISTAKES as LEAST
@@ -30,14 +27,12 @@ from etude.forge.make.untested import can_go, home, take_out
 from etude.forge.make.wording import Told
 from etude.forge.make.world import World
 from etude.forge.make.write import assemble, put
-from etude.forge.scrub import scrub
 from etude.forge.suite import run_variants
 from etude.tasks.config import Register
 from etude.tasks.config import Testing as TestingFacts
 from etude.tasks.files import Files, Kind
 from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 from etude.tasks.mutants import FOLDER, wanted
-from etude.tasks.place import task_layers
 
 TRIED: Final = 24  # mistakes that are looked at
 SECONDS: Final = 60.0  # of tests that all of them together may take
@@ -86,7 +81,7 @@ async def make_testing(shop: Shop, candidate: Candidate, spent: dict[str, float]
         with timed(spent, "write"):
             await asyncio.to_thread(save, task, folder)
         with timed(spent, "leaks"):
-            await _search(shop, found, folder)
+            await search_copies(shop, folder, found.removed)
         await judge_by_check(shop, folder, spent)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -160,16 +155,6 @@ async def _run_rest(shop: Shop, asked: Testing) -> None:
     gone = [test for test in world.green if (world.place(test).path, world.place(test).name) in removed]
     if failed := await failing(shop, asked.changes, gone=gone):
         raise Refused("another test fails", ", ".join(failed[:3]))
-
-
-async def _search(shop: Shop, asked: Testing, folder: Path) -> None:
-    deleted = [Deleted(piece.path, piece.name, piece.source) for piece in asked.removed]
-    scrubbed = await asyncio.to_thread(scrub, folder / WORKSPACE, deleted)
-    if not scrubbed.clean:
-        raise Refused("leak", "; ".join(f"{path}: {why}" for path, why in scrubbed.refused[:3]))
-    leaks = await audit_leaks(shop.host, task_layers(Task.load(folder), shop.host), deleted)
-    if leaks:
-        raise Refused("leak", "; ".join(str(leak) for leak in leaks[:3]))
 
 
 def write_testing(world: World, asked: Testing, told: Told, register: Register, seed: int) -> Task:
