@@ -20,7 +20,7 @@ def tasks_make(
     out: Annotated[Path, typer.Option("--out", help="Folder for the task directories and the journal.")],
     count: Annotated[int, typer.Option("--count", min=1, help="How many valid tasks.")] = 20,
     origins: Annotated[
-        str, typer.Option("--from", help="Any of deletion, bug, commit, question and testing, such as deletion,bug.")
+        str, typer.Option("--from", help="Any of deletion, bug, commit, question, testing, documentation.")
     ] = "deletion,bug,commit",
     registers: Annotated[
         str, typer.Option("--registers", help="How instructions speak: any of terse, plain and detailed.")
@@ -31,7 +31,7 @@ def tasks_make(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Make verified tasks from a repository: features, bugs, commits, questions, tests. Started again, it resumes."""
+    """Make verified tasks from a repository: features, bugs, questions, tests and more. Started again, it resumes."""
 
     def work() -> dict[str, Any]:
         from etude.forge.make.command import make_from

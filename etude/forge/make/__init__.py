@@ -8,6 +8,7 @@ propose), `trial` (what a proposal breaks), `hide` (which tests the agent sees),
 `difficulty`, `manners` and `write` (the task as a directory), `one` (the whole way of one candidate). Then what is no
 edit of the code: `harmless`, `reviews` and `questions` (things to find out), `asking` (how they are put) and `ask`
 (their way), `plans` and `planning` (the functions that a plan names); `untested` (functions that tests are wanted for),
-`proving` and `probe` likewise. Last `journal` (what was tried), `making` (all of them in order), `command` (what the
-command line calls). JavaScript: `forge/javascript`.
+`proving` and `probe` likewise; `documented`, `describing` and `explain` (docstrings that are wanted) too. Last
+`journal` (what was tried), `making` (all of them in order), `command` (what the command line calls). JavaScript:
+`forge/javascript`.
 """

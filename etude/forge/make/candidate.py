@@ -9,7 +9,7 @@ from typing import Literal
 
 from etude.tasks.config import AnswerKind
 
-Origin = Literal["deletion", "bug", "commit", "question", "testing"]
+Origin = Literal["deletion", "bug", "commit", "question", "testing", "documentation"]
 
 
 @dataclass(frozen=True)
@@ -87,3 +87,11 @@ class Testing(Candidate):
         """Known before anybody has found mistakes in the functions."""
         asked = "\0".join(piece.id for piece in self.pieces)
         return f"{self.origin}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Documenting(Candidate):
+    """Functions (`pieces`) of one file that docstrings with examples are wanted for; `changes` has it without them."""
+
+    mutants: tuple[Mapping[str, bytes], ...] = field(default=(), repr=False)  # as `Testing` has them
+    removed: tuple[Piece, ...] = field(default=(), repr=False)  # the docstrings that go, and their examples alone

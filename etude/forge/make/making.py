@@ -23,10 +23,11 @@ from etude.forge.alike import Known
 from etude.forge.environment import Environment
 from etude.forge.javascript import delete as scripts
 from etude.forge.javascript.world import ScriptWorld
-from etude.forge.make import bugs, commits, delete, questions, untested
+from etude.forge.make import bugs, commits, delete, documented, questions, untested
 from etude.forge.make.ask import make_question
 from etude.forge.make.baseline import baseline
 from etude.forge.make.candidate import Candidate, Origin
+from etude.forge.make.explain import make_documentation
 from etude.forge.make.journal import Entry, Journal
 from etude.forge.make.one import Made, Refused, Shop, Wanted, make_one
 from etude.forge.make.probe import make_testing
@@ -41,7 +42,7 @@ from etude.tasks.format import Task
 from etude.tasks.mutants import mutants
 
 # Who proposes next, again and again.
-TURN: Final[tuple[Origin, ...]] = ("deletion", "bug", "deletion", "commit", "question", "testing")
+TURN: Final[tuple[Origin, ...]] = ("deletion", "bug", "deletion", "commit", "question", "testing", "documentation")
 LONGEST: Final = 300  # characters of a detail that are kept
 DRY: Final = 150  # candidates in a row without a task, after which a repository has no more
 AHEAD: Final = 2  # candidates under way beyond those that run, so that a slow one keeps nobody waiting
@@ -143,6 +144,8 @@ def candidates(shop: Shop) -> Iterator[Candidate]:
         streams["question"] = questions.questions(world, random.Random(f"{name}/question"))
     if "testing" in wanted.origins:
         streams["testing"] = untested.untested(world, random.Random(f"{name}/testing"))
+    if "documentation" in wanted.origins:
+        streams["documentation"] = documented.documented(world, random.Random(f"{name}/documentation"))
     for origin in itertools.cycle(TURN):
         if not streams:
             return
@@ -188,11 +191,13 @@ async def _one(shop: Shop, candidate: Candidate, room: asyncio.Semaphore) -> tup
 
 
 async def _made(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
-    """Each kind of outcome has its own way: a change of the code, an answer, a file of tests."""
+    """Each kind of outcome has its own way: a change of the code, an answer, a file of tests, docstrings."""
     if candidate.origin == "question":
         return await make_question(shop, candidate, spent)
     if candidate.origin == "testing":
         return await make_testing(shop, candidate, spent)
+    if candidate.origin == "documentation":
+        return await make_documentation(shop, candidate, spent)
     return await make_one(shop, candidate, spent)
 
 
