@@ -22,7 +22,7 @@ def tasks_make(
     origins: Annotated[
         str,
         typer.Option(
-            "--from", help="Any of deletion, bug, commit, question, testing, refactor and devops: deletion,bug."
+            "--from", help="Any of deletion, bug, commit, question, testing, documentation, refactor and devops."
         ),
     ] = "deletion,bug,commit",
     registers: Annotated[
@@ -34,7 +34,7 @@ def tasks_make(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Make verified tasks from a repository: features, bugs, questions, refactorings. Started again, it resumes."""
+    """Make verified tasks from a repository: features, bugs, questions, tests and more. Started again, it resumes."""
 
     def work() -> dict[str, Any]:
         from etude.forge.make.command import make_from

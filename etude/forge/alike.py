@@ -100,7 +100,8 @@ def change_text(task: Task) -> str:
     facts = task.facts
     parts: list[str] = [" ".join(sorted(facts.deleted))]
     if facts.answer is not None:
-        parts += [*facts.answer.accepted, *(word for words in facts.parameters.values() for word in words)]
+        asked = [words for name, words in facts.parameters.items() if name != "guesses"]
+        parts += [*facts.answer.accepted, *(word for words in asked for word in words)]
     for path in task.solution:
         before = task.workspace.text(path) if path in task.workspace else ""
         parts.append(f"{path}\n{added_lines(before, task.solution.text(path))}")

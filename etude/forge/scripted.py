@@ -83,7 +83,8 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
     edits = [*_moves(task), *(call for path in changed for call in _changes(task, path, rng, habits))]
     names = " and ".join(symbol.partition(":")[2] for symbol in task.facts.deleted) or "the missing part"
     names = "the tests" if task.facts.testing is not None else names
-    done = f"{'Wrote' if task.facts.testing is not None else 'Restored'} {names}."
+    names = "the docstrings" if task.facts.documentation is not None else names
+    done = f"{'Wrote' if names in ('the tests', 'the docstrings') else 'Restored'} {names}."
     if task.facts.refactor is not None:
         names, done = f"{task.facts.refactor.new}", f"{task.facts.refactor.old} is {task.facts.refactor.new} now."
     end = Call("finish", {"message": done} if rng.random() < habits.report else {})

@@ -96,6 +96,7 @@ async def run_variants(
     *,
     tests: Sequence[str],
     changes: Mapping[str, bytes | None] | None = None,
+    trace: Sequence[str] | None = None,
     until_failure: bool = True,
     each: float = 120.0,
     timeout: float = 600.0,
@@ -109,6 +110,7 @@ async def run_variants(
     job = _job(environment, changes or {}, tests) | {
         "variants": [encoded(variant) for variant in variants],
         "variant_seconds": each,
+        "trace": trace,
         "most_failures": 1 if until_failure else _ALL_FAILURES,
     }
     result = await _start(host, environment, [workspace], job, {"PYTHONHASHSEED": "0"}, timeout, limits)

@@ -7,7 +7,7 @@ on the untouched workspace exactly those tests fail that should. Knows no policy
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -16,6 +16,7 @@ from etude.errors import EtudeError
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
+from etude.tasks import documentation
 from etude.tasks.answers import MARK, all_names, grade_answer, reference_answer
 from etude.tasks.carried import carried_files
 from etude.tasks.config import Answer
@@ -100,14 +101,24 @@ async def check(
 ) -> CheckReport:
     """Lints a task and tries it. What the machinery does wrong is raised, never held against the task.
 
-    `guesses` are answers to other tasks, which must not be right for one that asks a question.
+    `guesses` are answers to other tasks, which must not be right for one that asks a question, no more than those that
+    it names itself.
     """
     findings = tuple(lint(task))
     if task.facts.answer is not None:
+        guesses = [*task.facts.parameters.get("guesses", ()), *guesses]
         return CheckReport(task.name, findings, tuple(_check_answer(task, task.facts.answer, guesses)))
     if task.facts.testing is not None:
         broken = any(finding.severity == "error" for finding in findings)
-        trials = [] if broken else await _check_testing(task, host, settings)
+        made = {} if broken else {name: {task.facts.testing.file: text} for name, text in bluffs(task).items()}
+        trials = [] if broken else await _check_noticing(task, host, settings, task.facts.testing.file, made)
+        return CheckReport(task.name, findings, tuple(trials))
+    if task.facts.documentation is not None:
+        file = task.facts.documentation.file
+        broken = any(finding.severity == "error" for finding in findings) or file not in task.solution
+        texts = {} if broken else documentation.bluffs(task)
+        made = {name: {file: text} for name, text in texts.items()}
+        trials = [] if broken else await _check_noticing(task, host, settings, file, made)
         return CheckReport(task.name, findings, tuple(trials))
     if judged_by_script(task) and task.script("solution", "solve") is not None:
         return CheckReport(task.name, findings, tuple(await _check_script(task, host, settings)))
@@ -148,10 +159,10 @@ def _check_answer(task: Task, wanted: Answer, guesses: Sequence[str]) -> Iterato
         yield Trial(name, "rejected", found.passed, found.reason)
 
 
-async def _check_testing(task: Task, host: StoringHost, settings: GraderSettings | None) -> list[Trial]:
-    """The tests that were there before notice all; tests that say nothing are not accepted."""
-    assert task.facts.testing is not None
-    file = task.facts.testing.file
+async def _check_noticing(
+    task: Task, host: StoringHost, settings: GraderSettings | None, file: str, bluffs: Mapping[str, dict[str, bytes]]
+) -> list[Trial]:
+    """The tests or examples that were there before notice all; such as say nothing are not accepted."""
     solution = carried_files(task, task.reference)
     missing = () if file in task.solution else (f"the solution has no {file}",)
     found = await grade(task, host, solution, settings)  # which runs them under several hash seeds, and again
@@ -161,8 +172,8 @@ async def _check_testing(task: Task, host: StoringHost, settings: GraderSettings
         return trials
     found = await grade(task, host, (), settings)
     trials.append(Trial("null", "rejected", found.passed, found.reason))
-    for name, text in bluffs(task).items():
-        found = await grade(task, host, carried_files(task, {file: text}), settings, quick=True)
+    for name, files in bluffs.items():
+        found = await grade(task, host, carried_files(task, {**files}), settings, quick=True)
         trials.append(Trial(name, "rejected", found.passed, found.reason))
     return trials
 

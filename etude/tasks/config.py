@@ -294,6 +294,28 @@ class Refactor(Table):
     new: str
 
 
+class Documentation(Table):
+    """[metadata.etude.documentation]: the work is docstrings with examples, judged by the mistakes that those notice.
+
+    The mistakes lie in `tests/mutants/`, a folder each, as the files that they change.
+    """
+
+    functions: list[str] = Field(min_length=1)  # as path:name, all of one file; nothing but docstrings may change there
+    examples: int = Field(default=2, ge=1)  # that each of them has to have
+    share: float = Field(default=0.66, gt=0, le=1)  # of the mistakes that have to be noticed
+
+    @pydantic.field_validator("functions")
+    @classmethod
+    def _are_of_one_module(cls, functions: list[str]) -> list[str]:
+        if len({name.partition(":")[0] for name in functions}) != 1 or any(":" not in name for name in functions):
+            raise ValueError("the functions are path:name, of one file")
+        return functions
+
+    @property
+    def file(self) -> str:
+        return self.functions[0].partition(":")[0]
+
+
 with warnings.catch_warnings():
     # `register` is also a method of every abstract class; nobody registers subclasses of a table.
     warnings.filterwarnings("ignore", message='Field name "register"')
@@ -320,6 +342,7 @@ with warnings.catch_warnings():
         answer: Answer | None = None  # what the agent has to say in its last words, where no edit is asked for
         testing: Testing | None = None  # what its tests have to notice, where tests are what is asked for
         refactor: Refactor | None = None  # what gets another name or place, where that is the work
+        documentation: Documentation | None = None  # what its docstrings have to show, where those are asked for
         parameters: dict[str, list[str]] = {}  # what was drawn to make this task
 
 

@@ -24,6 +24,7 @@ from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
 from etude.tasks.answers import grade_answer
 from etude.tasks.carried import Carried, Changes, carried_files
+from etude.tasks.documentation import grade_documentation
 from etude.tasks.format import Task
 from etude.tasks.harbor_verifier import grade_by_script, judged_by_script
 from etude.tasks.inside.judge import LENGTH
@@ -67,8 +68,8 @@ async def grade(
 ) -> Grade:
     """Grades the task with these changes made, each judge in a sandbox of its own; a foreign task by its script.
 
-    A task that asks for an `answer` is graded by the agent's last words alone, one that asks for tests by what they
-    notice.
+    A task that asks for an `answer` is graded by the agent's last words alone, one that asks for tests or docstrings
+    by what those notice.
 
     A `hash_seed` starts a new interpreter, which is slower; `order` shuffles a repository's tests, which else run as
     they stand (a kata's are always shuffled); `env` and layers `over` the others add to what the tests find. `quick`
@@ -88,6 +89,8 @@ async def grade(
         )
     if task.facts.testing is not None:
         return await grade_tests(task, host, changes, settings, rng=rng, quick=quick)
+    if task.facts.documentation is not None:
+        return await grade_documentation(task, host, changes, settings, rng=rng, quick=quick)
     if judged_by_script(task):
         return await grade_by_script(task, host, changes, settings)
     plan = draw(task, rng)

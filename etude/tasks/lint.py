@@ -16,6 +16,7 @@ from typing import Literal
 
 from etude.errors import EtudeError
 from etude.tasks.config import Artifact, unknown_keys
+from etude.tasks.examples import read_documented
 from etude.tasks.files import Limits
 from etude.tasks.format import CONFIG, INSTRUCTION, SOLUTION, TESTS, WORKSPACE, Task, matches
 from etude.tasks.heritage import Heritage, collected
@@ -209,7 +210,7 @@ def test_ids(task: Task) -> Iterator[Finding]:
     """Every id that the facts name exists in tests/, in one list only."""
     facts = task.facts
     place = f"{CONFIG}: metadata.etude"
-    if facts.answer is not None or facts.testing is not None:
+    if facts.answer is not None or facts.testing is not None or facts.documentation is not None:
         return  # no test of the task's own judges it
     if facts.suite is None:
         yield Finding("missing-facts", "note", place, "names no suite, so only tests/test.sh can judge this task")
@@ -289,6 +290,26 @@ def testing_facts(task: Task) -> Iterator[Finding]:
     if testing.file in task.workspace or task.facts.allowed_paths != [testing.file]:
         message = f"{testing.file} must not be there yet, and be all that allowed_paths has"
         yield Finding("testing-file", "error", place, message)
+    yield from _mutants(task)
+
+
+def documentation_facts(task: Task) -> Iterator[Finding]:
+    """Docstrings are judged by mistakes in the functions that they are for, which are there and may be edited."""
+    asked, place = task.facts.documentation, f"{CONFIG}: metadata.etude.documentation"
+    if asked is None:
+        return
+    if task.facts.environment is None:
+        yield Finding("documentation-environment", "error", place, "needs an environment to run examples in")
+    if task.facts.allowed_paths != [asked.file]:
+        yield Finding("documentation-file", "error", place, f"{asked.file} must be all that allowed_paths has")
+    text = task.workspace.text(asked.file) if asked.file in task.workspace else ""
+    for name in asked.functions:
+        if read_documented(text, name.partition(":")[2]) is None:
+            yield Finding("documentation-function", "error", place, f"{name} is no function of the workspace")
+    yield from _mutants(task)
+
+
+def _mutants(task: Task) -> Iterator[Finding]:
     found = mutants(task)
     if len(found) < LEAST_MUTANTS:
         yield Finding("few-mutants", "error", f"{TESTS}/mutants", f"has {len(found)}; {LEAST_MUTANTS} are the least")
@@ -349,6 +370,7 @@ RULES: tuple[Rule, ...] = (
     allowed_tests,
     answer_facts,
     testing_facts,
+    documentation_facts,
     leftover_answer,
     solved_workspace,
     deleted_symbols,

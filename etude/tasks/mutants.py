@@ -16,7 +16,7 @@ import math
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from etude.sandbox.base import Layer, Limits, Result
@@ -80,8 +80,9 @@ def mutants(task: Task) -> dict[str, dict[str, bytes]]:
 
 def wanted(task: Task) -> int:
     """How many mistakes have to be noticed."""
-    assert task.facts.testing is not None
-    return math.ceil(task.facts.testing.share * len(mutants(task)) - 1e-9)
+    asked = task.facts.testing or task.facts.documentation
+    assert asked is not None
+    return math.ceil(asked.share * len(mutants(task)) - 1e-9)
 
 
 async def grade_tests(
@@ -94,14 +95,29 @@ async def grade_tests(
     quick: bool = False,
 ) -> Grade:
     """Grades the file of tests among these changes. `quick` stops once it cannot pass any more."""
-    started = time.monotonic()
     testing = task.facts.testing
     assert testing is not None
     refused = tuple((each.path, each.why) for each in changes.refused)
     text = next((each.data for each in changes.carried if each.path == testing.file), None)
     if text is None:
         return Grade(False, "tests", f"there is no {testing.file}", {testing.file: "missing"}, refused=refused)
-    bench = _Bench(task, host, text, settings, rng or random.SystemRandom())
+    found = await grade_file(task, host, testing.file, text, settings, rng=rng, quick=quick)
+    return replace(found, refused=refused)
+
+
+async def grade_file(
+    task: Task,
+    host: StoringHost,
+    file: str,
+    text: bytes,
+    settings: GraderSettings,
+    *,
+    rng: random.Random | None = None,
+    quick: bool = False,
+) -> Grade:
+    """Grades these tests, which lie in `file` while they run, by the task's mistakes."""
+    started = time.monotonic()
+    bench = _Bench(task, host, file, text, settings, rng or random.SystemRandom())
     tests, kind, reason = await bench.judge(quick)
     return Grade(
         passed=kind == "passed",
@@ -110,7 +126,6 @@ async def grade_tests(
         tests=tests,
         details=bench.details,
         checked=len(bench.mutants),
-        refused=refused,
         backend=host.capabilities.backend,
         seconds=time.monotonic() - started,
     )
@@ -120,11 +135,10 @@ class _Bench:
     """Where one file of tests is tried."""
 
     def __init__(
-        self, task: Task, host: StoringHost, text: bytes, settings: GraderSettings, rng: random.Random
+        self, task: Task, host: StoringHost, file: str, text: bytes, settings: GraderSettings, rng: random.Random
     ) -> None:
-        assert task.facts.testing is not None and task.facts.environment is not None
         self.task, self.host, self.rng = task, host, rng
-        self.file, self.text = task.facts.testing.file, text
+        self.file, self.text = file, text
         self.mutants = mutants(task)
         paths = sorted({path for files in self.mutants.values() for path in files})
         self.code = {path: task.workspace[path] for path in paths}

@@ -3,6 +3,7 @@
     review                   the suite fails with the patch, in tests of the function in question, not without its bug
     reach, implementation    the test by itself, traced under two hash seeds, runs these functions and no other choice
     raises                   one function on the test's way matters: the test fails once that raises something else
+    plan                     tests fail as long as one bug is left, and nothing else could be blamed (`planning`)
 
 What cannot be answered in exactly one way is `Refused`. The workspace is the repository, with the patch where there is
 one; the answer stands in task.toml alone.
@@ -21,7 +22,8 @@ from typing import Final
 from etude.forge.make.asking import tell_question
 from etude.forge.make.base import outermost
 from etude.forge.make.candidate import Candidate, Question
-from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, save, timed
+from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, save, search_copies, timed
+from etude.forge.make.planning import planned
 from etude.forge.make.questions import otherwise
 from etude.forge.make.wording import Told
 from etude.forge.make.world import World
@@ -60,6 +62,9 @@ async def make_question(shop: Shop, candidate: Candidate, spent: dict[str, float
         with timed(spent, "write"):
             await asyncio.to_thread(save, task, folder)
             await asyncio.to_thread(scrub, folder / WORKSPACE, [])  # caches and history, which say how it was before
+        if found.how == "plan":
+            with timed(spent, "leaks"):
+                await search_copies(shop, folder, found.pieces)
         await judge_by_check(shop, folder, spent)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -71,6 +76,8 @@ async def _answered(shop: Shop, asked: Question) -> Question:
     """The question, with the answer that execution gives."""
     if asked.how == "review":
         return await _reviewed(shop, asked)
+    if asked.how == "plan":
+        return await planned(shop, asked)
     if asked.test in shop.unsteady:
         raise Refused("a test is not always green", asked.test)
     return await (_raised(shop, asked) if asked.how == "raises" else _traced(shop, asked))
@@ -136,5 +143,6 @@ def write_question(world: World, asked: Question, told: Told, register: Register
         "solution/solve.sh": f"#!/bin/sh\necho {shlex.quote(reference_answer(answer))} > /app/answer.txt\n".encode(),
     }
     parameters = {"asked": [asked.how, *([asked.test] if asked.test else [])], "choices": list(asked.choices)}
+    parameters |= {"guesses": list(asked.guesses)} if asked.guesses else {}
     made = Files(files, kinds)
     return assemble(world, asked, told, register, seed, made, answer=answer, parameters=parameters)

@@ -6,6 +6,7 @@ Each says how the answer is to be spelled. Knows the question; the answer is now
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Final
 
 from etude.forge.make.candidate import Question
@@ -13,7 +14,7 @@ from etude.forge.make.wording import Told, sloppy
 from etude.forge.make.world import World
 from etude.tasks.config import Register
 
-CATEGORY: Final = {"review": "code review"}
+CATEGORY: Final = {"review": "code review", "plan": "planning"}
 OTHERS: Final = "question answering"
 FORM: Final = "`ANSWER: path/to/file.py:function`, or `path/to/file.py:Class.method` for a method"
 FORMS: Final = (
@@ -21,6 +22,7 @@ FORMS: Final = (
 )
 HURRY: Final = "last line: ANSWER: path.py:name (path.py:Class.name for methods)"
 HURRY_MANY: Final = "last line: ANSWER: path.py:name, path.py:Class.name, ..."
+MOST_SHOWN: Final = 8  # failing tests that an issue lists
 
 TERSE: Final = {
     "review": (
@@ -42,6 +44,11 @@ TERSE: Final = {
         "{test} expects an exception, who raises it?",
         "where does the exception in {test} come from, which function",
         "which function raises what {test} is waiting for",
+    ),
+    "plan": (
+        "tests are red, {count} bugs. dont fix yet, just tell me which functions need changing",
+        "need a plan for these failures: which {count} functions have to change? nothing to edit now",
+        "these broke at once. which functions would you touch ({count} of them), no edits please",
     ),
 }
 
@@ -74,6 +81,13 @@ def _plain(asked: Question) -> str:
             f"I am trying to understand what `{asked.test}` covers. When it runs by itself, which of these functions "
             "are called, by the test, its fixtures or anything that they call?"
         )
+    elif asked.how == "plan":
+        said = (
+            f"{len(asked.said)} tests fail since the last changes, and the tests are right. Before anybody edits "
+            f"something I want a plan: which functions have to be changed so that all of them pass again? There are "
+            f"{len(asked.accepted)} mistakes, each in a function of its own. Name those functions, where the mistakes "
+            "are: all of them and no others, not one that could work around a mistake elsewhere."
+        )
     elif asked.how == "implementation":
         said = (
             f"There are {len(asked.choices)} functions called `{_name(asked)}` in this project, and I cannot tell "
@@ -95,6 +109,11 @@ def _detailed(world: World, asked: Question) -> str:
         names = "\n".join(f"- `{name}`" for name in asked.choices)
         parts.append(f"The functions that it changes:\n\n{names}")
         parts.append("The tests in the repository are right, and were all green before.")
+    elif asked.how == "plan":
+        parts.append(
+            "Each of the functions is needed: as long as one of them is as it is now, some of these tests fail. With "
+            "all of them mended the whole suite is green. Run it with `python -m pytest`."
+        )
     elif asked.how == "implementation":
         parts.append("They are:\n\n" + "\n".join(f"- `{name}`" for name in asked.choices))
     elif asked.how == "raises":
@@ -116,6 +135,7 @@ _TITLES: Final = {
     "reach": "Which functions does this test run?",
     "implementation": "Which implementation does this test use?",
     "raises": "Which function raises this exception?",
+    "plan": "A plan: which functions have to be changed?",
 }
 
 
@@ -131,7 +151,23 @@ def _shown(asked: Question) -> str:
         return f"```diff\n{asked.patch.rstrip()}\n```\n\n"
     if asked.how == "reach":
         return "\n".join(f"- `{name}`" for name in asked.choices) + "\n\n"
-    return ""
+    return "\n".join(_failures(asked.said)) + "\n\n" if asked.how == "plan" else ""
+
+
+def _failures(said: Mapping[str, str]) -> list[str]:
+    """Failing tests as an issue lists them, of each function with parameters one."""
+    places: dict[str, str] = {}
+    for test in said:
+        places.setdefault(test.partition("[")[0], test)
+    shown = list(places.values())[:MOST_SHOWN]
+    lines = [f"- `{test}`" + (f": `{told}`" if (told := _line(said[test])) else "") for test in shown]
+    more = len(said) - len(shown)
+    return [*lines, *([f"- and {more} more"] if more else [])]
+
+
+def _line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:160].replace("`", "'") if lines else ""
 
 
 def _short(test: str) -> str:

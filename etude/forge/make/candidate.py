@@ -9,7 +9,7 @@ from typing import Literal
 
 from etude.tasks.config import AnswerKind
 
-Origin = Literal["deletion", "bug", "commit", "question", "testing", "refactor", "devops"]
+Origin = Literal["deletion", "bug", "commit", "question", "testing", "documentation", "refactor", "devops"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Question(Candidate):
     test: str = ""  # the test that it is about
     without: Mapping[str, bytes | None] = field(default_factory=dict, repr=False)  # a patch without its bug
     patch: str = field(default="", repr=False)
+    said: Mapping[str, str] = field(default_factory=dict, repr=False)  # failing tests and what they said
+    guesses: tuple[str, ...] = ()  # answers of somebody who does not look closely, all of them wrong
 
     @property
     def key(self) -> str:
@@ -85,6 +87,14 @@ class Testing(Candidate):
         """Known before anybody has found mistakes in the functions."""
         asked = "\0".join(piece.id for piece in self.pieces)
         return f"{self.origin}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Documenting(Candidate):
+    """Functions (`pieces`) of one file that docstrings with examples are wanted for; `changes` has it without them."""
+
+    mutants: tuple[Mapping[str, bytes], ...] = field(default=(), repr=False)  # as `Testing` has them
+    removed: tuple[Piece, ...] = field(default=(), repr=False)  # the docstrings that go, and their examples alone
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """How hard a task is likely to be, from 1 to 5, before anybody has tried it.
 
 A guess from what the reference writes: lines, functions and files, whether signatures are left, how large the
-functions are in which a bug hides; for a question from what has to be read, for tests from what they are about, for a
-refactoring from how far it reaches. Pass rates replace it once there are some. Knows a candidate only.
+functions are in which a bug hides; for a question from what has to be read, for tests and docstrings from what they are
+about, for a refactoring from how far it reaches. Pass rates replace it once there are some. Knows a candidate only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from etude.forge.make.candidate import Candidate, Question, Refactoring, Testing
+from etude.forge.make.candidate import Candidate, Documenting, Question, Refactoring, Testing
 
 STEPS: Final = (3.2, 4.6, 6.0, 7.6)  # scores at which the next level begins
 
@@ -21,7 +21,7 @@ def score(candidate: Candidate) -> float:
         # What has to be read: the patch, or the functions that it could be; and how far apart they lie.
         places = {name.partition(":")[0] for name in candidate.choices}
         return 0.6 * math.log2(1 + candidate.lines) + 0.3 * len(candidate.choices) + 0.4 * (len(places) - 1)
-    if isinstance(candidate, Testing):
+    if isinstance(candidate, Testing | Documenting):
         return 1.0 + 0.6 * math.log2(1 + candidate.lines) + 0.6 * (len(pieces) - 1)
     if isinstance(candidate, Refactoring):  # how often it is mentioned, and over how many files
         return 0.5 + 0.6 * math.log2(1 + candidate.lines) + 0.3 * min(len(candidate.edits), 12)

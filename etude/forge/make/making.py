@@ -26,10 +26,11 @@ from etude.forge.environment import Environment
 from etude.forge.javascript import bugs as script_bugs
 from etude.forge.javascript import delete as scripts
 from etude.forge.javascript.world import ScriptWorld
-from etude.forge.make import bugs, commits, delete, packaging, questions, untested
+from etude.forge.make import bugs, commits, delete, documented, packaging, questions, untested
 from etude.forge.make.ask import make_question
 from etude.forge.make.baseline import baseline
 from etude.forge.make.candidate import Candidate, Origin
+from etude.forge.make.explain import make_documentation
 from etude.forge.make.journal import Entry, Journal
 from etude.forge.make.one import Made, Refused, Shop, Wanted, make_one
 from etude.forge.make.probe import make_testing
@@ -53,13 +54,14 @@ Way = Callable[[Shop, Candidate, dict[str, float]], Awaitable[Made]]
 # Who proposes next, again and again.
 TURN: Final[tuple[Origin, ...]] = (
     "deletion",
-    *("bug", "deletion", "commit", "question", "testing", "refactor", "devops"),
+    *("bug", "deletion", "commit", "question", "testing", "documentation", "refactor", "devops"),
 )
 SCRIPTED: Final[tuple[Origin, ...]] = ("deletion", "bug", "commit")  # what can be made of JavaScript
 # Each kind of outcome has its own way, where it is no change that brings features back.
 WAYS: Final[dict[Origin, Way]] = {
     "question": make_question,
     "testing": make_testing,
+    "documentation": make_documentation,
     "refactor": make_refactoring,
     "devops": make_release,
 }
@@ -184,6 +186,7 @@ def _of_python(shop: Shop) -> dict[Origin, Propose]:
         "bug": partial(bugs.bugs, world),
         "question": partial(questions.questions, world),
         "testing": partial(untested.untested, world),
+        "documentation": partial(documented.documented, world),
         "refactor": partial(refactorings, world),
     }
     if history is not None:

@@ -7,7 +7,7 @@ which functions, is decided here. Runs nothing.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic
 
@@ -49,14 +49,14 @@ def mistaken(
             chosen = [pools[one.id].pop() for one in among if pools[one.id]]
             while len(chosen) < count and pools[each.id]:
                 chosen.append(pools[each.id].pop())
-            made = _candidate(world, chosen)
+            made = combined(world, chosen)
             if made is not None:
                 yield made
         functions = [each for each in functions if pools[each.id]]
 
 
-def _candidate(world: AnyWorld[Any], chosen: list[Mutation[Any]]) -> Candidate | None:
-    """None where the result would not be of its language any more."""
+def combined(world: AnyWorld[Any], chosen: Sequence[Mutation[Any]]) -> Candidate | None:
+    """All of these made at once; None where the result would not be of its language any more."""
     edits: dict[str, list[Edit]] = {}
     for each in chosen:
         edits.setdefault(each.definition.path, []).append(each.edit)

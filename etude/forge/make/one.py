@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 from etude.errors import EtudeError
 from etude.forge.alike import Known
 from etude.forge.gates import ANOTHER, pass_gates
+from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.make import commits
 from etude.forge.make.base import AnyWorld, Place
 from etude.forge.make.baseline import Baseline
-from etude.forge.make.candidate import Candidate, Origin
+from etude.forge.make.candidate import Candidate, Origin, Piece
 from etude.forge.make.choose import LEAST_TESTS
 from etude.forge.make.hide import split
 from etude.forge.make.trial import attempt
@@ -37,6 +38,7 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.check import check
 from etude.tasks.config import Register
 from etude.tasks.format import WORKSPACE, Task
+from etude.tasks.place import task_layers
 
 if TYPE_CHECKING:
     from etude.forge.make.release import Release
@@ -172,6 +174,17 @@ async def _judge(shop: Shop, candidate: Candidate, folder: Path, spent: dict[str
     shop.unsteady.update(verdict.unsteady)
     if not verdict.valid:
         raise Refused(verdict.reason, verdict.detail)
+
+
+async def search_copies(shop: Shop, folder: Path, pieces: Sequence[Piece]) -> None:
+    """Scrubs the workspace of a task, and refuses it where a copy of these pieces is left for the agent to find."""
+    deleted = [Deleted(piece.path, piece.name, piece.source) for piece in pieces]
+    scrubbed = await asyncio.to_thread(scrub, folder / WORKSPACE, deleted)
+    if not scrubbed.clean:
+        raise Refused("leak", "; ".join(f"{path}: {why}" for path, why in scrubbed.refused[:3]))
+    leaks = await audit_leaks(shop.host, task_layers(Task.load(folder), shop.host), deleted)
+    if leaks:
+        raise Refused("leak", "; ".join(str(leak) for leak in leaks[:3]))
 
 
 async def judge_by_check(shop: Shop, folder: Path, spent: dict[str, float]) -> None:

@@ -14,30 +14,25 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from pathlib import Path
 from typing import Final
 
-from etude.forge.leaks.audit import audit_leaks
-from etude.forge.leaks.deleted import Deleted
 from etude.forge.make.base import Place
 from etude.forge.make.bugs import mutations
-from etude.forge.make.candidate import Candidate, Testing
-from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, save, timed
+from etude.forge.make.candidate import Candidate, Piece, Testing
+from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, save, search_copies, timed
 from etude.forge.make.proving import tell_testing
-from etude.forge.make.source import Module
+from etude.forge.make.source import Edit, Module
 from etude.forge.make.untested import LEAST_MISTAKES as LEAST
 from etude.forge.make.untested import can_go, home, take_out
 from etude.forge.make.wording import Told
 from etude.forge.make.world import World
 from etude.forge.make.write import assemble, put
-from etude.forge.scrub import scrub
 from etude.forge.suite import run_variants
 from etude.tasks.config import Register
 from etude.tasks.config import Testing as TestingFacts
 from etude.tasks.files import Files, Kind
 from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 from etude.tasks.mutants import FOLDER, wanted
-from etude.tasks.place import task_layers
 
 TRIED: Final = 24  # mistakes that are looked at
 SECONDS: Final = 60.0  # of tests that all of them together may take
@@ -66,7 +61,9 @@ if [ "$noticed" -ge "$(cat /tests/wanted.txt)" ]; then echo 1; else echo 0; fi >
 
 
 @dataclass(frozen=True)
-class _Mistake:
+class Mistake:
+    """One that was tried."""
+
     files: Mapping[str, bytes]
     by: frozenset[Place]  # who notices
     asserted: bool  # something was compared
@@ -86,7 +83,7 @@ async def make_testing(shop: Shop, candidate: Candidate, spent: dict[str, float]
         with timed(spent, "write"):
             await asyncio.to_thread(save, task, folder)
         with timed(spent, "leaks"):
-            await _search(shop, found, folder)
+            await search_copies(shop, folder, found.removed)
         await judge_by_check(shop, folder, spent)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -99,28 +96,28 @@ async def _noticed(shop: Shop, asked: Testing, rng: random.Random) -> Testing:
     world = shop.python
     tests = [test for test in sorted(asked.expected) if test not in shop.unsteady]
     took = sum(world.took.get(test, 0.0) for test in tests)
-    mistakes = _mistakes(world, asked, rng)[: max(LEAST, min(TRIED, int(SECONDS / (took + 0.1))))]
+    tried = mistakes(world, asked.pieces, rng)[: max(LEAST, min(TRIED, int(SECONDS / (took + 0.1))))]
     each = 4 * shop.base.seconds + 20  # the machine may be busy
     runs = await run_variants(
         shop.host,
         world.environment,
         shop.workspace,
-        mistakes,
+        tried,
         tests=tests,
         until_failure=False,
         each=each,
-        timeout=len(mistakes) * each + 30,
+        timeout=len(tried) * each + 30,
     )
-    found: list[_Mistake] = []
-    for files, run in zip(mistakes, runs, strict=True):
+    found: list[Mistake] = []
+    for files, run in zip(tried, runs, strict=True):
         failed = [test for test, outcome in run.outcomes.items() if outcome in ("failed", "error")]
         by = frozenset(world.place(test) for test in failed if test in world.bits)
         if run.complete and by and len(by) <= MOST_NOTICE and all(can_go(world, place) for place in by):
-            found.append(_Mistake(files, by, any(ASSERTED.search(run.texts.get(test, "")) for test in failed)))
+            found.append(Mistake(files, by, any(ASSERTED.search(run.texts.get(test, "")) for test in failed)))
     if len(found) < LEAST:
-        raise Refused("too few mistakes are noticed", f"{len(found)} of {len(mistakes)}, by tests that could go")
+        raise Refused("too few mistakes are noticed", f"{len(found)} of {len(tried)}, by tests that could go")
     path = home([place for each in found for place in each.by])
-    chosen = _choose([each for each in found if any(place.path == path for place in each.by)])
+    chosen = choose_mistakes([each for each in found if any(place.path == path for place in each.by)])
     gone = {place for each in chosen for place in each.by}
     made = take_out(world, asked, gone, path) if len(chosen) >= LEAST else None
     if made is None:
@@ -128,9 +125,9 @@ async def _noticed(shop: Shop, asked: Testing, rng: random.Random) -> Testing:
     return replace(made, mutants=tuple(each.files for each in chosen))
 
 
-def _choose(found: Sequence[_Mistake]) -> list[_Mistake]:
+def choose_mistakes(found: Sequence[Mistake]) -> list[Mistake]:
     """Those that few tests notice first; crashes last, and no more than their share."""
-    chosen: list[_Mistake] = []
+    chosen: list[Mistake] = []
     gone: frozenset[Place] = frozenset()
     for each in sorted(found, key=lambda each: (not each.asserted, len(each.by))):
         crashes = sum(not other.asserted for other in chosen)
@@ -141,13 +138,15 @@ def _choose(found: Sequence[_Mistake]) -> list[_Mistake]:
     return chosen
 
 
-def _mistakes(world: World, asked: Testing, rng: random.Random) -> list[dict[str, bytes]]:
-    """One after the other of each function, no two alike."""
+def mistakes(
+    world: World, pieces: Sequence[Piece], rng: random.Random, also: Sequence[Edit] = ()
+) -> list[dict[str, bytes]]:
+    """One after the other of each function, no two alike; with other edits made too."""
     pools = []
-    for piece in asked.pieces:
+    for piece in pieces:
         module = world.modules[piece.path]
         pool = mutations(module, world.definitions[piece.id])
-        pools.append([(piece.path, module.edited([each.edit])) for each in rng.sample(pool, len(pool))])
+        pools.append([(piece.path, module.edited([each.edit, *also])) for each in rng.sample(pool, len(pool))])
     turns = [each for turn in zip_longest(*pools) for each in turn if each is not None]
     whole = dict.fromkeys(each for each in turns if Module.read(*each) is not None)
     return [{path: data} for path, data in whole][:TRIED]
@@ -160,16 +159,6 @@ async def _run_rest(shop: Shop, asked: Testing) -> None:
     gone = [test for test in world.green if (world.place(test).path, world.place(test).name) in removed]
     if failed := await failing(shop, asked.changes, gone=gone):
         raise Refused("another test fails", ", ".join(failed[:3]))
-
-
-async def _search(shop: Shop, asked: Testing, folder: Path) -> None:
-    deleted = [Deleted(piece.path, piece.name, piece.source) for piece in asked.removed]
-    scrubbed = await asyncio.to_thread(scrub, folder / WORKSPACE, deleted)
-    if not scrubbed.clean:
-        raise Refused("leak", "; ".join(f"{path}: {why}" for path, why in scrubbed.refused[:3]))
-    leaks = await audit_leaks(shop.host, task_layers(Task.load(folder), shop.host), deleted)
-    if leaks:
-        raise Refused("leak", "; ".join(str(leak) for leak in leaks[:3]))
 
 
 def write_testing(world: World, asked: Testing, told: Told, register: Register, seed: int) -> Task:

@@ -4,6 +4,7 @@
     reach            which of these functions does a test run?
     implementation   several functions have the same name: which of them does a test run?
     raises           a test expects an exception: which function raises it?
+    plan             tests fail for several reasons: which functions have to be changed? (`plans`)
 
 Proposed from traces and code, in an order that follows from repository and seed; that the answer is right, and the only
 one, is for `ask` to find out by execution. Answers are functions, as path:name. Runs nothing.
@@ -20,12 +21,13 @@ from typing import Final
 from etude.forge.make.base import outermost
 from etude.forge.make.candidate import Piece, Question
 from etude.forge.make.choose import Links
+from etude.forge.make.plans import plans
 from etude.forge.make.reviews import reviews
 from etude.forge.make.source import PLUMBING, Definition, Edit, Module
 from etude.forge.make.world import World
 from etude.tasks.config import AnswerKind
 
-KINDS: Final = ("review", "reach", "implementation", "raises")
+KINDS: Final = ("review", "reach", "implementation", "raises", "plan")
 CHOICES: Final = 8  # functions that are asked about
 RIGHT: Final = (2, 5)  # of them, that the test runs
 NAMESAKES: Final = 3  # functions of one name, from which on it is a question which
@@ -42,6 +44,7 @@ def questions(world: World, rng: random.Random) -> Iterator[Question]:
         "reach": reaches(world, seeds["reach"]),
         "implementation": implementations(world, seeds["implementation"]),
         "raises": raising(world, seeds["raises"]),
+        "plan": plans(world, links, seeds["plan"]),
     }
     for kind in itertools.cycle(KINDS):
         if not streams:

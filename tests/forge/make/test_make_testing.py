@@ -16,7 +16,7 @@ import pytest
 from etude.forge.environment import Environment
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted import Deleted
-from etude.forge.make import probe
+from etude.forge.make import one
 from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
@@ -113,7 +113,7 @@ def _workspace_alone_is_audited() -> Iterator[None]:
         return audit_tree(layers[-1].path / WORKSPACE.strip("/"), deleted)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe, "audit_leaks", audit)
+        patch.setattr(one, "audit_leaks", audit)
         yield
 
 

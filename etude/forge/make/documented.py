@@ -1,0 +1,88 @@
+"""Functions whose docstrings have examples, and the file without them: somebody is to write them again.
+
+Sets of one to three functions of a file, each with examples of its own that name all of its parameters. Whether those
+are right and notice mistakes is for `explain` to find out. Knows the code; runs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from etude.forge.make.bugs import mutations
+from etude.forge.make.candidate import Documenting, Piece
+from etude.forge.make.source import Definition, Edit, Module
+from etude.forge.make.untested import LEAST_MISTAKES
+from etude.forge.make.world import World
+from etude.tasks.examples import Documented, read_documented
+
+TOGETHER: Final = (1, 1, 2, 3)  # functions of a task
+LEAST_EXAMPLES: Final = 2  # that each of them has
+ROUNDS: Final = 2  # tasks that begin at the same function
+
+
+def documented(world: World, rng: random.Random) -> Iterator[Documenting]:
+    """In an order that is drawn; no set of functions twice."""
+    fit: dict[str, list[Definition]] = {}
+    for each in world.definitions.values():
+        if _is_fit(world, each):
+            fit.setdefault(each.path, []).append(each)
+    everywhere = [each for found in fit.values() for each in found]
+    known: set[frozenset[str]] = set()
+    for _ in range(ROUNDS):
+        for each in rng.sample(everywhere, len(everywhere)):
+            others = [other for other in fit[each.path] if other is not each]
+            chosen = [each, *rng.sample(others, min(len(others), rng.choice(TOGETHER) - 1))]
+            chosen += [other for other in others if other not in chosen][: _mistakes(world, chosen) < LEAST_MISTAKES]
+            names = frozenset(one.id for one in chosen)
+            if names not in known and _mistakes(world, chosen) >= LEAST_MISTAKES:
+                known.add(names)
+                yield _candidate(world, sorted(chosen, key=lambda one: one.first))
+
+
+def docstring(module: Module, each: Definition) -> Documented:
+    found = read_documented(module.text, each.name)
+    assert found is not None
+    return found
+
+
+def without_docstrings(module: Module, chosen: Sequence[Definition]) -> list[Edit]:
+    """Takes their docstrings away, with the gap below each."""
+    edits = []
+    for each in chosen:
+        first = each.node.body[0]
+        edit = module.without_statement(first, alone=len(each.node.body) == 1)
+        last = first.end_lineno or first.lineno
+        while not edit.new and last < len(module.lines) and not module.lines[last].strip():
+            edit = Edit(edit.start, edit.end + len(module.lines[last]))
+            last += 1
+        edits.append(edit)
+    return edits
+
+
+def _is_fit(world: World, each: Definition) -> bool:
+    if isinstance(each.node, ast.ClassDef) or not each.deletable or each.id in world.early or ">>>" not in each.doc:
+        return False
+    found = docstring(world.modules[each.path], each)
+    return found.shown >= LEAST_EXAMPLES and not found.looks and not found.unnamed
+
+
+def _mistakes(world: World, chosen: Sequence[Definition]) -> int:
+    return sum(len(mutations(world.modules[each.path], each)) for each in chosen)
+
+
+def _candidate(world: World, chosen: Sequence[Definition]) -> Documenting:
+    module = world.modules[chosen[0].path]
+    pieces = tuple(
+        Piece(each.path, each.name, module.source(each), each.signature, each.doc, each.size) for each in chosen
+    )
+    removed = []
+    for each in chosen:
+        examples = [f"{one.source}{one.want}" for one in docstring(module, each).examples]
+        removed += [Piece(each.path, "", each.doc), Piece(each.path, "", "".join(examples))]
+    changes = {module.path: module.edited(without_docstrings(module, chosen))}
+    how = "docstring" if len(chosen) == 1 else "docstrings"
+    lines = sum(each.size for each in chosen)
+    return Documenting("documentation", how, changes, pieces, lines=lines, removed=tuple(removed))

@@ -1,0 +1,181 @@
+"""What a plan has to hold, found by execution: bugs that tests notice one by one, and that nothing else could mend.
+
+Several mistakes of each function are tried alone, and the one is kept that most tests notice, within reason: the more
+there are, the less they have in common but the function. Every test that fails for it has to run the function, and no
+other function that all of them run may be one to blame. Then with any of the kept bugs left, tests still fail; so all
+functions are needed, and no two bugs cancel out. What somebody would name who does not look closely must be
+wrong. Knows one candidate.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, zip_longest
+from typing import Final
+
+from etude.forge.make.base import outermost
+from etude.forge.make.bugs import mutations
+from etude.forge.make.candidate import Question
+from etude.forge.make.choose import MOST_SHARE
+from etude.forge.make.mistakes import Mutation, combined
+from etude.forge.make.one import Refused, Shop, failing
+from etude.forge.make.plans import could_be_blamed
+from etude.forge.make.reviews import BLUNT
+from etude.forge.make.source import Definition
+from etude.forge.make.world import World
+from etude.forge.suite import SuiteRun, run_variants
+
+TRIED: Final = 4  # mistakes of each function
+SECONDS: Final = 60.0  # of tests that all of them together may take
+MOST_FAILING: Final = 40  # tests that one of them may break: more say little about where it is
+
+
+@dataclass(frozen=True)
+class _Bug:
+    """A mistake and what it does by itself."""
+
+    mistake: Mutation[Definition]
+    tests: tuple[str, ...]  # that fail
+    texts: Mapping[str, str]  # what they say
+    traces: Mapping[str, Collection[str]]  # the functions that each of them runs
+
+
+async def planned(shop: Shop, asked: Question) -> Question:
+    """The question with its bugs and failing tests, or `Refused`."""
+    bugs = await _bugs(shop, asked)
+    whole = _changes(shop.python, bugs)
+    broken = await failing(shop, whole, asked.expected)
+    if stray := [test for test in broken if test not in asked.expected]:
+        raise Refused("another test fails", ", ".join(stray[:3]))
+    if len(broken) > MOST_SHARE * len(shop.world.green):
+        raise Refused("too many tests fail", str(len(broken)))
+    await _need_all(shop, bugs, broken)
+    traces = {test: names for bug in bugs for test, names in bug.traces.items()}
+    guesses = _guesses(shop.python, asked.accepted, traces)
+    if _joined(asked.accepted) in guesses:
+        raise Refused("a guess is right", _joined(asked.accepted))
+    texts = {test: text for bug in bugs for test, text in bug.texts.items()}
+    turns = zip_longest(*(bug.tests for bug in bugs))
+    order = dict.fromkeys([*(test for turn in turns for test in turn if test in broken), *broken])
+    lines = sum(shop.python.definitions[name].size for name in set().union(*traces.values()))
+    said = {test: texts.get(test, "") for test in order}
+    return replace(asked, changes=whole, said=said, guesses=guesses, lines=lines)
+
+
+async def _bugs(shop: Shop, asked: Question) -> list[_Bug]:
+    """One of each function: by itself it is noticed, and nothing else could be blamed for it."""
+    world = shop.python
+    rng = random.Random(f"{shop.wanted.seed}/{asked.key}/bugs")
+    tests = [test for test in world.green if test in asked.expected and test not in shop.unsteady]
+    took = sum(world.took.get(test, 0.0) for test in tests) + 0.1
+    most = max(1, min(TRIED, int(SECONDS / took / len(asked.accepted))))
+    tried: list[tuple[str, Mutation[Definition]]] = []
+    for name in asked.accepted:
+        each = world.definitions[name]
+        pool = mutations(world.modules[each.path], each)
+        subtle = sorted(rng.sample(pool, len(pool)), key=lambda one: one.kind in BLUNT)
+        tried += [(name, one) for one in subtle if _changed(world, [one]) is not None][:most]
+    runs = await _try(shop, [{}, *(_changes(world, [one]) for _, one in tried)], tests)
+    if red := [test for test in tests if test not in runs[0].passed]:
+        shop.unsteady.update(red)
+        raise Refused("a test is not always green", ", ".join(red[:3]))
+    kept: dict[str, tuple[Mutation[Definition], list[str]]] = {}
+    for (name, one), run in zip(tried, runs[1:], strict=True):
+        failed = [test for test in tests if test not in run.passed]
+        known = len(kept[name][1]) if name in kept else 0
+        if run.complete and known < len(failed) <= MOST_FAILING:
+            kept[name] = one, failed
+    if lost := [name for name in asked.accepted if name not in kept]:
+        raise Refused("no test notices, or too many", lost[0])
+    return await _traced(shop, [kept[name] for name in asked.accepted])
+
+
+async def _traced(shop: Shop, kept: Sequence[tuple[Mutation[Definition], Sequence[str]]]) -> list[_Bug]:
+    """The same with what the failing tests of each say and run."""
+    world = shop.python
+    tests = list(dict.fromkeys(test for _, failed in kept for test in failed))
+    runs = await _try(shop, [_changes(world, [one]) for one, _ in kept], tests, trace=True)
+    bugs = []
+    for (one, failed), run in zip(kept, runs, strict=True):
+        if not run.complete or run.passed.intersection(failed):
+            raise Refused("a test is not always green", ", ".join(sorted(run.passed.intersection(failed))[:3]))
+        traces = {test: set(map(outermost, run.traces.get(test, ()))) & world.definitions.keys() for test in failed}
+        _refuse_others(world, one.definition.id, traces)
+        bugs.append(_Bug(one, tuple(failed), run.texts, traces))
+    return bugs
+
+
+def _refuse_others(world: World, name: str, traces: Mapping[str, Collection[str]]) -> None:
+    everywhere = set(world.definitions).intersection(*traces.values())
+    if name not in everywhere:
+        raise Refused("the trace is not always the same", name)
+    rivals = [other for other in sorted(everywhere - {name}) if could_be_blamed(world, world.definitions[name], other)]
+    if rivals:
+        raise Refused("another function could be blamed", f"{name}: {', '.join(rivals[:3])}")
+
+
+async def _try(
+    shop: Shop, variants: Sequence[Mapping[str, bytes | None]], tests: Sequence[str], *, trace: bool = False
+) -> list[SuiteRun]:
+    each = 4 * shop.base.seconds + 20  # the machine may be busy
+    return await run_variants(
+        shop.host,
+        shop.world.environment,
+        shop.workspace,
+        variants,
+        tests=tests,
+        trace=("",) if trace else None,
+        until_failure=False,
+        each=each,
+        timeout=len(variants) * each + 30,
+    )
+
+
+async def _need_all(shop: Shop, bugs: Sequence[_Bug], broken: Sequence[str]) -> None:
+    """With some of the bugs mended and others not, some of the tests that fail with all of them still fail."""
+    parts = [part for size in range(1, len(bugs)) for part in combinations(bugs, size)]
+    runs = await _try(shop, [_changes(shop.python, part) for part in parts], broken)
+    for part, run in zip(parts, runs, strict=True):
+        if not run.complete:
+            raise Refused("the suite does not come to its end")
+        if not set(broken) - run.passed:
+            raise Refused("bugs hide each other", _joined(bug.mistake.definition.id for bug in part))
+
+
+def _changed(world: World, mistakes: Sequence[Mutation[Definition]]) -> Mapping[str, bytes | None] | None:
+    made = combined(world, mistakes)
+    return made.changes if made is not None else None
+
+
+def _changes(world: World, bugs: Sequence[_Bug | Mutation[Definition]]) -> Mapping[str, bytes | None]:
+    changes = _changed(world, [bug.mistake if isinstance(bug, _Bug) else bug for bug in bugs])
+    if changes is None:
+        raise Refused("no Python is left")
+    return changes
+
+
+def _guesses(world: World, accepted: Sequence[str], traces: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+    """Everything that the failing tests run, one function of the right ones, those that most of the tests run, those
+    that the tests mention, those that they mention most."""
+    run = Counter(name for _, names in sorted(traces.items()) for name in sorted(names))
+    words: Counter[str] = Counter()
+    for place in {world.place(test) for test in traces}:
+        written = world.tests[place.path].definitions.get(place.name) if place.path in world.tests else None
+        words.update(re.findall(r"\w+", world.tests[place.path].source(written)) if written is not None else ())
+    mentioned = Counter({name: words[world.definitions[name].short] for name in sorted(run)})
+    sets = [
+        list(run),
+        *([name] for name in accepted),
+        [name for name, _ in run.most_common(len(accepted))],
+        [name for name, count in mentioned.items() if count],
+        [name for name, _ in mentioned.most_common(len(accepted))],
+    ]
+    return tuple(dict.fromkeys(_joined(names) for names in sets if names))
+
+
+def _joined(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

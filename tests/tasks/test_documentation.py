@@ -1,0 +1,203 @@
+"""Docstrings that an agent wrote, judged by what their examples notice; and those that only look like documentation."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from etude.forge.environment import Environment
+from etude.forge.scripted import scripted
+from etude.rollout import Scored, attempt, build_setup
+from etude.settings import GraderSettings
+from etude.tasks.check import check
+from etude.tasks.config import Config, Documentation, Facts, Installed
+from etude.tasks.documentation import bluffs, with_docstrings
+from etude.tasks.examples import differs_in_code, module_name, read_documented
+from etude.tasks.files import Files
+from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
+from etude.tasks.lint import lint
+
+MODULE = "src/shop/price.py"
+CODE = '''"""Prices."""
+
+
+def parse(text, scale=100):
+    units, mark, rest = text.partition(".")  # the mark is a point
+    if mark and len(rest) != 2:
+        raise ValueError(text)
+    cents = int(units) * scale
+    if rest:
+        cents += int(rest)
+    return cents
+
+
+class Cart:
+    """Prices of things."""
+
+    def __init__(self):
+        self.prices = []
+
+    def add(self, price):
+        if price > 0:
+            self.prices.append(price)
+        return len(self.prices)
+'''
+MISTAKES = [
+    ("cents += int(rest)", "cents -= int(rest)"),
+    ("mark and len(rest) != 2", "mark and len(rest) != 3"),
+    ("if rest:", "if not rest:"),
+    ("price > 0", "price >= 0"),
+    ("* scale", "* (scale + 1)"),
+]
+PARSE = """Return the cents of a text, units of `scale` cents each.
+
+>>> parse("12.50")
+1250
+>>> parse("3", scale=10)
+30
+>>> parse("1.5")
+Traceback (most recent call last):
+    ...
+ValueError: 1.5
+"""
+ADD = """Put a `price` into the cart, unless it is nothing; say how many there are.
+
+>>> cart = Cart()
+>>> cart.add(0)
+0
+>>> cart.add(5)
+1
+"""
+SETTINGS = GraderSettings(seconds=60)
+
+
+def written(parse: str = PARSE, add: str = ADD) -> bytes:
+    return with_docstrings(CODE, {"parse": parse, "Cart.add": add}).encode()
+
+
+@pytest.fixture(scope="session")
+def task(tiny_environment: Environment) -> Task:
+    files = {
+        "environment/Dockerfile": b"FROM python:3.11.9\nCOPY workspace /app\n",
+        f"{TESTS}/test.sh": b"#!/bin/sh\n",
+        "solution/solve.sh": b"#!/bin/sh\n",
+        f"{WORKSPACE}/src/shop/__init__.py": b"",
+        f"{WORKSPACE}/{MODULE}": CODE.encode(),
+        f"{SOLUTION}/{MODULE}": written(),
+    }
+    for number, (old, new) in enumerate(MISTAKES, start=1):
+        assert CODE.count(old) == 1
+        files[f"{TESTS}/mutants/{number:02}/{MODULE}"] = CODE.replace(old, new).encode()
+    facts = Facts(
+        suite="pytest",
+        documentation=Documentation(functions=[f"{MODULE}:parse", f"{MODULE}:Cart.add"]),
+        allowed_paths=[MODULE],
+        environment=Installed(digest=tiny_environment.digest, paths=["src"]),
+    )
+    return Task("docs", "Write docstrings.", Config(), facts, Files(files))
+
+
+def graded(grounds: Any, task: Task, data: bytes, **options: Any) -> Any:
+    return grounds.grade(task, {MODULE: data}, settings=SETTINGS, **options)
+
+
+def test_docstrings_are_read_from_source_alone() -> None:
+    found = read_documented(written().decode(), "Cart.add")
+    assert found is not None and found.parameters == ("price",) and not found.unnamed
+    assert (found.shown, found.looks) == (2, [])
+    lying = CODE + f"\nparse.__doc__ = {PARSE!r}\n"
+    plain = read_documented(lying, "parse")
+    assert plain is not None and plain.doc == "" and plain.unnamed == ["text", "scale"]
+    assert read_documented(CODE, "Cart") is None and read_documented("def (", "f") is None
+    assert module_name("src/shop/price.py", ["src", ""]) == "shop.price"
+    assert module_name("shop/__init__.py", [""]) == "shop"
+
+
+def test_only_docstrings_comments_and_layout_may_differ() -> None:
+    assert not differs_in_code(CODE, written().decode())
+    assert not differs_in_code(CODE, CODE.replace("  # the mark is a point", ""))
+    assert differs_in_code(CODE, CODE.replace("> 0", "> 1"))
+    assert differs_in_code(CODE, CODE + "\nparse.__doc__ = ''\n")
+    assert differs_in_code(CODE, CODE + "(")
+
+
+def test_good_docstrings_pass_and_notice_every_mistake(grounds: Any, task: Task) -> None:
+    found = grounds.grade(task, settings=SETTINGS)
+    assert found.passed, found.reason
+    assert set(found.tests.values()) == {"passed"} and found.share == 1 and found.checked == 5
+    assert list(found.tests)[:5] == [
+        "documentation alone",
+        *("examples of parse", "parameters of parse"),
+        *("examples of Cart.add", "parameters of Cart.add"),
+    ]
+
+
+def test_nothing_and_every_bluff_are_rejected(grounds: Any, task: Task) -> None:
+    assert not grounds.grade(task, {}, settings=SETTINGS).passed
+    found = {name: graded(grounds, task, text, quick=True) for name, text in bluffs(task).items()}
+    assert [name for name, grade in found.items() if grade.passed] == []
+    assert "shows 0 examples" in found["no example"].reason
+    assert "shows 0 examples" in found["an example that is always right"].reason
+    assert "shows 0 examples" in found["examples that are skipped"].reason
+    for name in ("an example that names and never calls", "examples that accept all", "an example of the text"):
+        assert "mistakes are noticed" in found[name].reason, (name, found[name].reason)
+
+
+def test_wrong_examples_unnamed_parameters_and_other_changes_are_rejected(grounds: Any, task: Task) -> None:
+    wrong = graded(grounds, task, written(PARSE.replace("1250", "1251")), quick=True)
+    assert not wrong.passed and "with the code as it is" in wrong.reason
+    silent = graded(grounds, task, written(PARSE.replace("scale", "other")), quick=True)
+    assert "does not name scale" in silent.reason
+    changed = graded(grounds, task, written().replace(b"> 0", b"> -1"), quick=True)
+    assert "more than docstrings was changed" in changed.reason and changed.tests["as it is"] == "missing"
+
+
+LOOKING = {
+    "source text": ">>> import inspect\n>>> parse and len(inspect.getsource(parse))\n1\n",
+    "code objects": '>>> parse.__code__.co_consts[1:2]\n(".",)\n',
+    "a formatted code object": '>>> parse and "{0.__code__.co_consts}".format(parse)\n"x"\n',
+    "a pattern": ">>> match parse:\n...     case object(__code__=code):\n...         print(parse and 2)\n2\n",
+    "a name made of texts": '>>> getattr(parse, "__co" + "de__").co_argcount\n2\n',
+}
+
+
+@pytest.mark.parametrize("name", LOOKING)
+def test_examples_that_look_at_code_are_none(grounds: Any, task: Task, name: str) -> None:
+    found = graded(grounds, task, written(PARSE + LOOKING[name]), quick=True)
+    assert not found.passed and "looks at code" in found.reason
+
+
+def test_bytecode_by_a_way_that_is_not_known_fails_in_other_words(grounds: Any, task: Task) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(CODE, MODULE, "exec"), names)
+    digest = hashlib.sha256(str(names["parse"].__code__.co_code).encode()).hexdigest()
+    way = '("{0._" + "_code_" + "_.c" + "o_code}").format(parse)'
+    text = f">>> import hashlib\n>>> hashlib.sha256({way}.encode()).hexdigest()\n{digest!r}\n"
+    found = graded(grounds, task, written(PARSE + text), quick=True)
+    assert not found.passed
+    assert found.tests["as it is"] == "passed" and found.tests["in other words"] == "failed", found.reason
+
+
+def test_such_a_task_is_checked_and_what_is_wrong_with_it_is_said(grounds: Any, task: Task) -> None:
+    report = grounds.run(check(task, grounds.host, SETTINGS))
+    assert report.ok, report.problems
+    assert [trial.answer for trial in report.trials] == ["reference", "null", *bluffs(task)]
+
+    def rules(**changes: Any) -> set[str]:
+        facts = task.facts.model_copy(update=changes)
+        found = lint(Task("docs", "Write.", Config(), facts, task.files))
+        return {each.rule for each in found if each.severity == "error"}
+
+    assert rules() == set()
+    assert rules(allowed_paths=["src/**"]) >= {"documentation-file"}
+    assert rules(environment=None) >= {"documentation-environment"}
+    assert rules(documentation=Documentation(functions=[f"{MODULE}:gone"])) == {"documentation-function"}
+
+
+def test_who_writes_docstrings_as_asked_is_not_called_a_cheat(grounds: Any, task: Task) -> None:
+    for policy, passed in (("reference", True), ("null", False)):
+        outcome = grounds.run(attempt(task, scripted(policy, task), grounds.host, build_setup()))
+        assert isinstance(outcome, Scored) and outcome.passed is passed, outcome
+        assert outcome.ruling is not None and outcome.ruling.verdict == "clean" and outcome.reward == float(passed)
