@@ -17,14 +17,13 @@ from typing import Any, Final
 from etude import durable
 from etude.errors import EtudeError
 from etude.forge.environment import PREFIX, Environment, Suite, environment_digest
-from etude.forge.install.carry import drop, plain_folder, taken_out
-from etude.forge.install.finish import LOCK_LINE
+from etude.forge.install.carry import drop, taken_out
+from etude.forge.install.finish import GENERATED, LOCK_LINE, add_environment
 from etude.forge.install.index import Index, interpreter, shown_folders
 from etude.forge.install.result import Unfit
 from etude.forge.install.texts import read_toml
-from etude.forge.leaks.bare import bare_folders
 from etude.forge.repo import Repo
-from etude.sandbox.base import WORKSPACE, Layer, Limits, Result, Sandbox
+from etude.sandbox.base import WORKSPACE, Limits, Result, Sandbox
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.layers import Store
 
@@ -37,7 +36,6 @@ PRETENDED: Final = ("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION", "PDM_BUILD_
 _SOURCE: Final = "/home/agent/source"
 _REPORT: Final = "/home/agent/report-{}.json"
 _WHOLE: Final = "/opt/whole"
-_GENERATED: Final = "/opt/generated"
 _LIMITS: Final = Limits(memory=2 << 30, disk=2 << 30, processes=256, cpu_seconds=1800)
 _SECONDS: Final = 300.0
 _REQUIREMENT: Final = re.compile(r"[A-Za-z0-9][^\n]{0,300}")
@@ -136,14 +134,14 @@ async def _make(repo: Repo, environment: Environment, host: StoringHost, index: 
         asked = await sandbox.run(words, cwd=_SOURCE, timeout=_SECONDS)
         more = await _asked(sandbox, asked)
         lock += await _pip(sandbox, more, 2) if more else []
-        words = [interpreter(), "-I", "-c", _STRIP, PREFIX, WORKSPACE, _WHOLE, _GENERATED]
+        words = [interpreter(), "-I", "-c", _STRIP, PREFIX, WORKSPACE, _WHOLE, GENERATED]
         done = await sandbox.run(words, timeout=_SECONDS)
         if not done.ok:
             raise Unfit(f"the environment to build in cannot be finished: {_last(done)}")
         snapshot = await sandbox.snapshot()
     try:
         with taken_out(snapshot, host.store) as root:
-            layer = _add(root, host.store)
+            layer = add_environment(root, host.store, _WHOLE)
     finally:
         drop(snapshot)
     variables = dict(environment.env)
@@ -208,22 +206,6 @@ async def _asked(sandbox: Sandbox, done: Result) -> list[str]:
     except (OSError, ValueError):
         return []
     return _requirements(found) if isinstance(found, list) else []
-
-
-def _add(root: Path, store: Store) -> Layer:
-    whole = plain_folder(root, _WHOLE)
-    if whole is None:
-        raise Unfit("nothing was installed to build with")
-    with store.scratch() as folder:
-        (folder / "opt").mkdir()
-        whole.rename(folder / PREFIX.strip("/"))
-        generated = plain_folder(root, _GENERATED)
-        if generated is not None:
-            generated.rename(folder / WORKSPACE.strip("/"))
-        try:
-            return store.add(folder, at="/", shows=bare_folders())
-        except EtudeError as error:
-            raise Unfit(f"what was installed cannot be kept: {error}") from None
 
 
 def _last(done: Result) -> str:

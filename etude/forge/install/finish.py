@@ -28,7 +28,7 @@ from etude.tasks.services import Service, read_services
 
 REPORTS: Final = "/home/agent/reports"
 CACHE: Final = "/home/agent/.cache/pip"
-_GENERATED: Final = "/opt/generated"
+GENERATED: Final = "/opt/generated"
 _SECONDS: Final = 300.0
 LOCK_LINE: Final = re.compile(r"[A-Za-z0-9][\w.-]*==[\w.!+-]+( --hash=sha256:[0-9a-f]{64})?")
 _MOST_TEXT: Final = 100_000
@@ -46,7 +46,7 @@ class Made:
 async def finish(sandbox: Sandbox, repo: Repo, store: Store) -> Made:
     """Make the environment of what the sandbox holds. Its programs are dead afterwards, its files as they were."""
     code = Path(inside.__file__).read_text()
-    words = [interpreter(), "-I", "-c", code, PREFIX, WORKSPACE, REPORTS, _GENERATED]
+    words = [interpreter(), "-I", "-c", code, PREFIX, WORKSPACE, REPORTS, GENERATED]
     result = await sandbox.run(words, timeout=_SECONDS, max_output=8 << 20)
     try:
         said: dict[str, Any] = json.loads(result.stdout)
@@ -64,7 +64,7 @@ async def finish(sandbox: Sandbox, repo: Repo, store: Store) -> Made:
     try:
         with taken_out(snapshot, store) as root:
             downloads = _add_downloads(root, store)
-            layer = _add_environment(root, store)
+            layer = add_environment(root, store)
     finally:
         drop(snapshot)
     digest = environment_digest(layer, lock, paths, suite, env, repo.version, services)
@@ -75,14 +75,15 @@ async def finish(sandbox: Sandbox, repo: Repo, store: Store) -> Made:
     return Made(environment, notes, downloads)
 
 
-def _add_environment(root: Path, store: Store) -> Layer:
-    installed = plain_folder(root, PREFIX)
+def add_environment(root: Path, store: Store, at: str = PREFIX) -> Layer:
+    """What lies at this place below a sandbox's root becomes the environment of a layer."""
+    installed = plain_folder(root, at)
     if installed is None:
-        raise Unfit(f"nothing was installed at {PREFIX}")
+        raise Unfit(f"nothing was installed at {at}")
     with store.scratch() as folder:
         (folder / "opt").mkdir()
         installed.rename(folder / PREFIX.strip("/"))
-        generated = plain_folder(root, _GENERATED)
+        generated = plain_folder(root, GENERATED)
         if generated is not None:
             generated.rename(folder / WORKSPACE.strip("/"))
         try:

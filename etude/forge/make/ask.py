@@ -11,10 +11,8 @@ one; the answer stands in task.toml alone.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import shlex
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -22,13 +20,22 @@ from typing import Final
 from etude.forge.make.asking import tell_question
 from etude.forge.make.base import outermost
 from etude.forge.make.candidate import Candidate, Question
-from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, save, search_copies, timed
+from etude.forge.make.one import (
+    Made,
+    Refused,
+    Shop,
+    being_made,
+    failing,
+    judge_by_check,
+    scrub_all,
+    search_copies,
+    timed,
+)
 from etude.forge.make.planning import planned
 from etude.forge.make.questions import otherwise
 from etude.forge.make.wording import Told
 from etude.forge.make.world import World
 from etude.forge.make.write import assemble, put
-from etude.forge.scrub import scrub
 from etude.forge.suite import SuiteRun, run_suite, run_variants
 from etude.tasks.answers import reference_answer
 from etude.tasks.config import Answer, Register
@@ -57,18 +64,12 @@ async def make_question(shop: Shop, candidate: Candidate, spent: dict[str, float
     rng = random.Random(f"{shop.wanted.seed}/{found.key}")
     told = tell_question(shop.python, found, rng)
     task = write_question(shop.python, found, told, rng.choice(shop.wanted.registers), shop.wanted.seed)
-    folder = shop.wanted.out / f".{task.name}.making"
-    try:
-        with timed(spent, "write"):
-            await asyncio.to_thread(save, task, folder)
-            await asyncio.to_thread(scrub, folder / WORKSPACE, [])  # caches and history, which say how it was before
+    async with being_made(shop, task, spent) as folder:
+        await scrub_all(folder, [], spent)  # caches and history, which say how it was before
         if found.how == "plan":
             with timed(spent, "leaks"):
                 await search_copies(shop, folder, found.pieces)
         await judge_by_check(shop, folder, spent)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
     return Made(task, folder)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,7 @@ from etude.forge.make.base import Place
 from etude.forge.make.candidate import Candidate, Documenting
 from etude.forge.make.describing import tell_documentation
 from etude.forge.make.documented import LEAST_EXAMPLES, docstring, without_docstrings
-from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, save, search_copies, timed
+from etude.forge.make.one import Made, Refused, Shop, being_made, failing, judge_by_check, search_copies, timed
 from etude.forge.make.probe import ASSERTED, SHARE, Mistake, choose_mistakes, mistakes
 from etude.forge.make.untested import LEAST_MISTAKES as LEAST
 from etude.forge.make.wording import Told
@@ -79,17 +78,11 @@ async def make_documentation(shop: Shop, candidate: Candidate, spent: dict[str, 
         await _run_rest(shop, found)
     told = tell_documentation(found, rng)
     task = write_documentation(shop.python, found, told, rng.choice(shop.wanted.registers), shop.wanted.seed)
-    folder = shop.wanted.out / f".{task.name}.making"
-    try:
-        with timed(spent, "write"):
-            await asyncio.to_thread(save, task, folder)
+    async with being_made(shop, task, spent) as folder:
         with timed(spent, "leaks"):
             await asyncio.to_thread(_take_out_copies, shop.python, found, folder / WORKSPACE)
             await search_copies(shop, folder, found.removed)
         await judge_by_check(shop, folder, spent)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
     return Made(task, folder)
 
 

@@ -10,8 +10,8 @@ import asyncio
 import random
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +37,7 @@ from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.check import check
 from etude.tasks.config import Register
+from etude.tasks.files import Files
 from etude.tasks.format import WORKSPACE, Task
 from etude.tasks.place import task_layers
 
@@ -122,14 +123,13 @@ async def _make(shop: Shop, candidate: Candidate, spent: dict[str, float], *, wh
         raise Refused("too few tests can be held out")
     told = tell(world, candidate, parted, trial.said, rng)
     task = write(world, candidate, parted, trial.kept, told, rng.choice(wanted.registers), wanted.seed)
-    folder = wanted.out / f".{task.name}.making"
     try:
-        with timed(spent, "write"):
-            await asyncio.to_thread(save, task, folder)
-        await _judge(shop, candidate, folder, spent)
-    except BaseException as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, Refused) and error.reason == ANOTHER and not trial.whole:
+        async with being_made(shop, task, spent) as folder:
+            deleted = [Deleted(piece.path, piece.name, piece.source) for piece in candidate.pieces]
+            await scrub_all(folder, deleted, spent)
+            await judge_by_gates(shop, folder, spent, green=shop.base.green, deleted=deleted, whole=world.files)
+    except Refused as error:
+        if error.reason == ANOTHER and not trial.whole:
             raise Missed from error
         raise
     return Made(task, folder)
@@ -153,25 +153,53 @@ def save(task: Task, folder: Path) -> None:
         ) from error
 
 
-async def _judge(shop: Shop, candidate: Candidate, folder: Path, spent: dict[str, float]) -> None:
-    deleted = [Deleted(piece.path, piece.name, piece.source) for piece in candidate.pieces]
+@asynccontextmanager
+async def being_made(shop: Shop, task: Task, spent: dict[str, float]) -> AsyncIterator[Path]:
+    """A folder with the task, under a hidden name; gone again where it turns out to be none."""
+    folder = shop.wanted.out / f".{task.name}.making"
+    try:
+        with timed(spent, "write"):
+            await asyncio.to_thread(save, task, folder)
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+async def scrub_all(folder: Path, deleted: Sequence[Deleted], spent: dict[str, float]) -> None:
+    """Caches, history, and every copy of what was deleted; one that cannot go is a leak."""
     with timed(spent, "scrub"):
         scrubbed = await asyncio.to_thread(scrub, folder / WORKSPACE, deleted)
     if not scrubbed.clean:
         raise Refused("leak", "; ".join(f"{path}: {why}" for path, why in scrubbed.refused[:3]))
+
+
+async def judge_by_gates(
+    shop: Shop,
+    folder: Path,
+    spent: dict[str, float],
+    *,
+    green: Collection[str],
+    deleted: Sequence[Deleted],
+    whole: Files | None = None,
+    release: Release | None = None,
+) -> None:
+    """The gates of an edit, in the environment of the repository or of its release."""
+    environment = (release or shop).world.environment
+    unsteady = (release or shop).unsteady
     verdict = await pass_gates(
         Task.load(folder),
-        shop.world.environment,
+        environment,
         shop.host,
-        green=[test for test in shop.base.green if test not in shop.unsteady],
+        green=[test for test in green if test not in unsteady],
         deleted=deleted,
-        whole=shop.world.files,
+        whole=whole,
         alike=shop.known.twin,
         least_broken=LEAST_TESTS,
     )
     for name, seconds in verdict.spent.items():
         spent[f"gate {name}"] = spent.get(f"gate {name}", 0.0) + seconds
-    shop.unsteady.update(verdict.unsteady)
+    unsteady.update(verdict.unsteady)
     if not verdict.valid:
         raise Refused(verdict.reason, verdict.detail)
 

@@ -7,10 +7,8 @@ removed tests, no copy of them is left, the reference notices all, cheats are re
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -19,7 +17,7 @@ from typing import Final
 from etude.forge.make.base import Place
 from etude.forge.make.bugs import mutations
 from etude.forge.make.candidate import Candidate, Piece, Testing
-from etude.forge.make.one import Made, Refused, Shop, failing, judge_by_check, save, search_copies, timed
+from etude.forge.make.one import Made, Refused, Shop, being_made, failing, judge_by_check, search_copies, timed
 from etude.forge.make.proving import tell_testing
 from etude.forge.make.source import Edit, Module
 from etude.forge.make.untested import LEAST_MISTAKES as LEAST
@@ -78,16 +76,10 @@ async def make_testing(shop: Shop, candidate: Candidate, spent: dict[str, float]
         await _run_rest(shop, found)
     told = tell_testing(shop.python, found, rng)
     task = write_testing(shop.python, found, told, rng.choice(shop.wanted.registers), shop.wanted.seed)
-    folder = shop.wanted.out / f".{task.name}.making"
-    try:
-        with timed(spent, "write"):
-            await asyncio.to_thread(save, task, folder)
+    async with being_made(shop, task, spent) as folder:
         with timed(spent, "leaks"):
             await search_copies(shop, folder, found.removed)
         await judge_by_check(shop, folder, spent)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
     return Made(task, folder)
 
 

@@ -8,11 +8,9 @@ in `Refused`.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import re
-import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +20,6 @@ from typing import Any, Final
 from etude import durable
 from etude.errors import EtudeError
 from etude.forge.environment import Environment
-from etude.forge.gates import pass_gates
 from etude.forge.install.building import building_environment
 from etude.forge.install.index import Index
 from etude.forge.install.result import Unfit
@@ -35,13 +32,12 @@ from etude.forge.make.choose import LEAST_TESTS
 from etude.forge.make.complaints import tell_packaging
 from etude.forge.make.demands import Demand, Facts, demands, follows, written_tests
 from etude.forge.make.entries import FILES
-from etude.forge.make.one import Made, Refused, Shop, save, timed
+from etude.forge.make.one import Made, Refused, Shop, being_made, judge_by_gates, scrub_all, timed
 from etude.forge.make.packaging import Area, Packaging
 from etude.forge.make.wording import Told
 from etude.forge.make.world import World
 from etude.forge.make.write import assemble, choose_kept, put
 from etude.forge.repo import Repo
-from etude.forge.scrub import scrub
 from etude.forge.suite import run_suite
 from etude.sandbox.base import WORKSPACE as PLACE
 from etude.sandbox.base import Layer, Limits
@@ -203,14 +199,8 @@ async def make_release(shop: Shop, candidate: Candidate, spent: dict[str, float]
     told = tell_packaging(release.world, candidate, asked, now, rng)
     register = rng.choice(wanted.registers)
     task = write_release(release, candidate, text, (broken, kept), told, register, wanted.seed)
-    folder = wanted.out / f".{task.name}.making"
-    try:
-        with timed(spent, "write"):
-            await asyncio.to_thread(save, task, folder)
+    async with being_made(shop, task, spent) as folder:
         await _judge(shop, release, candidate, folder, (broken, kept), spent)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
     return Made(task, folder)
 
 
@@ -323,27 +313,12 @@ async def _judge(
     spent: dict[str, float],
 ) -> None:
     deleted = [Deleted(piece.path, "", piece.source) for piece in candidate.pieces]
-    with timed(spent, "scrub"):
-        scrubbed = await asyncio.to_thread(scrub, folder / WORKSPACE, deleted)
-    if not scrubbed.clean:
-        raise Refused("leak", "; ".join(f"{path}: {why}" for path, why in scrubbed.refused[:3]))
+    await scrub_all(folder, deleted, spent)
     task = Task.load(folder)
     if place := copied(task, release.facts, candidate.areas):
         raise Refused("leak", place)
-    verdict = await pass_gates(
-        task,
-        release.world.environment,
-        release.host,
-        green=[*(test for test in release.world.green if test not in release.unsteady), *tests[0], *tests[1]],
-        deleted=deleted,
-        alike=shop.known.twin,
-        least_broken=LEAST_TESTS,
-    )
-    for name, seconds in verdict.spent.items():
-        spent[f"gate {name}"] = spent.get(f"gate {name}", 0.0) + seconds
-    release.unsteady.update(verdict.unsteady)
-    if not verdict.valid:
-        raise Refused(verdict.reason, verdict.detail)
+    green = [*release.world.green, *tests[0], *tests[1]]
+    await judge_by_gates(shop, folder, spent, green=green, deleted=deleted, release=release)
     with timed(spent, "gate bluffs"):
         for name, files in bluffs(task).items():
             changes = carried_files(task, files)

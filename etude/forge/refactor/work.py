@@ -10,26 +10,21 @@ was left behind; the reference is the edit of code, tests and documents.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
-from etude.forge.gates import pass_gates
 from etude.forge.make.base import Place
 from etude.forge.make.candidate import Candidate, Refactoring
 from etude.forge.make.choose import LEAST_TESTS
-from etude.forge.make.one import Made, Refused, Shop, save, timed
+from etude.forge.make.one import Made, Refused, Shop, being_made, judge_by_gates, scrub_all, timed
 from etude.forge.make.source import Module
 from etude.forge.make.wording import Told
 from etude.forge.make.world import World
 from etude.forge.make.write import allowed_paths, assemble, beside_tests, choose_kept, put
 from etude.forge.refactor.telling import kind_of, tell_refactoring
-from etude.forge.scrub import scrub
 from etude.forge.suite import SuiteRun, run_suite
 from etude.tasks.config import Refactor, Register
 from etude.tasks.files import Files, Kind
@@ -57,16 +52,11 @@ async def make_refactoring(shop: Shop, candidate: Candidate, spent: dict[str, fl
     rng = random.Random(f"{wanted.seed}/{candidate.key}")
     told = tell_refactoring(candidate, rng)
     task = write_refactoring(shop.python, candidate, proven, told, rng.choice(wanted.registers), wanted.seed)
-    folder = wanted.out / f".{task.name}.making"
-    try:
-        with timed(spent, "write"):
-            await asyncio.to_thread(save, task, folder)
-        with timed(spent, "scrub"):
-            await asyncio.to_thread(scrub, folder / WORKSPACE, [])
-        await _judge(shop, candidate, proven, folder, spent)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    async with being_made(shop, task, spent) as folder:
+        await scrub_all(folder, [], spent)
+        green = [*proven.noticing, *proven.proof, *proven.kept]
+        whole = shop.world.files.replaced(_whole(candidate))
+        await judge_by_gates(shop, folder, spent, green=green, deleted=[], whole=whole)
     return Made(task, folder)
 
 
@@ -156,24 +146,6 @@ def _said(tests: Collection[str], run: SuiteRun) -> str:
     first = next(iter(tests))
     lines = run.texts.get(first, run.texts.get(first.partition("::")[0], "")).strip().splitlines()
     return f"{first}{f' and {len(tests) - 1} more' if len(tests) > 1 else ''}: {lines[-1] if lines else 'not there'}"
-
-
-async def _judge(shop: Shop, asked: Refactoring, proven: _Proven, folder: Path, spent: dict[str, float]) -> None:
-    verdict = await pass_gates(
-        Task.load(folder),
-        shop.world.environment,
-        shop.host,
-        green=[test for test in (*proven.noticing, *proven.proof, *proven.kept) if test not in shop.unsteady],
-        deleted=[],
-        whole=shop.world.files.replaced(_whole(asked)),
-        alike=shop.known.twin,
-        least_broken=LEAST_TESTS,
-    )
-    for name, seconds in verdict.spent.items():
-        spent[f"gate {name}"] = spent.get(f"gate {name}", 0.0) + seconds
-    shop.unsteady.update(verdict.unsteady)
-    if not verdict.valid:
-        raise Refused(verdict.reason, verdict.detail)
 
 
 def write_refactoring(
