@@ -17,7 +17,16 @@ from dataclasses import replace
 from etude.sandbox.hosts import StoringHost
 from etude.settings import GraderSettings
 from etude.tasks.carried import Changes
-from etude.tasks.examples import FILE, Documented, differs_in_code, examples_file, module_name, read_documented
+from etude.tasks.examples import (
+    EXAMPLES,
+    FILE,
+    Documented,
+    decoded,
+    differs_in_code,
+    examples_file,
+    module_name,
+    read_documented,
+)
 from etude.tasks.format import Task
 from etude.tasks.mutants import grade_file, mutants
 from etude.tasks.verdict import Grade
@@ -45,7 +54,7 @@ async def grade_documentation(
         missing = dict.fromkeys(["as it is", "in another order", "in other words", *mutants(task)], "missing")
         return Grade(False, "tests", wrong[0], tests | missing, refused=refused, backend=host.capabilities.backend)
     text = examples_file(module_name(asked.file, installed.paths), documented)
-    found = await grade_file(task, host, FILE, text, settings, rng=rng, quick=quick)
+    found = await grade_file(task, host, FILE, text, settings, rng=rng, quick=quick, unread=EXAMPLES)
     return replace(found, tests=tests | found.tests, refused=refused)
 
 
@@ -53,8 +62,8 @@ def read(task: Task, data: bytes) -> tuple[dict[str, str], list[Documented]]:
     """What is wrong with a file's docstrings before anything runs, by what is asked; and the docstrings."""
     asked = task.facts.documentation
     assert asked is not None
-    before, after = (text.decode("utf-8-sig", "replace") for text in (task.workspace[asked.file], data))
-    changed = len(data) > len(before.encode()) + MOST_BYTES or differs_in_code(before, after)
+    before, after = decoded(task.workspace[asked.file]) or "", decoded(data) or ""
+    changed = len(data) > len(task.workspace[asked.file]) + MOST_BYTES or differs_in_code(before, after)
     troubles = {"documentation alone": "more than docstrings was changed" if changed else ""}
     documented: list[Documented] = []
     for symbol in asked.functions:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import doctest
+import io
 import re
+import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +18,7 @@ from typing import Final
 
 LONGEST: Final = 20_000  # characters of a docstring
 FILE: Final = "test_examples_of_docstrings.py"  # what the examples are called while they run, at the workspace's top
+EXAMPLES: Final = "<doctest examples"  # how the file names of examples start while they run, as doctest gives them
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _UNREADABLE: Final = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -26,7 +29,10 @@ _LOOKING: Final = {
     *("__code__", "__globals__", "__closure__", "__dict__", "__loader__", "__spec__", "__builtins__", "__import__"),
     *("__getattribute__", "__subclasses__", "__wrapped__", "__reduce__", "__reduce_ex__", "_getframe", "__file__"),
     *("doctest", "pytest", "pkgutil", "zipimport", "runpy"),
+    # Another interpreter reads the files as they were: what that says is no example either.
+    *("subprocess", "multiprocessing", "popen", "system", "create_subprocess_exec", "create_subprocess_shell"),
 }
+_SUITE: Final = re.compile(r"^(tests?|conftest|test_\w+|\w+_tests?)$")  # modules that know what is right
 _INSIDE: Final = re.compile(r"^(co|gi|cr|ag|tb|f)_[a-z]+$")
 _TESTS: Final = """import doctest
 import importlib
@@ -39,6 +45,9 @@ def tried(module, text):
         doctest.DebugRunner(verbose=False).run(case)
     except doctest.DocTestFailure as failure:
         said = f"{failure.example.source.strip()} gives {failure.got.strip()}"
+        raise AssertionError(said[:200]) from None
+    except doctest.UnexpectedException as failure:
+        said = f"{failure.exc_info[1]!r} comes of {failure.example.source.strip()}"
         raise AssertionError(said[:200]) from None
 """
 
@@ -74,9 +83,10 @@ class Documented:
 
     @property
     def looks(self) -> list[str]:
-        """Names of what looks at code instead of using it."""
+        """Names of what looks at code instead of using it, and of tests that are asked instead."""
         found = {name for each in self.examples for name in _names(each.source, texts=True)}
-        return sorted(name for name in found if name in _LOOKING or _INSIDE.match(name))
+        asked = {name for each in self.examples for name in _imported(each.source) if _SUITE.match(name)}
+        return sorted(asked | {name for name in found if name in _LOOKING or _INSIDE.match(name)})
 
     @property
     def unnamed(self) -> list[str]:
@@ -106,6 +116,14 @@ def read_documented(source: str, name: str) -> Documented | None:
     ]
     parameters = tuple(each.arg for each in named if each.arg not in ("self", "cls"))
     return Documented(name, ast.get_docstring(node) or "", parameters)
+
+
+def decoded(data: bytes) -> str | None:
+    """A file as Python reads it, in the encoding that it names itself; None where Python cannot."""
+    try:
+        return data.decode(tokenize.detect_encoding(io.BytesIO(data).readline)[0])
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return None
 
 
 def differs_in_code(before: str, after: str) -> bool:
@@ -153,6 +171,17 @@ def _names(source: str, texts: bool = False) -> set[str]:
         elif texts and isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.update(re.findall(r"_\w+|co_\w+", node.value))
     return found
+
+
+def _imported(source: str) -> set[str]:
+    """All parts of the names that an example imports."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except _UNREADABLE:
+        return set()
+    whole = [alias.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names]
+    whole += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {part for name in whole for part in name.split(".")}
 
 
 def _bare(source: str) -> str:

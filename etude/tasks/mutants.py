@@ -114,10 +114,12 @@ async def grade_file(
     *,
     rng: random.Random | None = None,
     quick: bool = False,
+    unread: str = "",
 ) -> Grade:
-    """Grades these tests, which lie in `file` while they run, by the task's mistakes."""
+    """Grades these tests, which lie in `file` while they run, by the task's mistakes. What has a file name that starts
+    with `unread` cannot read the code."""
     started = time.monotonic()
-    bench = _Bench(task, host, file, text, settings, rng or random.SystemRandom())
+    bench = _Bench(task, host, file, text, settings, rng or random.SystemRandom(), unread)
     tests, kind, reason = await bench.judge(quick)
     return Grade(
         passed=kind == "passed",
@@ -135,9 +137,16 @@ class _Bench:
     """Where one file of tests is tried."""
 
     def __init__(
-        self, task: Task, host: StoringHost, file: str, text: bytes, settings: GraderSettings, rng: random.Random
+        self,
+        task: Task,
+        host: StoringHost,
+        file: str,
+        text: bytes,
+        settings: GraderSettings,
+        rng: random.Random,
+        unread: str,
     ) -> None:
-        self.task, self.host, self.rng = task, host, rng
+        self.task, self.host, self.rng, self.unread = task, host, rng, unread
         self.file, self.text = file, text
         self.mutants = mutants(task)
         paths = sorted({path for files in self.mutants.values() for path in files})
@@ -207,6 +216,7 @@ class _Bench:
         job = {
             "files": encoded({self.file: self.text}),
             "code": {path: data.decode("utf-8-sig") for path, data in code.items()},
+            "unread": self.unread,
             "variants": None,
             "places": [self.file],
             "tests": None,

@@ -7,6 +7,7 @@ and where in doubt the answer is no. Knows texts; no task and no grader.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from typing import Any, Final
@@ -20,6 +21,7 @@ TOOLS: Final = frozenset(
         *("maturin", "scikit-build"),
     )
 )
+BACKEND: Final = ("build-backend", "backend-path")  # of [build-system]: who builds stays
 TABLES: Final = frozenset(("build-system", "project", "dependency-groups"))
 SECTIONS: Final = re.compile(r"metadata|options(\..*)?|files|entry_points|egg_info|bdist_wheel|sdist|build(_\w+)?")
 
@@ -43,7 +45,7 @@ def _aside(path: str, data: bytes) -> Any:
     return _toml_aside(text) if path.endswith(".toml") else _ini_aside(text)
 
 
-def _toml_aside(text: str) -> dict[str, Any] | None:
+def _toml_aside(text: str) -> str | None:
     try:
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -51,8 +53,13 @@ def _toml_aside(text: str) -> dict[str, Any] | None:
     tools = tables.pop("tool", {})
     if not isinstance(tools, dict):
         return None
+    system = tables.get("build-system", {})
+    if not isinstance(system, dict):
+        return None
     rest = {name: value for name, value in tables.items() if name not in TABLES}
-    return rest | {"tool": {name: value for name, value in tools.items() if name not in TOOLS}}
+    rest["build-system"] = {name: system[name] for name in BACKEND if name in system}
+    rest["tool"] = {name: value for name, value in tools.items() if name not in TOOLS}
+    return json.dumps(rest, sort_keys=True, default=repr)  # as text: 1, 1.0 and true are equal to Python
 
 
 def _ini_aside(text: str) -> list[str]:

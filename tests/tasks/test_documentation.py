@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from etude.rollout import Scored, attempt, build_setup
 from etude.settings import GraderSettings
 from etude.tasks.check import check
 from etude.tasks.config import Config, Documentation, Facts, Installed
-from etude.tasks.documentation import bluffs, with_docstrings
+from etude.tasks.documentation import bluffs, read, with_docstrings
 from etude.tasks.examples import differs_in_code, module_name, read_documented
 from etude.tasks.files import Files
 from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
@@ -160,6 +159,8 @@ LOOKING = {
     "a formatted code object": '>>> parse and "{0.__code__.co_consts}".format(parse)\n"x"\n',
     "a pattern": ">>> match parse:\n...     case object(__code__=code):\n...         print(parse and 2)\n2\n",
     "a name made of texts": '>>> getattr(parse, "__co" + "de__").co_argcount\n2\n',
+    "the tests": ">>> from tests.test_price import test_parse\n>>> parse and test_parse()\n",
+    "another interpreter": ">>> import subprocess\n>>> parse and subprocess.call(['true'])\n0\n",
 }
 
 
@@ -169,15 +170,41 @@ def test_examples_that_look_at_code_are_none(grounds: Any, task: Task, name: str
     assert not found.passed and "looks at code" in found.reason
 
 
-def test_bytecode_by_a_way_that_is_not_known_fails_in_other_words(grounds: Any, task: Task) -> None:
-    names: dict[str, Any] = {}
-    exec(compile(CODE, MODULE, "exec"), names)
-    digest = hashlib.sha256(str(names["parse"].__code__.co_code).encode()).hexdigest()
-    way = '("{0._" + "_code_" + "_.c" + "o_code}").format(parse)'
-    text = f">>> import hashlib\n>>> hashlib.sha256({way}.encode()).hexdigest()\n{digest!r}\n"
-    found = graded(grounds, task, written(PARSE + text), quick=True)
+ARGUMENTS = '("{0._" + "_code_" + "_.c" + "o_argcount}").format'
+UNNAMED = {
+    "a format": f">>> parse and {ARGUMENTS}(parse)\n'2'\n",
+    "a format that something else calls": f">>> [*map({ARGUMENTS}, [parse])]\n['2']\n",
+    "a pattern": """>>> class Whatever(type):
+...     def __instancecheck__(self, other):
+...         return True
+>>> class It(metaclass=Whatever):
+...     __match_args__ = ("_" + "_code_" + "_",)
+>>> match parse:
+...     case It(code):
+...         print(2)
+2
+""",
+    "the finder": f""">>> import sys
+>>> [held] = sys.meta_path[0]._sources.values()
+>>> parse and {ARGUMENTS}(held)
+'0'
+""",
+}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_code_cannot_be_read_by_a_way_that_is_not_known(grounds: Any, task: Task, name: str) -> None:
+    found = graded(grounds, task, written(PARSE + UNNAMED[name]), quick=True)
     assert not found.passed
-    assert found.tests["as it is"] == "passed" and found.tests["in other words"] == "failed", found.reason
+    assert found.tests["as it is"] == "failed" and "looks at code" in found.reason, found.reason
+
+
+def test_a_file_counts_as_python_reads_it(task: Task) -> None:
+    honest = written()
+    assert not read(task, honest)[0]["documentation alone"]
+    assert not read(task, b"# coding: utf-8\n" + honest)[0]["documentation alone"]
+    for cheat in (b"# coding: utf-7\n# +AAo-import os\n" + honest, honest + b"# \xff\n", b"# coding: no\n" + honest):
+        assert read(task, cheat)[0]["documentation alone"]
 
 
 def test_such_a_task_is_checked_and_what_is_wrong_with_it_is_said(grounds: Any, task: Task) -> None:

@@ -17,9 +17,10 @@ from etude.tasks.config import Refactor
 from etude.tasks.format import Task
 
 NAMES: Final = (
-    *("alias", "old-under-a-new-name", "wrapper", "re-export", "hook"),
-    *("kwargs", "both-keywords", "translated-keyword", "old-keyword-inside"),
-    *("shim-module", "old-module-inside", "kept-elsewhere", "sys-modules", "package-attribute", "package-hook"),
+    *("alias", "old-under-a-new-name", "wrapper", "re-export", "hook", "module-aside"),
+    *("kwargs", "both-keywords", "translated-keyword", "hidden-keyword", "old-keyword-inside"),
+    *("shim-module", "old-module-inside", "kept-elsewhere", "kept-and-signed"),
+    *("sys-modules", "package-attribute", "package-hook"),
 )
 
 _WRAPPER: Final = """
@@ -37,6 +38,30 @@ def _both(function):
 
 
 {name} = _both({name})
+"""
+_HIDDEN: Final = """
+
+def _both(function):
+    import functools
+    import inspect
+
+    @functools.wraps(function)
+    def called(*args, **kwargs):
+        if len(args) > 1 and {given!r} in kwargs:
+            kwargs[{wanted!r}] = kwargs.pop({given!r})
+        return function(*args, **kwargs)
+
+    called.__signature__ = inspect.signature(function)
+    return called
+
+
+{name} = _both({name})
+"""
+_SIGNED: Final = """
+
+for _each in list(globals().values()):
+    if getattr(_each, "__module__", "").endswith({kept!r}):
+        _each.__module__ = __name__
 """
 _HOOK: Final = """
 
@@ -95,6 +120,8 @@ def _renamed(task: Task, refactor: Refactor) -> dict[str, Files]:
         "hook": _with(done, path, _HOOK.format(old=old, value=new)),
     }
     if package in task.workspace and package != path:
+        aside = f"from .{path.rpartition('/')[2].removesuffix('.py')} import {new} as {old}\n"
+        found["module-aside"] = {**done, f"{path.removesuffix('.py')}_before.py": aside.encode()}
         stem = path.rpartition("/")[2].removesuffix(".py")
         before = done.get(package) or task.workspace[package]
         text = before.decode() + f"\nfrom .{stem} import {new} as {old}\n"
@@ -111,6 +138,7 @@ def _reparametrised(task: Task, refactor: Refactor) -> dict[str, Files]:
         "kwargs": _with_signature(done, path, name, value, lambda args: setattr(args, "kwarg", ast.arg("kwargs"))),
         "both-keywords": _with_signature(done, path, name, second, partial(_add_keyword, name=old)),
         "translated-keyword": _with(done, path, _WRAPPER.format(given=old, wanted=new, name=name)),
+        "hidden-keyword": _with(done, path, _HIDDEN.format(given=old, wanted=new, name=name)),
         "old-keyword-inside": _before(task, _WRAPPER.format(given=new, wanted=old, name=name), [path]),
     }
 
@@ -153,6 +181,11 @@ def _moved(task: Task, refactor: Refactor) -> dict[str, Files]:
             new: _SHIM.format(f"{back}{stem}").encode(),
         },
         "kept-elsewhere": {**done, elsewhere: code, new: _SHIM.format(f"{back}_{stem}_kept").encode()},
+        "kept-and-signed": {
+            **done,
+            elsewhere: code,
+            new: (_SHIM.format(f"{back}_{stem}_kept") + _SIGNED.format(kept=f"_{stem}_kept")).encode(),
+        },
         "sys-modules": {
             **done,
             package: f"{start}\nimport sys as _sys\n\nfrom {home} import {last} as _moved\n\n"

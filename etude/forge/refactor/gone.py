@@ -1,7 +1,9 @@
 """Tests that look at the running code for what was left behind: an alias, a shim, a hook, a keyword that is swallowed.
 
 Nobody sees them but the grader; each says in its message what it wants, and wants no more than the instruction tells.
-They import what the work leaves and look at that, never at text. Knows names; no repository.
+They import what the work leaves and look at that, at what made it and not at what it says of itself; of a renamed
+thing also at the names in code, since a module that nothing imports is not there to be looked at. A test that passes
+before the work is in no task: whatever is asked goes with something that is missing then. Knows names; no repository.
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ _HEAD = '''"""{title}"""
 
 import contextlib
 import importlib
+import importlib.util
 import inspect
+import pathlib
 import sys
+import tokenize
 
 PROJECT = {project!r}
 CHANGED = {changed!r}
@@ -51,6 +56,28 @@ def test_nothing_exports_{old}():
     found = [name for name, each in loaded().items() if {old!r} in list(getattr(each, "__all__", ()))]
     assert found == [], f"{old} is called {new} now, and is still exported by {{', '.join(found)}}"
 """
+
+_CODE = '''
+
+def saying(word):
+    """Files of the project, but for tests, whose code has this word: as a name, or as a whole string."""
+    spec = importlib.util.find_spec(PROJECT)
+    folders = [pathlib.Path(each) for each in spec.submodule_search_locations or ()]
+    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))] or [pathlib.Path(spec.origin)]
+    own = [file for file in files if not {{"test", "tests"}} & {{*file.parts}} and not file.name.startswith("test_")]
+    return [file.name for file in own if word in words(file)]
+
+
+def words(file):
+    with tokenize.open(file) as opened:
+        for token in tokenize.generate_tokens(opened.readline):
+            if token.type in (tokenize.NAME, tokenize.STRING):
+                yield token.string.strip("\\"'")
+
+
+def test_no_code_says_{old}():
+    assert saying({old!r}) == [], f"{old} is called {new} now, and stands in {{', '.join(saying({old!r}))}}"
+'''
 
 _OWN_NAME = """
 
@@ -93,17 +120,25 @@ def refusal(called, *given):
     except Exception as error:
         return f"nothing, but {{error!r}} comes later"
     return "nothing"
+
+
+def own_parameters(called):
+    """As the function's own code has them, whatever its signature says; none where it is no function, or takes any."""
+    code = getattr(getattr(called, "__func__", called), "__code__", None)
+    if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
+        return ()
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 '''
 
 _TAKES = """
 
 def test_{title}_takes_{new}():
-    parameters = inspect.signature(importlib.import_module({module!r}).{name}).parameters
-    assert {new!r} in parameters, "{name} has no parameter {new}"
+    parameters = own_parameters(importlib.import_module({module!r}).{name})
+    assert {new!r} in parameters, "{name} is no function with a parameter {new} and without any for all keywords"
 
 
 def test_{title}_has_no_{old}():
-    parameters = inspect.signature(importlib.import_module({module!r}).{name}).parameters
+    parameters = own_parameters(importlib.import_module({module!r}).{name})
     assert {old!r} not in parameters, "the parameter {old} of {name} is called {new} now"
 
 
@@ -118,15 +153,22 @@ def test_{title}_swallows_no_keywords():
     assert inspect.Parameter.VAR_KEYWORD not in kinds, "{name} takes any keyword, {old} too"
 """
 
-_MODULE = """
+_MODULE = '''
 
 def test_the_module_is_at_its_new_place():
     assert importlib.import_module({new!r}).__name__ == {new!r}, "{new} is another module under that name"
 
 
+def home(thing):
+    """The module that it says it is of; where a function's own code was made in another one, that."""
+    if inspect.isfunction(thing) and thing.__globals__["__name__"] != thing.__module__:
+        return thing.__globals__["__name__"]
+    return thing.__module__
+
+
 def test_what_it_defines_is_defined_there():
     module = importlib.import_module({new!r})
-    found = [name for name in {names!r} if getattr(module, name).__module__ != {new!r}]
+    found = [name for name in {names!r} if home(getattr(module, name)) != {new!r}]
     assert found == [], f"defined elsewhere than in {new}: {{', '.join(found)}}"
 
 
@@ -144,13 +186,13 @@ def test_its_old_package_does_not_have_it():
     loaded()
     holder = importlib.import_module({parent!r})
     assert not has(holder, {stem!r}), "{old} is {new} now, and {parent} still has {stem}"
-"""
+'''
 
 
 def renamed_function(project: str, changed: Sequence[str], module: str, old: str, new: str, *, plain: bool) -> bytes:
     """Of a function or class of a module; `plain` where nothing around it could give it another name of its own."""
     head = _HEAD.format(title=f"{old} is called {new} now.", project=project, changed=tuple(changed))
-    text = head + _FUNCTION.format(module=module, old=old, new=new)
+    text = head + _FUNCTION.format(module=module, old=old, new=new) + _CODE.format(old=old, new=new)
     return (text + (_OWN_NAME.format(module=module, new=new, owner="") if plain else "")).encode()
 
 
@@ -159,7 +201,7 @@ def renamed_method(
 ) -> bytes:
     """Of a method; `bare` where an object of the class can be made without its constructor."""
     head = _HEAD.format(title=f"{owner}.{old} is called {new} now.", project=project, changed=tuple(changed))
-    text = head + _METHOD.format(module=module, owner=owner, old=old, new=new)
+    text = head + _METHOD.format(module=module, owner=owner, old=old, new=new) + _CODE.format(old=old, new=new)
     text += _OBJECT.format(module=module, owner=owner, old=old, new=new) if bare else ""
     return (text + (_OWN_NAME.format(module=module, new=new, owner=f".{owner}") if plain else "")).encode()
 

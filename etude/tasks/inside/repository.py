@@ -16,7 +16,7 @@ import sys
 from collections.abc import Collection, Generator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import CodeType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from etude.tasks.inside.pytests import Teller, said
@@ -35,32 +35,43 @@ class Watcher(Protocol):
 
 
 class KeptSources(MetaPathFinder):
-    """Modules that are found on the disk, as always, but are what was given for their path: a text, or code of which no
-    text is left."""
+    """Modules that are found on the disk, as always, but are what was given for their path: a text, or a function that
+    has the code, of which no text is left."""
 
-    def __init__(self, sources: Mapping[str, str | CodeType]) -> None:
+    def __init__(self, sources: Mapping[str, str | FunctionType]) -> None:
         self._sources = sources
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.origin is None or spec.origin not in self._sources:
             return None
-        spec.loader = _Kept(fullname, spec.origin, self._sources[spec.origin])
+        given = self._sources[spec.origin]
+        kept = _Kept(fullname, spec.origin, given) if isinstance(given, str) else _Held(fullname, spec.origin, given)
+        spec.loader = kept
         return spec
 
 
 class _Kept(SourceFileLoader):
-    def __init__(self, fullname: str, path: str, source: str | CodeType) -> None:
+    def __init__(self, fullname: str, path: str, source: str) -> None:
         super().__init__(fullname, path)
         self._source = source
 
-    def get_source(self, fullname: str) -> str | None:
-        return self._source if isinstance(self._source, str) else super().get_source(fullname)
+    def get_source(self, fullname: str) -> str:
+        return self._source
 
     def get_code(self, fullname: str) -> CodeType:
-        if isinstance(self._source, CodeType):
-            return self._source
         return compile(self._source, self.path, "exec", dont_inherit=True)
+
+
+class _Held(SourceFileLoader):
+    """Runs the code and gives it to nobody: asked for text or code it tells what the file says."""
+
+    def __init__(self, fullname: str, path: str, holder: FunctionType) -> None:
+        super().__init__(fullname, path)
+        self._holder = holder  # a function, as reading its code can be noticed (`unread`)
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(self._holder.__code__, module.__dict__)  # noqa: S102 - what importing a module is
 
 
 class Reporter(Teller):
@@ -154,11 +165,11 @@ def _steady() -> list[str]:
 
 def run_as(root: str, sources: Mapping[str, str]) -> None:
     """Sees to it that these modules do what these texts say, while the files on the disk say what they say."""
-    codes: dict[str, str | CodeType] = {}
+    held: dict[str, str | FunctionType] = {}
     for path, text in sources.items():
         place = os.path.join(root, path)
-        codes[place] = compile(text, place, "exec", dont_inherit=True)
-    sys.meta_path.insert(0, KeptSources(codes))
+        held[place] = FunctionType(compile(text, place, "exec", dont_inherit=True), {})
+    sys.meta_path.insert(0, KeptSources(held))
 
 
 def keep(root: str, sources: Mapping[str, str]) -> None:

@@ -1,7 +1,8 @@
 """One run of a repository's suite, for those who make tasks from it: not a grade, and nothing here is a secret.
 
     descriptor 0   the job: files to lay over the workspace, which tests, in which order, whether to trace; and modules
-                   (`code`) that are to do something else than their files say
+                   (`code`) that are to do something else than their files say, and whose code may not be
+                   read (`unread`) by what has this file name
     descriptor 1   "ready", a line for each outcome; then what each test took, or reached; then "done"
 
 Runs in a sandbox of its own, as the interpreter of the repository's environment.
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from etude.tasks.inside import judge, repository, services
+from etude.tasks.inside import judge, repository, services, unread
 from etude.tasks.inside.runner import lay_out
 from etude.tasks.inside.tracing import Tracer
 
@@ -43,7 +44,10 @@ def main() -> None:
     serving = services.start(job["services"])
     say("", "ready", "")
     lay_out(job["files"])
-    repository.run_as(root, job.pop("code", {}))
+    code = job.pop("code", {})
+    repository.run_as(root, code)
+    if job.get("unread"):
+        unread.guard([os.path.join(root, path) for path in code], f"{root}/", job["unread"])  # noqa: PTH118
     judge.forget_ourselves()
     judge.add_workspace([os.path.normpath(f"{root}/{path}") for path in (*job["paths"], "")])
 
