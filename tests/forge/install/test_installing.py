@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from etude.errors import EtudeError
 from etude.forge.environment import Environment
 from etude.forge.install.index import Index, read_index
 from etude.forge.install.install import Stage, install, repositories, rules
-from etude.forge.install.result import Installed, Unfit
+from etude.forge.install.result import Installed, Memory, Unfit
 from etude.forge.install.steps import Scripter, Steps, run
 from etude.forge.install.verify import verify
 from etude.forge.leaks.bare import bare_folders
@@ -165,9 +166,11 @@ def test_what_is_wrong_with_the_tests_is_named_in_the_verdict(
 
 
 def test_a_build_that_fails_is_told_once(tiny: Tiny, wheels: Path, store: Store) -> None:
-    result = installed(tiny("unbuilt", trick="raise RuntimeError('not today')"), wheels, store, tries=5)
+    root = tiny("unbuilt", trick="raise RuntimeError('not today')")
+    result = installed(root, wheels, store, tries=5)
     assert not result.ok and result.reason == "pip cannot install it: RuntimeError: not today"
     assert result.tries == (result.reason,) and leftovers(store) == []
+    assert not installed(root, wheels, store, tries=5).cached  # another day pip may find what it needs
 
 
 def test_a_repository_without_tests_is_discarded_before_anything_is_installed(
@@ -181,10 +184,18 @@ def test_a_repository_without_tests_is_discarded_before_anything_is_installed(
 
 def test_an_endless_test_ends_in_a_verdict(tiny: Tiny, wheels: Path, store: Store) -> None:
     endless = "import time\n\ndef test_endless():\n    while True:\n        time.sleep(1)\n"
-    result = installed(tiny("slowpkg", {"tests/test_endless.py": endless}), wheels, store, suite_seconds=4.0, tries=5)
+    root = tiny("slowpkg", {"tests/test_endless.py": endless})
+    result = installed(root, wheels, store, suite_seconds=4.0, tries=5)
     assert not result.ok and "more than 4 s" in result.reason
     assert len(result.tries) == 1  # it would take as long again
     assert leftovers(store) == []
+    again = installed(root, wheels, store, suite_seconds=3.0, tries=5)
+    assert again.cached and (again.reason, again.tries) == (result.reason, result.tries)
+    longer = installed(root, wheels, store, suite_seconds=5.0, tries=5)
+    assert not longer.cached and "more than 5 s" in longer.reason
+    assert not installed(root, wheels, store, suite_seconds=3.0, tries=5, again=True).cached
+    elsewhere = replace(read_index(wheels), variables={**read_index(wheels).variables, "PIP_TIMEOUT": "7"})
+    assert Memory(store, store.add(root, shows=())).failure(elsewhere.variables, 3.0) is None
 
 
 def test_a_build_that_looks_for_the_host_finds_nothing_and_tests_have_no_network(
