@@ -162,8 +162,8 @@ class _Work:
             except Unfit as error:
                 said = "; ".join(made.notes) if made else ""
                 tries.append(f"{error} ({said})" if said else str(error))
-                # What pip or the clock said about the last try may be otherwise next time.
-                lasting = (made is not None or not error.final) and time.monotonic() < self.deadline
+                # A final word is pip's or the clock's, and may be another when the machine or the index is.
+                lasting = not error.final and time.monotonic() < self.deadline
                 self.note(f"try {attempt} failed: {error}")
                 if error.final:
                     break
