@@ -57,9 +57,9 @@ def make_from(
         def told(entry: Entry) -> None:
             nonlocal tried
             tried += 1
+            bar.note(tried=tried, now=entry.task or entry.reason)
             if entry.task:
                 bar.advance()
-            bar.note(tried=tried, now=entry.task or entry.reason)
 
         async def work() -> Journal:
             async with await open_host("local", layers, [RUNNER]) as host:
