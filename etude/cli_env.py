@@ -29,6 +29,7 @@ def env_install(
     policy: Annotated[
         str, typer.Option("--policy", help="rules, or a hosted model: openai:https://host/v1?model=NAME.")
     ] = "rules",
+    again: Annotated[bool, typer.Option("--again", help="Try what could not be installed before.")] = False,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Changes, such as endpoint.key_env=KEY.")] = None,
     json: Json = False,
 ) -> None:
@@ -38,7 +39,7 @@ def env_install(
         from etude.forge.install.command import install_repository
 
         model = None if policy == "rules" else _hosted(policy, settings or [])
-        return install_repository(repo, store, find_links, suite_seconds, seconds, model)
+        return install_repository(repo, store, find_links, suite_seconds, seconds, again, model)
 
     def show(found: dict[str, Any]) -> None:
         verified = set(found["verified"])
@@ -52,6 +53,8 @@ def env_install(
             print(f"environment {found['digest']}")
         else:
             print(f"{found['repo']} {found['version']} cannot be installed: {found['reason']}")
+            if found["cached"]:
+                print("This was found out before; --again tries anew.")
 
     answer(work, show, json)
 

@@ -25,6 +25,7 @@ def install_repository(
     find_links: Path | None,
     suite_seconds: float,
     seconds: float,
+    again: bool = False,
     model: AbstractAsyncContextManager[Policy] | None = None,
 ) -> dict[str, Any]:
     """The facts of one installation; `ok` is false, with a reason, for a repository that cannot be installed.
@@ -42,7 +43,8 @@ def install_repository(
         async def work() -> Installed:
             async with AsyncExitStack() as stack:
                 host = await stack.enter_async_context(await open_host("local", layers))
-                times: dict[str, Any] = {"suite_seconds": suite_seconds, "seconds": seconds, "note": note}
+                times: dict[str, Any] = {"suite_seconds": suite_seconds, "seconds": seconds}
+                times |= {"again": again, "note": note}
                 if model is None:
                     return await install(repo, host, index, **times)
                 policy = await stack.enter_async_context(model)

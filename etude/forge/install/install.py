@@ -2,7 +2,8 @@
 
 Both stages are rollouts of our harness in a sandbox with network; who acts in them is a `Policy`, rules by default.
 What an agent did counts for nothing until it has been verified in fresh sandboxes without network. An installed
-repository is remembered by its files, so a second call only reads; a failed or killed one leaves downloads alone.
+repository is remembered by its files, so a second call only reads, and so is one that the rules have failed at, until
+they change; a killed installation leaves downloads alone.
 """
 
 from __future__ import annotations
@@ -89,11 +90,13 @@ async def install(
     seconds: float = 3600.0,
     tries: int = TRIES,
     shown: int = _SHOWN,
+    again: bool = False,
     note: Callable[[str], None] = lambda text: None,
 ) -> Installed:
     """Install a repository into an environment of the host's store, or say why it cannot be.
 
-    `shown` is how many characters of a command's output an agent sees: rules read all, a model has a context.
+    `shown` is how many characters of a command's output an agent sees: rules read all, a model has a context. A failure
+    of the rules is remembered; `again` tries all the same.
 
     Raises for what is nobody's fault but the machine's; a repository that resists is a result.
     """
@@ -108,13 +111,18 @@ async def install(
     remembered = Memory(host.store, workspace)
     if (known := remembered.result()) is not None:
         return known
-    agents, deadline = agents or rules(suite_seconds), started + seconds
+    by_rules, deadline = agents is None, started + seconds
+    if by_rules and not again and (failed := remembered.failure(index.variables, suite_seconds)) is not None:
+        return failed
+    agents = agents or rules(suite_seconds)
     work = _Work(repo, host, index, workspace, agents, suite_seconds, deadline, tries, shown, note)
     result = await work.play(remembered)
     result = Installed(**(vars(result) | {"seconds": time.monotonic() - started}))
     if result.environment is not None:
         result.environment.save(host.store.root)
         remembered.keep(result)
+    elif by_rules and result.lasting and tries >= TRIES:
+        remembered.keep_failure(result, index.variables, suite_seconds)
     return result
 
 
@@ -143,6 +151,7 @@ class _Work:
         except Unfit as error:
             return Installed(False, str(error), tuple(proposals))
         tries: list[str] = []
+        lasting = False
         for attempt in range(1, self.tries + 1):
             made: Made | None = None
             try:
@@ -153,6 +162,8 @@ class _Work:
             except Unfit as error:
                 said = "; ".join(made.notes) if made else ""
                 tries.append(f"{error} ({said})" if said else str(error))
+                # A final word is pip's or the clock's, and may be another when the machine or the index is.
+                lasting = not error.final and time.monotonic() < self.deadline
                 self.note(f"try {attempt} failed: {error}")
                 if error.final:
                     break
@@ -169,7 +180,7 @@ class _Work:
                 notes=made.notes,
                 environment=found.environment,
             )
-        return Installed(False, tries[-1], tuple(proposals), tries=tuple(tries))
+        return Installed(False, tries[-1], tuple(proposals), tries=tuple(tries), lasting=lasting)
 
     async def explore(self) -> list[Proposal]:
         tools = _tools(30.0, self.shown) | {Propose.name: Propose()}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from etude import durable
@@ -41,6 +43,7 @@ class Installed:
     tries: tuple[str, ...] = ()  # why each try was not the last
     notes: tuple[str, ...] = ()  # what the agent mocked or changed
     cached: bool = False
+    lasting: bool = False  # a failure that the same rules would come to again
     environment: Environment | None = field(default=None, compare=False)
 
     def facts(self) -> dict[str, Any]:
@@ -59,7 +62,11 @@ class Installed:
 
 
 class Memory:
-    """What the store remembers about the files of one repository: the result, and pip's downloads."""
+    """What the store remembers about the files of one repository: the result, and pip's downloads.
+
+    A failure is remembered with the terms under which it came: with other rules, packages from elsewhere or more time
+    for the tests it is unknown.
+    """
 
     def __init__(self, store: Store, workspace: Layer) -> None:
         self._store = store
@@ -87,6 +94,28 @@ class Memory:
             environment=environment,
         )
 
+    def failure(self, index: Mapping[str, str], suite_seconds: float) -> Installed | None:
+        """An earlier failure of these rules, under terms that were no harder."""
+        try:
+            facts = json.loads((self._folder / "failure.json").read_text())
+            if facts["terms"] != _terms(index) or facts["suite_seconds"] < suite_seconds:
+                return None
+            commands = tuple(Proposal(**each) for each in facts["commands"])
+            return Installed(False, facts["reason"], commands, tries=tuple(facts["tries"]), cached=True)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def keep_failure(self, result: Installed, index: Mapping[str, str], suite_seconds: float) -> None:
+        facts = {
+            "terms": _terms(index),
+            "suite_seconds": suite_seconds,
+            "reason": result.reason,
+            "commands": [asdict(each) for each in result.commands],
+            "tries": result.tries,
+        }
+        self._folder.mkdir(parents=True, exist_ok=True)
+        durable.write_whole(self._folder / "failure.json", json.dumps(facts, indent=1) + "\n")
+
     def keep(self, result: Installed) -> None:
         facts = {
             "digest": result.digest,
@@ -110,3 +139,11 @@ class Memory:
         if layer is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             durable.write_whole(self._folder / "downloads", f"{layer.digest}\n")
+
+
+def _terms(index: Mapping[str, str]) -> str:
+    """What a failure depends on beside the repository: the text of the rules, and where packages come from."""
+    found = hashlib.sha256(json.dumps(sorted(index.items())).encode())
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        found.update(file.read_bytes())
+    return found.hexdigest()[:32]

@@ -36,6 +36,11 @@ _OLDER_TOOLS = ("setuptools<81", "setuptools<72", "setuptools<58")  # each remov
 _PASSED = re.compile(r"\b(\d+) passed")
 _FAILED = re.compile(r"\b(\d+) (?:failed|errors?)\b")
 _REMOVED = re.compile(r"^E\s.*\bPytestRemovedIn(\d+)Warning", re.M)
+_OLD_PYTEST = 8  # the oldest that is left for an older one before the last try
+# Tests that reach into pytest's own modules, which change with each major version.
+_REACHED = re.compile(
+    r"^E\s.*(?:cannot import name '\w+' from '_pytest\b|module '_pytest[\w.]*' has no attribute)", re.M
+)
 _WARNING = re.compile(r"^E\s+(?:\w+\.)*((?:Pending)?DeprecationWarning|FutureWarning):", re.M)
 # Module of a plugin -> options and variables. With CI set, Hypothesis repeats itself and forgives slowness.
 _STEADIED: Mapping[str, tuple[list[str], dict[str, str]]] = {
@@ -160,6 +165,9 @@ def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -
         elif (removed := _REMOVED.search(text)) and removed[0] not in settled.tried:
             settled.tried.add(removed[0])
             yield from _older_pytest(int(removed[1]), settled)
+        elif _REACHED.search(text) and (major := (yield from _major_of_pytest())) >= _OLD_PYTEST:
+            yield from _install([f"pytest<{major}"], settled)
+            settled.notes.append(f"its tests reach for what pytest {major} does not have: an older one is installed")
         elif not collecting and not silenced and _is_too_red(text) and (warnings := _turned_into_errors(text)):
             silenced = True
             for name in warnings:
@@ -195,15 +203,19 @@ def _stand_in(text: str, settled: _Settled) -> Asking:
 
 def _older_pytest(removed_in: int, settled: _Settled) -> Asking:
     """The tests use what pytest removes in this version: go below it, or ignore the warning where it is yet to come."""
-    (text,) = yield [run("python -m pytest --version")]
-    major = re.search(r"pytest (\d+)", text)
-    if major and int(major[1]) < removed_in:
+    if 0 < (yield from _major_of_pytest()) < removed_in:
         settled.options += ["-W", f"ignore::pytest.PytestRemovedIn{removed_in}Warning"]
         settled.notes.append(f"warnings of what pytest {removed_in} will remove are ignored")
     else:
         yield from _install([f"pytest<{removed_in}"], settled)
         settled.notes.append(f"its tests use what pytest {removed_in} removed: an older one is installed")
     return ""
+
+
+def _major_of_pytest() -> Generator[Sequence[Call], list[str], int]:
+    (text,) = yield [run("python -m pytest --version")]
+    found = re.search(r"pytest (\d+)", text)
+    return int(found[1]) if found else 0
 
 
 def _steady(settled: _Settled) -> Asking:

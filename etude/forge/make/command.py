@@ -65,7 +65,9 @@ def make_from(
             async with await open_host("local", layers, [RUNNER]) as host:
                 installed = await install(repo, host, index, note=lambda text: bar.note(now=text))
                 if installed.environment is None:
-                    raise EtudeError(f"{spec} cannot be installed, so no task can be made of it: {installed.reason}")
+                    hint = f" (found out before: `etude env install {spec} --again` tries anew)"
+                    why = installed.reason + (hint if installed.cached else "")
+                    raise EtudeError(f"{spec} cannot be installed, so no task can be made of it: {why}")
                 building = None
                 if "devops" in wanted.origins:
                     bar.note(now="installing what builds it")

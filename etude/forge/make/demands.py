@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from etude.forge.make import built
 from etude.forge.make.packaging import Area
 
 Facts = Mapping[str, Any]
+# A text here, a program elsewhere: it looks for a project around itself, and needs what only sandboxes have.
+BUILT: Final = Path(__file__).with_name("built.py")
 LOADS: Final = re.compile(r"[A-Za-z_][\w.]*:[\w.]*")
 MOST_FILES: Final = 24  # named in a sentence and in a test
 MOST_GROUPS: Final = 6
@@ -47,7 +48,7 @@ def follows(path: str, old: str, new: str) -> Demand:
 
 def written_tests(asked: Sequence[Demand], was: Facts) -> str:
     """The test file: how a distribution is built and read, the demands, and what has to stay."""
-    helpers = Path(built.__file__).read_text().partition('\nif __name__ == "__main__":')[0].rstrip()
+    helpers = BUILT.read_text().partition('\nif __name__ == "__main__":')[0].rstrip()
     tests = [*(test for each in asked for test in each.tests), *_stays(asked, was)]
     names: dict[str, int] = {}
     parts = [helpers]

@@ -24,13 +24,12 @@ from etude.forge.install.building import building_environment
 from etude.forge.install.index import Index
 from etude.forge.install.result import Unfit
 from etude.forge.leaks.deleted import Deleted
-from etude.forge.make import built
 from etude.forge.make.baseline import Baseline, baseline
 from etude.forge.make.bluffing import bluffs
 from etude.forge.make.candidate import Candidate
 from etude.forge.make.choose import LEAST_TESTS
 from etude.forge.make.complaints import tell_packaging
-from etude.forge.make.demands import Demand, Facts, demands, follows, written_tests
+from etude.forge.make.demands import BUILT, Demand, Facts, demands, follows, written_tests
 from etude.forge.make.entries import FILES
 from etude.forge.make.one import Made, Refused, Shop, being_made, judge_by_gates, scrub_all, timed
 from etude.forge.make.packaging import Area, Packaging
@@ -164,7 +163,7 @@ async def _facts(
         for path, data in changes.items():
             assert data is not None
             await sandbox.write(f"{PLACE}/{path}", data)
-        await sandbox.write(f"{PLACE}/{file}", Path(built.__file__).read_bytes())
+        await sandbox.write(f"{PLACE}/{file}", BUILT.read_bytes())
         done = await sandbox.run([environment.python, "-P", f"{PLACE}/{file}", *words], timeout=_SECONDS)
     try:
         return json.loads(done.stdout.splitlines()[-1])

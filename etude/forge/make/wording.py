@@ -99,10 +99,10 @@ def _plain(world: AnyWorld[Any], candidate: Candidate, split: Split) -> str:
     lines = [f"{_missing(candidate.pieces)}\n"]
     for piece in candidate.pieces[:MOST_NAMES]:
         summary = piece.doc.strip().partition("\n\n")[0].replace("\n", " ") if piece.doc else ""
-        if summary:
-            lines.append(f"- `{piece.name}` in `{piece.path}`: {' '.join(summary.split())}")
+        lines.append(f"- `{piece.name}` in `{piece.path}`{': ' if summary else ''}{' '.join(summary.split())}")
     rest = _unseen_names(world, candidate, split)
-    lines.append(f"\nPlease implement this again so that {tests} pass, and keep everything else working.{rest}")
+    verb = "pass" if len(split.shown) > 1 else "passes"
+    lines.append(f"\nPlease implement this again so that {tests} {verb}, and keep everything else working.{rest}")
     return "\n".join(lines) + "\n"
 
 

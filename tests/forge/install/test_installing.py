@@ -19,7 +19,7 @@ from etude.errors import EtudeError
 from etude.forge.environment import Environment
 from etude.forge.install.index import Index, read_index
 from etude.forge.install.install import Stage, install, repositories, rules
-from etude.forge.install.result import Installed, Unfit
+from etude.forge.install.result import Installed, Memory, Unfit
 from etude.forge.install.steps import Scripter, Steps, run
 from etude.forge.install.verify import verify
 from etude.forge.leaks.bare import bare_folders
@@ -165,9 +165,11 @@ def test_what_is_wrong_with_the_tests_is_named_in_the_verdict(
 
 
 def test_a_build_that_fails_is_told_once(tiny: Tiny, wheels: Path, store: Store) -> None:
-    result = installed(tiny("unbuilt", trick="raise RuntimeError('not today')"), wheels, store, tries=5)
+    root = tiny("unbuilt", trick="raise RuntimeError('not today')")
+    result = installed(root, wheels, store, tries=5)
     assert not result.ok and result.reason == "pip cannot install it: RuntimeError: not today"
     assert result.tries == (result.reason,) and leftovers(store) == []
+    assert not installed(root, wheels, store, tries=5).cached  # another day pip may find what it needs
 
 
 def test_a_repository_without_tests_is_discarded_before_anything_is_installed(
@@ -181,10 +183,25 @@ def test_a_repository_without_tests_is_discarded_before_anything_is_installed(
 
 def test_an_endless_test_ends_in_a_verdict(tiny: Tiny, wheels: Path, store: Store) -> None:
     endless = "import time\n\ndef test_endless():\n    while True:\n        time.sleep(1)\n"
-    result = installed(tiny("slowpkg", {"tests/test_endless.py": endless}), wheels, store, suite_seconds=4.0, tries=5)
+    root = tiny("slowpkg", {"tests/test_endless.py": endless})
+    result = installed(root, wheels, store, suite_seconds=4.0, tries=5)
     assert not result.ok and "more than 4 s" in result.reason
     assert len(result.tries) == 1  # it would take as long again
     assert leftovers(store) == []
+    assert not installed(root, wheels, store, suite_seconds=4.0, tries=5).cached  # the machine may have been busy
+
+
+def test_a_remembered_failure_is_told_at_once_under_the_same_terms(tiny: Tiny, wheels: Path, store: Store) -> None:
+    root, variables, began = tiny("redpkg"), read_index(wheels).variables, list[str]()
+    tree = open_repo(str(root), repositories(store)).tree
+    memory = Memory(store, store.add(tree, shows=()))
+    failed = Installed(False, "9 of 22 tests fail", tries=("first", "9 of 22 tests fail"), lasting=True)
+    memory.keep_failure(failed, variables, 60.0)
+    known = installed(root, wheels, store, suite_seconds=50.0, note=began.append)
+    assert known.cached and not began and (known.reason, known.tries) == (failed.reason, failed.tries)
+    assert memory.failure(variables, 60.0) is not None
+    assert memory.failure(variables, 61.0) is None and memory.failure(variables | {"PIP_TIMEOUT": "7"}, 60.0) is None
+    assert installed(root, wheels, store, again=True).ok
 
 
 def test_a_build_that_looks_for_the_host_finds_nothing_and_tests_have_no_network(

@@ -56,6 +56,18 @@ def test_all_registers_name_what_is_gone(shop_world: World) -> None:
         assert lengths == sorted(lengths) and lengths[0] < 160
 
 
+def test_an_issue_says_where_what_is_gone_belongs_with_or_without_a_docstring(shop_world: World) -> None:
+    candidate, _ = told(shop_world, "src/shop/words.py:slug")
+    parted = split(shop_world, candidate, sorted(candidate.expected), random.Random(0))
+    assert parted is not None
+    undocumented = replace(candidate, pieces=tuple(replace(piece, doc="") for piece in candidate.pieces))
+    for each, ends in ((candidate, ": "), (undocumented, "\n")):
+        text = tell(shop_world, each, parted, {}, random.Random(0)).by_register["plain"]
+        assert f"\n- `slug` in `src/shop/words.py`{ends}" in text and "\n\n\n" not in text
+    alone = tell(shop_world, candidate, replace(parted, shown=parted.shown[:1]), {}, random.Random(0))
+    assert f"`{parted.shown[0]}` passes, and" in alone.by_register["plain"]
+
+
 def test_a_slip_never_touches_a_name() -> None:
     text = "somebody dropped {names}, please restore. see `parse_price` in src/shop/money.py"
     slips = {sloppy(text, random.Random(seed)) for seed in range(60)}

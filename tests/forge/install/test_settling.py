@@ -1,0 +1,59 @@
+"""Stage 2 by rules, played against answers that a shell might give: nothing is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from etude.forge.install.settle import settle
+
+FILES = "./pyproject.toml\n./shop/__init__.py\n./tests/test_shop.py\n"
+
+
+def commands(attempt: int, says: Callable[[str, list[str]], str], project: str = "") -> list[str]:
+    """What the rules run, where `says` is what a command answers, given all before it."""
+    told: list[str] = []
+    steps, answers = settle(attempt, 60), None
+    try:
+        while True:
+            calls = steps.send(answers) if answers is not None else next(steps)
+            answers = []
+            for command in (call.arguments["command"] for call in calls):
+                if command.startswith("find "):
+                    answers.append(FILES)
+                elif command.startswith("cat -- pyproject.toml"):
+                    answers.append('[project]\nname = "shop"\nversion = "1"\n' + project)
+                else:
+                    answers.append(says(command, told))
+                told.append(command)
+    except StopIteration:
+        return told
+
+
+def test_tests_that_reach_into_a_newer_pytest_get_an_older_one_at_once() -> None:
+    def says(command: str, told: list[str]) -> str:
+        major = 7 if "pip install 'pytest<8'" in told else 8 if "pip install 'pytest<9'" in told else 9
+        if command == "python -m pytest --version":
+            return f"pytest {major}.0.1"
+        if "--collect-only" in command and major > 8:
+            return "E   ImportError: cannot import name 'notset' from '_pytest.monkeypatch' (...)\n[exit 2]"
+        return ""
+
+    told = commands(1, says)
+    assert "pip install 'pytest<9'" in told and "pip install 'pytest<8'" not in told
+    assert any("reach for what pytest 9" in command for command in told)
+
+
+def test_what_no_pytest_has_is_not_looked_for_without_end() -> None:
+    missing = "module '_pytest.nodes' has no attribute 'x'"
+
+    def says(command: str, told: list[str]) -> str:
+        below = [int(each.partition("<")[2].strip("'")) for each in told if each.startswith("pip install 'pytest<")]
+        if command == "python -m pytest --version":
+            return f"pytest {min(below, default=10) - 1}.1.0"
+        return f"E   AttributeError: {missing}\n[exit 2]" if "--collect" in command else ""
+
+    told = commands(1, says)
+    assert [each for each in told if "'pytest<" in each and "pip" in each] == [
+        "pip install 'pytest<9'",
+        "pip install 'pytest<8'",
+    ]
