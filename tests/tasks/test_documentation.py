@@ -174,6 +174,17 @@ ARGUMENTS = '("{0._" + "_code_" + "_.c" + "o_argcount}").format'
 UNNAMED = {
     "a format": f">>> parse and {ARGUMENTS}(parse)\n'2'\n",
     "a format that something else calls": f">>> [*map({ARGUMENTS}, [parse])]\n['2']\n",
+    "a formatter": """>>> import string
+>>> parse and string.Formatter().format("{0._" + "_code_" + "_.c" + "o_argcount}", parse)
+'2'
+""",
+    "the project itself": f""">>> import functools
+>>> class Price:
+...     pass
+>>> Price.__gt__ = functools.partial({ARGUMENTS}, parse)
+>>> Cart().add(Price())
+1
+""",
     "a pattern": """>>> class Whatever(type):
 ...     def __instancecheck__(self, other):
 ...         return True

@@ -18,7 +18,7 @@ from etude.tasks.format import Task
 
 NAMES: Final = (
     *("alias", "old-under-a-new-name", "wrapper", "re-export", "hook", "module-aside"),
-    *("kwargs", "both-keywords", "translated-keyword", "hidden-keyword", "old-keyword-inside"),
+    *("kwargs", "both-keywords", "translated-keyword", "hidden-keyword", "object-for-function", "old-keyword-inside"),
     *("shim-module", "old-module-inside", "kept-elsewhere", "kept-and-signed"),
     *("sys-modules", "package-attribute", "package-hook"),
 )
@@ -56,6 +56,25 @@ def _both(function):
 
 
 {name} = _both({name})
+"""
+_OBJECT: Final = """
+
+class _Both:
+    def __init__(self, function):
+        self.__func__, self.__code__, self.__wrapped__ = function, function.__code__, function
+
+    def __get__(self, holder, kind=None):
+        import functools
+
+        return self if holder is None else functools.partial(self, holder)
+
+    def __call__(self, *args, **kwargs):
+        if len(args) > 1 and {given!r} in kwargs:
+            kwargs[{wanted!r}] = kwargs.pop({given!r})
+        return self.__func__(*args, **kwargs)
+
+
+{name} = _Both({name})
 """
 _SIGNED: Final = """
 
@@ -139,6 +158,7 @@ def _reparametrised(task: Task, refactor: Refactor) -> dict[str, Files]:
         "both-keywords": _with_signature(done, path, name, second, partial(_add_keyword, name=old)),
         "translated-keyword": _with(done, path, _WRAPPER.format(given=old, wanted=new, name=name)),
         "hidden-keyword": _with(done, path, _HIDDEN.format(given=old, wanted=new, name=name)),
+        "object-for-function": _with(done, path, _OBJECT.format(given=old, wanted=new, name=name)),
         "old-keyword-inside": _before(task, _WRAPPER.format(given=new, wanted=old, name=name), [path]),
     }
 

@@ -19,6 +19,7 @@ import inspect
 import pathlib
 import sys
 import tokenize
+import types
 
 PROJECT = {project!r}
 CHANGED = {changed!r}
@@ -124,7 +125,8 @@ def refusal(called, *given):
 
 def own_parameters(called):
     """As the function's own code has them, whatever its signature says; none where it is no function, or takes any."""
-    code = getattr(getattr(called, "__func__", called), "__code__", None)
+    called = called.__func__ if type(called) is types.MethodType else called
+    code = called.__code__ if type(called) is types.FunctionType else None
     if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
         return ()
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -161,7 +163,7 @@ def test_the_module_is_at_its_new_place():
 
 def home(thing):
     """The module that it says it is of; where a function's own code was made in another one, that."""
-    if inspect.isfunction(thing) and thing.__globals__["__name__"] != thing.__module__:
+    if type(thing) is types.FunctionType and thing.__globals__["__name__"] != thing.__module__:
         return thing.__globals__["__name__"]
     return thing.__module__
 
