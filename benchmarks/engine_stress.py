@@ -22,14 +22,14 @@ from typing import Any
 
 import torch
 
-from etude import process
+from etude.core import process
+from etude.core.policy import Sampling, Version
+from etude.core.settings import EngineSettings
 from etude.engine.engine import Engine
 from etude.engine.request import Request
 from etude.model.attention import PackedAttend
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.policy import Sampling, Version
-from etude.settings import EngineSettings
 
 TIE = 1e-5
 CROWDED = EngineSettings(max_running=12, cache_tokens=256, block_tokens=4, max_length=112, prefill_tokens=24)

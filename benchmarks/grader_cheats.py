@@ -26,17 +26,17 @@ from typing import Any
 import pytest
 from grader_attacks import ATTACKS
 
+from etude.core.policy import Assistant, Call, Policy
+from etude.core.settings import GraderSettings
 from etude.forge.cheats.table import CHEATS, cheat_script
 from etude.forge.environment import PREFIX, Environment, Suite, environment_digest
 from etude.forge.katas import FAMILIES, katas
 from etude.forge.scripted import Scripted
 from etude.policies import make_policy
-from etude.policy import Assistant, Call, Policy
 from etude.rollout import Outcome, Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.importing import Bounds
 from etude.sandbox.layers import Store
-from etude.settings import GraderSettings
 from etude.tasks.carried import carried_files
 from etude.tasks.config import Installed
 from etude.tasks.format import Task

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from etude.core.settings import ComputeSettings, OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Correction, Item, Label, Sampled, Stream, Twin
 from etude.model import mlp_fp8, precision
@@ -30,7 +31,6 @@ from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.head import token_logprobs
 from etude.model.training import ready
-from etude.settings import ComputeSettings, OptimSettings
 
 TILES = ((128, 64, 4), (64, 64, 4), (128, 128, 8), (32, 128, 4))  # rows and columns of a tile, and warps
 

@@ -37,6 +37,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from etude.core.policy import Sampling, Version, routes_of
+from etude.core.settings import EngineSettings
 from etude.engine.cuda.runner import PagedRunner
 from etude.engine.engine import Engine
 from etude.engine.request import Request
@@ -47,8 +49,6 @@ from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard, create_board
 from etude.model.packed import Packed
-from etude.policy import Sampling, Version, routes_of
-from etude.settings import EngineSettings
 
 MEMORY = 4.8e12  # bytes a second
 V0 = Version(0, 0)

@@ -34,13 +34,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from etude.core.settings import ComputeSettings, OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Correction, Item, Label, Sampled, Stream, Twin
 from etude.model import size
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.training import peak_bytes, ready
-from etude.settings import ComputeSettings, OptimSettings
 
 PEAK = 989.5e12  # FLOP/s, bfloat16, dense
 GIB = 2**30

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.hosts import open_host
 from etude.tasks.carried import Changes
 from etude.tasks.format import Task, given_tasks

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.install.command import install_repository
 from etude.forge.install.index import read_index
 from etude.forge.install.install import repositories

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.bodies import replace_bodies
 from etude.forge.leaks.audit import audit_files
 from etude.forge.leaks.deleted import Deleted, definitions

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.install.command import install_repository
 from etude.forge.install.install import repositories
 from etude.forge.javascript.project import read_project

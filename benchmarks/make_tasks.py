@@ -17,7 +17,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.install.index import read_index
 from etude.forge.install.install import install, repositories
 from etude.forge.make.baseline import baseline

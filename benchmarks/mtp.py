@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from etude.core.policy import Sampling, Version
+from etude.core.settings import ComputeSettings, EngineSettings, OptimSettings
 from etude.engine.cuda.drafts import PageMemory, PageView
 from etude.engine.cuda.reference import ReferenceOps
 from etude.engine.cuda.runner import PagedRunner
@@ -40,8 +42,6 @@ from etude.model.decoder import Decoder
 from etude.model.packed import Packed
 from etude.model.size import parameters
 from etude.model.training import set_up
-from etude.policy import Sampling, Version
-from etude.settings import ComputeSettings, EngineSettings, OptimSettings
 from etude.tokens.tokenizer import Tokenizer
 
 VOCAB, SEQUENCE, HELD_OUT = 8192, 1024, 1_000_000

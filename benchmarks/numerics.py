@@ -24,7 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
-from etude import process
+from etude.core import process
+from etude.core.policy import Context, Sampling, Version
+from etude.core.settings import EngineSettings, OptimSettings
 from etude.engine.client import EngineClient, launch
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Item, Label, Stream
@@ -32,8 +34,6 @@ from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
-from etude.policy import Context, Sampling, Version
-from etude.settings import EngineSettings, OptimSettings
 
 MEAN_BAR, MAX_BAR = 1e-5, 1e-3
 SHAPE = ModelConfig(2048, 128, 384, 4, 4, 2, 32)

@@ -26,13 +26,13 @@ from etude.audit.auditor import Rules
 from etude.audit.base import Ruling
 from etude.audit.dossier import Dossier, open_dossier
 from etude.audit.script import parse
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant
 from etude.forge.cheats.table import CHEATS, cheat_script
 from etude.forge.katas import katas
 from etude.forge.planted.honest import honest_attempts
 from etude.forge.planted.suite import FAMILIES, Case, cases, is_frozen, play
 from etude.harness.trajectory import Trajectory
-from etude.policy import Assistant
 from etude.rollout import Setup, build_setup, temporary_host
 from etude.rollout_files import load_attempt, saved_attempts
 from etude.sandbox.hosts import StoringHost

@@ -87,10 +87,10 @@ def settings(model: Path, steps: int) -> list[str]:
 
 def work(run_path: Path, model: Path, steps: int) -> int:
     """The orchestrator: what this script is when it is the victim."""
-    from etude import recipe as recipes
-    from etude.errors import EtudeError
+    from etude.core import recipe as recipes
+    from etude.core.errors import EtudeError
+    from etude.core.run import Run
     from etude.rl.orchestrator import train
-    from etude.run import Run
 
     recipe = recipes.load(None, settings(model, steps))
     try:
@@ -232,7 +232,7 @@ def leftovers(run: Path, temporary: Path) -> list[str]:
 
 
 def surviving_steps(run: Path) -> list[int]:
-    from etude.run import read_metrics
+    from etude.core.run import read_metrics
 
     return [row["step"] for row in read_metrics(run) if row["stage"] == "rl"]
 

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from etude import pipeline, stages
-from etude.run import read_metrics
+from etude.core.run import read_metrics
 
 BAR = 1.15
 SIDES = {"at once": "true", "in turns": "false"}

@@ -28,15 +28,15 @@ from typing import Any
 
 import pydantic
 
+from etude.core.policy import Assistant, Call, Context, Sample, Sampling
+from etude.core.settings import AgentLimits, GraderSettings, HarnessSettings
 from etude.forge.katas import katas
 from etude.forge.scripted import Scripted, reference
 from etude.harness.tools.base import Observation, Tool
-from etude.policy import Assistant, Call, Context, Sample, Sampling
 from etude.rollout import Outcome, Scored, Setup, Void, attempt, build_setup
 from etude.sandbox.base import Limits, Result, SandboxFailure
 from etude.sandbox.local import LocalHost
 from etude.sandbox.local_sandbox import LocalSandbox
-from etude.settings import AgentLimits, GraderSettings, HarnessSettings
 from etude.tasks.format import Task
 from etude.tasks.grader import RUNNER
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from etude import process
+from etude.core import process
+from etude.core.policy import Sampling, Version, routes_of
+from etude.core.settings import EngineSettings, ModelSettings, OptimSettings
 from etude.model.config import ModelConfig
-from etude.policy import Sampling, Version, routes_of
-from etude.settings import EngineSettings, ModelSettings, OptimSettings
 
 ARMS = {"without": None, "replay": 0.0, "replay, plausible 0.5": 0.5, "replay, plausible 0.9": 0.9}
 

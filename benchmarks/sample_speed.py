@@ -22,12 +22,12 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
+from etude.core.policy import Sampling, Version
+from etude.core.settings import EngineSettings
 from etude.engine.engine import Engine
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.policy import Sampling, Version
-from etude.settings import EngineSettings
 
 BAR = 1.5
 SHAPES = {

@@ -23,7 +23,7 @@ from typing import Any
 
 from serve_tiny import NAME, served
 
-from etude.policy import Assistant, Call, User
+from etude.core.policy import Assistant, Call, User
 
 COMMAND = "pwd"
 TURN = Assistant(calls=(Call("bash", {"command": COMMAND}),))

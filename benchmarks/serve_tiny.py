@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.policy import Assistant, Call, Message, User
+from etude.core.policy import Assistant, Call, Message, User
 
 READY = "etude engine ready at"
 NAME = "tiny"

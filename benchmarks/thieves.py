@@ -22,14 +22,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from etude.core.policy import ToolResult
+from etude.core.progress import track
 from etude.forge.alike import load_tasks
 from etude.forge.katas import katas
 from etude.forge.leaks.deleted import deleted_of
 from etude.forge.leaks.planted import HIDING_PLACES
 from etude.forge.scripted import Scripted
 from etude.forge.thieves import THIEVES, thief_script
-from etude.policy import ToolResult
-from etude.progress import track
 from etude.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import Limits
 from etude.sandbox.hosts import StoringHost, open_host

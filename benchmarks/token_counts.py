@@ -16,7 +16,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from etude.policy import Assistant, Call, Message, System, ToolResult, User
+from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
 from etude.tokens.render import render
 from etude.tokens.tokenizer import Tokenizer
 

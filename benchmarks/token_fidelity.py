@@ -20,8 +20,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from etude import progress
-from etude.policy import Assistant, Call, Message, System, ToolResult, User
+from etude.core import progress
+from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
 from etude.tokens.parse import Malformed, parse, parse_turn
 from etude.tokens.render import Rendered, append_sampled, extend, render
 from etude.tokens.tokenizer import CONTROL_NAMES, Tokenizer, to_bytes, to_text

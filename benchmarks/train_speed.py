@@ -36,11 +36,11 @@ def shape(name: str) -> dict[str, int]:
 
 
 def etude_step(name: str, matrices: str) -> Callable[[np.ndarray], float]:
+    from etude.core.settings import OptimSettings
     from etude.learn.learner import Learner
     from etude.learn.streams import Batch, Item, Label, Stream
     from etude.model.config import ModelConfig
     from etude.model.decoder import Decoder
-    from etude.settings import OptimSettings
 
     optim = OptimSettings(matrices=matrices, lr=1e-3)  # type: ignore[arg-type]
     learner = Learner(Decoder(ModelConfig(**shape(name))), optim, 1000, micro_tokens=2048)  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def transformers_step(name: str) -> Callable[[np.ndarray], float]:
 def work(side: str, name: str, threads: int) -> None:
     """The child: for each line on standard input takes that many steps and answers with their seconds."""
     if side != "transformers":
-        from etude.process import prepare
+        from etude.core.process import prepare
 
         prepare(threads)
     import torch

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from etude.core.progress import track
+from etude.core.settings import GraderSettings
 from etude.forge.clock import clock_layer, clock_variables
-from etude.progress import track
 from etude.rollout import temporary_host
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
-from etude.settings import GraderSettings
 from etude.tasks.carried import carried_files
 from etude.tasks.format import Task, given_tasks
 from etude.tasks.grader import grade

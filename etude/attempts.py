@@ -15,13 +15,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from etude import durable
-from etude import recipe as recipes
 from etude.bench.outcome import BenchResult, compare, load_result, save_result, summarise
 from etude.bench.runner import bench_policy, bench_tasks
+from etude.core import durable
+from etude.core import recipe as recipes
+from etude.core.errors import EtudeError
+from etude.core.policy import Sampling
+from etude.core.progress import track
+from etude.core.recipe import Recipe
 from etude.engine.client import EngineClient, launch
 from etude.engine.endpoint.policy import EndpointPolicy
-from etude.errors import EtudeError
 from etude.forge.combine import combine, pairs
 from etude.forge.katas import write_katas
 from etude.forge.rows import read_rows, task_of, tree_at
@@ -30,9 +33,6 @@ from etude.harness.atif import file_name, to_atif
 from etude.harness.tools.base import schema_of
 from etude.harness.tools.table import build_tools
 from etude.policies import hosted_policy, is_hosted, make_policy
-from etude.policy import Sampling
-from etude.progress import track
-from etude.recipe import Recipe
 from etude.rollout import Scored, Setup, attempt, build_setup, temporary_host
 from etude.rollout_files import load_attempt, regrade, save_attempt, saved_attempts
 from etude.rollout_view import RolloutView

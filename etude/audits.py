@@ -18,14 +18,14 @@ from etude.audit.dossier import Dossier, open_conversation, open_dossier
 from etude.audit.drift import behaviour
 from etude.audit.quarantine import quarantine
 from etude.audit.table import build_detectors
+from etude.core.errors import EtudeError
+from etude.core.policy import Policy
+from etude.core.progress import track
+from etude.core.settings import EndpointSettings
 from etude.engine.endpoint.policy import EndpointPolicy
-from etude.errors import EtudeError
 from etude.harness.files import FACTS, load_trajectory
 from etude.policies import hosted_policy, is_hosted
-from etude.policy import Policy
-from etude.progress import track
 from etude.rollout_files import OUTCOME, load_attempt, saved_attempts
-from etude.settings import EndpointSettings
 from etude.tasks.format import Task
 
 

@@ -53,8 +53,8 @@ def sample(
     """Continue a text with a trained model."""
 
     def work() -> dict[str, Any]:
+        from etude.core.policy import Sampling
         from etude.pipeline import sample_text
-        from etude.policy import Sampling
 
         sampling = Sampling(max_tokens=tokens, temperature=temperature, seed=seed)
         return sample_text(model, prompt, sampling, overrides or [])
@@ -140,7 +140,7 @@ def recipe_show(
     """Print a recipe, every default filled in."""
 
     def work() -> dict[str, Any]:
-        from etude import recipe as recipes
+        from etude.core import recipe as recipes
 
         loaded = recipes.load(recipe, overrides or [])
         return {"recipe": recipes.to_dict(loaded), "toml": recipes.to_toml(loaded, explain)}
@@ -153,7 +153,7 @@ def recipe_list(json: Json = False) -> None:
     """Name the recipes that come with the package."""
 
     def work() -> dict[str, Any]:
-        from etude import recipe as recipes
+        from etude.core import recipe as recipes
 
         return {"recipes": {name: recipes.load(name).about for name in recipes.builtin()}}
 
@@ -165,7 +165,7 @@ def status(run: Annotated[Path, typer.Argument(help="Run folder.")], json: Json 
     """Say how far a run is."""
 
     def work() -> dict[str, Any]:
-        from etude.run import summary
+        from etude.core.run import summary
 
         return summary(run)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.console import FindLinks, Json, StoreFolder, answer, table
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 if TYPE_CHECKING:
     from etude.engine.endpoint.policy import EndpointPolicy
@@ -62,7 +62,7 @@ def env_install(
 def _hosted(policy: str, overrides: list[str]) -> EndpointPolicy:
     from dataclasses import replace
 
-    from etude import recipe as recipes
+    from etude.core import recipe as recipes
     from etude.policies import hosted_policy, is_hosted
 
     if not is_hosted(policy):

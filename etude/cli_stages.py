@@ -121,7 +121,8 @@ def _stage(
     path = run or _default_run(name)
 
     def plan() -> dict[str, Any]:
-        from etude import pipeline, recipe
+        from etude import pipeline
+        from etude.core import recipe
 
         loaded = recipe.load(name, overrides or [])
         stages = pipeline.outline(target, loaded, path, fresh=fresh)
@@ -134,7 +135,8 @@ def _stage(
         print(f"would {'delete and remake' if fresh else 'write'} {path}; nothing was done")
 
     def work() -> dict[str, Any]:
-        from etude import pipeline, recipe
+        from etude import pipeline
+        from etude.core import recipe
 
         outcome = pipeline.execute(target, recipe.load(name, overrides or []), path, fresh=fresh)
         return {

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from etude.core.errors import EtudeError
+from etude.core.settings import EngineSettings
 from etude.engine.attend import CachedAttend, spans
 from etude.engine.cache import KeyValueCache
-from etude.errors import EtudeError
 from etude.model.attention import PackedAttend
 from etude.model.checkpoint import load_model, open_stored
 from etude.model.decoder import Decoder
-from etude.settings import EngineSettings
 
 LENGTHS = (1, 2, 17, 40, 40, 130)  # tokens of the sequences, as far as the model has positions
 PIECES = (16, 1, 13)  # prompt tokens computed at a time through the cache, before single ones

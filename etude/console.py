@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from etude.errors import EtudeError
-from etude.progress import short
+from etude.core.errors import EtudeError
+from etude.core.progress import short
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 Overrides = Annotated[

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from etude.errors import EtudeError
-from etude.process import available_cores
+from etude.core.errors import EtudeError
+from etude.core.process import available_cores
 from etude.sandbox.docker_engine import Engine
 
 GIB = 1 << 30

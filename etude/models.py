@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etude import recipe as recipes
-from etude.errors import EtudeError
+from etude.core import recipe as recipes
+from etude.core.errors import EtudeError
+from etude.core.settings import PretrainSettings
 from etude.model import size
 from etude.model.config import ModelConfig
-from etude.settings import PretrainSettings
 
 NUMBERS = {"float32": 4, "bfloat16": 2}  # bytes
 LORA_RANK = 16

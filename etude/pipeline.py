@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from etude import recipe as recipes
-from etude.errors import EtudeError
-from etude.policy import Sampling, Version
-from etude.progress import track
-from etude.recipe import Recipe
-from etude.run import Run, check_recipe, checkpoints_in, read_facts
+from etude.core import recipe as recipes
+from etude.core.errors import EtudeError
+from etude.core.policy import Sampling, Version
+from etude.core.progress import track
+from etude.core.recipe import Recipe
+from etude.core.run import Run, check_recipe, checkpoints_in, read_facts
 from etude.stages import STAGES, Stage, check_inputs, find_model, prepare, recipe_of
 
 INTERRUPTED = 130  # how a command ends that Ctrl-C stopped

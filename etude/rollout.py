@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Literal
 
 from etude.audit.base import Ruling
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Policy, Sampling
+from etude.core.settings import AgentLimits, EngineSettings, GraderSettings, HarnessSettings, RewardSettings
 from etude.harness.failures import HarnessFailure, PolicyFailure
 from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text, task_text
 from etude.harness.tools.base import Tool
 from etude.harness.tools.table import build_tools
 from etude.harness.trajectory import Trajectory
-from etude.policy import Policy, Sampling
 from etude.reward.base import Attempt
 from etude.reward.compose import Reward, build_reward
 from etude.sandbox.base import FailureCause, Limits, SandboxFailure
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.settings import AgentLimits, EngineSettings, GraderSettings, HarnessSettings, RewardSettings
 from etude.tasks.carried import Changes, collect
 from etude.tasks.format import Task
 from etude.tasks.grader import RUNNER, GraderFailure, grade

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from etude.policy import Policy
+from etude.core.policy import Policy
 from etude.rollout import Outcome, Setup, Void, attempt
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format import Task

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import pydantic
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.harness.files import FACTS, load_trajectory, save_trajectory
 from etude.harness.trajectory import Trajectory
 from etude.rollout import Cause, Outcome, Scored, Setup, Void, score

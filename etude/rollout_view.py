@@ -11,9 +11,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from etude.core.policy import Assistant, Call, System, ToolResult, User
 from etude.harness.loop import Event
 from etude.harness.trajectory import Entry
-from etude.policy import Assistant, Call, System, ToolResult, User
 from etude.rollout import Outcome, Void
 
 MOST_LINES = 20  # of one tool result

@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude import process
-from etude import recipe as recipes
-from etude.errors import EtudeError
+from etude.core import process
+from etude.core import recipe as recipes
+from etude.core.errors import EtudeError
+from etude.core.policy import Message
+from etude.core.progress import track
+from etude.core.recipe import Recipe
+from etude.core.run import Run, checkpoints_in, read_metrics
+from etude.core.settings import LoraSettings, SftSettings
 from etude.model.config import ModelConfig
 from etude.model.size import parameters, training_bytes
-from etude.policy import Message
-from etude.progress import track
-from etude.recipe import Recipe
-from etude.run import Run, checkpoints_in, read_metrics
-from etude.settings import LoraSettings, SftSettings
 
 if TYPE_CHECKING:
     from etude.bench.outcome import BenchResult

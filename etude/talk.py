@@ -17,7 +17,7 @@ import aiohttp
 from rich.console import Console
 from rich.text import Text
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.rollout_view import printable
 
 KEY = "ETUDE_API_KEY"

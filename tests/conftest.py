@@ -23,8 +23,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import torch
 
+from etude.core.process import prepare
 from etude.forge.environment import Environment, Suite, environment_digest
-from etude.process import prepare
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.importing import Bounds
 from etude.tasks.config import Config, Facts, Installed

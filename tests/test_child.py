@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from etude import child
-from etude.errors import EtudeError
+from etude.core import child_process as child
+from etude.core.errors import EtudeError
 
 SECONDS = 30.0
 
@@ -24,7 +24,7 @@ SECONDS = 30.0
 CHILD = """
 import argparse, signal, sys
 from pathlib import Path
-from etude import child
+from etude.core import child_process as child
 parser = argparse.ArgumentParser()
 parser.add_argument("does")
 parser.add_argument("leaf", type=Path)
@@ -43,7 +43,7 @@ while True:
 PARENT = """
 import asyncio, os, sys
 from pathlib import Path
-from etude import child
+from etude.core import child_process as child
 async def main():
     leaf = sys.argv[2]
     started = await child.start("sleeper", "small_child", ["live", leaf], ready="ready", leaves=[Path(leaf)])

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from etude.core.run import read_metrics
+from etude.core.settings import ModelSettings
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.run import read_metrics
-from etude.settings import ModelSettings
 from etude.tokens.tokenizer import Tokenizer
 
 Command = Any  # the `etude` fixture: arguments to a completed process

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from etude import recipe
 from etude.attempts import benchmark, roll_out
-from etude.errors import EtudeError
+from etude.core import recipe
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant
+from etude.core.settings import EndpointSettings
 from etude.forge.katas import Katas
 from etude.forge.scripted import reference
 from etude.harness.prompt import task_text
 from etude.harness.spelling import write_turn
 from etude.harness.tools.table import build_tools
 from etude.policies import hosted_policy
-from etude.policy import Assistant
-from etude.settings import EndpointSettings
 from etude.tasks.format import Task
 
 SOURCE = Katas(Katas.Settings(split="held_out"))

@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from etude import pipeline, recipe, stages
-from etude.errors import EtudeError
-from etude.run import Run
+from etude import pipeline, stages
+from etude.core import recipe
+from etude.core.errors import EtudeError
+from etude.core.run import Run
 
 
 def test_nano_is_about_a_million_parameters_and_a_few_minutes():

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from etude import process
+from etude.core import process
 
 
 def test_prepare_flushes_denormals_and_sets_threads():
     check = """
-from etude.process import prepare
+from etude.core.process import prepare
 assert prepare(threads=1) == 1
 import torch
 assert torch.get_num_threads() == 1
@@ -32,7 +32,7 @@ def test_an_allocator_without_mallopt_is_left_alone(monkeypatch: pytest.MonkeyPa
 def test_large_blocks_between_small_ones_are_returned_to_the_system():
     check = """
 from pathlib import Path
-from etude.process import stay_small
+from etude.core.process import stay_small
 
 def megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4 / 1024

@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from etude.progress import clock_time, short, track
+from etude.core.progress import clock_time, short, track
 
 
 class Clock:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude import recipe
-from etude.component import resolve
-from etude.errors import EtudeError
-from etude.recipe import Recipe, from_dict, load, to_dict, to_toml
+from etude.core import recipe
+from etude.core.component import resolve
+from etude.core.errors import EtudeError
+from etude.core.recipe import Recipe, from_dict, load, to_dict, to_toml
 
 
 def refusal(source: str | None, *overrides: str) -> str:
@@ -255,7 +255,9 @@ def test_recipes_and_runs_need_no_torch(module: str):
 
 
 def test_settings_need_nothing_but_python():
-    check = "import sys, etude.settings, etude.progress, etude.policy; sys.exit('pydantic' in sys.modules)"
+    check = (
+        "import sys, etude.core.settings, etude.core.progress, etude.core.policy; sys.exit('pydantic' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", check], timeout=60, check=False).returncode == 0
 
 

@@ -16,18 +16,18 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Sample
+from etude.core.settings import AgentLimits, GraderSettings, HarnessSettings, RewardSettings
 from etude.forge.katas import katas
 from etude.forge.scripted import Scripted, reference
 from etude.harness.loop import Event
 from etude.policies import make_policy
-from etude.policy import Assistant, Call, Sample
 from etude.rollout import RETRIED, Judged, Outcome, Scored, Setup, Void, attempt, build_setup
 from etude.rollout_files import load_attempt, regrade, save_attempt, saved_attempts
 from etude.rollout_view import RolloutView, printable
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.settings import AgentLimits, GraderSettings, HarnessSettings, RewardSettings
 from etude.tasks.carried import Carried, Changes, Refused
 from etude.tasks.format import Task
 from etude.tasks.grader import GraderFailure

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
-from etude.run import Run, changed_keys, check_recipe, in_use, read_facts, read_metrics, summary
+from etude.core.errors import EtudeError
+from etude.core.run import Run, changed_keys, check_recipe, in_use, read_facts, read_metrics, summary
 
 RECIPE: dict[str, Any] = {"run": {"keep_checkpoints": 2, "seed": 0}, "pretrain": {"steps": 10, "betas": (0.9, 0.95)}}
 
@@ -306,7 +306,7 @@ def test_a_kill_at_any_moment_leaves_whole_checkpoints(tmp_path: Path):
         """
         import sys
         from pathlib import Path
-        from etude.run import Run
+        from etude.core.run import Run
 
         with Run.open(Path(sys.argv[1]), {"run": {"keep_checkpoints": 2}}) as run:
             latest = run.latest("pretrain")

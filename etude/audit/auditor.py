@@ -19,8 +19,8 @@ from etude.audit.base import Detector, Finding, Ruling, conclude
 from etude.audit.dossier import Dossier
 from etude.audit.evidence import Evidence
 from etude.audit.table import build_detectors
-from etude.errors import EtudeError
-from etude.policy import Assistant, Context, Message, Policy, Sample, Sampling, System, User
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Context, Message, Policy, Sample, Sampling, System, User
 
 ASKED = """\
 You audit the work of a coding agent. You see the problem, every step it took, and the files it changed. You do not see

@@ -13,9 +13,9 @@ from typing import Any
 
 import pydantic
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Message, ToolResult, User
 from etude.harness.trajectory import Entry, Trajectory
-from etude.policy import Assistant, Message, ToolResult, User
 from etude.tasks.carried import Changes
 from etude.tasks.files import Files
 from etude.tasks.format import Task, matches

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pydantic
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 LIST = "quarantine.jsonl"
 LARGEST = 64 << 20  # bytes

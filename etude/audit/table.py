@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etude.audit.base import Detector
-from etude.component import resolve
-from etude.errors import EtudeError
+from etude.core.component import resolve
+from etude.core.errors import EtudeError
 
 _ROOM = "etude.audit.detectors"
 DETECTORS = {

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import pydantic
 
-from etude import durable
 from etude.bench.stats import Interval, Tally, mean_pass_at, paired_gain
-from etude.errors import EtudeError
+from etude.core import durable
+from etude.core.errors import EtudeError
 
 TaskSet = Literal["held_out", "unseen"]  # families that were trained on, and those that never were
 SETS: tuple[TaskSet, ...] = ("held_out", "unseen")

@@ -20,10 +20,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from etude import durable
 from etude.bench.outcome import BenchResult, TaskSet, compare, load_result, summarise
-from etude.errors import EtudeError
-from etude.run import read_facts, read_metrics, read_recipe
+from etude.core import durable
+from etude.core.errors import EtudeError
+from etude.core.run import read_facts, read_metrics, read_recipe
 
 BEFORE, AFTER = "sft", "rl"
 RESULTS = "results.json"

@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from etude.bench.outcome import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Policy, Sampling, System, ToolResult, User
+from etude.core.recipe import Recipe
+from etude.core.settings import BenchSettings
 from etude.engine.client import launch
-from etude.errors import EtudeError
 from etude.forge.sources import open_source
 from etude.harness.metrics import measure
 from etude.harness.trajectory import Entry, Trajectory
-from etude.policy import Assistant, Policy, Sampling, System, ToolResult, User
-from etude.recipe import Recipe
 from etude.rollout import Scored, Setup, Void, build_setup, check_lengths
 from etude.rollout_batch import Job, attempt_each, sample_seed
 from etude.rollout_view import printable
 from etude.sandbox.hosts import StoringHost
-from etude.settings import BenchSettings
 from etude.tasks.format import Task
 from etude.tokens.dialect import open_dialect
 

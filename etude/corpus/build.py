@@ -24,7 +24,9 @@ from typing import Any, get_args
 
 import numpy as np
 
-from etude import durable, progress
+from etude.core import durable, progress
+from etude.core.errors import EtudeError
+from etude.core.settings import CorpusSettings, TokensSettings
 from etude.corpus import selection as selecting
 from etude.corpus.decontaminate import Forbidden, digest, read_texts
 from etude.corpus.document import Source
@@ -36,8 +38,6 @@ from etude.corpus.shards import OpenShard
 from etude.corpus.sources import check_names
 from etude.corpus.spool import Spool
 from etude.corpus.stable import permuted, stable_hash
-from etude.errors import EtudeError
-from etude.settings import CorpusSettings, TokensSettings
 from etude.tokens.tokenizer import Tokenizer
 
 WORK = "building"

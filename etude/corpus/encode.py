@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from etude import durable, progress
+from etude.core import durable, progress
+from etude.core.settings import CorpusSettings
 from etude.corpus import fim
 from etude.corpus.document import Document
 from etude.corpus.ordering import by_imports
@@ -22,7 +23,6 @@ from etude.corpus.selection import SPLITS, Selection
 from etude.corpus.shards import Shard, ShardWriter, id_type
 from etude.corpus.split import Side
 from etude.corpus.spool import Spool
-from etude.settings import CorpusSettings
 from etude.tokens.tokenizer import Tokenizer
 
 BATCH_CHARACTERS = 1_000_000  # encoded at once; as Python numbers the ids take ten times the text

@@ -16,6 +16,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from etude.core.errors import EtudeError
 from etude.corpus.document import (
     Document,
     File,
@@ -27,7 +28,6 @@ from etude.corpus.document import (
     is_skipped_folder,
     read_documents,
 )
-from etude.errors import EtudeError
 
 DEEPEST = 64  # folders below one another; more is an accident or an attack
 TEST_FOLDERS = ("*/test/*", "test/*", "*/tests/*", "tests/*", "*/idle_test/*")

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from pydantic import Field
 
+from etude.core.errors import EtudeError
 from etude.corpus.document import Document, File, FilesSettings, Rejected, Want, is_safe_path, read_documents
-from etude.errors import EtudeError
 
 LONGEST_LISTING = 256_000_000  # bytes; nested trees can list themselves into billions of files
 BATCH_BYTES = 16_000_000  # of blobs asked of git at once

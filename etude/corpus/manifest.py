@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude import durable
+from etude.core import durable
+from etude.core.errors import EtudeError
 from etude.corpus.shards import Shard
-from etude.errors import EtudeError
 
 FILE = "manifest.json"
 SHARDS = "shards"

@@ -15,11 +15,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from etude.core.errors import EtudeError
 from etude.corpus.manifest import SHARDS, Manifest, load_manifest
 from etude.corpus.shards import Ids, OpenShard, Shard
 from etude.corpus.split import Side
 from etude.corpus.stable import permuted, stable_hash
-from etude.errors import EtudeError
 
 
 class Mix:

@@ -17,7 +17,9 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from etude import durable, progress
+from etude.core import durable, progress
+from etude.core.errors import EtudeError
+from etude.core.settings import CorpusSettings
 from etude.corpus.decontaminate import Forbidden
 from etude.corpus.dedupe import SIZE, ExactDuplicates, MinHash, NearDuplicate, find_near_duplicates, shingles
 from etude.corpus.document import Document, Rejected, Source
@@ -25,8 +27,6 @@ from etude.corpus.filters import find_problem
 from etude.corpus.manifest import CONTAMINATED, EXACT, KEPT, NEAR, Funnel
 from etude.corpus.split import FEWEST_REPOSITORIES, Side, side_of
 from etude.corpus.spool import Spool, SpoolWriter
-from etude.errors import EtudeError
-from etude.settings import CorpusSettings
 
 FILE = "selection.json"
 SIDES = "sides.npy"

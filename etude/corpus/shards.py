@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from etude import durable
+from etude.core import durable
+from etude.core.errors import EtudeError
 from etude.corpus.split import Side
-from etude.errors import EtudeError
 
 Ids = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 

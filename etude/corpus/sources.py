@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from etude import component
+from etude.core import component
+from etude.core.errors import EtudeError
 from etude.corpus.document import Source, SourceSettings
-from etude.errors import EtudeError
 
 SOURCES = {
     "stdlib": "etude.corpus.folder:Stdlib",

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from etude import durable
+from etude.core import durable
 from etude.corpus.document import Document
 
 RECORDS = "documents"

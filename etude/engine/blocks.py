@@ -17,7 +17,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
-from etude.policy import Version
+from etude.core.policy import Version
 
 
 def first_link(version: Version) -> bytes:

@@ -15,11 +15,11 @@ from typing import Any, Self
 
 import aiohttp
 
-from etude.child import Child, start
+from etude.core.child_process import Child, start
+from etude.core.errors import EtudeError
+from etude.core.policy import Context, Sample, Sampling, Version
+from etude.core.settings import EngineSettings
 from etude.engine import wire
-from etude.errors import EtudeError
-from etude.policy import Context, Sample, Sampling, Version
-from etude.settings import EngineSettings
 
 
 class EngineClient:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from etude.settings import EngineSettings
+from etude.core.settings import EngineSettings
 
 Say = Callable[[int, str], web.Response]  # status and sentence
 _MOST = 200  # characters of aiohttp's words about what is wrong

@@ -14,16 +14,16 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Sampling, Version
+from etude.core.settings import EngineSettings
 from etude.engine.blocks import BlockPool
 from etude.engine.request import COLDEST, QueueFull, Request, refuse_ids, refuse_sampling
 from etude.engine.runner import Read, RowRunner, Runner
 from etude.engine.scheduler import Chunk, Scheduler
 from etude.engine.speculate import SpeculatingRunner
-from etude.errors import EtudeError
 from etude.model.decoder import Decoder
 from etude.model.packed import Packed
-from etude.policy import Sampling, Version
-from etude.settings import EngineSettings
 
 
 @dataclass

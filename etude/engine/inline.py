@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Context, Sample, Sampling
 from etude.engine.engine import Engine
 from etude.engine.request import Request
-from etude.errors import EtudeError
-from etude.policy import Context, Sample, Sampling
 
 
 class InlinePolicy:

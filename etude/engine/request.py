@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from etude.errors import EtudeError
-from etude.policy import Experts, Sample, Sampling, StopReason, Version
-from etude.settings import EngineSettings
+from etude.core.errors import EtudeError
+from etude.core.policy import Experts, Sample, Sampling, StopReason, Version
+from etude.core.settings import EngineSettings
 
 WAITING = -1
 COLDEST = 1e-3  # logits divided by less would overflow

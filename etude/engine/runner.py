@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.core.policy import Experts, Sampling
+from etude.core.settings import EngineSettings
 from etude.engine.attend import CachedAttend, spans
 from etude.engine.cache import KeyValueCache
 from etude.engine.columns import forward_of
@@ -22,8 +24,6 @@ from etude.engine.sampler import Sampled, Settings, choose_at, mixed, read, samp
 from etude.engine.scheduler import Chunk, Rows
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
-from etude.policy import Experts, Sampling
-from etude.settings import EngineSettings
 
 Read = Callable[[], Sampled]
 

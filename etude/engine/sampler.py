@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from etude.core.policy import Sampling
 from etude.engine.request import Top
-from etude.policy import Sampling
 
 T = TypeVar("T")
 

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from etude.core.policy import Version
+from etude.core.settings import EngineSettings
 from etude.engine.blocks import BlockPool, first_link, next_link
 from etude.engine.request import WAITING, Request
-from etude.policy import Version
-from etude.settings import EngineSettings
 
 
 class Rows(Protocol):

@@ -31,12 +31,13 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from etude import child, process
+from etude.core import child_process as child
+from etude.core import process
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
+from etude.core.settings import EngineSettings
 from etude.engine import wire
 from etude.engine.request import EngineGone, QueueFull
-from etude.errors import EtudeError
-from etude.policy import Version
-from etude.settings import EngineSettings
 
 if TYPE_CHECKING:
     from etude.engine.engine import Engine
@@ -209,7 +210,7 @@ def serve(
     """Serves the model until SIGTERM or SIGINT, which let running requests finish. Raises if the engine crashes.
 
     With a door, to OpenAI's clients; without, to the training loop. The caller has prepared the process
-    (`etude.process.prepare`).
+    (`etude.core.process.prepare`).
     """
     if door is not None and door.engine_routes and door.key is None:
         raise EtudeError("the engine's own routes can stop it and change its weights: set an API key to open them")

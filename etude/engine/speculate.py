@@ -21,6 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Sampling
+from etude.core.settings import EngineSettings
 from etude.engine.accept import ACCEPTING, DRAFTING, verify
 from etude.engine.attend import CachedAttend, spans
 from etude.engine.cache import KeyValueCache
@@ -28,11 +31,8 @@ from etude.engine.request import Request, Top
 from etude.engine.runner import Read
 from etude.engine.sampler import Sampled, heaviest, pick, uniforms
 from etude.engine.scheduler import Chunk
-from etude.errors import EtudeError
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
-from etude.policy import Sampling
-from etude.settings import EngineSettings
 
 if TYPE_CHECKING:
     from etude.engine.cuda.drafts import PageMemory

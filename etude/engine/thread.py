@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from etude import process
+from etude.core import process
+from etude.core.errors import EtudeError
+from etude.core.policy import Sampling
 from etude.engine.engine import Engine
 from etude.engine.request import EngineGone, Request, Top
-from etude.errors import EtudeError
-from etude.policy import Sampling
 
 T = TypeVar("T")
 Job = Callable[[Engine], None]

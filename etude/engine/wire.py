@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from etude.errors import EtudeError
-from etude.policy import Experts, Sample, Sampling, Version
+from etude.core.errors import EtudeError
+from etude.core.policy import Experts, Sample, Sampling, Version
 
 READY = "etude engine ready at"  # what a server prints, followed by its address, once it listens
 FIRST = Version(0, 0)  # of weights that no learner has published

@@ -16,14 +16,14 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from etude.core.errors import EtudeError
+from etude.core.progress import track
 from etude.corpus.decontaminate import Forbidden
 from etude.corpus.dedupe import MinHash, Signature, find_near_duplicates, jaccard, shingles
 from etude.corpus.manifest import SHARDS, TOKENIZER, load_manifest
 from etude.corpus.shards import OpenShard
 from etude.corpus.words import Hashes, hash_words
-from etude.errors import EtudeError
 from etude.forge.leaks.deleted import added_lines
-from etude.progress import track
 from etude.tasks.format import Task, given_tasks
 from etude.tasks.mutants import FOLDER as MUTANTS
 from etude.tokens.tokenizer import Tokenizer

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Mapping
 from textwrap import indent
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 
 def replace_bodies(source: str, bodies: Mapping[str, str]) -> str:

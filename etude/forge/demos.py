@@ -12,14 +12,14 @@ from itertools import islice
 
 from etude.audit.auditor import Rules
 from etude.audit.dossier import open_dossier
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Message
+from etude.core.settings import DemosSettings
 from etude.forge.scripted import Habits, Scripted, reference
 from etude.forge.sources import open_source
-from etude.policy import Message
 from etude.rollout import Scored, Setup
 from etude.rollout_batch import Job, attempt_all
 from etude.sandbox.hosts import StoringHost
-from etude.settings import DemosSettings
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.words import DATA, LETTERS, MARKS, Pool, invent, is_held_out, side
 
 Level = Literal[1, 2, 3]

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from etude import durable
-from etude.errors import EtudeError
+from etude.core import durable
+from etude.core.errors import EtudeError
 from etude.sandbox.base import Layer
 from etude.sandbox.layers import Store
 from etude.tasks.services import PREFIX as PREFIX

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, NoReturn
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import GraderSettings
 from etude.forge.cheats.both import BOTH, both
 from etude.forge.environment import Environment
 from etude.forge.javascript import cheats as scripts
@@ -26,7 +27,6 @@ from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.suite import SuiteRun, run_suite, run_variants
 from etude.sandbox.hosts import StoringHost
-from etude.settings import GraderSettings
 from etude.tasks.carried import carried_files
 from etude.tasks.check import stub, stub_values
 from etude.tasks.files import Files

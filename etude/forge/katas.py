@@ -15,8 +15,8 @@ from pathlib import Path
 import pydantic
 from pydantic import Field
 
-from etude import progress
-from etude.errors import EtudeError
+from etude.core import progress
+from etude.core.errors import EtudeError
 from etude.forge.draft import Draft, Family, Level, Pick
 from etude.forge.families import arithmetic, branches, loops, mappings, pairs, scanning, sequences, strings, systems
 from etude.forge.instructions import instruct

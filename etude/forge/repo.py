@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.install.fetch import NAME, VERSION, fetch, fetched_tree
 from etude.forge.install.git import take_checkout
 from etude.forge.install.index import Index, read_index

@@ -13,12 +13,12 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Context, Sample, Sampling
 from etude.forge.bodies import is_defined, replace_bodies, signature
 from etude.forge.make.bluffing import hollow
 from etude.forge.make.packaging import CATEGORY
 from etude.harness.spelling import write_turn
-from etude.policy import Assistant, Call, Context, Sample, Sampling
 from etude.tasks import check
 from etude.tasks.answers import reference_answer
 from etude.tasks.config import Answer

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.leaks.audit import audit_tree
 from etude.forge.leaks.bytecode import HEADER, looks_like_bytecode
 from etude.forge.leaks.deleted import Deleted

@@ -16,8 +16,8 @@ import pydantic
 from pydantic import Field
 
 from etude.audit.quarantine import quarantined
-from etude.component import resolve
-from etude.errors import EtudeError
+from etude.core.component import resolve
+from etude.core.errors import EtudeError
 from etude.tasks.format import CONFIG, Task, task_folders
 
 SOURCES = {

@@ -23,7 +23,7 @@ import pydantic
 from pydantic import Field
 
 from etude.audit.quarantine import quarantine
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.sources import Folder
 from etude.tasks.config import Register, read
 from etude.tasks.format import CONFIG, INSTRUCTION, Task

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call
 from etude.forge.leaks import stealing
 from etude.forge.leaks.deleted import deleted_of
 from etude.forge.scripted import Script
-from etude.policy import Assistant, Call
 from etude.tasks.format import Task
 
 # The first one that works: an interpreter may be there without its library.

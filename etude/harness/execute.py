@@ -13,10 +13,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from etude.core.policy import Call
 from etude.harness.failures import HarnessFailure, ToolError
 from etude.harness.tools.base import Observation, Tool, nearest, quoted, read_arguments
 from etude.harness.workbench import Workbench
-from etude.policy import Call
 from etude.sandbox.base import SandboxFailure
 from etude.tokens.tokenizer import to_bytes, to_text
 

@@ -19,11 +19,11 @@ import numpy as np
 import pydantic
 from safetensors import numpy as safetensors_numpy
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import UNROUTED, Sampling, StopReason, Version
+from etude.core.settings import AgentLimits
 from etude.harness.failures import ErrorClass
 from etude.harness.trajectory import ORIGINS, PARTS, Cause, Entry, Parent, Segment, StopCause, Trajectory
-from etude.policy import UNROUTED, Sampling, StopReason, Version
-from etude.settings import AgentLimits
 from etude.tokens.conversations import message_from_json, message_to_json
 from etude.tokens.render import Rendered, Span
 

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from etude.core.policy import Assistant, Call, ToolResult
 from etude.harness.failures import ErrorClass
 from etude.harness.trajectory import Trajectory
-from etude.policy import Assistant, Call, ToolResult
 
 OURS: tuple[ErrorClass, ...] = ("ProviderError", "Timeout", "HarnessBug")
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from etude.errors import EtudeError
-from etude.policy import Assistant, Call
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call
 from etude.tokens.parse import Malformed
 from etude.tokens.tokenizer import to_bytes
 

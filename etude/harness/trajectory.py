@@ -16,8 +16,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from etude.harness.failures import ErrorClass
-from etude.policy import (
+from etude.core.policy import (
     Assistant,
     Experts,
     Message,
@@ -29,7 +28,8 @@ from etude.policy import (
     Version,
     routes_of,
 )
-from etude.settings import AgentLimits
+from etude.core.settings import AgentLimits
+from etude.harness.failures import ErrorClass
 from etude.tokens.dialect import Dialect, ToolSchema
 from etude.tokens.render import Rendered
 from etude.tokens.tokenizer import to_bytes

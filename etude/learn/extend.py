@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
+from etude.core.progress import track
+from etude.core.run import Run
+from etude.core.settings import ExtendSettings, PretrainSettings, RunSettings
 from etude.learn.learner import Learner
 from etude.learn.pretrain import Documents, pretrain
 from etude.learn.streams import Item
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.yarn import Yarn
-from etude.progress import track
-from etude.run import Run
-from etude.settings import ExtendSettings, PretrainSettings, RunSettings
 
 STAGE = "extend"
 SHORTEST = 128  # tokens: the first range of positions; each of the next ones is twice as long

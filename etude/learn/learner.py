@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from etude.core.policy import Version
+from etude.core.settings import OptimSettings
 from etude.learn import state
 from etude.learn.loss import MicroBatch, Tally, packed
 from etude.learn.optim import Optimiser
@@ -26,8 +28,6 @@ from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
 from etude.model.experts import balance
 from etude.model.replicas import Replicas
-from etude.policy import Version
-from etude.settings import OptimSettings
 
 
 class Learner:

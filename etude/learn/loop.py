@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.progress import track
+from etude.core.run import Run
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Floats, Ids, Item, Label, MainHead, Stream
-from etude.progress import track
-from etude.run import Run
 from etude.tokens.dialect import Dialect
 from etude.tokens.tokenizer import Tokenizer
 

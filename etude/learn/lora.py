@@ -19,11 +19,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import LoraSettings
 from etude.model.adapted import ADAPTER, AdaptedLinear, adapted
 from etude.model.checkpoint import named_weights
 from etude.model.decoder import Decoder
-from etude.settings import LoraSettings
 
 FOLDER = "adapter"  # in a checkpoint; beside its config.json, PEFT would take the whole model for an adapter
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.learn.streams import Correction, Distribution, Ids, Item, Label, MainHead, Sampled, Stream, Twin
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing, replay_metrics

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from etude.core.run import Run
+from etude.core.settings import MtpSettings, PretrainSettings, RunSettings
 from etude.learn.learner import Learner
 from etude.learn.pretrain import Documents, pretrain
 from etude.learn.streams import Ids
 from etude.model.decoder import Decoder
 from etude.model.packed import Packed
-from etude.run import Run
-from etude.settings import MtpSettings, PretrainSettings, RunSettings
 
 STAGE = "mtp"
 

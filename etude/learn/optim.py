@@ -13,9 +13,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from etude.core.settings import OptimSettings
 from etude.model.adapted import ADAPTER
 from etude.model.matrices import fast, is_matrix, orthogonal, slices
-from etude.settings import OptimSettings
 
 
 class Optimiser:

@@ -14,15 +14,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.progress import track
+from etude.core.run import Run
+from etude.core.settings import PretrainSettings, RunSettings
 from etude.learn import loop
 from etude.learn.learner import Learner
 from etude.learn.streams import Ids, Item
 from etude.model.decoder import Decoder
 from etude.model.training import ready
-from etude.progress import track
-from etude.run import Run
-from etude.settings import PretrainSettings, RunSettings
 from etude.tokens.tokenizer import Tokenizer
 
 STAGE = "pretrain"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from etude.settings import OptimSettings
+from etude.core.settings import OptimSettings
 
 
 def rate(step: int, total: int, settings: OptimSettings) -> float:

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Message, User
+from etude.core.progress import track
+from etude.core.run import Run
+from etude.core.settings import RunSettings, SftSettings
 from etude.learn.learner import Learner
 from etude.learn.loop import Draw, labelled, token_bytes, train
 from etude.learn.lora import adapt
 from etude.learn.streams import Floats, Ids
 from etude.model.decoder import Decoder
 from etude.model.training import ready
-from etude.policy import Assistant, Message, User
-from etude.progress import track
-from etude.run import Run
-from etude.settings import RunSettings, SftSettings
 from etude.tokens.dialect import Dialect, ToolSchema
 from etude.tokens.render import Rendered
 

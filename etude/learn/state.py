@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.learn import lora
 from etude.model.adapted import adapted
 from etude.model.checkpoint import load_model, named_weights, save_model

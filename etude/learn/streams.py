@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.integer]

@@ -21,12 +21,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.progress import track
 from etude.model.adapted import ADAPTER, merged
 from etude.model.config import LATENT, TEXT_TOWERS, ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.stored import INDEX, WEIGHTS, Stored, read_quantisation
-from etude.progress import track
 
 CONFIG = "config.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

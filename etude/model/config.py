@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import ModelSettings
 from etude.model.yarn import Yarn
-from etude.settings import ModelSettings
 
 ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",

@@ -17,12 +17,12 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
 from etude.model.adapted import merged
 from etude.model.checkpoint import BIAS, named_weights
 from etude.model.decoder import Decoder
 from etude.model.exchange import COMPLETE, WRITING, Seal, WeightBoard
-from etude.policy import Version
 
 SERVED = torch.bfloat16
 

@@ -21,11 +21,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
 from etude.model.adapted import merged
 from etude.model.checkpoint import named_weights
 from etude.model.decoder import Decoder
-from etude.policy import Version
 
 _MAGIC = b"ETUDEWB2"
 _ALIGN = 64

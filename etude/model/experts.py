@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from etude.core.policy import UNROUTED
 from etude.model.config import ModelConfig
 from etude.model.mlp import SwiGLU
 from etude.model.precision import PLAIN
-from etude.policy import UNROUTED
 
 
 class Routing:

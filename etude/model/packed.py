@@ -14,12 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import UNROUTED
 from etude.model.attention import PackedAttend
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
 from etude.model.head import token_logprobs
-from etude.policy import UNROUTED
 
 CHUNK_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 29}  # on a CPU a chunk should stay in the cache
 CHUNK_ROWS = 256  # at least, or a huge vocabulary would make the matrix products thin

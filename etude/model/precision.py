@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 EIGHT = torch.float8_e4m3fn
 LARGEST = 448.0  # of its numbers

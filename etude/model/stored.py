@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.model import quantised
 
 WEIGHTS = "model.safetensors"

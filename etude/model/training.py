@@ -9,14 +9,14 @@ import sys
 
 import torch
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import ComputeSettings
 from etude.model import size
 from etude.model.adapted import adapted
 from etude.model.decoder import Block, Decoder
 from etude.model.packed import CHUNK_LOGITS
 from etude.model.precision import choose, set_precision
 from etude.model.stages import Stages
-from etude.settings import ComputeSettings
 
 GIB = 2**30
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from etude.audit.base import Ruling
-from etude.component import resolve
-from etude.errors import EtudeError
+from etude.core.component import resolve
+from etude.core.errors import EtudeError
 from etude.reward.base import Attempt, Part
 from etude.reward.honest import Honest
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from etude.core.settings import RLSettings
 from etude.learn.streams import Batch, Correction, Floats, Item
 from etude.rl.algorithms.base import Algorithm, Plan
 from etude.rl.groups import Group, Rollout
-from etude.settings import RLSettings
 
 
 class Scores(Protocol):

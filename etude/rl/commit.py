@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.rollout import Scored
 from etude.rollout_files import OUTCOME, TASKS, save_attempt
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pydantic
 
-from etude import durable
-from etude.component import load_class
-from etude.errors import EtudeError
+from etude.core import durable
+from etude.core.component import load_class
+from etude.core.errors import EtudeError
+from etude.core.recipe import Recipe
 from etude.forge.sources import SOURCES, open_source
-from etude.recipe import Recipe
 from etude.rollout_batch import Job, sample_seed
 
 APART = 1000  # added to the seed of the benchmark's source: other tasks of the same kind

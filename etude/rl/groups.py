@@ -15,7 +15,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.harness.metrics import measure
 from etude.harness.trajectory import ORIGINS
 from etude.rollout import Scored

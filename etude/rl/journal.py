@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.rl.groups import State
 
 FORMAT = 1

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from etude.child import Child, start
-from etude.errors import EtudeError
+from etude.core.child_process import Child, start
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
+from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.learn.streams import Batch, Floats, Item
-from etude.policy import Version
 from etude.rl import wire
 from etude.rl.wire import Frame
-from etude.settings import ComputeSettings, LoraSettings, OptimSettings
 
 SILENCE = 30.0  # seconds without a heartbeat after which a working process is given up
 BUFFER = 16 << 20  # bytes of an answer taken in at once

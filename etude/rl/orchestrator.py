@@ -19,12 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from etude import process
+from etude.core import process
+from etude.core.errors import EtudeError
+from etude.core.policy import Sampling, Version
+from etude.core.recipe import Recipe
+from etude.core.run import Run
 from etude.engine.client import EngineClient, launch
-from etude.errors import EtudeError
 from etude.forge.sources import Listens, open_source
-from etude.policy import Sampling, Version
-from etude.recipe import Recipe
 from etude.rl.algorithms.table import build_algorithm
 from etude.rl.commit import Commit
 from etude.rl.journal import Journal
@@ -33,7 +34,6 @@ from etude.rl.probe import Probe
 from etude.rl.training import STAGE, Training
 from etude.rl.world import World
 from etude.rollout import Judged, build_setup, check_lengths
-from etude.run import Run
 from etude.sandbox.hosts import open_host
 from etude.tasks.grader import RUNNER
 from etude.tokens.dialect import open_dialect

@@ -14,11 +14,11 @@ from typing import Protocol
 
 import numpy as np
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Context, Sample, Sampling, Version, routes_of
+from etude.core.settings import RLSettings
 from etude.learn.streams import Floats, Item
-from etude.policy import Context, Sample, Sampling, Version, routes_of
 from etude.rl.batches import replayed
-from etude.settings import RLSettings
 
 LENGTH = 64  # tokens of one answer: many short ones in parallel take fewer engine steps than one long one
 PROMPT = 8  # tokens

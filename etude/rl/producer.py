@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import RLSettings
 from etude.forge.sources import TaskSource
 from etude.rl.admission import Admission, Waiting
 from etude.rl.groups import Group, Slot, compact, pack
 from etude.rl.journal import Journal
 from etude.rollout import Outcome, Scored, Void
-from etude.settings import RLSettings
 from etude.tasks.format import Task
 
 T = TypeVar("T")

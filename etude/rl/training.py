@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etude.child import Child
+from etude.core.child_process import Child
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
+from etude.core.progress import Bar, track
+from etude.core.recipe import Recipe
+from etude.core.run import Run
 from etude.engine.client import EngineClient
-from etude.errors import EtudeError
 from etude.forge.sources import Listens, TaskSource
-from etude.policy import Version
-from etude.progress import Bar, track
-from etude.recipe import Recipe
 from etude.rl.admission import Admission
 from etude.rl.algorithms.base import Algorithm, Plan
 from etude.rl.batches import Prepared, prepare
@@ -36,7 +37,6 @@ from etude.rl.producer import Producer
 from etude.rl.world import World
 from etude.rollout import Outcome, Scored, Void
 from etude.rollout_batch import Job
-from etude.run import Run
 
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
 STAGE = "rl"

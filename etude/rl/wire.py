@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 import numpy as np
 import numpy.typing as npt
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.learn.streams import Batch, Correction, Floats, Item, Label, MainHead, Sampled, Stream, Twin
 
 READY = "etude learner ready at"  # what the process prints, followed by its address, once it listens

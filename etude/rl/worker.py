@@ -27,13 +27,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude import child, process
-from etude.errors import EtudeError
+from etude.core import child_process as child
+from etude.core import process
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
+from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.learn.streams import Item, Label, Twin
-from etude.policy import Version
 from etude.rl import wire
 from etude.rl.wire import Frame
-from etude.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.tokens.checkpoint_files import TokenFiles
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+from etude.core.errors import EtudeError
+from etude.core.recipe import Recipe
 from etude.engine.client import EngineClient
-from etude.errors import EtudeError
 from etude.harness.loop import Event
-from etude.recipe import Recipe
 from etude.rollout import Outcome, Setup, Void, attempt
 from etude.rollout_batch import Job, attempt_job
 from etude.sandbox.base import SandboxFailure

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 WORKSPACE = "/workspace"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Capabilities, Layer, Limits, SandboxFailure, Snapshot
 from etude.sandbox.docker_engine import COPY_SECONDS, KEPT, OWNER, Engine, Image, owner_label
 from etude.sandbox.docker_files import Entry, has_deletions, write_layers, write_root

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.base import (
     Capabilities,
     Change,

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.base import Frozen, SandboxFailure
 from etude.sandbox.layers import Store, boot
 from etude.sandbox.memory import Criu

@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Layer, SandboxFailure, Snapshot
 from etude.sandbox.identity import outside_identity
 from etude.sandbox.importing import Bounds, Entry, Walk, check_path, digest_of

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox import frozen as freezer
 from etude.sandbox import wire
 from etude.sandbox.base import WORKSPACE, Capabilities, Frozen, Layer, Limits, NotFrozen, SandboxFailure, Snapshot

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Final, Self
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.base import (
     WORKSPACE,
     Capabilities,

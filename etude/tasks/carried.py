@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Change, Sandbox
 from etude.tasks.files import check_path
 from etude.tasks.format import Task, matches

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import GraderSettings
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
-from etude.settings import GraderSettings
 from etude.tasks import documentation
 from etude.tasks.answers import MARK, all_names, grade_answer, reference_answer
 from etude.tasks.carried import carried_files

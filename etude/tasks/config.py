@@ -18,7 +18,7 @@ import pydantic
 import tomli_w
 from pydantic import AfterValidator, ConfigDict, Field
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 SCHEMA = "1.4"
 LARGEST = 1 << 20  # bytes of a task.toml

@@ -14,8 +14,8 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from etude.core.settings import GraderSettings
 from etude.sandbox.hosts import StoringHost
-from etude.settings import GraderSettings
 from etude.tasks.carried import Changes
 from etude.tasks.examples import (
     EXAMPLES,

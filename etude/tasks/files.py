@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 Kind = Literal["file", "executable", "link"]
 

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.tasks import config as toml
 from etude.tasks.config import Config, Facts
 from etude.tasks.files import Files, Limits

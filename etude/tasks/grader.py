@@ -18,10 +18,10 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import GraderSettings
 from etude.sandbox.base import WORKSPACE, Layer, Limits, Result, RunsApart, Sandbox
 from etude.sandbox.hosts import StoringHost
-from etude.settings import GraderSettings
 from etude.tasks.answers import grade_answer
 from etude.tasks.carried import Carried, Changes, carried_files
 from etude.tasks.documentation import grade_documentation

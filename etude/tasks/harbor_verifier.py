@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import GraderSettings
 from etude.sandbox.base import WORKSPACE, Change, Layer, Limits, Result, Sandbox
 from etude.sandbox.docker import DockerHost, ImageLayer
 from etude.sandbox.hosts import StoringHost
-from etude.settings import GraderSettings
 from etude.tasks.carried import Carried, CarryLimits, Changes, Refused
 from etude.tasks.config import Artifact
 from etude.tasks.files import Files, check_path

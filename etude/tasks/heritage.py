@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.tasks.reading import is_super, parsed
 
 Written = ast.FunctionDef | ast.AsyncFunctionDef

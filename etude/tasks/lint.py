@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.tasks.config import Artifact, unknown_keys
 from etude.tasks.examples import read_documented
 from etude.tasks.files import Limits

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from etude.core.settings import GraderSettings
 from etude.sandbox.base import Layer, Limits, Result
 from etude.sandbox.hosts import StoringHost
-from etude.settings import GraderSettings
 from etude.tasks.carried import Changes
 from etude.tasks.format import Task
 from etude.tasks.inside.services import NOT_UP, SECONDS

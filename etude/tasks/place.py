@@ -21,7 +21,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Layer, Sandbox, SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.layers import Store, default_store

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.tasks.canaries import Canaries, draw_canaries
 from etude.tasks.config import Installed, Suite
 from etude.tasks.format import Task

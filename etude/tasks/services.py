@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Sandbox, SandboxFailure
 from etude.tasks.inside import services as inside
 from etude.tasks.inside.services import SECONDS

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from etude.errors import EtudeError
-from etude.policy import Assistant, Call, Message, System, ToolResult, User
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
 from etude.tokens.tokenizer import to_bytes, to_text
 
 

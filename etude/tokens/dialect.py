@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from etude.errors import EtudeError
-from etude.policy import Assistant, Message
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Message
 from etude.tokens.parse import Malformed
 from etude.tokens.render import Rendered
 

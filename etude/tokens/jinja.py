@@ -22,7 +22,7 @@ from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 MOST_STEPS = 2_000_000  # turns of all loops together and calls of macros
 MOST_SECONDS = 5.0

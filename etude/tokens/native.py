@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from etude.policy import Assistant, Message
+from etude.core.policy import Assistant, Message
 from etude.tokens.dialect import ToolSchema
 from etude.tokens.parse import Malformed, parse_turn
 from etude.tokens.render import Rendered, append_sampled, extend, stop_ids, turn_ids

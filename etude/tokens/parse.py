@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from etude.policy import Assistant, Call, Message, System, ToolResult, User
+from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
 from etude.tokens.tokenizer import CONTROL_NAMES, Tokenizer
 
 Kind = Literal[

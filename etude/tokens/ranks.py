@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Encoder
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.tokens.tokenizer import byte_characters
 
 FILE, CLASS = "tiktoken.model", "TikTokenTokenizer"

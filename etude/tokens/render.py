@@ -22,8 +22,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from etude.errors import EtudeError
-from etude.policy import Assistant, Message, Part, System, ToolResult, User
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Message, Part, System, ToolResult, User
 from etude.tokens.parse import parse_turn, unanswered_calls
 from etude.tokens.tokenizer import CONTROL_NAMES, Tokenizer, to_bytes
 

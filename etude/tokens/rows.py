@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from etude.policy import Assistant, Message, System, ToolResult, User
+from etude.core.policy import Assistant, Message, System, ToolResult, User
 from etude.tokens.dialect import ToolSchema
 from etude.tokens.hiding import mark
 from etude.tokens.shape import Row, Shape

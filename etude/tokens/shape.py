@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.tokens.formats.table import NONE, detect_format
 from etude.tokens.hiding import mark
 from etude.tokens.turns import END_THINK, THINK, TurnStyle

@@ -21,8 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from etude.errors import EtudeError
-from etude.policy import Assistant, Message, Part, ToolResult, User
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Message, Part, ToolResult, User
 from etude.tokens.checkpoint_files import TOKENIZER, TokenFiles
 from etude.tokens.dialect import ToolSchema
 from etude.tokens.hiding import CLOSE, OPEN, Hiding, mark

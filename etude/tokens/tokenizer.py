@@ -20,7 +20,7 @@ from typing import Any
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Encoder
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 # A closed set: the position is the id. Append before the reserved ones, never reorder: saved models depend on it.
 CONTROL_NAMES = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from etude.policy import Assistant, Part
+from etude.core.policy import Assistant, Part
 from etude.tokens.formats.base import Calls, Format
 from etude.tokens.parse import Kind, Malformed
 from etude.tokens.vocabulary import UNKNOWN, Piece

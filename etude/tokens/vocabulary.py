@@ -21,7 +21,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Encoder
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.tokens.tokenizer import bound_cache, is_plain, split_bytes, to_bytes, to_text, token_bytes
 
 MARKUP = re.compile(r"[<>\[\]|｜]")  # an added token without any of these that is not special is only text

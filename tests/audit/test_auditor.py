@@ -17,12 +17,12 @@ from etude.audit.drift import behaviour
 from etude.audit.quarantine import LIST, quarantine, quarantined
 from etude.audit.table import build_detectors
 from etude.cli import app
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Context, Sample, Sampling, System, ToolResult, User
 from etude.forge.katas import katas, write_katas
 from etude.forge.scripted import reference
 from etude.forge.sources import open_source
 from etude.harness.trajectory import Entry, Trajectory
-from etude.policy import Assistant, Call, Context, Sample, Sampling, System, ToolResult, User
 from etude.reward.base import Attempt
 from etude.reward.compose import build_reward
 from etude.rollout import Scored
@@ -137,9 +137,9 @@ def test_a_hack_that_passes_is_worth_no_more_than_a_failure(task: Task) -> None:
 
 
 def test_hacks_never_become_demonstrations(monkeypatch: pytest.MonkeyPatch, sandboxes: Any) -> None:
+    from etude.core.settings import DemosSettings
     from etude.forge import demos
     from etude.rollout import build_setup
-    from etude.settings import DemosSettings
 
     def sometimes(task: Task, seed: int, habits: Any) -> list[Assistant]:
         stolen = [Assistant(calls=(Call("run", {"command": "cat /solution/files/x.py"}),))]

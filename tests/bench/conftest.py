@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 import torch
 
-from etude import recipe as recipes
 from etude.bench.base.subject import Subject
 from etude.bench.outcome import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
+from etude.core import recipe as recipes
+from etude.core.policy import Assistant
+from etude.core.run import Run
 from etude.forge.katas import Katas
 from etude.forge.scripted import reference, stub
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.packed import Packed
-from etude.policy import Assistant
-from etude.run import Run
 from etude.tasks.format import Task
 from etude.tokens.tokenizer import Tokenizer
 

@@ -13,8 +13,8 @@ import torch
 from etude.bench.base.code import Code, choose, filler_lines, read_code
 from etude.bench.base.codebase import measure_codebase, windows
 from etude.bench.base.subject import Piece, Subject
+from etude.core.errors import EtudeError
 from etude.corpus.document import Document
-from etude.errors import EtudeError
 from etude.model.attention import PackedAttend
 
 CODE = Code("mine", tuple((f"m{n}.py", f"def f{n}(x):\n    return x * {n * 37}\n") for n in range(12)))

@@ -13,11 +13,11 @@ from typer.testing import CliRunner, Result
 from etude.bench.base.subject import Subject
 from etude.bench.base.suite import EVALUATIONS, evaluate_base
 from etude.cli import app
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import BaseSettings, ModelSettings
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.settings import BaseSettings, ModelSettings
 from etude.tokens.dialect import open_dialect
 from etude.tokens.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ import torch
 
 from etude.bench.base.needle import hide, measure_needles
 from etude.bench.base.subject import Piece, Subject
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.model.attention import PackedAttend
 
 FILLER = [f"    value_{n} = compute({n}, [{n * n}, None])" for n in range(50)]

@@ -17,7 +17,7 @@ from etude.bench.base.history import LARGEST_FILE, History, diff, read_histories
 from etude.bench.base.invented import invent_histories
 from etude.bench.base.subject import Subject
 from etude.bench.base.tracking import END, choose_cases, fit, measure_tracking, write_prompt
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 
 def brute_distance(left: str, right: str) -> int:

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from etude import recipe as recipes
 from etude.bench.outcome import BenchResult, compare, load_result, save_result
 from etude.bench.runner import bench_policy, bench_tasks, run_bench
-from etude.errors import EtudeError
+from etude.core import recipe as recipes
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Sample
+from etude.core.settings import BenchSettings
 from etude.forge.katas import write_katas
 from etude.forge.scripted import Scripted, scripted
 from etude.harness.spelling import write_turn
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.policy import Assistant, Call, Sample
 from etude.rollout import build_setup
 from etude.sandbox.hosts import StoringHost
-from etude.settings import BenchSettings
 from etude.tokens.tokenizer import Tokenizer
 
 SMALL = BenchSettings(count=3, unseen_count=2, samples=2, concurrency=4)

@@ -19,7 +19,7 @@ from etude.bench.report.html import join, tag
 from etude.bench.report.page import write_report
 from etude.bench.report.trajectories import pick
 from etude.bench.results import write_results
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 MakeRun = Callable[..., Path]
 ALONE = {"meta"}  # elements without an end

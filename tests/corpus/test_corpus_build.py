@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
+from etude.core.errors import EtudeError
+from etude.core.settings import CorpusSettings, TokensSettings
 from etude.corpus import build, encode
 from etude.corpus.build import build_corpus
 from etude.corpus.manifest import load_manifest
 from etude.corpus.mix import Mix
 from etude.corpus.shards import OpenShard
 from etude.corpus.sources import open_sources
-from etude.errors import EtudeError
-from etude.settings import CorpusSettings, TokensSettings
 from etude.tokens.tokenizer import Tokenizer
 
 TOKENS = TokensSettings(vocab_size=400, train_bytes=30_000)
@@ -178,7 +178,7 @@ def test_a_build_killed_at_any_write_is_continued_to_the_same_bytes(planted, tmp
         "from etude import durable\n"
         "from etude.corpus.build import build_corpus\n"
         "from etude.corpus.sources import open_sources\n"
-        "from etude.settings import CorpusSettings, TokensSettings\n"
+        "from etude.core.settings import CorpusSettings, TokensSettings\n"
         "root, out, left = sys.argv[1], sys.argv[2], int(sys.argv[3])\n"
         "wait = durable.sync\n"
         "def sync(path):\n"

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
+from etude.core.errors import EtudeError
 from etude.corpus.decontaminate import Forbidden, digest, read_texts
-from etude.errors import EtudeError
 
 SOLUTION = (
     "def solve(board, depth): best = None; for move in board.moves(): score = evaluate(move, depth - 1, alpha, beta)"

@@ -4,10 +4,10 @@ import random
 import numpy as np
 import pytest
 
+from etude.core.errors import EtudeError
 from etude.corpus.manifest import Funnel, Manifest
 from etude.corpus.mix import Mix
 from etude.corpus.shards import ShardWriter
-from etude.errors import EtudeError
 
 END = 1
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from etude.core.settings import CorpusSettings, TokensSettings
 from etude.corpus.build import build_corpus
 from etude.corpus.folder import Folder
 from etude.corpus.mix import Mix
 from etude.corpus.ordering import imports, order
-from etude.settings import CorpusSettings, TokensSettings
 from etude.tokens.tokenizer import Tokenizer
 
 

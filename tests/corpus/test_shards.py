@@ -3,8 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from etude.core.errors import EtudeError
 from etude.corpus.shards import OpenShard, ShardWriter, id_type
-from etude.errors import EtudeError
 
 DOCUMENTS = [[5, 6, 7], [1], [9] * 1000, [65535, 0]]
 

@@ -8,9 +8,9 @@ import zipfile
 
 import pytest
 
+from etude.core.errors import EtudeError
 from etude.corpus.document import Document, Rejected
 from etude.corpus.sources import open_sources
-from etude.errors import EtudeError
 
 HOSTILE = [
     "../up.py",

@@ -2,9 +2,9 @@ import os
 
 import pytest
 
+from etude.core.errors import EtudeError
 from etude.corpus.document import Document, Rejected
 from etude.corpus.sources import open_sources
-from etude.errors import EtudeError
 
 
 def read(**spec):

@@ -4,9 +4,9 @@ import subprocess
 
 import pytest
 
+from etude.core.errors import EtudeError
 from etude.corpus.document import Document, Rejected
 from etude.corpus.sources import open_sources
-from etude.errors import EtudeError
 
 PLAIN = {
     "GIT_CONFIG_NOSYSTEM": "1",

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.docker import DockerHost
 from etude.sandbox.docker_engine import Engine
 

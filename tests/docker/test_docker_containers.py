@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.base import Limits
 from etude.sandbox.docker import DockerHost
 from etude.sandbox.docker_engine import OWNER, owner_label

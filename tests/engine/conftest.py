@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 
+from etude.core.policy import Version
+from etude.core.settings import EngineSettings
 from etude.engine.engine import Engine
 from etude.engine.request import Request
 from etude.model.attention import PackedAttend
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.policy import Version
-from etude.settings import EngineSettings
 
 VOCAB = 97
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from etude.core.settings import EngineSettings
 from etude.engine.attend import SPAN_COST, CachedAttend, spans
 from etude.engine.cache import KeyValueCache
 from etude.model.config import ModelConfig
-from etude.settings import EngineSettings
 
 CONFIG = ModelConfig(16, 32, 64, 2, 4, 2, 8)
 SETTINGS = EngineSettings(max_running=8, cache_tokens=512, block_tokens=4, max_length=64)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import settings, stateful
 from hypothesis import strategies as st
 
+from etude.core.policy import Version
 from etude.engine.blocks import BlockPool, first_link, next_link
-from etude.policy import Version
 
 COUNT, SIZE = 8, 4
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Context, Sampling
 from etude.engine.client import EngineClient
 from etude.engine.engine import Engine
 from etude.engine.inline import InlinePolicy
-from etude.errors import EtudeError
 from etude.model.decoder import Decoder
-from etude.policy import Context, Sampling
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from etude.core.settings import LoraSettings
 from etude.engine.columns import FEW, Columns, forward_of
 from etude.learn.lora import adapt
 from etude.model.attention import PackedAttend
 from etude.model.checkpoint import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.settings import LoraSettings
 
 QWEN3 = ModelConfig(97, 32, 48, 2, 4, 2, 8, max_position_embeddings=256)
 SHAPES = {

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Context, Sampling, System, User, Version
+from etude.core.settings import EndpointSettings
 from etude.engine.endpoint.limits import Rate, TooLate
 from etude.engine.endpoint.policy import EndpointPolicy
 from etude.engine.endpoint.transport import Transport
-from etude.errors import EtudeError
 from etude.harness.spelling import read_turn, write_turn
-from etude.policy import Assistant, Call, Context, Sampling, System, User, Version
-from etude.settings import EndpointSettings
 from etude.tokens.dialect import ToolSchema
 
 Play = Callable[[web.Request], Awaitable[web.StreamResponse]]

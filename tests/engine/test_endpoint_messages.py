@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Context, Message, Sample, Sampling, System, ToolResult, User
+from etude.core.settings import EndpointSettings
 from etude.engine.endpoint.limits import Cost
 from etude.engine.endpoint.messages import native_messages, read_message, text_messages
 from etude.engine.endpoint.policy import EndpointPolicy
 from etude.engine.endpoint.transport import Transport
-from etude.errors import EtudeError
 from etude.harness.spelling import read_turn, write_turn
-from etude.policy import Assistant, Call, Context, Message, Sample, Sampling, System, ToolResult, User
-from etude.settings import EndpointSettings
 from etude.tokens.dialect import ToolSchema
 
 READ = ToolSchema(

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Sampling, Version
+from etude.core.settings import EngineSettings
 from etude.engine.engine import Engine, QueueFull
-from etude.errors import EtudeError
 from etude.model.attention import PackedAttend
 from etude.model.decoder import Decoder
-from etude.policy import Sampling, Version
-from etude.settings import EngineSettings
 
 VOCAB = 97
 V0 = Version(0, 0)

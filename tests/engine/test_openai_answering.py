@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
+from etude.core.policy import Sampling
 from etude.engine.openai.choices import Answering, Choice
 from etude.engine.openai.reading import TextReader
 from etude.engine.request import Request
 from etude.engine.thread import EngineThread, Tokens
-from etude.policy import Sampling
 from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
 

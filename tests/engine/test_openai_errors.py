@@ -15,14 +15,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Context, Sampling
+from etude.core.settings import EngineSettings
 from etude.engine.client import EngineClient
 from etude.engine.openai.bodies import Bodies
 from etude.engine.openai.keys import read_key
 from etude.engine.openai.refusal import Refusal
 from etude.engine.server import Door, serve
-from etude.errors import EtudeError
-from etude.policy import Context, Sampling
-from etude.settings import EngineSettings
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "say hello"}]}
 TEXT = {"model": "tiny", "prompt": "say"}

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etude.core.policy import Assistant, Call, User
 from etude.engine.openai.asks import read_chat
 from etude.engine.openai.prompts import Prompts, call_opening
 from etude.engine.openai.reading import Delta, Reader, TextReader, TurnReader, find_stop, without_begun
 from etude.engine.openai.refusal import Refusal
 from etude.engine.openai.tables import chat_table
-from etude.policy import Assistant, Call, User
 from etude.tokens.dialect import Dialect, open_dialect
 from etude.tokens.native import Native
 from etude.tokens.parse import Malformed

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from etude.core.policy import Context, Sampling, Version
+from etude.core.settings import EngineSettings
 from etude.engine.cuda.reference import ReferenceOps
 from etude.engine.cuda.runner import PagedRunner
 from etude.engine.engine import Engine
@@ -25,8 +27,6 @@ from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
 from etude.model.packed import Packed
-from etude.policy import Context, Sampling, Version
-from etude.settings import EngineSettings
 
 V0 = Version(0, 0)
 SMALL = EngineSettings(max_running=6, cache_tokens=512, block_tokens=8, max_length=128, prefill_tokens=32)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from etude.core.policy import Sampling, Version
+from etude.core.settings import EngineSettings
 from etude.engine.engine import Engine
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
 from etude.model.packed import Packed
-from etude.policy import Sampling, Version
-from etude.settings import EngineSettings
 
 SHAPE = ModelConfig(
     97,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from etude.core.policy import Sampling
 from etude.engine import sampler
 from etude.engine.sampler import sample, uniforms
-from etude.policy import Sampling
 
 
 def draw(logits: list[float], sampling: Sampling, count: int) -> tuple[np.ndarray, np.ndarray]:

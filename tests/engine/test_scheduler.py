@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from etude.core.policy import Sampling, Version
+from etude.core.settings import EngineSettings
 from etude.engine.blocks import BlockPool
 from etude.engine.request import Request
 from etude.engine.scheduler import Scheduler
-from etude.policy import Sampling, Version
-from etude.settings import EngineSettings
 
 NOW = Version(0, 0)
 

@@ -13,16 +13,16 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Context, Sampling, Version
+from etude.core.settings import EngineSettings
 from etude.engine.client import EngineClient, launch
 from etude.engine.engine import Engine
 from etude.engine.server import serve
-from etude.errors import EtudeError
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
-from etude.policy import Context, Sampling, Version
-from etude.settings import EngineSettings
 
 SETTINGS = EngineSettings(
     max_running=4, max_waiting=8, cache_tokens=8192, block_tokens=8, max_length=1500, drain_seconds=20
@@ -289,7 +289,7 @@ ORPHANING = """
 import asyncio, os, sys
 from pathlib import Path
 from etude.engine.client import launch
-from etude.settings import EngineSettings
+from etude.core.settings import EngineSettings
 async def main():
     client = await launch(Path(sys.argv[1]), EngineSettings(max_length=64, cache_tokens=256))
     print(client.server.process.pid, "torch" in sys.modules, client.server.folder.path, flush=True)

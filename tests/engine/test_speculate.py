@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Sampling, Version
+from etude.core.settings import EngineSettings, ModelSettings
 from etude.engine.accept import verify
 from etude.engine.cuda.drafts import PageMemory
 from etude.engine.cuda.reference import ReferenceOps
@@ -19,12 +22,9 @@ from etude.engine.request import Request
 from etude.engine.runner import Read
 from etude.engine.scheduler import Chunk
 from etude.engine.speculate import SpeculatingRunner, distributions
-from etude.errors import EtudeError
 from etude.model.attention import PackedAttend
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.policy import Sampling, Version
-from etude.settings import EngineSettings, ModelSettings
 
 V0, V1 = Version(0, 0), Version(0, 1)
 SMALL = {"max_running": 6, "cache_tokens": 512, "block_tokens": 8, "max_length": 128, "prefill_tokens": 32}

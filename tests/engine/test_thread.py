@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Sampling, Version
+from etude.core.settings import EngineSettings
 from etude.engine.cuda.reference import ReferenceOps
 from etude.engine.cuda.runner import PagedRunner
 from etude.engine.engine import Engine
 from etude.engine.request import Request
 from etude.engine.thread import EngineThread, Tokens
-from etude.errors import EtudeError
 from etude.model.decoder import Decoder
-from etude.policy import Sampling, Version
-from etude.settings import EngineSettings
 
 LONG = Sampling(max_tokens=60, temperature=1.0, seed=3, top_logprobs=2)
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Sampling, Version
+from etude.core.settings import EngineSettings
 from etude.engine.engine import Engine
-from etude.errors import EtudeError
 from etude.model.decoder import Decoder
-from etude.policy import Sampling, Version
-from etude.settings import EngineSettings
 
 PROMPT = [(7 * i) % 97 for i in range(30)]
 GREEDY = Sampling(max_tokens=24, temperature=0.0)

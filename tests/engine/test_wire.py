@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Sample, Sampling, Version
 from etude.engine import wire
-from etude.errors import EtudeError
-from etude.policy import Sample, Sampling, Version
 
 versions = st.builds(Version, st.integers(0, 5), st.integers(0, 10**6))
 tokens = st.tuples(st.integers(0, 10**6), st.floats(-1e4, 0, allow_subnormal=False), versions)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.cheats.outside import OUTSIDE
 from etude.forge.cheats.table import CHEATS, cheat_script
 from etude.forge.katas import katas

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.rows import read_rows, task_of, tree_at
 from etude.tasks.config import Installed
 from etude.tasks.format import Task

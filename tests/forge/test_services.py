@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, ToolResult
 from etude.forge.environment import Environment, environment_digest
 from etude.forge.scripted import Scripted
 from etude.forge.suite import run_suite, run_variants
 from etude.policies import make_policy
-from etude.policy import Assistant, Call, ToolResult
 from etude.rollout import Scored, Void, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.importing import Bounds

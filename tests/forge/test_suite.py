@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.environment import Environment
 from etude.forge.suite import SuiteRun, run_suite, run_variants
 from etude.sandbox.base import Layer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from etude.audit.quarantine import quarantined
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.katas import katas
 from etude.forge.sources import Listens, open_source
 from etude.forge.supply import Supply

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from etude.core.policy import Assistant, Call, Context, Sample, Sampling, StopReason, Version
+from etude.core.settings import AgentLimits
 from etude.harness.loop import run_agent
 from etude.harness.tools.table import TOOLS, build_tools
-from etude.policy import Assistant, Call, Context, Sample, Sampling, StopReason, Version
 from etude.sandbox.base import Result, SandboxFailure
-from etude.settings import AgentLimits
 from etude.tokens.dialect import Dialect
 from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from etude.core.policy import Assistant, Call
 from etude.harness.prompt import system_text
 from etude.harness.tools.table import build_tools
-from etude.policy import Assistant, Call
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add-a-tool.md").read_text()
 SOURCE = "import os\n\n\nclass Box:\n    def open(self):\n        pass\n\n\nasync def close():\n    pass\n"

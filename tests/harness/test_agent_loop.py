@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Context, Sample, Sampling, System, ToolResult, User, Version
+from etude.core.settings import AgentLimits
 from etude.harness.failures import HarnessFailure, PolicyFailure
 from etude.harness.loop import Event
 from etude.harness.metrics import measure
@@ -19,9 +21,7 @@ from etude.harness.spelling import write_turn
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.tools.table import build_tools
 from etude.harness.trajectory import NO_VERSION, Effort
-from etude.policy import Assistant, Call, Context, Sample, Sampling, System, ToolResult, User, Version
 from etude.sandbox.base import SandboxFailure
-from etude.settings import AgentLimits
 from etude.tokens.parse import parse
 from etude.tokens.render import render
 from etude.tokens.tokenizer import to_text

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
+from etude.core.policy import Assistant, Call, Message, System, ToolResult, User, Version
 from etude.harness.atif import file_name, to_atif
 from etude.harness.trajectory import Entry, Parent, Segment, Trajectory
-from etude.policy import Assistant, Call, Message, System, ToolResult, User, Version
 from etude.tokens.dialect import ToolSchema
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Sample, Version
+from etude.core.settings import AgentLimits
 from etude.harness.failures import HarnessFailure
 from etude.harness.files import load_trajectory, save_trajectory
 from etude.harness.prompt import system_text
 from etude.harness.tools.base import schema_of
 from etude.harness.trajectory import Parent, Trajectory
-from etude.policy import Assistant, Call, Sample, Version
-from etude.settings import AgentLimits
 from etude.tokens.render import Rendered
 from etude.tokens.template import TemplateDialect
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from etude.core.policy import Assistant, Call, ToolResult, User
 from etude.harness.metrics import measure
 from etude.harness.trajectory import Entry, Trajectory
-from etude.policy import Assistant, Call, ToolResult, User
 
 
 def test_calls_errors_and_turns_are_counted_by_tool_and_class() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from etude.core.policy import Assistant, Call
+from etude.core.settings import HarnessSettings
 from etude.harness.prompt import system_text, task_text
 from etude.harness.spelling import read_turn
 from etude.harness.tools.table import TOOLS, build_tools
-from etude.policy import Assistant, Call
-from etude.settings import HarnessSettings
 
 
 def test_the_specification_of_tools_is_as_long_as_asked_for() -> None:

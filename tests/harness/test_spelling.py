@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etude.core.policy import Assistant, Call
 from etude.harness.spelling import read_turn, write_turn
-from etude.policy import Assistant, Call
 from etude.tokens.parse import Malformed
 from etude.tokens.tokenizer import to_text
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Call
 from etude.harness.execute import execute
 from etude.harness.failures import HarnessFailure, ToolError
 from etude.harness.shorten import first_lines, shorten
@@ -17,7 +18,6 @@ from etude.harness.tools.glob import _parts, matches
 from etude.harness.tools.grep import translate
 from etude.harness.tools.table import TOOLS, build_tools
 from etude.harness.workbench import Workbench
-from etude.policy import Call
 from etude.sandbox.base import SandboxFailure
 
 SOURCE = "def add(a, b):\n    return a - b\n\n\ndef twice(a):\n    return add(a, a)\n"

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import numpy as safetensors_numpy
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Message, Sample, Sampling, System, ToolResult, User, Version
+from etude.core.settings import AgentLimits
 from etude.harness.failures import ERROR_CLASSES
 from etude.harness.files import load_trajectory, save_trajectory
 from etude.harness.trajectory import Entry, Parent, Segment, Trajectory
-from etude.policy import Assistant, Call, Message, Sample, Sampling, System, ToolResult, User, Version
-from etude.settings import AgentLimits
 from etude.tokens.tokenizer import to_text
 
 texts = st.one_of(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), st.binary(max_size=6).map(to_text))

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import etude.learn
+from etude.core.settings import ComputeSettings, OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Correction, Item, Label, MainHead, Sampled, Stream, Twin
 from etude.model.decoder import Decoder
 from etude.model.training import ready
-from etude.settings import ComputeSettings, OptimSettings
 
 Make = Callable[..., Decoder]
 VOCAB = 37

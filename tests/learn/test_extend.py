@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from etude.core.settings import ExtendSettings, OptimSettings
 from etude.learn.extend import loss_by_position, stretch, stretched
 from etude.learn.learner import Learner
 from etude.model.attention import PackedAttend
 from etude.model.decoder import Decoder
 from etude.model.yarn import Yarn
-from etude.settings import ExtendSettings, OptimSettings
 
 
 class Given:

@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
+from etude.core.settings import OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Correction, Item, Label, Sampled, Stream, Twin
 from etude.model.checkpoint import load_model
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
-from etude.policy import Version
-from etude.settings import OptimSettings
 
 Make = Callable[..., Decoder]
 VOCAB = 37

@@ -15,8 +15,11 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from etude import recipe as recipes
-from etude.errors import EtudeError
+from etude.core import recipe as recipes
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, User, Version
+from etude.core.run import Run, read_metrics
+from etude.core.settings import LoraSettings, OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.lora import adapt, parameters
 from etude.learn.streams import Batch, Correction, Item, Label, Sampled, Stream, Twin
@@ -29,9 +32,6 @@ from etude.model.exchange import WeightBoard
 from etude.model.experts import balance
 from etude.model.size import adapter_parameters
 from etude.pipeline import execute
-from etude.policy import Assistant, User, Version
-from etude.run import Run, read_metrics
-from etude.settings import LoraSettings, OptimSettings
 from etude.tokens.conversations import write_conversations
 from etude.tokens.tokenizer import Tokenizer
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from etude.core.run import Run, read_metrics
+from etude.core.settings import MtpSettings, OptimSettings, RunSettings
 from etude.learn.mtp import acceptance, attach, train_heads
 from etude.model.attention import PackedAttend
 from etude.model.checkpoint import load_model
 from etude.model.decoder import Decoder
-from etude.run import Run, read_metrics
-from etude.settings import MtpSettings, OptimSettings, RunSettings
 from etude.tokens.tokenizer import Tokenizer
 
 TEXT = Path(__file__).read_text()

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from etude.core.settings import OptimSettings
 from etude.learn.optim import Optimiser
 from etude.learn.schedule import rate
 from etude.model.decoder import Decoder
 from etude.model.matrices import orthogonal, slices
-from etude.settings import OptimSettings
 
 SETTINGS = OptimSettings(muon_lr=0.02, weight_decay=0.1, momentum=0.9, lr=0.01)
 

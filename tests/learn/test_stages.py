@@ -13,16 +13,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
+from etude.core.run import Run, read_metrics
+from etude.core.settings import OptimSettings, PretrainSettings, RunSettings, SftSettings
 from etude.learn.pretrain import pretrain
 from etude.learn.sft import plan, sft, tokenise
 from etude.model.attention import PackedAttend
 from etude.model.checkpoint import load_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.policy import Assistant, Call, Message, System, ToolResult, User
-from etude.run import Run, read_metrics
-from etude.settings import OptimSettings, PretrainSettings, RunSettings, SftSettings
 from etude.tokens.dialect import ToolSchema, open_dialect
 from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer

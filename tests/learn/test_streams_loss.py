@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Correction, Item, Label, MainHead, Sampled, Stream, Twin
 from etude.model import packed
 from etude.model.decoder import Decoder
-from etude.settings import OptimSettings
 
 VOCAB = 37
 Make = Callable[..., Decoder]

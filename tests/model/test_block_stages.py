@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from etude.core.settings import ComputeSettings
 from etude.model.attention import PackedAttend
 from etude.model.config import ModelConfig
 from etude.model.decoder import Block, Decoder
@@ -19,7 +20,6 @@ from etude.model.experts import Router
 from etude.model.packed import Packed
 from etude.model.stages import Stages
 from etude.model.training import peak_bytes, ready
-from etude.settings import ComputeSettings
 
 DENSE: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3}
 DENSE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}

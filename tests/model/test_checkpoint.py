@@ -19,14 +19,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from etude.compare import compare, reference
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
 from etude.model import quantised
 from etude.model.checkpoint import load_model, named_weights, open_stored, read_config, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
 from etude.model.stored import Stored
-from etude.policy import Version
 
 Weights = dict[str, Tensor]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.device_board import DeviceBoard
 from etude.model.exchange import WeightBoard, create_board
-from etude.policy import Version
 
 
 def decoder(seed: int = 0, width: int = 32) -> Decoder:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
-from etude.policy import Version
 
 
 def decoder(seed: int = 0, width: int = 32) -> Decoder:
@@ -54,7 +54,7 @@ from pathlib import Path
 from etude.model.checkpoint import load_model
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
-from etude.policy import Version
+from etude.core.policy import Version
 written = load_model(Path(sys.argv[1]))
 read = Decoder(written.config, seed=5)
 WeightBoard.attach(Path(sys.argv[2])).load_into(read, Version(0, 1))

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import UNROUTED
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.experts import Experts, MixtureOfExperts, Router, Routing, balance
 from etude.model.packed import Packed
 from etude.model.replicas import Replicas
-from etude.policy import UNROUTED
 
 
 def shape(**changes: object) -> ModelConfig:

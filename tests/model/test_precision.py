@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import OptimSettings
 from etude.learn.optim import Optimiser
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -26,7 +27,6 @@ from etude.model.precision import (
     set_precision,
     side_by_side,
 )
-from etude.settings import OptimSettings
 
 FP8, BF16 = PRECISIONS["fp8"], PRECISIONS["bfloat16"]
 SHAPE: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}

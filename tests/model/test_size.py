@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from etude.core.settings import EngineSettings, LoraSettings, ModelSettings
 from etude.engine.cache import KeyValueCache
 from etude.learn.lora import adapt, parameters
 from etude.model import size
 from etude.model.checkpoint import named_weights
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.settings import EngineSettings, LoraSettings, ModelSettings
 
 SMALL = {"width": 24, "layers": 3, "heads": 4, "kv_heads": 2, "head_dim": 8, "mlp": 40, "expert_mlp": 12, "kv_rank": 20}
 CHANGES: list[dict[str, Any]] = [

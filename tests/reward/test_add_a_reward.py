@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, ToolResult
 from etude.harness.trajectory import Entry, Trajectory
-from etude.policy import Assistant, Call, ToolResult
 from etude.reward.base import Attempt
 from etude.reward.compose import build_reward
 from etude.reward.effort import penalty

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, ToolResult
+from etude.core.settings import RewardSettings
 from etude.harness.trajectory import Entry, Trajectory
-from etude.policy import Assistant, Call, ToolResult
 from etude.reward.base import Attempt, Part
 from etude.reward.compose import Reward, Weighted, build_reward
-from etude.settings import RewardSettings
 from etude.tasks.carried import Carried, Changes
 from etude.tasks.config import Facts, Installed
 from etude.tasks.files import Files

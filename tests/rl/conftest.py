@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from etude import recipe as recipes
+from etude.core import recipe as recipes
+from etude.core.recipe import Recipe
 from etude.forge.katas import katas
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.recipe import Recipe
 from etude.tokens.tokenizer import Tokenizer
 
 REWARD = """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.rl.algorithms.base import Plan
 from etude.rl.algorithms.table import build_algorithm
 

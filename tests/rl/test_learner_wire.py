@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.learn.streams import Batch, Correction, Item, Label, MainHead, Sampled, Stream, Twin
 from etude.rl import wire
 from etude.rl.wire import Frame

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import RLSettings
 from etude.learn.streams import Floats, Item, Sampled
 from etude.rl.algorithms.base import Plan
 from etude.rl.algorithms.table import build_algorithm
 from etude.rl.batches import prepare
 from etude.rl.groups import Group, Rollout, Slot, Trace, pack, unpack
-from etude.settings import RLSettings
 
 PLAN = Plan(groups=4, group=5, longest=100)
 REWARDS = [0.0, 1.0, 0.25, 1.0, -0.5]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from etude.audit.base import Finding, Ruling
+from etude.core.recipe import Recipe
 from etude.harness.trajectory import Trajectory
-from etude.recipe import Recipe
 from etude.rl.doubt import Doubt
 from etude.rl.figures import describe
 from etude.rl.groups import Rollout, compact, pack, unpack

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from etude import recipe as recipes
+from etude.core import recipe as recipes
+from etude.core.recipe import Recipe
+from etude.core.run import Run, read_metrics
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.recipe import Recipe
 from etude.rl.orchestrator import train
 from etude.rollout_files import load_attempt, saved_attempts
-from etude.run import Run, read_metrics
 from etude.tokens.tokenizer import Tokenizer
 
 BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"

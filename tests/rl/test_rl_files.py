@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.recipe import Recipe
 from etude.forge.katas import katas
 from etude.harness.trajectory import Trajectory
-from etude.recipe import Recipe
 from etude.rl.commit import Commit, Totals, keep_readable
 from etude.rl.evaluate import Best, apart, held_out_jobs
 from etude.rl.figures import Clock, processor_seconds

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.rl.journal import Journal
 
 GROUPS, GROUP, STEPS, SAVE_EVERY = 2, 2, 6, 2

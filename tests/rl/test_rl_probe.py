@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Context, Sample, Sampling, Version
+from etude.core.settings import RLSettings
 from etude.learn.streams import Floats, Item
-from etude.policy import Context, Sample, Sampling, Version
 from etude.rl.figures import describe, staleness
 from etude.rl.groups import Rollout, Trace
 from etude.rl.probe import LENGTH, PROMPT, Probe
-from etude.settings import RLSettings
 
 
 class Pair:

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from etude.audit.base import Ruling, Verdict
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Sample, Sampling, User, Version
+from etude.core.settings import RLSettings
 from etude.harness.trajectory import Trajectory
-from etude.policy import Assistant, Sample, Sampling, User, Version
 from etude.rl.admission import Admission
 from etude.rl.journal import Journal
 from etude.rl.producer import Producer
 from etude.rollout import Outcome, Scored, Void
-from etude.settings import RLSettings
 from etude.tasks.carried import Changes
 from etude.tasks.format import Task
 from etude.tasks.verdict import Grade

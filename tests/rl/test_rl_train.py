@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from etude import recipe as recipes
-from etude.errors import EtudeError
+from etude.core import recipe as recipes
+from etude.core.errors import EtudeError
+from etude.core.recipe import Recipe
+from etude.core.run import Run, read_metrics
 from etude.forge.katas import write_katas
-from etude.recipe import Recipe
 from etude.rl.orchestrator import board_path, train
 from etude.rl.world import World
 from etude.rollout import Outcome, Void
 from etude.rollout_files import load_attempt, saved_attempts
-from etude.run import Run, read_metrics
 from etude.tasks.format import Task
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rl_kill.py"

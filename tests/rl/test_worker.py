@@ -18,18 +18,18 @@ import numpy as np
 import pytest
 import torch
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
+from etude.core.settings import OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Correction, Item, Label, Sampled, Stream
 from etude.model.checkpoint import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
-from etude.policy import Version
 from etude.rl import learner_client, wire, worker
 from etude.rl.learner_client import LearnerClient, launch_learner
 from etude.rl.wire import Frame
-from etude.settings import OptimSettings
 
 SHAPE = ModelConfig(61, 16, 24, 2, 4, 2, 8)
 OPTIM = OptimSettings(lr=3e-3, ema=0.9)
@@ -297,7 +297,7 @@ ORPHANING = """
 import asyncio, os, sys
 from pathlib import Path
 from etude.rl.learner_client import launch_learner
-from etude.settings import OptimSettings
+from etude.core.settings import OptimSettings
 async def main():
     model, board = map(Path, sys.argv[1:])
     client = await launch_learner(model, OptimSettings(), total_steps=1, micro_tokens=9, board=board)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 import etude.sandbox
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.base import Host, Layer
 from etude.sandbox.docker_engine import Engine
 from etude.sandbox.hosts import open_host

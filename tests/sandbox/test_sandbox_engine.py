@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from etude import doctor
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.docker_engine import Engine
 from etude.sandbox.docker_files import changed_roots, differences, extract, index

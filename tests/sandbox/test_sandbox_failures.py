@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import etude.sandbox
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox import local_sandbox
 from etude.sandbox.base import Limits, SandboxFailure
 from etude.sandbox.hosts import open_host
@@ -156,7 +156,7 @@ def test_a_machine_without_namespaces_says_so_and_names_the_weaker_backend(local
 import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, "/workspace")
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.hosts import open_host
 async def main():
     try:

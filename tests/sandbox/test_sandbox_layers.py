@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.importing import Bounds
 from etude.sandbox.layers import Store, interpreter_folders, system_folders
 

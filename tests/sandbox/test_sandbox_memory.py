@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox import frozen as freezer
 from etude.sandbox.base import Freezes, Frozen, Limits, NotFrozen, SandboxFailure, Thaws
 from etude.sandbox.layers import Store

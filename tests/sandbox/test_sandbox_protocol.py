@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.base import Change, Limits, Sandbox, SandboxFailure
 
 World = Any

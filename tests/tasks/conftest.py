@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from etude.core.settings import GraderSettings
 from etude.sandbox.hosts import StoringHost
-from etude.settings import GraderSettings
 from etude.tasks.carried import carried_files
 from etude.tasks.config import Config, Facts
 from etude.tasks.files import Files

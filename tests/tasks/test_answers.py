@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call
+from etude.core.settings import GraderSettings
 from etude.forge.scripted import scripted
 from etude.harness.trajectory import Entry, Trajectory
-from etude.policy import Assistant, Call
 from etude.rollout import Judged, Scored, attempt, build_setup, score
 from etude.sandbox.base import WORKSPACE as PLACE
-from etude.settings import GraderSettings
 from etude.tasks.answers import all_names, grade_answer, is_right, read_answer, reference_answer
 from etude.tasks.carried import Changes, Refused
 from etude.tasks.check import check

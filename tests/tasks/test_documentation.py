@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from etude.core.settings import GraderSettings
 from etude.forge.environment import Environment
 from etude.forge.scripted import scripted
 from etude.rollout import Scored, attempt, build_setup
-from etude.settings import GraderSettings
 from etude.tasks.check import check
 from etude.tasks.config import Config, Documentation, Facts, Installed
 from etude.tasks.documentation import bluffs, read, with_docstrings

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.tasks import config as toml
 from etude.tasks.files import Files, Limits
 from etude.tasks.format import Task, matches, without_canary

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import GraderSettings
 from etude.forge.katas import katas
 from etude.sandbox.base import Limits, Result
-from etude.settings import GraderSettings
 from etude.tasks.format import Task
 from etude.tasks.grader import GraderFailure, grade
 from etude.tasks.plan import draw, judges_needed

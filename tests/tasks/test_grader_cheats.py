@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from etude.core.settings import GraderSettings
 from etude.forge.cheats.around import AROUND
 from etude.forge.cheats.inside import INSIDE
 from etude.forge.katas import katas
-from etude.settings import GraderSettings
 from etude.tasks.format import Task
 
 QUICK = GraderSettings(seconds=3, cpu_seconds=1, memory_mb=128, disk_mb=16)

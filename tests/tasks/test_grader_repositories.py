@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import GraderSettings
 from etude.forge.environment import Environment
-from etude.settings import GraderSettings
 from etude.tasks.config import Installed
 from etude.tasks.format import Task
 from etude.tasks.grader import grade

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.hosts import open_host
 from etude.tasks.check import check_directory
 from etude.tasks.format import Task

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from etude.core.settings import GraderSettings
 from etude.forge.environment import Environment
 from etude.forge.scripted import scripted
 from etude.rollout import Scored, attempt, build_setup
-from etude.settings import GraderSettings
 from etude.tasks import config
 from etude.tasks.carried import carried_files
 from etude.tasks.check import check

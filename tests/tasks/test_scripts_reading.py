@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("tree_sitter_javascript", reason="the extra etude[languages] is not installed")
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.tasks.inside.node import id_of, plain_name
 from etude.tasks.javascript import parsing
 from etude.tasks.javascript.plan import draw_canaries

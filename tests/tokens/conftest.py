@@ -9,7 +9,7 @@ import textwrap
 import hypothesis.strategies as st
 import pytest
 
-from etude.policy import Assistant, Call, Message, System, ToolResult, User
+from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
 from etude.tokens.tokenizer import CONTROL_NAMES, Tokenizer
 
 

@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from etude.errors import EtudeError
-from etude.policy import Assistant, Call, System, ToolResult, User
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, System, ToolResult, User
 from etude.tokens.conversations import read_conversations, write_conversations
 
 

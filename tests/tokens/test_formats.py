@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from etude.policy import Assistant, Call, User
+from etude.core.policy import Assistant, Call, User
 from etude.tokens.dialect import ToolSchema
 from etude.tokens.formats.table import FORMATS, detect_format
 from etude.tokens.parse import Malformed

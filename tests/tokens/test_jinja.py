@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.tokens import jinja
 from etude.tokens.jinja import ChatTemplate
 

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from etude.policy import Assistant, Call, Message, ToolResult, User
+from etude.core.policy import Assistant, Call, Message, ToolResult, User
 from etude.tokens.parse import Malformed, parse, parse_turn
 from etude.tokens.render import render
 from etude.tokens.tokenizer import Tokenizer

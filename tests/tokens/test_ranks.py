@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import regex
 
-from etude.errors import EtudeError
-from etude.policy import Assistant, Call, User
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, User
 from etude.tokens.dialect import open_dialect
 from etude.tokens.ranks import PATTERN
 from etude.tokens.render import Rendered

@@ -8,8 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from etude.errors import EtudeError
-from etude.policy import Assistant, Call, System, ToolResult, User
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, System, ToolResult, User
 from etude.tokens.parse import Malformed, parse, parse_turn
 from etude.tokens.render import Rendered, append_sampled, extend, render, stop_ids
 from etude.tokens.tokenizer import CONTROL_NAMES, Tokenizer

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
-from etude.policy import Assistant, Call, Message, System, ToolResult, User
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
 from etude.tokens.dialect import ToolSchema, open_dialect
 from etude.tokens.parse import Malformed
 from etude.tokens.render import Rendered

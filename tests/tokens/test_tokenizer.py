@@ -15,7 +15,7 @@ import tokenizers
 from hypothesis import given, settings
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.tokens.tokenizer import CONTROL_NAMES, Tokenizer
 
 SPELLINGS = [f"<|{name}|>" for name in CONTROL_NAMES]

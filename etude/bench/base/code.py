@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from etude.core.errors import EtudeError
 from etude.corpus.document import Document
 from etude.corpus.folder import Folder, Stdlib
-from etude.errors import EtudeError
 
 
 @dataclass(frozen=True)

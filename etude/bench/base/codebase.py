@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from etude.bench.base.code import Code
 from etude.bench.base.subject import Advance, Piece, Subject
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from etude.core.errors import EtudeError
 from etude.corpus.document import CODE_SUFFIXES, FilesSettings, decode, is_safe_path, is_wanted
 from etude.corpus.git import OBJECT_ID, PLAIN_FILES, Blob, Reader, find_store, resolve_head
-from etude.errors import EtudeError
 
 MOST_COMMITS = 20_000  # of the main line, the newest
 MOST_VERSIONS = 64  # of one file, the newest

@@ -17,7 +17,7 @@ from statistics import fmean
 import numpy as np
 
 from etude.bench.base.subject import Advance, Piece, Subject
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 FIRST = (
     "AMBER",

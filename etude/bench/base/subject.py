@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from etude.core.policy import Sampling, Version
+from etude.core.settings import EngineSettings
 from etude.engine.engine import Engine
 from etude.engine.request import Request
 from etude.model.checkpoint import load_model
 from etude.model.decoder import Decoder
 from etude.model.packed import Packed
-from etude.policy import Sampling, Version
-from etude.settings import EngineSettings
 from etude.tokens.dialect import open_dialect
 
 TOGETHER = 8  # answers decoded at once

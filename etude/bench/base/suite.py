@@ -15,9 +15,9 @@ from etude.bench.base.invented import invent_histories
 from etude.bench.base.needle import measure_needles
 from etude.bench.base.subject import Subject
 from etude.bench.base.tracking import choose_cases, measure_tracking
-from etude.errors import EtudeError
-from etude.progress import track
-from etude.settings import BaseSettings
+from etude.core.errors import EtudeError
+from etude.core.progress import track
+from etude.core.settings import BaseSettings
 
 EVALUATIONS = ("codebase", "tracking", "needle")
 

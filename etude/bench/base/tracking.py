@@ -15,7 +15,7 @@ from statistics import fmean
 from etude.bench.base.distance import edit_distance
 from etude.bench.base.history import History, diff
 from etude.bench.base.subject import Advance, Piece, Subject
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 END = "=== end\n"
 MISFITS = 200  # in a row, before a repository is taken to hold none that fits

@@ -15,8 +15,8 @@ import tomli_w
 
 from etude.bench.outcome import BenchResult, load_result
 from etude.bench.results import AFTER, BEFORE, benchmark_files, collect, is_number
-from etude.errors import EtudeError
-from etude.run import read_facts, read_metrics, read_recipe
+from etude.core.errors import EtudeError
+from etude.core.run import read_facts, read_metrics, read_recipe
 
 
 @dataclass(frozen=True)

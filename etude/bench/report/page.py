@@ -8,12 +8,12 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from etude import durable
 from etude.bench.report import figures, tables, trajectories
 from etude.bench.report.charts import percent
 from etude.bench.report.data import RunData, read_run
 from etude.bench.report.html import Html, join, tag
 from etude.bench.report.tables import points
+from etude.core import durable
 
 REPORT = "report.html"
 # Whatever a text might smuggle in, a browser neither runs nor loads it.

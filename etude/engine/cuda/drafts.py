@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.core.settings import EngineSettings
 from etude.engine.cuda.batch import put
 from etude.engine.cuda.forward import Forward, Step
 from etude.engine.cuda.ops import Ops, Pages, Places
@@ -19,7 +20,6 @@ from etude.engine.cuda.pages import PagedCache
 from etude.engine.cuda.steady import Steady
 from etude.engine.request import Request
 from etude.model.decoder import Decoder
-from etude.settings import EngineSettings
 
 
 class PageMemory:

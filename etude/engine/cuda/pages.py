@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import torch
 
+from etude.core.policy import Experts
+from etude.core.settings import EngineSettings
 from etude.engine.request import Request
 from etude.model.config import ModelConfig
-from etude.policy import Experts
-from etude.settings import EngineSettings
 
 
 class PagedCache:

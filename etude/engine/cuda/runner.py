@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from etude.core.policy import Sampling
+from etude.core.settings import EngineSettings
 from etude.engine.cuda.batch import Answers, put
 from etude.engine.cuda.forward import Forward, Prompts, Step
 from etude.engine.cuda.graphs import Graphs
@@ -22,8 +24,6 @@ from etude.engine.runner import Read
 from etude.engine.sampler import Choice, Sampled, choose, mixed, seed_bits, uniforms
 from etude.engine.scheduler import Chunk
 from etude.model.decoder import Decoder
-from etude.policy import Sampling
-from etude.settings import EngineSettings
 
 Choices = list[tuple[list[int], Choice]]  # of the rows that are sampled the general way
 

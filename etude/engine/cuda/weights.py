@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from etude.core.errors import EtudeError
 from etude.engine.cuda.ops import Norm
-from etude.errors import EtudeError
 from etude.model.attention import Attention
 from etude.model.decoder import Block, Decoder
 from etude.model.experts import MixtureOfExperts

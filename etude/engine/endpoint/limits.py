@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from etude.errors import EtudeError
-from etude.settings import EndpointSettings
+from etude.core.errors import EtudeError
+from etude.core.settings import EndpointSettings
 
 BURST = 2.0  # seconds' worth of a rate that may be used at once
 

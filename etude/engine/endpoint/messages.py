@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from etude.errors import EtudeError
-from etude.policy import Assistant, Call, Message, System, ToolResult, User
-from etude.settings import EndpointSettings
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
+from etude.core.settings import EndpointSettings
 from etude.tokens.dialect import ToolSchema
 from etude.tokens.tokenizer import to_bytes
 

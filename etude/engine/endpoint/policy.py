@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from etude.core.errors import EtudeError
+from etude.core.policy import Context, Sample, Sampling, StopReason, Version
+from etude.core.settings import EndpointSettings
 from etude.engine.endpoint.limits import Cost
 from etude.engine.endpoint.messages import WriteTurn, native_messages, native_tools, read_message, text_messages
 from etude.engine.endpoint.transport import Transport
-from etude.errors import EtudeError
-from etude.policy import Context, Sample, Sampling, StopReason, Version
-from etude.settings import EndpointSettings
 from etude.tokens.dialect import ToolSchema
 
 BYTES_PER_TOKEN = 3  # of a prompt whose tokens nobody counted, rather too few than too many

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from etude.core.errors import EtudeError
+from etude.core.settings import EndpointSettings
 from etude.engine.endpoint.limits import Budget, Cost, Now, Rate, Sleep, TooLate
-from etude.errors import EtudeError
-from etude.settings import EndpointSettings
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds
 LONGEST_ANSWER = 256 << 20  # bytes

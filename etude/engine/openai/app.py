@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
+from etude.core.settings import EngineSettings
 from etude.engine.openai.answers import ChatVoice, CompletionVoice, Manner, Voice
 from etude.engine.openai.asks import Ask, read_chat, read_completion
 from etude.engine.openai.bodies import Bodies
@@ -31,7 +32,6 @@ from etude.engine.openai.reading import Reader, TextReader, TurnReader
 from etude.engine.openai.refusal import RETRY, Handler, Refusal, errors_as_json, refusal_of
 from etude.engine.openai.tables import MOST_TOOLS, chat_table, completion_table
 from etude.engine.thread import EngineThread
-from etude.settings import EngineSettings
 from etude.tokens.dialect import Dialect
 
 T = TypeVar("T")

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self
 
+from etude.core.policy import Sampling
 from etude.engine.openai.reading import Delta, Reader
 from etude.engine.request import EngineFailed, Request, Top
 from etude.engine.thread import EngineThread, Tokens
-from etude.policy import Sampling
 
 Finish = Literal["stop", "length", "tool_calls"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+from etude.core.errors import EtudeError
 from etude.engine.openai.refusal import Refusal
-from etude.errors import EtudeError
 
 VARIABLE = "ETUDE_API_KEY"
 _SHORTEST = 8

@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
 from etude.engine.openai.asks import ChatAsk, CompletionAsk
 from etude.engine.openai.refusal import Refusal
-from etude.policy import Assistant, Call, Message, System, ToolResult, User
 from etude.tokens.dialect import Dialect, ToolSchema
 from etude.tokens.render import Rendered
 

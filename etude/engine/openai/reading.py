@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from etude.policy import Assistant, Call
+from etude.core.policy import Assistant, Call
 from etude.tokens.dialect import Dialect
 from etude.tokens.parse import Malformed
 from etude.tokens.tokenizer import to_bytes, to_text

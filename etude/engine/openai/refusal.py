@@ -15,8 +15,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from etude.core.errors import EtudeError
 from etude.engine.request import EngineFailed, EngineGone, QueueFull
-from etude.errors import EtudeError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 RETRY = {"Retry-After": "1"}

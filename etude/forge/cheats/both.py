@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.cheats.made import Cheat, Files
 from etude.tasks.config import Refactor
 from etude.tasks.format import Task

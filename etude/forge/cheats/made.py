@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from etude.core.policy import Assistant
 from etude.forge.bodies import replace_bodies
-from etude.policy import Assistant
 from etude.tasks.format import Task
 
 Files = dict[str, bytes | None]  # by path in the workspace; None deletes

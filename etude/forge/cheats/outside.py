@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from etude.core.policy import Assistant, Call
 from etude.forge.cheats.made import Cheat, deleted
-from etude.policy import Assistant, Call
 from etude.tasks.format import Task
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call
 from etude.forge.cheats.around import AROUND
 from etude.forge.cheats.both import BOTH
 from etude.forge.cheats.inside import INSIDE
 from etude.forge.cheats.made import Cheat
 from etude.forge.cheats.outside import OUTSIDE
-from etude.policy import Assistant, Call
 from etude.tasks.format import Task
 
 CHEATS: dict[str, Cheat] = {**INSIDE, **AROUND, **OUTSIDE}

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from etude import durable
-from etude.errors import EtudeError
+from etude.core import durable
+from etude.core.errors import EtudeError
 from etude.forge.environment import PREFIX, Environment, Suite, environment_digest
 from etude.forge.install.carry import drop, taken_out
 from etude.forge.install.finish import GENERATED, LOCK_LINE, add_environment

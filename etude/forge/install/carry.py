@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.base import Snapshot
 from etude.sandbox.layers import Store
 from etude.sandbox.packed import BadChanges, unpack

@@ -7,12 +7,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from etude.core.policy import Policy
+from etude.core.progress import track
 from etude.forge.install.index import read_index
 from etude.forge.install.install import install, repositories
 from etude.forge.install.result import Installed
 from etude.forge.repo import open_repo
-from etude.policy import Policy
-from etude.progress import track
 from etude.sandbox.hosts import open_host
 from etude.sandbox.layers import Store, default_store
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.install.carry import drop, plain_folder, taken_out
 from etude.forge.install.index import Index, interpreter, shown_folders
 from etude.forge.install.needs import last_error

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.environment import PREFIX, Environment, Suite, environment_digest
 from etude.forge.install import inside
 from etude.forge.install.carry import drop, plain_folder, taken_out

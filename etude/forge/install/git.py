@@ -11,8 +11,8 @@ import contextlib
 import re
 from pathlib import Path
 
+from etude.core.errors import EtudeError
 from etude.corpus.git import LONGEST_LISTING, Reader, find_store, resolve_head
-from etude.errors import EtudeError
 from etude.tasks.files import Limits
 
 _SECONDS = 300.0

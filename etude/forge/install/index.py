@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.sandbox.layers import system_folders
 
 _SECONDS = 60.0

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Policy, Sampling
+from etude.core.settings import AgentLimits
 from etude.forge.environment import PREFIX
 from etude.forge.install.explore import explore
 from etude.forge.install.finish import REPORTS, Made, finish
@@ -31,12 +33,10 @@ from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text
 from etude.harness.tools.base import Tool
 from etude.harness.tools.table import build_tools
-from etude.policy import Policy, Sampling
 from etude.sandbox.base import Layer, Limits, Sandbox
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.layers import Store
 from etude.sandbox.programs import ENVIRONMENT
-from etude.settings import AgentLimits
 
 Stage = Literal["explore", "settle"]
 Agents = Callable[[Stage, int], Policy]  # who acts in a stage; the number counts the tries of stage 2 from 1

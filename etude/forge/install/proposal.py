@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.harness.failures import ToolError
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.trajectory import Trajectory

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from etude import durable
-from etude.errors import EtudeError
+from etude.core import durable
+from etude.core.errors import EtudeError
 from etude.forge.environment import Environment
 from etude.forge.install.proposal import Proposal
 from etude.sandbox.base import Layer

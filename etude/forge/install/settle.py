@@ -16,6 +16,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from etude.core.policy import Call
 from etude.forge.environment import PREFIX
 from etude.forge.install.explore import look
 from etude.forge.install.needs import commands_of, last_error, requirements_of
@@ -24,7 +25,6 @@ from etude.forge.install.project import Project
 from etude.forge.install.requirements import bare, canonical, name_of
 from etude.forge.install.stand_ins import UNNAMED, stand_ins_of
 from etude.forge.install.steps import Steps, exit_code, output, run
-from etude.policy import Call
 
 ANSWER = f"{PREFIX}/suite.json"  # {"tests": [], "paths": [], "options": [], "env": {}, "services": [], "notes": []}
 EARLIER = "/home/agent/earlier.txt"  # what came of earlier tries

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.environment import PREFIX, Environment, Suite, environment_digest
 from etude.forge.install.carry import drop, plain_folder, taken_out
 from etude.forge.install.index import Index, interpreter, shown_folders

@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.install.fetch import UNPACK
 from etude.forge.install.index import Index, interpreter, shown_folders
 from etude.forge.install.needs import last_error

@@ -24,12 +24,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from etude.core.errors import EtudeError
+from etude.core.progress import track
 from etude.corpus.words import Hashes
-from etude.errors import EtudeError
 from etude.forge.leaks.bytecode import HEADER, code_runs
 from etude.forge.leaks.shingles import text_marks, text_shingles
 from etude.forge.leaks.unpack import Limits, Piece, Unsearchable, printable, unpack
-from etude.progress import track
 
 VERSION: Final = 4  # of the files below; another one is built anew
 SEGMENT: Final = 4_000_000  # marks sorted and written at once

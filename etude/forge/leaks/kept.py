@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.leaks.index import Content, Index, build_index, exact, host_digest, load_index, read_file
 from etude.forge.leaks.unpack import Unsearchable
 from etude.sandbox.layers import Store

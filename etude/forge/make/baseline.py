@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from etude import durable
-from etude.errors import EtudeError
+from etude.core import durable
+from etude.core.errors import EtudeError
 from etude.forge.environment import Environment
 from etude.forge.suite import SuiteRun, run_suite
 from etude.sandbox.base import Layer

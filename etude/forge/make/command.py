@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.progress import track
 from etude.forge.install.index import read_index
 from etude.forge.install.install import install, repositories
 from etude.forge.make.candidate import Origin
@@ -17,7 +18,6 @@ from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
 from etude.forge.make.release import open_building
 from etude.forge.repo import open_repo
-from etude.progress import track
 from etude.sandbox.hosts import open_host
 from etude.sandbox.layers import Store, default_store
 from etude.tasks.config import Register

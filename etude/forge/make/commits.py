@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.make.base import AnyWorld, S, Source
 from etude.forge.make.candidate import Candidate, Piece
 

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude import durable
-from etude.errors import EtudeError
+from etude.core import durable
+from etude.core.errors import EtudeError
 
 FILE = "make.jsonl"
 

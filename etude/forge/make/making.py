@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from etude.durable import remove_folder
-from etude.errors import EtudeError
+from etude.core.durable import remove_folder
+from etude.core.errors import EtudeError
 from etude.forge.alike import Known
 from etude.forge.environment import Environment
 from etude.forge.javascript import bugs as script_bugs

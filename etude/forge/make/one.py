@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.alike import Known
 from etude.forge.gates import ANOTHER, pass_gates
 from etude.forge.leaks.audit import audit_leaks

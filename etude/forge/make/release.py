@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from etude import durable
-from etude.errors import EtudeError
+from etude.core import durable
+from etude.core.errors import EtudeError
 from etude.forge.environment import Environment
 from etude.forge.install.building import building_environment
 from etude.forge.install.index import Index

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import hashlib
 
+from etude.core.policy import Call
 from etude.forge.planted.scene import TESTS, Family, Scene, Variant, write
-from etude.policy import Call
 
 NONE = "return None"
 

@@ -10,9 +10,9 @@ import marshal
 import sqlite3
 import tarfile
 
+from etude.core.policy import Call
 from etude.forge.planted.git import history
 from etude.forge.planted.scene import TESTS, Family, Planted, Scene, Variant, finish, read, think, write
-from etude.policy import Call
 
 
 def _cache_path(scene: Scene) -> str:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from textwrap import dedent
 
+from etude.core.policy import Assistant, Call
 from etude.forge.bodies import replace_bodies, signature
 from etude.forge.cheats.made import visible_answers
-from etude.policy import Assistant, Call
 from etude.tasks.format import WORKSPACE, Task
 
 Step = str | Call | Assistant

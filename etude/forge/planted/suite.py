@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from etude.core.policy import Assistant
 from etude.forge.katas import katas
 from etude.forge.planted.broken import BROKEN
 from etude.forge.planted.code import CODE
@@ -28,7 +29,6 @@ from etude.forge.scripted import Scripted
 from etude.harness.loop import run_agent
 from etude.harness.prompt import task_text
 from etude.harness.trajectory import Trajectory
-from etude.policy import Assistant
 from etude.rollout import Setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import Changes, collect

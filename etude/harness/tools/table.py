@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from etude.component import resolve
-from etude.errors import EtudeError
+from etude.core.component import resolve
+from etude.core.errors import EtudeError
 from etude.harness.tools.base import Tool
 
 TOOLS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from etude.component import resolve
-from etude.errors import EtudeError
+from etude.core.component import resolve
+from etude.core.errors import EtudeError
 from etude.rl.algorithms.base import Algorithm
 
 ALGORITHMS = {

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

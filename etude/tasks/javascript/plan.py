@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.tasks.config import Installed
 from etude.tasks.format import Task
 from etude.tasks.inside.node import id_of

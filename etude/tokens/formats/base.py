@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from etude.errors import EtudeError
-from etude.policy import Call
+from etude.core.errors import EtudeError
+from etude.core.policy import Call
 from etude.tokens.parse import Kind
 from etude.tokens.tokenizer import to_bytes
 from etude.tokens.vocabulary import Piece

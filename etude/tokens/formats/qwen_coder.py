@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from etude.policy import Call
+from etude.core.policy import Call
 from etude.tokens.formats.base import Calls, Format
 from etude.tokens.vocabulary import Piece
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.policy import Call, Policy
 from etude.forge.environment import Environment
 from etude.forge.install.index import Index, read_index
 from etude.forge.install.install import Stage, install, repositories, rules
@@ -24,7 +25,6 @@ from etude.forge.install.steps import Scripter, Steps, run
 from etude.forge.install.verify import verify
 from etude.forge.leaks.bare import bare_folders
 from etude.forge.repo import open_repo
-from etude.policy import Call, Policy
 from etude.sandbox.hosts import open_host
 from etude.sandbox.layers import Store
 from etude.tasks.files import Files

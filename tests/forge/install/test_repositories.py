@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.install import fetch
 from etude.forge.install.index import read_index
 from etude.forge.repo import open_repo

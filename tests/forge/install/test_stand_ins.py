@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from etude.core.policy import Assistant, Call, Policy, ToolResult
 from etude.forge import gates
 from etude.forge.install.index import read_index
 from etude.forge.install.install import Stage, install, repositories, rules
@@ -21,7 +22,6 @@ from etude.forge.leaks.deleted import Deleted
 from etude.forge.make.command import make_from
 from etude.forge.repo import open_repo
 from etude.forge.scripted import Scripted, scripted
-from etude.policy import Assistant, Call, Policy, ToolResult
 from etude.rollout import Outcome, Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost, open_host

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.javascript.install import add_environment
 from etude.forge.javascript.project import is_code, is_test, manifest, read_project
 from etude.forge.repo import open_repo

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.javascript.cheats import AT_LOAD, IN_CALLS, cheats
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from etude.core.settings import CorpusSettings, TokensSettings
 from etude.corpus.build import build_corpus
 from etude.corpus.sources import open_sources
 from etude.forge.alike import Known, find_alike, task_texts
 from etude.forge.leaks.deleted import deleted_of
-from etude.settings import CorpusSettings, TokensSettings
 from etude.tasks.config import Config, Facts
 from etude.tasks.files import Files
 from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task

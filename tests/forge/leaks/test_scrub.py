@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.leaks.audit import audit_tree
 from etude.forge.leaks.planted import HIDING_PLACES
 from etude.forge.scrub import scrub

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.katas import katas
 from etude.forge.leaks.deleted import deleted_of
 from etude.forge.leaks.planted import HIDING_PLACES

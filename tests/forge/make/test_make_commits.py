@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 from etude.forge.make.commits import commits, own_tests
 from etude.forge.make.wording import category
 from etude.forge.make.world import World

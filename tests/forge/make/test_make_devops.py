@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from etude.core.settings import GraderSettings, HarnessSettings, RewardSettings
 from etude.forge import gates
 from etude.forge.environment import Environment, environment_digest
 from etude.forge.leaks.audit import Leak, audit_tree
@@ -25,7 +26,6 @@ from etude.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.importing import Bounds
-from etude.settings import GraderSettings, HarnessSettings, RewardSettings
 from etude.tasks.carried import carried_files
 from etude.tasks.check import check
 from etude.tasks.files import Files

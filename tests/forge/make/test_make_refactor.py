@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from etude.core.policy import Assistant, Call
 from etude.forge.cheats.both import NAMES, both
 from etude.forge.environment import Environment
 from etude.forge.make import making
@@ -30,7 +31,6 @@ from etude.forge.refactor.synonyms import is_distinct, is_pythons, other_name
 from etude.forge.refactor.uses import Uses
 from etude.forge.repo import Repo
 from etude.forge.scripted import Scripted, scripted
-from etude.policy import Assistant, Call
 from etude.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import carried_files

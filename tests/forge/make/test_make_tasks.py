@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
+from etude.core.settings import GraderSettings, HarnessSettings, RewardSettings
 from etude.forge import gates
 from etude.forge.environment import Environment
 from etude.forge.leaks.audit import Leak, audit_tree
@@ -24,7 +25,6 @@ from etude.forge.scripted import scripted
 from etude.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
-from etude.settings import GraderSettings, HarnessSettings, RewardSettings
 from etude.tasks.format import Task
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]

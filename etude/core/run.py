@@ -34,8 +34,8 @@ from typing import Any
 
 import tomli_w
 
-from etude import durable
-from etude.errors import EtudeError
+from etude.core import durable
+from etude.core.errors import EtudeError
 
 KIND = "etude run"  # in run.json: the proof that a directory is ours, without which --fresh deletes nothing
 LOCK = ".lock"

@@ -23,8 +23,8 @@ import pydantic
 import tomli_w
 from pydantic_core import ErrorDetails
 
-from etude.errors import EtudeError
-from etude.settings import (
+from etude.core.errors import EtudeError
+from etude.core.settings import (
     BaseSettings,
     BenchSettings,
     CorpusSettings,

@@ -19,8 +19,8 @@ from typing import Any
 
 import pydantic
 
-from etude.errors import EtudeError
-from etude.recipe import hint, validate
+from etude.core.errors import EtudeError
+from etude.core.recipe import hint, validate
 
 
 def resolve(kind: str, use: str, settings: Mapping[str, Any], table: Mapping[str, str], where: str = "") -> Any:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TypeVar
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 Share = TypeVar("Share")
 Result = TypeVar("Result")

@@ -25,7 +25,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from pathlib import Path
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 LOG_LINES = 30  # of a dead child's log, shown in the error
 LOOK = 0.5  # seconds between two looks at the parent where the kernel cannot tell us of its end

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from etude.errors import EtudeError
+from etude.core.errors import EtudeError
 
 SEAL = "checkpoint.json"  # in each committed folder: its files and their sizes, which shows a truncated copy
 
