@@ -72,7 +72,16 @@ def main() -> int:
         print(json.dumps(show(options.run)))
         return 0
     began = time.monotonic()
-    command = [sys.executable, "-m", "etude.cli", "run", options.recipe, *options.overrides, "--run", str(options.run)]
+    command = [
+        sys.executable,
+        "-m",
+        "etude.cli.main",
+        "run",
+        options.recipe,
+        *options.overrides,
+        "--run",
+        str(options.run),
+    ]
     code = subprocess.run([*command, "--fresh"], check=False).returncode
     spent = time.monotonic() - began
     found = show(options.run) if (options.run / "run.json").exists() else {}

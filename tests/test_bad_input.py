@@ -168,7 +168,7 @@ def _with_a_full_disk(arguments: list[Any]) -> subprocess.CompletedProcess[str]:
     """The same command where no disk can be mounted: the system refuses to flush the second checkpoint."""
     program = """
 import errno, os, sys
-from etude import cli
+from etude.cli.main import main as cli
 from etude.core import durable
 whole = durable.sync
 def sync(path):

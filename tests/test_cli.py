@@ -25,9 +25,7 @@ def last_object(answer: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_help_is_quick_and_loads_no_torch(etude: Command):
-    check = (
-        "import sys; sys.argv = ['etude', '--help']\nfrom etude.cli import main\ntry: main()\nexcept SystemExit: pass\n"
-    )
+    check = "import sys; sys.argv = ['etude', '--help']\nfrom etude.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
     check += "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'pydantic')))"
     answer = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, check=False)
     assert answer.returncode == 0 and "pretrain" in answer.stdout
@@ -97,7 +95,7 @@ def test_fine_tuning_follows_pretraining_in_one_command(etude: Command, tiny: Pa
 
 
 def test_an_interrupt_leaves_a_run_that_the_named_command_continues(etude: Command, tiny: Path, tmp_path: Path):
-    command = [sys.executable, "-m", "etude.cli", "pretrain", str(tiny), "pretrain.steps=100000", "--fresh"]
+    command = [sys.executable, "-m", "etude.cli.main", "pretrain", str(tiny), "pretrain.steps=100000", "--fresh"]
     child = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     watchdog = threading.Timer(60, child.kill)
     watchdog.start()
@@ -134,7 +132,7 @@ def test_a_served_model_answers_until_it_is_interrupted(tmp_path: Path):
     tokenizer = Tokenizer.train(["a"], 280)
     save_model(tmp_path / "model", Decoder(ModelConfig.from_settings(settings, vocab_size=tokenizer.vocab_size)))
     tokenizer.save(tmp_path / "model")
-    command = [sys.executable, "-m", "etude.cli", "serve", str(tmp_path / "model"), "--port", "0", "run.threads=1"]
+    command = [sys.executable, "-m", "etude.cli.main", "serve", str(tmp_path / "model"), "--port", "0", "run.threads=1"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     watchdog = threading.Timer(60, child.kill)
     watchdog.start()

@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from etude.cli import app
+from etude.cli.main import app
 from etude.model.checkpoint import load_model
 
 KIMI_K25: dict[str, Any] = {  # as published, less what says nothing about the shape

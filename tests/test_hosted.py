@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from etude.attempts import benchmark, roll_out
+from etude.cli.task_actions import benchmark, roll_out
 from etude.core import recipe
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant

@@ -16,7 +16,7 @@ from etude.audit.dossier import Dossier, open_conversation, open_dossier
 from etude.audit.drift import behaviour
 from etude.audit.quarantine import LIST, quarantine, quarantined
 from etude.audit.table import build_detectors
-from etude.cli import app
+from etude.cli.main import app
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling, System, ToolResult, User
 from etude.forge.katas import katas, write_katas

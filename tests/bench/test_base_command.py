@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from etude.bench.base.subject import Subject
 from etude.bench.base.suite import EVALUATIONS, evaluate_base
-from etude.cli import app
+from etude.cli.main import app
 from etude.core.errors import EtudeError
 from etude.core.settings import BaseSettings, ModelSettings
 from etude.model.checkpoint import save_model

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 
-from etude.compare import cached_logits, compare, packed_logits, random_tokens, reference
+from etude.cli.model_compare import cached_logits, compare, packed_logits, random_tokens, reference
 from etude.model.checkpoint import load_model, save_model
 
 TOLERANCE = 1e-4

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etude import doctor
+from etude.cli.main import doctor
 from etude.core.errors import EtudeError
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.docker_engine import Engine

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from etude.cli import app
+from etude.cli.main import app
 from etude.forge.make import command
 from etude.forge.make.journal import Entry, Journal
 

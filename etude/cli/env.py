@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from etude.console import FindLinks, Json, StoreFolder, answer, table
+from etude.cli.console import FindLinks, Json, StoreFolder, answer, table
 from etude.core.errors import EtudeError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from etude.cli_tasks import Seed, tasks_app
-from etude.console import FindLinks, Json, StoreFolder, answer, table
+from etude.cli.console import FindLinks, Json, StoreFolder, answer, table
+from etude.cli.tasks import Seed, tasks_app
 
 
 def register() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from etude.console import Json, Overrides, answer, figure, table, values
+from etude.cli.console import Json, Overrides, answer, figure, table, values
 
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A built-in recipe, or the path of a .toml file.")]
 RunPath = Annotated[Path | None, typer.Option("--run", help="Run folder; default: runs/<name of the recipe>.")]

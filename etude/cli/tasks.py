@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from etude.console import Json, Overrides, answer, table
+from etude.cli.console import Json, Overrides, answer, table
 
 tasks_app = typer.Typer(no_args_is_help=True, help="Make and check tasks.")
 sandbox_app = typer.Typer(no_args_is_help=True, help="Look at sandboxes.")
@@ -39,7 +39,7 @@ def tasks_katas(
     """Write small tasks: repositories from which a feature was deleted."""
 
     def work() -> dict[str, Any]:
-        from etude.attempts import make_katas
+        from etude.cli.task_actions import make_katas
 
         return make_katas(out, split, count, seed, [int(level) for level in levels.split(",") if level.isdigit()])
 
@@ -59,7 +59,7 @@ def tasks_import(
     """Write rows of other people's data sets as tasks."""
 
     def work() -> dict[str, Any]:
-        from etude.attempts import import_rows
+        from etude.cli.task_actions import import_rows
 
         return import_rows(rows, repo, out, environment)
 
@@ -81,7 +81,7 @@ def tasks_check(
     warnings: list[str] = []
 
     def work() -> dict[str, Any]:
-        from etude.attempts import check_tasks
+        from etude.cli.task_actions import check_tasks
 
         reports = check_tasks(directories, sandbox, settings or [])
         warnings.extend(f"{path}: {each}" for path, report in reports.items() for each in report.warnings)
@@ -110,7 +110,7 @@ def tasks_combine(
     """Make harder tasks out of pairs: two pieces of one repository are missing at once."""
 
     def work() -> dict[str, Any]:
-        from etude.attempts import combine_tasks
+        from etude.cli.task_actions import combine_tasks
 
         return combine_tasks(folder, out, count, sandbox, [])
 
@@ -137,7 +137,7 @@ def rollout(
     """Let a policy try a task once, shown as it happens."""
 
     def work() -> dict[str, Any]:
-        from etude.attempts import roll_out
+        from etude.cli.task_actions import roll_out
         from etude.rollout_view import RolloutView
 
         view = None if json else RolloutView()
@@ -155,7 +155,7 @@ def regrade(
     """Grade saved attempts again, without a model."""
 
     def work() -> dict[str, Any]:
-        from etude.attempts import regrade_saved
+        from etude.cli.task_actions import regrade_saved
 
         return regrade_saved(folder, sandbox, overrides or [])
 
@@ -177,7 +177,7 @@ def export(
     """Write the trajectories of saved attempts as ATIF 1.8 documents, for other people's viewers."""
 
     def work() -> dict[str, Any]:
-        from etude.attempts import export_saved
+        from etude.cli.task_actions import export_saved
 
         return export_saved(folder, out, overrides or [])
 

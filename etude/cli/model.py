@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from etude.console import Json, answer, table
+from etude.cli.console import Json, answer, table
 
 model_app = typer.Typer(no_args_is_help=True, help="Look at models, check them, make new ones.")
 
@@ -30,7 +30,7 @@ def model_info(directory: Directory, json: Json = False) -> None:
     """Say what a model is and how much memory it takes, from its config.json and the headers of its weights."""
 
     def work() -> dict[str, Any]:
-        from etude.models import describe
+        from etude.cli.model_info import describe
         from etude.stages import find_model
 
         return describe(find_model(directory))
@@ -61,7 +61,7 @@ def model_compare(
     """Compare a model's logits here with those of transformers, with the cache and without."""
 
     def work() -> dict[str, Any]:
-        from etude.compare import compare
+        from etude.cli.model_compare import compare
         from etude.stages import find_model
 
         found = compare(find_model(directory), seed)
@@ -92,7 +92,7 @@ def model_init(
     """Make a new model with random weights."""
 
     def work() -> dict[str, Any]:
-        from etude.models import create
+        from etude.cli.model_info import create
 
         return create(shape, directory, sizes or [], dtype)
 

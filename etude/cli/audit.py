@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from etude.console import Json, answer, table, values
+from etude.cli.console import Json, answer, table, values
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +34,7 @@ def audit(
     """Say of saved attempts whether they are clean, suspicious, hacks, or show that the task is broken."""
 
     def work() -> dict[str, Any]:
-        from etude.audits import audit_saved, behaviour_of
+        from etude.cli.audit_action import audit_saved, behaviour_of
 
         return dict(behaviour_of(files)) if behaviour else dict(audit_saved(files, rules or [], auditor, quarantine))
 

@@ -15,10 +15,18 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from etude import __version__, cli_alike, cli_audit, cli_bench, cli_env, cli_make, cli_model, cli_stages, cli_tasks
-from etude.cli_stages import RecipeName
-from etude.cli_tasks import Backend
-from etude.console import Json, Overrides, answer, table, values
+from etude import __version__
+from etude.cli.console import Json, Overrides, answer, table, values
+from etude.cli.main import audit as cli_audit
+from etude.cli.main import bench as cli_bench
+from etude.cli.main import env as cli_env
+from etude.cli.main import make as cli_make
+from etude.cli.main import model as cli_model
+from etude.cli.main import near_duplicates as cli_alike
+from etude.cli.main import stages as cli_stages
+from etude.cli.main import tasks as cli_tasks
+from etude.cli.stages import RecipeName
+from etude.cli.tasks import Backend
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -103,9 +111,9 @@ def chat(
     """Watch a trained agent solve a task; or talk to a served model, when there is no task."""
 
     def work() -> dict[str, Any]:
-        from etude.attempts import watch, watch_served
+        from etude.cli.chat import is_address, talk
+        from etude.cli.task_actions import watch, watch_served
         from etude.rollout_view import RolloutView
-        from etude.talk import is_address, talk
 
         view, changes = None if json else RolloutView(), overrides or []
         if not is_address(model):
@@ -189,7 +197,7 @@ def doctor(json: Json = False) -> None:
     def work() -> dict[str, Any]:
         from dataclasses import asdict
 
-        from etude.doctor import examine
+        from etude.cli.doctor import examine
 
         rows = examine(Path("runs"))
         lacking = [row.what for row in rows if row.needed and row.state == "missing"]

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from etude.cli_tasks import tasks_app
-from etude.console import Json, answer, table
+from etude.cli.console import Json, answer, table
+from etude.cli.tasks import tasks_app
 
 
 def register() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from etude.bench.outcome import BenchResult, compare, load_result, save_result, summarise
 from etude.bench.runner import bench_policy, bench_tasks
+from etude.cli.chat import KEY, base_of, served_model
 from etude.core import durable
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
@@ -37,7 +38,6 @@ from etude.rollout import Scored, Setup, attempt, build_setup, temporary_host
 from etude.rollout_files import load_attempt, regrade, save_attempt, saved_attempts
 from etude.rollout_view import RolloutView
 from etude.stages import bench_model, find_model, prepare, recipe_of
-from etude.talk import KEY, base_of, served_model
 from etude.tasks.check import CheckReport, check, check_directory
 from etude.tasks.config import Installed
 from etude.tasks.format import Task, given_tasks

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from etude.cli_tasks import Backend
-from etude.console import Json, Overrides, answer, figure, table
+from etude.cli.console import Json, Overrides, answer, figure, table
+from etude.cli.tasks import Backend
 
 DEFAULT = "tasks"
 
@@ -51,7 +51,7 @@ def bench_tasks(
     """Benchmark a model on tasks that it has not seen. `etude bench MODEL` is short for it."""
 
     def work() -> dict[str, Any]:
-        from etude.attempts import benchmark
+        from etude.cli.task_actions import benchmark
 
         return benchmark(model, save, against, sandbox, overrides or [], policy)
 
@@ -71,7 +71,7 @@ def bench_base(
     """Measure a model without an agent: bits per byte of code, state tracking, needles in long texts."""
 
     def work() -> dict[str, Any]:
-        from etude.attempts import benchmark_base
+        from etude.cli.task_actions import benchmark_base
 
         return benchmark_base(model, code, repository, only, save, overrides or [])
 
