@@ -16,8 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from etude import pipeline, stages
 from etude.core.run import read_metrics
+from etude.pipeline.execute import execute as pipeline
+from etude.pipeline.execute import stages
 
 BAR = 1.15
 SIDES = {"at once": "true", "in turns": "false"}

@@ -62,7 +62,7 @@ def sample(
 
     def work() -> dict[str, Any]:
         from etude.core.policy import Sampling
-        from etude.pipeline import sample_text
+        from etude.pipeline.execute import sample_text
 
         sampling = Sampling(max_tokens=tokens, temperature=temperature, seed=seed)
         return sample_text(model, prompt, sampling, overrides or [])
@@ -87,7 +87,7 @@ def serve(
     """Serve a model to OpenAI's clients until Ctrl-C."""
 
     def work() -> dict[str, Any]:
-        from etude.pipeline import serve_model
+        from etude.pipeline.execute import serve_model
 
         serve_model(model, overrides or [], host, port, name=name, key_file=key_file, engine_routes=engine_routes)
         return {}

@@ -31,7 +31,7 @@ def model_info(directory: Directory, json: Json = False) -> None:
 
     def work() -> dict[str, Any]:
         from etude.cli.model_info import describe
-        from etude.stages import find_model
+        from etude.pipeline.stages import find_model
 
         return describe(find_model(directory))
 
@@ -62,7 +62,7 @@ def model_compare(
 
     def work() -> dict[str, Any]:
         from etude.cli.model_compare import compare
-        from etude.stages import find_model
+        from etude.pipeline.stages import find_model
 
         found = compare(find_model(directory), seed)
         return {"ok": max(found["max_abs_diff"], found["max_abs_diff_cached"]) <= tolerance, **found}

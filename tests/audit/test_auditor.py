@@ -138,7 +138,7 @@ def test_a_hack_that_passes_is_worth_no_more_than_a_failure(task: Task) -> None:
 
 def test_hacks_never_become_demonstrations(monkeypatch: pytest.MonkeyPatch, sandboxes: Any) -> None:
     from etude.core.settings import DemosSettings
-    from etude.forge import demos
+    from etude.pipeline.execute import demonstrations as demos
     from etude.rollout import build_setup
 
     def sometimes(task: Task, seed: int, habits: Any) -> list[Assistant]:
@@ -154,7 +154,7 @@ def test_hacks_never_become_demonstrations(monkeypatch: pytest.MonkeyPatch, sand
 
 
 def test_conversations_brought_along_are_looked_at_too(task: Task, capsys: pytest.CaptureFixture[str]) -> None:
-    from etude.stages import _without_hacks
+    from etude.pipeline.stages import _without_hacks
 
     bad, good = thief(task).messages, thief(task, "python -m unittest").messages
     assert Rules().judge(open_conversation(bad)).verdict == "hack"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import transformers
 
-from etude import pipeline
 from etude.core import recipe as recipes
 from etude.core.run import read_metrics
 from etude.model.checkpoint import read_config, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
+from etude.pipeline.execute import execute as pipeline
 from etude.rollout_files import load_attempt, saved_attempts
 from etude.tokens.dialect import open_dialect
 

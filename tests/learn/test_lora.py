@@ -31,7 +31,7 @@ from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
 from etude.model.experts import balance
 from etude.model.size import adapter_parameters
-from etude.pipeline import execute
+from etude.pipeline.execute import execute
 from etude.tokens.conversations import write_conversations
 from etude.tokens.tokenizer import Tokenizer
 

@@ -21,7 +21,7 @@ from etude.core.policy import Sampling, Version
 from etude.core.progress import track
 from etude.core.recipe import Recipe
 from etude.core.run import Run, check_recipe, checkpoints_in, read_facts
-from etude.stages import STAGES, Stage, check_inputs, find_model, prepare, recipe_of
+from etude.pipeline.stages import STAGES, Stage, check_inputs, find_model, prepare, recipe_of
 
 INTERRUPTED = 130  # how a command ends that Ctrl-C stopped
 

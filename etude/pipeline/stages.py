@@ -229,7 +229,7 @@ def _base_stage(recipe: Recipe) -> str:
 
 
 def _demos(run: Run, recipe: Recipe) -> None:
-    from etude.forge.demos import make_demos
+    from etude.pipeline.demonstrations import make_demos
     from etude.rollout import build_setup, temporary_host
     from etude.tokens.conversations import write_conversations
     from etude.tokens.dialect import open_dialect
