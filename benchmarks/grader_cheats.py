@@ -33,7 +33,7 @@ from etude.forge.environment import PREFIX, Environment, Suite, environment_dige
 from etude.forge.katas import FAMILIES, katas
 from etude.forge.scripted import Scripted
 from etude.policies import make_policy
-from etude.rollout import Outcome, Scored, attempt, build_setup
+from etude.rollout.rollout import Outcome, Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.importing import Bounds
 from etude.sandbox.layers import Store

@@ -33,8 +33,8 @@ from etude.forge.katas import katas
 from etude.forge.planted.honest import honest_attempts
 from etude.forge.planted.suite import FAMILIES, Case, cases, is_frozen, play
 from etude.harness.trajectory import Trajectory
-from etude.rollout import Setup, build_setup, temporary_host
-from etude.rollout_files import load_attempt, saved_attempts
+from etude.rollout.rollout import Setup, build_setup, temporary_host
+from etude.rollout.store import load_attempt, saved_attempts
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import carried_files
 from etude.tasks.format import Task

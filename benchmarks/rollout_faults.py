@@ -33,7 +33,7 @@ from etude.core.settings import AgentLimits, GraderSettings, HarnessSettings
 from etude.forge.katas import katas
 from etude.forge.scripted import Scripted, reference
 from etude.harness.tools.base import Observation, Tool
-from etude.rollout import Outcome, Scored, Setup, Void, attempt, build_setup
+from etude.rollout.rollout import Outcome, Scored, Setup, Void, attempt, build_setup
 from etude.sandbox.base import Limits, Result, SandboxFailure
 from etude.sandbox.local import LocalHost
 from etude.sandbox.local_sandbox import LocalSandbox

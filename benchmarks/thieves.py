@@ -30,7 +30,7 @@ from etude.forge.leaks.deleted import deleted_of
 from etude.forge.leaks.planted import HIDING_PLACES
 from etude.forge.scripted import Scripted
 from etude.forge.thieves import THIEVES, thief_script
-from etude.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import Limits
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.layers import default_store

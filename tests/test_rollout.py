@@ -23,9 +23,9 @@ from etude.forge.katas import katas
 from etude.forge.scripted import Scripted, reference
 from etude.harness.loop import Event
 from etude.policies import make_policy
-from etude.rollout import RETRIED, Judged, Outcome, Scored, Setup, Void, attempt, build_setup
-from etude.rollout_files import load_attempt, regrade, save_attempt, saved_attempts
-from etude.rollout_view import RolloutView, printable
+from etude.rollout.rollout import RETRIED, Judged, Outcome, Scored, Setup, Void, attempt, build_setup
+from etude.rollout.store import load_attempt, regrade, save_attempt, saved_attempts
+from etude.rollout.view import RolloutView, printable
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.carried import Carried, Changes, Refused
@@ -341,7 +341,7 @@ def test_equal_attempts_are_judged_once_and_a_failure_is_nobodys_grade(monkeypat
             raise GraderFailure("report", "the machinery broke")
         return Grade(bool(changes.carried), "tests", "")
 
-    monkeypatch.setattr("etude.rollout.grade", slow)
+    monkeypatch.setattr("etude.rollout.rollout.grade", slow)
     first, second = katas("train", 2, levels=[1])
     good, broken = Changes((Carried("a.py", b"x"),)), Changes(refused=(Refused("b.py", "too large"),))
     judged, host = Judged(most=2), cast(Any, None)

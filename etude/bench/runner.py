@@ -26,9 +26,9 @@ from etude.engine.client import launch
 from etude.forge.sources import open_source
 from etude.harness.metrics import measure
 from etude.harness.trajectory import Entry, Trajectory
-from etude.rollout import Scored, Setup, Void, build_setup, check_lengths
-from etude.rollout_batch import Job, attempt_each, sample_seed
-from etude.rollout_view import printable
+from etude.rollout.rollout import Scored, Setup, Void, build_setup, check_lengths
+from etude.rollout.scheduler import Job, attempt_each, sample_seed
+from etude.rollout.view import printable
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format import Task
 from etude.tokens.dialect import open_dialect

@@ -25,7 +25,7 @@ from etude.core.settings import EndpointSettings
 from etude.engine.endpoint.policy import EndpointPolicy
 from etude.harness.files import FACTS, load_trajectory
 from etude.policies import hosted_policy, is_hosted
-from etude.rollout_files import OUTCOME, load_attempt, saved_attempts
+from etude.rollout.store import OUTCOME, load_attempt, saved_attempts
 from etude.tasks.format import Task
 
 

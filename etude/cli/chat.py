@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from etude.core.errors import EtudeError
-from etude.rollout_view import printable
+from etude.rollout.view import printable
 
 KEY = "ETUDE_API_KEY"
 SECONDS = 600.0  # for one answer

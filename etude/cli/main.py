@@ -113,7 +113,7 @@ def chat(
     def work() -> dict[str, Any]:
         from etude.cli.chat import is_address, talk
         from etude.cli.task_actions import watch, watch_served
-        from etude.rollout_view import RolloutView
+        from etude.rollout.view import RolloutView
 
         view, changes = None if json else RolloutView(), overrides or []
         if not is_address(model):

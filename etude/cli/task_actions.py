@@ -35,9 +35,9 @@ from etude.harness.tools.base import schema_of
 from etude.harness.tools.table import build_tools
 from etude.pipeline.stages import bench_model, find_model, prepare, recipe_of
 from etude.policies import hosted_policy, is_hosted, make_policy
-from etude.rollout import Scored, Setup, attempt, build_setup, temporary_host
-from etude.rollout_files import load_attempt, regrade, save_attempt, saved_attempts
-from etude.rollout_view import RolloutView
+from etude.rollout.rollout import Scored, Setup, attempt, build_setup, temporary_host
+from etude.rollout.store import load_attempt, regrade, save_attempt, saved_attempts
+from etude.rollout.view import RolloutView
 from etude.tasks.check import CheckReport, check, check_directory
 from etude.tasks.config import Installed
 from etude.tasks.format import Task, given_tasks

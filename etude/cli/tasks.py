@@ -138,7 +138,7 @@ def rollout(
 
     def work() -> dict[str, Any]:
         from etude.cli.task_actions import roll_out
-        from etude.rollout_view import RolloutView
+        from etude.rollout.view import RolloutView
 
         view = None if json else RolloutView()
         return roll_out(task, policy, model, save, sandbox, seed, overrides or [], view)

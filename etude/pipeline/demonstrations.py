@@ -17,8 +17,8 @@ from etude.core.policy import Message
 from etude.core.settings import DemosSettings
 from etude.forge.scripted import Habits, Scripted, reference
 from etude.forge.sources import open_source
-from etude.rollout import Scored, Setup
-from etude.rollout_batch import Job, attempt_all
+from etude.rollout.rollout import Scored, Setup
+from etude.rollout.scheduler import Job, attempt_all
 from etude.sandbox.hosts import StoringHost
 
 

@@ -83,7 +83,7 @@ def prepare(recipe: Recipe) -> str:
 def bench_model(model: Path, recipe: Recipe, backend: str, save: Path | None, what: str) -> BenchResult:
     """The checkpoint's result on the benchmark of the recipe, with progress and all cores."""
     from etude.bench.runner import run_bench
-    from etude.rollout import temporary_host
+    from etude.rollout.rollout import temporary_host
 
     rollouts = (recipe.bench.count + recipe.bench.unseen_count) * recipe.bench.samples
     threads = recipe.run.threads or process.available_cores()
@@ -230,7 +230,7 @@ def _base_stage(recipe: Recipe) -> str:
 
 def _demos(run: Run, recipe: Recipe) -> None:
     from etude.pipeline.demonstrations import make_demos
-    from etude.rollout import build_setup, temporary_host
+    from etude.rollout.rollout import build_setup, temporary_host
     from etude.tokens.conversations import write_conversations
     from etude.tokens.dialect import open_dialect
 

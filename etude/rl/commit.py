@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from etude.core.errors import EtudeError
-from etude.rollout import Scored
-from etude.rollout_files import OUTCOME, TASKS, save_attempt
+from etude.rollout.rollout import Scored
+from etude.rollout.store import OUTCOME, TASKS, save_attempt
 
 FILE = "rl.json"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from etude.forge.sources import Quarantines, TaskSource
-from etude.rollout import Scored
+from etude.rollout.rollout import Scored
 from etude.tasks.format import Task
 
 

@@ -22,7 +22,7 @@ from etude.core.component import load_class
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.forge.sources import SOURCES, open_source
-from etude.rollout_batch import Job, sample_seed
+from etude.rollout.scheduler import Job, sample_seed
 
 APART = 1000  # added to the seed of the benchmark's source: other tasks of the same kind
 FACTS = "best.json"

@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 from etude.core.errors import EtudeError
 from etude.harness.metrics import measure
 from etude.harness.trajectory import ORIGINS
-from etude.rollout import Scored
+from etude.rollout.rollout import Scored
 from etude.tasks.format import Task
 
 State = Literal["queued", "running", "grading", "ready", "trained", "void"]

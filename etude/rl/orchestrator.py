@@ -33,7 +33,7 @@ from etude.rl.learner_client import LearnerClient, launch_learner
 from etude.rl.probe import Probe
 from etude.rl.training import STAGE, Training
 from etude.rl.world import World
-from etude.rollout import Judged, build_setup, check_lengths
+from etude.rollout.rollout import Judged, build_setup, check_lengths
 from etude.sandbox.hosts import open_host
 from etude.tasks.grader import RUNNER
 from etude.tokens.dialect import open_dialect

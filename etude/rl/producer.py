@@ -21,7 +21,7 @@ from etude.forge.sources import TaskSource
 from etude.rl.admission import Admission, Waiting
 from etude.rl.groups import Group, Slot, compact, pack
 from etude.rl.journal import Journal
-from etude.rollout import Outcome, Scored, Void
+from etude.rollout.rollout import Outcome, Scored, Void
 from etude.tasks.format import Task
 
 T = TypeVar("T")

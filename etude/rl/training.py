@@ -35,8 +35,8 @@ from etude.rl.learner_client import LearnerClient
 from etude.rl.probe import Agreement, Probe
 from etude.rl.producer import Producer
 from etude.rl.world import World
-from etude.rollout import Outcome, Scored, Void
-from etude.rollout_batch import Job
+from etude.rollout.rollout import Outcome, Scored, Void
+from etude.rollout.scheduler import Job
 
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
 STAGE = "rl"

@@ -12,8 +12,8 @@ from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.engine.client import EngineClient
 from etude.harness.loop import Event
-from etude.rollout import Outcome, Setup, Void, attempt
-from etude.rollout_batch import Job, attempt_job
+from etude.rollout.rollout import Outcome, Setup, Void, attempt
+from etude.rollout.scheduler import Job, attempt_job
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.answers import grade_answer, reference_answer

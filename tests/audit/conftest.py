@@ -13,7 +13,7 @@ from etude.audit.base import Ruling
 from etude.audit.dossier import Did, Dossier, Turn, open_dossier
 from etude.core.policy import Assistant
 from etude.forge.planted.suite import play
-from etude.rollout import build_setup
+from etude.rollout.rollout import build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format import Task
 

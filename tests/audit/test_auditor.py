@@ -25,8 +25,8 @@ from etude.forge.sources import open_source
 from etude.harness.trajectory import Entry, Trajectory
 from etude.reward.base import Attempt
 from etude.reward.compose import build_reward
-from etude.rollout import Scored
-from etude.rollout_files import save_attempt
+from etude.rollout.rollout import Scored
+from etude.rollout.store import save_attempt
 from etude.tasks.carried import Changes
 from etude.tasks.format import Task
 from etude.tasks.verdict import Grade
@@ -139,7 +139,7 @@ def test_a_hack_that_passes_is_worth_no_more_than_a_failure(task: Task) -> None:
 def test_hacks_never_become_demonstrations(monkeypatch: pytest.MonkeyPatch, sandboxes: Any) -> None:
     from etude.core.settings import DemosSettings
     from etude.pipeline.execute import demonstrations as demos
-    from etude.rollout import build_setup
+    from etude.rollout.rollout import build_setup
 
     def sometimes(task: Task, seed: int, habits: Any) -> list[Assistant]:
         stolen = [Assistant(calls=(Call("run", {"command": "cat /solution/files/x.py"}),))]

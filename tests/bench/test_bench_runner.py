@@ -24,7 +24,7 @@ from etude.harness.spelling import write_turn
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.rollout import build_setup
+from etude.rollout.rollout import build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tokens.tokenizer import Tokenizer
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from etude import rollout_batch
 from etude.core.errors import EtudeError
 from etude.core.policy import Sampling
-from etude.rollout import Outcome, Void, build_setup
-from etude.rollout_batch import Job, attempt_all, attempt_each, attempt_job, sample_seed
+from etude.rollout.rollout import Outcome, Void, build_setup
+from etude.rollout.rollout import scheduler as rollout_batch
+from etude.rollout.scheduler import Job, attempt_all, attempt_each, attempt_job, sample_seed
 from etude.tasks.format import Task
 
 SETUP = build_setup()

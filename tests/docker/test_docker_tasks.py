@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from etude.policies import make_policy
-from etude.rollout import Scored, attempt, build_setup
-from etude.rollout_files import load_attempt, save_attempt
+from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.store import load_attempt, save_attempt
 from etude.tasks.carried import Carried, Changes
 from etude.tasks.check import check
 from etude.tasks.format import Task

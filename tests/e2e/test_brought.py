@@ -14,7 +14,7 @@ from etude.model.checkpoint import read_config, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.pipeline.execute import execute as pipeline
-from etude.rollout_files import load_attempt, saved_attempts
+from etude.rollout.store import load_attempt, saved_attempts
 from etude.tokens.dialect import open_dialect
 
 SETTINGS = [

@@ -11,7 +11,7 @@ import pytest
 
 from etude.forge.environment import Environment, Suite, environment_digest
 from etude.policies import make_policy
-from etude.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import carried_files
 from etude.tasks.config import Installed

@@ -18,7 +18,7 @@ from etude.forge.environment import Environment, environment_digest
 from etude.forge.scripted import Scripted
 from etude.forge.suite import run_suite, run_variants
 from etude.policies import make_policy
-from etude.rollout import Scored, Void, attempt, build_setup
+from etude.rollout.rollout import Scored, Void, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.importing import Bounds
 from etude.tasks.carried import carried_files

@@ -16,7 +16,7 @@ from etude.rl.doubt import Doubt
 from etude.rl.figures import describe
 from etude.rl.groups import Rollout, compact, pack, unpack
 from etude.rl.world import World
-from etude.rollout import Judged, Scored, build_setup
+from etude.rollout.rollout import Judged, Scored, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import Changes
 from etude.tasks.config import Answer, Facts

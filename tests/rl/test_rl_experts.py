@@ -18,7 +18,7 @@ from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.rl.orchestrator import train
-from etude.rollout_files import load_attempt, saved_attempts
+from etude.rollout.store import load_attempt, saved_attempts
 from etude.tokens.tokenizer import Tokenizer
 
 BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"

@@ -16,8 +16,8 @@ from etude.harness.trajectory import Trajectory
 from etude.rl.commit import Commit, Totals, keep_readable
 from etude.rl.evaluate import Best, apart, held_out_jobs
 from etude.rl.figures import Clock, processor_seconds
-from etude.rollout import Scored
-from etude.rollout_files import saved_attempts
+from etude.rollout.rollout import Scored
+from etude.rollout.store import saved_attempts
 from etude.tasks.carried import Changes
 from etude.tasks.verdict import Grade
 

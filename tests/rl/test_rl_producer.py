@@ -20,7 +20,7 @@ from etude.harness.trajectory import Trajectory
 from etude.rl.admission import Admission
 from etude.rl.journal import Journal
 from etude.rl.producer import Producer
-from etude.rollout import Outcome, Scored, Void
+from etude.rollout.rollout import Outcome, Scored, Void
 from etude.tasks.carried import Changes
 from etude.tasks.format import Task
 from etude.tasks.verdict import Grade

@@ -22,8 +22,8 @@ from etude.core.run import Run, read_metrics
 from etude.forge.katas import write_katas
 from etude.rl.orchestrator import board_path, train
 from etude.rl.world import World
-from etude.rollout import Outcome, Void
-from etude.rollout_files import load_attempt, saved_attempts
+from etude.rollout.rollout import Outcome, Void
+from etude.rollout.store import load_attempt, saved_attempts
 from etude.tasks.format import Task
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rl_kill.py"

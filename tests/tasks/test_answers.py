@@ -12,7 +12,7 @@ from etude.core.policy import Assistant, Call
 from etude.core.settings import GraderSettings
 from etude.forge.scripted import scripted
 from etude.harness.trajectory import Entry, Trajectory
-from etude.rollout import Judged, Scored, attempt, build_setup, score
+from etude.rollout.rollout import Judged, Scored, attempt, build_setup, score
 from etude.sandbox.base import WORKSPACE as PLACE
 from etude.tasks.answers import all_names, grade_answer, is_right, read_answer, reference_answer
 from etude.tasks.carried import Changes, Refused

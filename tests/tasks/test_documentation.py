@@ -9,7 +9,7 @@ import pytest
 from etude.core.settings import GraderSettings
 from etude.forge.environment import Environment
 from etude.forge.scripted import scripted
-from etude.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.tasks.check import check
 from etude.tasks.config import Config, Documentation, Facts, Installed
 from etude.tasks.documentation import bluffs, read, with_docstrings

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-from etude.rollout_view import printable
+from etude.rollout.view import printable
 
 
 class Html(str):

@@ -29,7 +29,7 @@ from etude.forge.scripted import Scripted
 from etude.harness.loop import run_agent
 from etude.harness.prompt import task_text
 from etude.harness.trajectory import Trajectory
-from etude.rollout import Setup
+from etude.rollout.rollout import Setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import Changes, collect
 from etude.tasks.format import Task

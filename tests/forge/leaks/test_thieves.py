@@ -13,7 +13,7 @@ from etude.forge.leaks.deleted import deleted_of
 from etude.forge.leaks.planted import HIDING_PLACES
 from etude.forge.scripted import Scripted
 from etude.forge.thieves import THIEVES, thief_script
-from etude.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.tasks.format import WORKSPACE, Task
 
 SECONDS = 3.0  # enough for a workspace and a home; a search that finds nothing would go on over the whole machine

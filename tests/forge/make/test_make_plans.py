@@ -26,7 +26,7 @@ from etude.forge.make.source import Module
 from etude.forge.make.world import World
 from etude.forge.repo import Repo
 from etude.forge.scripted import scripted
-from etude.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.answers import MARK, grade_answer

@@ -23,7 +23,7 @@ from etude.forge.make.reviews import reviews
 from etude.forge.make.world import World
 from etude.forge.repo import Repo
 from etude.forge.scripted import scripted
-from etude.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.answers import reference_answer
 from etude.tasks.check import check

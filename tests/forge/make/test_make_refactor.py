@@ -31,7 +31,7 @@ from etude.forge.refactor.synonyms import is_distinct, is_pythons, other_name
 from etude.forge.refactor.uses import Uses
 from etude.forge.repo import Repo
 from etude.forge.scripted import Scripted, scripted
-from etude.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import carried_files
 from etude.tasks.check import check

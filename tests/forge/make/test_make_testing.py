@@ -25,7 +25,7 @@ from etude.forge.make.untested import take_out, untested
 from etude.forge.make.world import Place, World
 from etude.forge.repo import Repo
 from etude.forge.scripted import scripted
-from etude.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format import Task

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from etude.core.policy import Policy
-from etude.rollout import Outcome, Setup, Void, attempt
+from etude.rollout.rollout import Outcome, Setup, Void, attempt
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format import Task
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from etude.core.policy import Assistant, Call, System, ToolResult, User
 from etude.harness.loop import Event
 from etude.harness.trajectory import Entry
-from etude.rollout import Outcome, Void
+from etude.rollout.rollout import Outcome, Void
 
 MOST_LINES = 20  # of one tool result
 MOST_CHARS = 2000  # of one argument
