@@ -19,7 +19,7 @@ from etude.core.child_process import Child, start
 from etude.core.errors import EtudeError
 from etude.core.policy import Context, Sample, Sampling, Version
 from etude.core.settings import EngineSettings
-from etude.engine import wire
+from etude.serve import messages as wire
 
 
 class EngineClient:
@@ -161,5 +161,5 @@ async def launch(
     arguments += ["--threads", str(threads), "--version", str(version)]
     if board is not None:
         arguments += ["--board", str(board)]
-    server = await start("engine", "etude.engine.server", arguments, ready=wire.READY, log=log, deadline=deadline)
+    server = await start("engine", "etude.serve.server", arguments, ready=wire.READY, log=log, deadline=deadline)
     return EngineClient(server.said, decode=decode, server=server)

@@ -185,13 +185,13 @@ def serve_model(
 ) -> None:
     """Serve the model at `path` to OpenAI's clients until interrupted."""
     recipe, model = recipe_of(path, overrides), find_model(path)
-    from etude.engine.openai.keys import read_key
+    from etude.serve.openai.api_key import read_key
 
     key = read_key(key_file)
     if key is None and host not in ("127.0.0.1", "localhost", "::1"):
         print(f"warning: everybody who can reach {host} can use this model: no API key is set", file=sys.stderr)
     device = prepare(recipe)
-    from etude.engine.server import Door, serve
+    from etude.serve.server import Door, serve
 
     door = Door(name or path.resolve().name, key, engine_routes)
     serve(model, recipe.engine, device=device, host=host, port=port, door=door)

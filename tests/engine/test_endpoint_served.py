@@ -15,11 +15,11 @@ from etude.core.settings import EndpointSettings, EngineSettings
 from etude.engine.endpoint.policy import EndpointPolicy
 from etude.engine.engine import Engine
 from etude.engine.inline import InlinePolicy
-from etude.engine.openai.app import Front
 from etude.engine.thread import EngineThread
 from etude.harness.spelling import read_turn, write_turn
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
+from etude.serve.openai.app import Front
 from etude.tokens.dialect import ToolSchema
 from etude.tokens.native import Native
 from etude.tokens.parse import Malformed

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from etude.core.policy import Sampling
-from etude.engine.openai.choices import Answering, Choice
-from etude.engine.openai.reading import TextReader
 from etude.engine.request import Request
 from etude.engine.thread import EngineThread, Tokens
+from etude.serve.openai.choices import Answering, Choice
+from etude.serve.openai.streaming import TextReader
 from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
 

@@ -16,10 +16,10 @@ import pytest
 from etude.core.policy import Assistant, Call, Sampling, ToolResult, User, Version
 from etude.core.settings import EngineSettings
 from etude.engine.engine import Engine
-from etude.engine.openai.prompts import call_opening, tool_schemas
 from etude.model.checkpoint import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
+from etude.serve.openai.prompts import call_opening, tool_schemas
 from etude.tokens.dialect import Dialect, open_dialect
 from etude.tokens.render import Rendered
 

@@ -19,10 +19,10 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Context, Sampling
 from etude.core.settings import EngineSettings
 from etude.engine.client import EngineClient
-from etude.engine.openai.bodies import Bodies
-from etude.engine.openai.keys import read_key
-from etude.engine.openai.refusal import Refusal
-from etude.engine.server import Door, serve
+from etude.serve.openai.api_key import read_key
+from etude.serve.openai.body import Bodies
+from etude.serve.openai.errors import Refusal
+from etude.serve.server import Door, serve
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "say hello"}]}
 TEXT = {"model": "tiny", "prompt": "say"}

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.core.policy import Assistant, Call, User
-from etude.engine.openai.asks import read_chat
-from etude.engine.openai.prompts import Prompts, call_opening
-from etude.engine.openai.reading import Delta, Reader, TextReader, TurnReader, find_stop, without_begun
-from etude.engine.openai.refusal import Refusal
-from etude.engine.openai.tables import chat_table
+from etude.serve.openai.errors import Refusal
+from etude.serve.openai.prompts import Prompts, call_opening
+from etude.serve.openai.requests import read_chat
+from etude.serve.openai.schema import chat_table
+from etude.serve.openai.streaming import Delta, Reader, TextReader, TurnReader, find_stop, without_begun
 from etude.tokens.dialect import Dialect, open_dialect
 from etude.tokens.native import Native
 from etude.tokens.parse import Malformed

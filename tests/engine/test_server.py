@@ -18,11 +18,11 @@ from etude.core.policy import Context, Sampling, Version
 from etude.core.settings import EngineSettings
 from etude.engine.client import EngineClient, launch
 from etude.engine.engine import Engine
-from etude.engine.server import serve
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
+from etude.serve.server import serve
 
 SETTINGS = EngineSettings(
     max_running=4, max_waiting=8, cache_tokens=8192, block_tokens=8, max_length=1500, drain_seconds=20
@@ -252,7 +252,8 @@ def test_a_killed_server_is_reported_with_its_log(home: Home, tmp_path: Path) ->
 
 CRASHING = """
 import sys
-from etude.engine import engine, server
+from etude.engine import engine
+from etude.serve import server
 whole = engine.Engine.step
 def step(self):
     if any(request.prompt == (13,) for request in self.scheduler.waiting):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Sample, Sampling, Version
-from etude.engine import wire
+from etude.serve import messages as wire
 
 versions = st.builds(Version, st.integers(0, 5), st.integers(0, 10**6))
 tokens = st.tuples(st.integers(0, 10**6), st.floats(-1e4, 0, allow_subnormal=False), versions)

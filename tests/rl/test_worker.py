@@ -322,7 +322,7 @@ def test_a_killed_parent_leaves_no_process_no_board_and_no_folder(home: Home, tm
     assert not Path(folder).exists()
 
 
-@pytest.mark.parametrize("module", ["etude.rl.worker", "etude.rl.learner_client", "etude.engine.server"])
+@pytest.mark.parametrize("module", ["etude.rl.worker", "etude.rl.learner_client", "etude.serve.server"])
 def test_torch_is_not_loaded_before_the_process_is_prepared(module: str) -> None:
     script = f"import sys, json, {module}; print(json.dumps('torch' in sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS)

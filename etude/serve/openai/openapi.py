@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from etude import __version__
-from etude.engine.openai.tables import Table
+from etude.serve.openai.schema import Table
 
 _TEXT: Table = {"type": "string"}
 _OR_NULL: Table = {"type": ["string", "null"]}

@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Literal, Self
 
 from etude.core.policy import Sampling
-from etude.engine.openai.reading import Delta, Reader
 from etude.engine.request import EngineFailed, Request, Top
 from etude.engine.thread import EngineThread, Tokens
+from etude.serve.openai.streaming import Delta, Reader
 
 Finish = Literal["stop", "length", "tool_calls"]
 

@@ -36,8 +36,8 @@ from etude.core import process
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import EngineSettings
-from etude.engine import wire
 from etude.engine.request import EngineGone, QueueFull
+from etude.serve import messages as wire
 
 if TYPE_CHECKING:
     from etude.engine.engine import Engine
@@ -238,9 +238,9 @@ def serve(
 async def _serve(
     engine: Engine, listener: sockets.socket, board: Path | None, door: Door | None, dialect: Dialect | None
 ) -> None:
-    from etude.engine.connection import connections
-    from etude.engine.openai.app import Front
     from etude.engine.thread import EngineThread
+    from etude.serve.connection import connections
+    from etude.serve.openai.app import Front
 
     thread = EngineThread(engine)
     engine_api = Api(thread, engine.settings, board)
@@ -289,7 +289,7 @@ def _url(host: str, port: int) -> str:
 
 def _quiet_log() -> logging.Logger:
     """aiohttp's log, without a traceback for everybody who comes and does not speak HTTP."""
-    log = logging.getLogger("etude.engine.server")
+    log = logging.getLogger("etude.serve.server")
     log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
     return log
 
@@ -305,7 +305,7 @@ def _listen_on(host: str, port: int, path: Path | None) -> sockets.socket:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m etude.engine.server", description="Serve a model on this machine.")
+    parser = argparse.ArgumentParser(prog="python -m etude.serve.server", description="Serve a model on this machine.")
     parser.add_argument("model", type=Path, help="Hugging Face directory")
     parser.add_argument("--settings", default="{}", help="JSON object of engine settings")
     parser.add_argument("--device", default="cpu")

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from etude.core.policy import Sampling
-from etude.engine.openai.refusal import Refusal
-from etude.engine.openai.tables import MOST_PROMPTS, Table
-from etude.engine.openai.validate import check
 from etude.engine.request import COLDEST
+from etude.serve.openai.errors import Refusal
+from etude.serve.openai.schema import MOST_PROMPTS, Table
+from etude.serve.openai.validate import check
 
 LEAST_TOP_P = 1e-6  # the likeliest token alone, whatever 0 would mean
 COMPLETION_TOKENS = 16  # what /v1/completions samples when nobody says

@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 
 from etude.core.errors import EtudeError
-from etude.engine.openai.refusal import Refusal
+from etude.serve.openai.errors import Refusal
 
 VARIABLE = "ETUDE_API_KEY"
 _SHORTEST = 8

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
-from etude.engine.openai.asks import ChatAsk, CompletionAsk
-from etude.engine.openai.refusal import Refusal
+from etude.serve.openai.errors import Refusal
+from etude.serve.openai.requests import ChatAsk, CompletionAsk
 from etude.tokens.dialect import Dialect, ToolSchema
 from etude.tokens.render import Rendered
 

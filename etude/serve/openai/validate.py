@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from etude.engine.openai.refusal import Refusal
+from etude.serve.openai.errors import Refusal
 
 Schema = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from etude.engine.openai.refusal import RETRY, Refusal
+from etude.serve.openai.errors import RETRY, Refusal
 
 LARGE = 1 << 20  # bytes of a body from which on it is large
 ALL_LARGE = 64 << 20  # bytes of large bodies that may be arriving at once; one always may

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from etude.core.policy import Call
-from etude.engine.openai.choices import Choice, Piece
-from etude.engine.openai.reading import Delta, token_bytes
 from etude.engine.request import Top
+from etude.serve.openai.choices import Choice, Piece
+from etude.serve.openai.streaming import Delta, token_bytes
 from etude.tokens.dialect import Dialect
 
 Json = dict[str, Any]

@@ -20,18 +20,18 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from etude.core.settings import EngineSettings
-from etude.engine.openai.answers import ChatVoice, CompletionVoice, Manner, Voice
-from etude.engine.openai.asks import Ask, read_chat, read_completion
-from etude.engine.openai.bodies import Bodies
-from etude.engine.openai.choices import Answering, Choice, Piece
-from etude.engine.openai.document import document
-from etude.engine.openai.keys import Gate
-from etude.engine.openai.metrics import CONTENT_TYPE, Metrics
-from etude.engine.openai.prompts import Prompts, call_opening
-from etude.engine.openai.reading import Reader, TextReader, TurnReader
-from etude.engine.openai.refusal import RETRY, Handler, Refusal, errors_as_json, refusal_of
-from etude.engine.openai.tables import MOST_TOOLS, chat_table, completion_table
 from etude.engine.thread import EngineThread
+from etude.serve.openai.api_key import Gate
+from etude.serve.openai.body import Bodies
+from etude.serve.openai.choices import Answering, Choice, Piece
+from etude.serve.openai.errors import RETRY, Handler, Refusal, errors_as_json, refusal_of
+from etude.serve.openai.metrics import CONTENT_TYPE, Metrics
+from etude.serve.openai.openapi import document
+from etude.serve.openai.prompts import Prompts, call_opening
+from etude.serve.openai.requests import Ask, read_chat, read_completion
+from etude.serve.openai.responses import ChatVoice, CompletionVoice, Manner, Voice
+from etude.serve.openai.schema import MOST_TOOLS, chat_table, completion_table
+from etude.serve.openai.streaming import Reader, TextReader, TurnReader
 from etude.tokens.dialect import Dialect
 
 T = TypeVar("T")
