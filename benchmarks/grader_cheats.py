@@ -31,8 +31,8 @@ from etude.core.settings import GraderSettings
 from etude.forge.cheats.table import CHEATS, cheat_script
 from etude.forge.environment import PREFIX, Environment, Suite, environment_digest
 from etude.forge.katas import FAMILIES, katas
-from etude.forge.scripted import Scripted
-from etude.policies import make_policy
+from etude.policies.scripted import Scripted
+from etude.policies.table import make_policy
 from etude.rollout.rollout import Outcome, Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.importing import Bounds

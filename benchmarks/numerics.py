@@ -27,13 +27,13 @@ import numpy as np
 from etude.core import process
 from etude.core.policy import Context, Sampling, Version
 from etude.core.settings import EngineSettings, OptimSettings
-from etude.engine.client import EngineClient, launch
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Item, Label, Stream
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
+from etude.policies.engine_client import EngineClient, launch
 
 MEAN_BAR, MAX_BAR = 1e-5, 1e-3
 SHAPE = ModelConfig(2048, 128, 384, 4, 4, 2, 32)

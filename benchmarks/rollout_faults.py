@@ -31,8 +31,8 @@ import pydantic
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling
 from etude.core.settings import AgentLimits, GraderSettings, HarnessSettings
 from etude.forge.katas import katas
-from etude.forge.scripted import Scripted, reference
 from etude.harness.tools.base import Observation, Tool
+from etude.policies.scripted import Scripted, reference
 from etude.rollout.rollout import Outcome, Scored, Setup, Void, attempt, build_setup
 from etude.sandbox.base import Limits, Result, SandboxFailure
 from etude.sandbox.local import LocalHost

@@ -28,8 +28,8 @@ from etude.forge.alike import load_tasks
 from etude.forge.katas import katas
 from etude.forge.leaks.deleted import deleted_of
 from etude.forge.leaks.planted import HIDING_PLACES
-from etude.forge.scripted import Scripted
 from etude.forge.thieves import THIEVES, thief_script
+from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import Limits
 from etude.sandbox.hosts import StoringHost, open_host

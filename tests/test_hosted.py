@@ -19,11 +19,11 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
 from etude.core.settings import EndpointSettings
 from etude.forge.katas import Katas
-from etude.forge.scripted import reference
 from etude.harness.prompt import task_text
 from etude.harness.spelling import write_turn
 from etude.harness.tools.table import build_tools
-from etude.policies import hosted_policy
+from etude.policies.scripted import reference
+from etude.policies.table import hosted_policy
 from etude.tasks.format import Task
 
 SOURCE = Katas(Katas.Settings(split="held_out"))

@@ -20,9 +20,9 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Sample
 from etude.core.settings import AgentLimits, GraderSettings, HarnessSettings, RewardSettings
 from etude.forge.katas import katas
-from etude.forge.scripted import Scripted, reference
 from etude.harness.loop import Event
-from etude.policies import make_policy
+from etude.policies.scripted import Scripted, reference
+from etude.policies.table import make_policy
 from etude.rollout.rollout import RETRIED, Judged, Outcome, Scored, Setup, Void, attempt, build_setup
 from etude.rollout.store import load_attempt, regrade, save_attempt, saved_attempts
 from etude.rollout.view import RolloutView, printable

@@ -22,10 +22,10 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Policy, Sampling, System, ToolResult, User
 from etude.core.recipe import Recipe
 from etude.core.settings import BenchSettings
-from etude.engine.client import launch
 from etude.forge.sources import open_source
 from etude.harness.metrics import measure
 from etude.harness.trajectory import Entry, Trajectory
+from etude.policies.engine_client import launch
 from etude.rollout.rollout import Scored, Setup, Void, build_setup, check_lengths
 from etude.rollout.scheduler import Job, attempt_each, sample_seed
 from etude.rollout.view import printable

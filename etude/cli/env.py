@@ -10,7 +10,7 @@ from etude.cli.console import FindLinks, Json, StoreFolder, answer, table
 from etude.core.errors import EtudeError
 
 if TYPE_CHECKING:
-    from etude.engine.endpoint.policy import EndpointPolicy
+    from etude.policies.endpoint.policy import EndpointPolicy
 
 env_app = typer.Typer(no_args_is_help=True, help="Install repositories.")
 
@@ -63,7 +63,7 @@ def _hosted(policy: str, overrides: list[str]) -> EndpointPolicy:
     from dataclasses import replace
 
     from etude.core import recipe as recipes
-    from etude.policies import hosted_policy, is_hosted
+    from etude.policies.table import hosted_policy, is_hosted
 
     if not is_hosted(policy):
         raise EtudeError(

@@ -24,8 +24,6 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Sampling
 from etude.core.progress import track
 from etude.core.recipe import Recipe
-from etude.engine.client import EngineClient, launch
-from etude.engine.endpoint.policy import EndpointPolicy
 from etude.forge.combine import combine, pairs
 from etude.forge.katas import write_katas
 from etude.forge.rows import read_rows, task_of, tree_at
@@ -34,7 +32,9 @@ from etude.harness.atif import file_name, to_atif
 from etude.harness.tools.base import schema_of
 from etude.harness.tools.table import build_tools
 from etude.pipeline.stages import bench_model, find_model, prepare, recipe_of
-from etude.policies import hosted_policy, is_hosted, make_policy
+from etude.policies.endpoint.policy import EndpointPolicy
+from etude.policies.engine_client import EngineClient, launch
+from etude.policies.table import hosted_policy, is_hosted, make_policy
 from etude.rollout.rollout import Scored, Setup, attempt, build_setup, temporary_host
 from etude.rollout.store import load_attempt, regrade, save_attempt, saved_attempts
 from etude.rollout.view import RolloutView

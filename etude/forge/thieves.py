@@ -16,7 +16,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call
 from etude.forge.leaks import stealing
 from etude.forge.leaks.deleted import deleted_of
-from etude.forge.scripted import Script
+from etude.policies.scripted import Script
 from etude.tasks.format import Task
 
 # The first one that works: an interpreter may be there without its library.

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
-from etude.engine.client import EngineClient
 from etude.harness.loop import Event
+from etude.policies.engine_client import EngineClient
 from etude.rollout.rollout import Outcome, Setup, Void, attempt
 from etude.rollout.scheduler import Job, attempt_job
 from etude.sandbox.base import SandboxFailure

@@ -20,9 +20,9 @@ from etude.cli.main import app
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling, System, ToolResult, User
 from etude.forge.katas import katas, write_katas
-from etude.forge.scripted import reference
 from etude.forge.sources import open_source
 from etude.harness.trajectory import Entry, Trajectory
+from etude.policies.scripted import reference
 from etude.reward.base import Attempt
 from etude.reward.compose import build_reward
 from etude.rollout.rollout import Scored

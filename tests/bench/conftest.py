@@ -23,10 +23,10 @@ from etude.core import recipe as recipes
 from etude.core.policy import Assistant
 from etude.core.run import Run
 from etude.forge.katas import Katas
-from etude.forge.scripted import reference, stub
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.packed import Packed
+from etude.policies.scripted import reference, stub
 from etude.tasks.format import Task
 from etude.tokens.tokenizer import Tokenizer
 

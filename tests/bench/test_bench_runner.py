@@ -19,11 +19,11 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Sample
 from etude.core.settings import BenchSettings
 from etude.forge.katas import write_katas
-from etude.forge.scripted import Scripted, scripted
 from etude.harness.spelling import write_turn
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
+from etude.policies.scripted import Scripted, scripted
 from etude.rollout.rollout import build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tokens.tokenizer import Tokenizer

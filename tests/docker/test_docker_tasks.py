@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etude.policies import make_policy
+from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.rollout.store import load_attempt, save_attempt
 from etude.tasks.carried import Carried, Changes

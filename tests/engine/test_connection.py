@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from etude.core.settings import EngineSettings
-from etude.engine.client import EngineClient, launch
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
+from etude.policies.engine_client import EngineClient, launch
 
 NOT_HTTP = [
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(200)) + b"\r\n\r\n",  # a TLS handshake

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Message, Sample, Sampling, System, ToolResult, User
 from etude.core.settings import EndpointSettings
-from etude.engine.endpoint.limits import Cost
-from etude.engine.endpoint.messages import native_messages, read_message, text_messages
-from etude.engine.endpoint.policy import EndpointPolicy
-from etude.engine.endpoint.transport import Transport
 from etude.harness.spelling import read_turn, write_turn
+from etude.policies.endpoint.limits import Cost
+from etude.policies.endpoint.messages import native_messages, read_message, text_messages
+from etude.policies.endpoint.policy import EndpointPolicy
+from etude.policies.endpoint.transport import Transport
 from etude.tokens.dialect import ToolSchema
 
 READ = ToolSchema(
@@ -174,5 +174,5 @@ def test_answers_whose_counts_disagree_are_refused(answer: dict[str, Any], sente
 
 
 def test_the_policy_never_imports_torch() -> None:
-    code = "import sys, etude.engine.endpoint.policy; sys.exit('torch' in sys.modules)"
+    code = "import sys, etude.policies.endpoint.policy; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -18,7 +18,7 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.policy import Context, Sampling
 from etude.core.settings import EngineSettings
-from etude.engine.client import EngineClient
+from etude.policies.engine_client import EngineClient
 from etude.serve.openai.api_key import read_key
 from etude.serve.openai.body import Bodies
 from etude.serve.openai.errors import Refusal

@@ -16,12 +16,12 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.policy import Context, Sampling, Version
 from etude.core.settings import EngineSettings
-from etude.engine.client import EngineClient, launch
 from etude.engine.engine import Engine
 from etude.model.checkpoint import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.exchange import WeightBoard
+from etude.policies.engine_client import EngineClient, launch
 from etude.serve.server import serve
 
 SETTINGS = EngineSettings(
@@ -289,7 +289,7 @@ def test_a_crash_answers_everybody_who_waits_and_ends_the_process(home: Home, tm
 ORPHANING = """
 import asyncio, os, sys
 from pathlib import Path
-from etude.engine.client import launch
+from etude.policies.engine_client import launch
 from etude.core.settings import EngineSettings
 async def main():
     client = await launch(Path(sys.argv[1]), EngineSettings(max_length=64, cache_tokens=256))

@@ -18,11 +18,11 @@ from etude.core.errors import EtudeError
 from etude.core.policy import System, ToolResult, User
 from etude.forge import words
 from etude.forge.katas import FAMILIES, REGISTERS, Katas, choose_families, katas, write_katas
-from etude.forge.scripted import Habits, reference
 from etude.forge.sources import open_source
 from etude.forge.words import is_held_out
 from etude.harness.prompt import system_text
 from etude.harness.tools.table import build_tools
+from etude.policies.scripted import Habits, reference
 from etude.tasks.format import Task
 from etude.tasks.lint import lint
 from etude.tokens.render import render

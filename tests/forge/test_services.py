@@ -15,9 +15,9 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, ToolResult
 from etude.forge.environment import Environment, environment_digest
-from etude.forge.scripted import Scripted
 from etude.forge.suite import run_suite, run_variants
-from etude.policies import make_policy
+from etude.policies.scripted import Scripted
+from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, Void, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.importing import Bounds

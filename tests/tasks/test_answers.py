@@ -10,8 +10,8 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call
 from etude.core.settings import GraderSettings
-from etude.forge.scripted import scripted
 from etude.harness.trajectory import Entry, Trajectory
+from etude.policies.scripted import scripted
 from etude.rollout.rollout import Judged, Scored, attempt, build_setup, score
 from etude.sandbox.base import WORKSPACE as PLACE
 from etude.tasks.answers import all_names, grade_answer, is_right, read_answer, reference_answer

@@ -8,7 +8,7 @@ import pytest
 
 from etude.core.settings import GraderSettings
 from etude.forge.environment import Environment
-from etude.forge.scripted import scripted
+from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.tasks.check import check
 from etude.tasks.config import Config, Documentation, Facts, Installed

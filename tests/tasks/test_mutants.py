@@ -9,7 +9,7 @@ import pytest
 
 from etude.core.settings import GraderSettings
 from etude.forge.environment import Environment
-from etude.forge.scripted import scripted
+from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.tasks import config
 from etude.tasks.carried import carried_files

@@ -25,10 +25,10 @@ from etude.forge.planted.leftovers import LEFTOVERS
 from etude.forge.planted.machinery import MACHINERY
 from etude.forge.planted.scene import Family, Scene, Variant, turns
 from etude.forge.planted.words import WORDS
-from etude.forge.scripted import Scripted
 from etude.harness.loop import run_agent
 from etude.harness.prompt import task_text
 from etude.harness.trajectory import Trajectory
+from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import Changes, collect

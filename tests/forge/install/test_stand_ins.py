@@ -21,7 +21,7 @@ from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.make.command import make_from
 from etude.forge.repo import open_repo
-from etude.forge.scripted import Scripted, scripted
+from etude.policies.scripted import Scripted, scripted
 from etude.rollout.rollout import Outcome, Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost, open_host

@@ -12,7 +12,7 @@ from etude.core.errors import EtudeError
 from etude.forge.javascript.cheats import AT_LOAD, IN_CALLS, cheats
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
-from etude.policies import make_policy
+from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.tasks.carried import carried_files
 from etude.tasks.check import check

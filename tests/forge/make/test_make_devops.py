@@ -21,7 +21,7 @@ from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
 from etude.forge.make.release import bare, copied
 from etude.forge.repo import Repo
-from etude.forge.scripted import scripted
+from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost

@@ -25,7 +25,7 @@ from etude.forge.make.plans import could_be_blamed, plans
 from etude.forge.make.source import Module
 from etude.forge.make.world import World
 from etude.forge.repo import Repo
-from etude.forge.scripted import scripted
+from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost

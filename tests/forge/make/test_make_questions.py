@@ -22,7 +22,7 @@ from etude.forge.make.questions import implementations, questions, reaches
 from etude.forge.make.reviews import reviews
 from etude.forge.make.world import World
 from etude.forge.repo import Repo
-from etude.forge.scripted import scripted
+from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.answers import reference_answer

@@ -30,7 +30,7 @@ from etude.forge.refactor.spelling import in_braces, respelled_code, respelled_t
 from etude.forge.refactor.synonyms import is_distinct, is_pythons, other_name
 from etude.forge.refactor.uses import Uses
 from etude.forge.repo import Repo
-from etude.forge.scripted import Scripted, scripted
+from etude.policies.scripted import Scripted, scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import carried_files

@@ -24,7 +24,7 @@ from etude.forge.make.source import Module
 from etude.forge.make.untested import take_out, untested
 from etude.forge.make.world import Place, World
 from etude.forge.repo import Repo
-from etude.forge.scripted import scripted
+from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost

@@ -23,7 +23,7 @@ import aiohttp
 
 from etude.core.errors import EtudeError
 from etude.core.settings import EndpointSettings
-from etude.engine.endpoint.limits import Budget, Cost, Now, Rate, Sleep, TooLate
+from etude.policies.endpoint.limits import Budget, Cost, Now, Rate, Sleep, TooLate
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds
 LONGEST_ANSWER = 256 << 20  # bytes

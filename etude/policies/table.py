@@ -12,12 +12,12 @@ from urllib.parse import parse_qsl
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy
 from etude.core.settings import EndpointSettings
-from etude.engine.client import EngineClient
-from etude.engine.endpoint.policy import EndpointPolicy
 from etude.forge.cheats.table import cheat_script
-from etude.forge.scripted import Scripted, scripted
 from etude.harness.spelling import write_turn
 from etude.harness.tools.base import Tool, schema_of
+from etude.policies.endpoint.policy import EndpointPolicy
+from etude.policies.engine_client import EngineClient
+from etude.policies.scripted import Scripted, scripted
 from etude.tasks.format import Task
 from etude.tokens.dialect import Dialect
 

@@ -15,9 +15,9 @@ from typing import Any, Self
 from etude.core.errors import EtudeError
 from etude.core.policy import Context, Sample, Sampling, StopReason, Version
 from etude.core.settings import EndpointSettings
-from etude.engine.endpoint.limits import Cost
-from etude.engine.endpoint.messages import WriteTurn, native_messages, native_tools, read_message, text_messages
-from etude.engine.endpoint.transport import Transport
+from etude.policies.endpoint.limits import Cost
+from etude.policies.endpoint.messages import WriteTurn, native_messages, native_tools, read_message, text_messages
+from etude.policies.endpoint.transport import Transport
 from etude.tokens.dialect import ToolSchema
 
 BYTES_PER_TOKEN = 3  # of a prompt whose tokens nobody counted, rather too few than too many
