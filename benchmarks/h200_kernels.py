@@ -25,11 +25,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from etude.core.settings import ComputeSettings, OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Correction, Item, Label, Sampled, Stream, Twin
-from etude.model import mlp_fp8, precision
 from etude.model.attention import PackedAttend
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.head import token_logprobs
+from etude.model.low_precision import mlp_fp8
+from etude.model.low_precision import products as precision
 from etude.model.training import ready
 
 TILES = ((128, 64, 4), (64, 64, 4), (128, 128, 8), (32, 128, 4))  # rows and columns of a tile, and warps
@@ -64,7 +65,7 @@ def guarded(name: str, work: Callable[[], None]) -> None:
 
 
 def quantised() -> None:
-    from etude.model import quantise_kernels as kernels
+    from etude.model.low_precision import quantise_kernels as kernels
 
     def same(shapes: list[tuple[int, int]], dtype: torch.dtype) -> None:
         parts = [torch.randn(s, device="cuda") * torch.randn(s[0], 1, device="cuda").exp() for s in shapes]

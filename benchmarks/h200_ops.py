@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from etude.engine.cuda.drafted import Asked, Asking, Left, Work
+from etude.engine.cuda.draft_tensors import Asked, Asking, Left, Work
 from etude.engine.cuda.fused import FusedOps
 from etude.engine.cuda.ops import Norm, Ops, Pages, Places, Runs
 from etude.engine.cuda.reference import ReferenceOps

@@ -44,11 +44,11 @@ from etude.engine.engine import Engine
 from etude.engine.request import Request
 from etude.engine.runner import Read
 from etude.engine.scheduler import Chunk
-from etude.model.checkpoint import load_model
+from etude.model.checkpoint.directory import load_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.model.exchange import WeightBoard, create_board
-from etude.model.packed import Packed
+from etude.model.packed_forward import Packed
+from etude.model.weight_transfer.shared_memory import WeightBoard, create_board
 
 MEMORY = 4.8e12  # bytes a second
 V0 = Version(0, 0)

@@ -19,7 +19,7 @@ import torch
 import triton
 
 from etude.engine.cuda.attention_kernels import grouped_kernel, join_kernel, latent_kernel
-from etude.engine.cuda.thin_kernels import thin_kernel
+from etude.engine.cuda.few_token_kernels import thin_kernel
 
 MEMORY = 4.8e12
 

@@ -28,7 +28,7 @@ import torch
 
 from etude.core.policy import Sampling, Version
 from etude.core.settings import ComputeSettings, EngineSettings, OptimSettings
-from etude.engine.cuda.drafts import PageMemory, PageView
+from etude.engine.cuda.draft_cache import PageMemory, PageView
 from etude.engine.cuda.reference import ReferenceOps
 from etude.engine.cuda.runner import PagedRunner
 from etude.engine.engine import Engine
@@ -36,10 +36,10 @@ from etude.engine.speculate import SpeculatingRunner
 from etude.learn.learner import Learner
 from etude.learn.loop import labelled
 from etude.learn.mtp import acceptance, attach
-from etude.model.checkpoint import load_model, save_model
+from etude.model.checkpoint.directory import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.model.packed import Packed
+from etude.model.packed_forward import Packed
 from etude.model.size import parameters
 from etude.model.training import set_up
 from etude.tokens.tokenizer import Tokenizer

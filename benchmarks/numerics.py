@@ -29,10 +29,10 @@ from etude.core.policy import Context, Sampling, Version
 from etude.core.settings import EngineSettings, OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Item, Label, Stream
-from etude.model.checkpoint import save_model
+from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.model.exchange import WeightBoard
+from etude.model.weight_transfer.shared_memory import WeightBoard
 from etude.policies.engine_client import EngineClient, launch
 
 MEAN_BAR, MAX_BAR = 1e-5, 1e-3

@@ -47,7 +47,7 @@ class Luck(Part):
 
 def make_model(path: Path) -> None:
     from etude.forge.katas import katas
-    from etude.model.checkpoint import save_model
+    from etude.model.checkpoint.directory import save_model
     from etude.model.config import ModelConfig
     from etude.model.decoder import Decoder
     from etude.tokens.tokenizer import Tokenizer

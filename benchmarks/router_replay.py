@@ -51,9 +51,9 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     from etude.engine.engine import Engine
     from etude.learn.learner import Learner
     from etude.learn.loop import labelled
-    from etude.model.checkpoint import load_model
+    from etude.model.checkpoint.directory import load_model
     from etude.model.decoder import Decoder
-    from etude.model.packed import Packed
+    from etude.model.packed_forward import Packed
 
     rng = np.random.default_rng(0)
     if options.model:

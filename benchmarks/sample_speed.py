@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM
 from etude.core.policy import Sampling, Version
 from etude.core.settings import EngineSettings
 from etude.engine.engine import Engine
-from etude.model.checkpoint import save_model
+from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 

@@ -52,7 +52,7 @@ def train_tiny(
     import torch
 
     from etude.model.attention import PackedAttend
-    from etude.model.checkpoint import save_model
+    from etude.model.checkpoint.directory import save_model
     from etude.model.config import ModelConfig
     from etude.model.decoder import Decoder
     from etude.tokens.render import render

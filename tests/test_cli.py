@@ -11,7 +11,7 @@ import pytest
 
 from etude.core.run import read_metrics
 from etude.core.settings import ModelSettings
-from etude.model.checkpoint import save_model
+from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.tokens.tokenizer import Tokenizer

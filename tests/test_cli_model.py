@@ -12,7 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from etude.cli.main import app
-from etude.model.checkpoint import load_model
+from etude.model.checkpoint.directory import load_model
 
 KIMI_K25: dict[str, Any] = {  # as published, less what says nothing about the shape
     "architectures": ["KimiK25ForConditionalGeneration"],

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from etude.core.errors import EtudeError
 from etude.core.settings import EngineSettings
-from etude.engine.attend import CachedAttend, spans
 from etude.engine.cache import KeyValueCache
+from etude.engine.row_attention import CachedAttend, spans
 from etude.model.attention import PackedAttend
-from etude.model.checkpoint import load_model, open_stored
+from etude.model.checkpoint.directory import load_model, open_stored
 from etude.model.decoder import Decoder
 
 LENGTHS = (1, 2, 17, 40, 40, 130)  # tokens of the sequences, as far as the model has positions

@@ -23,7 +23,7 @@ SHAPES = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "kimi_k2")
 
 def describe(directory: Path) -> dict[str, Any]:
     """From config.json and the headers of the weight files, which need not be there; no weight is read."""
-    from etude.model.checkpoint import read_config
+    from etude.model.checkpoint.directory import read_config
 
     config = read_config(directory)
     said = json.loads((directory / "config.json").read_text())
@@ -41,7 +41,7 @@ def create(shape: str, directory: Path, overrides: list[str], dtype: str = "floa
     """A model with random weights, of the sizes that a recipe's [model] would give it."""
     import torch
 
-    from etude.model.checkpoint import save_model
+    from etude.model.checkpoint.directory import save_model
     from etude.model.decoder import Decoder
 
     if shape not in SHAPES:
@@ -90,7 +90,7 @@ def _shape(config: ModelConfig) -> dict[str, Any]:
 
 def _stored(directory: Path) -> dict[str, Any] | None:
     """What the weight files hold; nothing where only the configuration was downloaded."""
-    from etude.model.checkpoint import open_stored
+    from etude.model.checkpoint.directory import open_stored
 
     if not any(directory.glob("*.safetensors")):
         return None

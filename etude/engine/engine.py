@@ -23,7 +23,7 @@ from etude.engine.runner import Read, RowRunner, Runner
 from etude.engine.scheduler import Chunk, Scheduler
 from etude.engine.speculate import SpeculatingRunner
 from etude.model.decoder import Decoder
-from etude.model.packed import Packed
+from etude.model.packed_forward import Packed
 
 
 @dataclass
@@ -270,7 +270,7 @@ def default_runner(decoder: Decoder, settings: EngineSettings) -> Runner:
         return SpeculatingRunner(decoder, settings)
     if not cuda:
         return RowRunner(decoder, settings)
-    from etude.engine.cuda.drafts import PageMemory  # needs Triton, which a CPU does not have
+    from etude.engine.cuda.draft_cache import PageMemory  # needs Triton, which a CPU does not have
     from etude.engine.cuda.runner import PagedRunner
 
     if settings.speculate:

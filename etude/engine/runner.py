@@ -16,10 +16,10 @@ from torch import Tensor
 
 from etude.core.policy import Experts, Sampling
 from etude.core.settings import EngineSettings
-from etude.engine.attend import CachedAttend, spans
 from etude.engine.cache import KeyValueCache
-from etude.engine.columns import forward_of
+from etude.engine.dense_cpu_step import forward_of
 from etude.engine.request import Request
+from etude.engine.row_attention import CachedAttend, spans
 from etude.engine.sampler import Sampled, Settings, choose_at, mixed, read, sample, seed_bits
 from etude.engine.scheduler import Chunk, Rows
 from etude.model.decoder import Decoder

@@ -24,10 +24,10 @@ from torch import Tensor
 from etude.core.errors import EtudeError
 from etude.core.policy import Sampling
 from etude.core.settings import EngineSettings
-from etude.engine.accept import ACCEPTING, DRAFTING, verify
-from etude.engine.attend import CachedAttend, spans
 from etude.engine.cache import KeyValueCache
+from etude.engine.draft_acceptance import ACCEPTING, DRAFTING, verify
 from etude.engine.request import Request, Top
+from etude.engine.row_attention import CachedAttend, spans
 from etude.engine.runner import Read
 from etude.engine.sampler import Sampled, heaviest, pick, uniforms
 from etude.engine.scheduler import Chunk
@@ -35,8 +35,8 @@ from etude.model.decoder import Decoder
 from etude.model.experts import Routing
 
 if TYPE_CHECKING:
-    from etude.engine.cuda.drafts import PageMemory
-    from etude.engine.cuda.steady import Steady
+    from etude.engine.cuda.draft_cache import PageMemory
+    from etude.engine.cuda.draft_graphs import Steady
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from etude.learn.optim import Optimiser
 from etude.learn.packing import pack
 from etude.learn.schedule import rate
 from etude.learn.streams import Batch, Floats, Item
-from etude.model.adapted import copy_trained
 from etude.model.decoder import Decoder
-from etude.model.exchange import WeightBoard
 from etude.model.experts import balance
+from etude.model.lora_linear import copy_trained
 from etude.model.replicas import Replicas
+from etude.model.weight_transfer.shared_memory import WeightBoard
 
 
 class Learner:

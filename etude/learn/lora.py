@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from etude.core.errors import EtudeError
 from etude.core.settings import LoraSettings
-from etude.model.adapted import ADAPTER, AdaptedLinear, adapted
-from etude.model.checkpoint import named_weights
+from etude.model.checkpoint.directory import named_weights
 from etude.model.decoder import Decoder
+from etude.model.lora_linear import ADAPTER, AdaptedLinear, adapted
 
 FOLDER = "adapter"  # in a checkpoint; beside its config.json, PEFT would take the whole model for an adapter
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"

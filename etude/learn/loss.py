@@ -19,7 +19,7 @@ from etude.learn.streams import Correction, Distribution, Ids, Item, Label, Main
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing, replay_metrics
 from etude.model.head import divergence
-from etude.model.packed import Packed
+from etude.model.packed_forward import Packed
 
 Column = Mapping[str, Tensor]  # facts by name, each with an entry per token
 

@@ -20,7 +20,7 @@ from etude.learn.learner import Learner
 from etude.learn.pretrain import Documents, pretrain
 from etude.learn.streams import Ids
 from etude.model.decoder import Decoder
-from etude.model.packed import Packed
+from etude.model.packed_forward import Packed
 
 STAGE = "mtp"
 

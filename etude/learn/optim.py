@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from etude.core.settings import OptimSettings
-from etude.model.adapted import ADAPTER
+from etude.model.lora_linear import ADAPTER
 from etude.model.matrices import fast, is_matrix, orthogonal, slices
 
 

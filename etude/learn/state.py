@@ -22,8 +22,8 @@ from torch import Tensor
 
 from etude.core.errors import EtudeError
 from etude.learn import lora
-from etude.model.adapted import adapted
-from etude.model.checkpoint import load_model, named_weights, save_model
+from etude.model.checkpoint.directory import load_model, named_weights, save_model
+from etude.model.lora_linear import adapted
 
 if TYPE_CHECKING:
     from etude.learn.learner import Learner

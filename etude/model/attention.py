@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from etude.model.causal import Group, causal_attention
 from etude.model.config import ModelConfig
+from etude.model.cpu_causal_attention import Group, causal_attention
+from etude.model.low_precision.products import Linear, side_by_side
 from etude.model.norm import RMSNorm
-from etude.model.precision import Linear, side_by_side
 from etude.model.rope import rotate
 
 LONG = 2048  # tokens; from this mean length on, sequences are padded to one length on a GPU

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from etude.model.attention import Attend, Attention
+from etude.model.compile_regions import Stages, in_stages
 from etude.model.config import ModelConfig
 from etude.model.experts import MixtureOfExperts, Routing
 from etude.model.head import head_logits
+from etude.model.low_precision.products import PLAIN, Linear
 from etude.model.mla import LatentAttention
 from etude.model.mlp import SwiGLU
 from etude.model.norm import RMSNorm
-from etude.model.precision import PLAIN, Linear
 from etude.model.rope import Rope
-from etude.model.stages import Stages, in_stages
 
 
 class Block(nn.Module):

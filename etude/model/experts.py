@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from etude.core.policy import UNROUTED
 from etude.model.config import ModelConfig
+from etude.model.low_precision.products import PLAIN
 from etude.model.mlp import SwiGLU
-from etude.model.precision import PLAIN
 
 
 class Routing:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from etude.model.attention import Attend
 from etude.model.config import ModelConfig
+from etude.model.low_precision.products import Linear
 from etude.model.norm import RMSNorm
-from etude.model.precision import Linear
 from etude.model.rope import paired, rotate
 
 EPS = 1e-6  # of the norms of latents, whatever the model's other norms have

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.model.mlp_fp8 import feed_forward, in_eight_bits
-from etude.model.precision import Linear, side_by_side
+from etude.model.low_precision.mlp_fp8 import feed_forward, in_eight_bits
+from etude.model.low_precision.products import Linear, side_by_side
 
 
 class SwiGLU(nn.Module):

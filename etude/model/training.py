@@ -12,11 +12,11 @@ import torch
 from etude.core.errors import EtudeError
 from etude.core.settings import ComputeSettings
 from etude.model import size
-from etude.model.adapted import adapted
+from etude.model.compile_regions import Stages
 from etude.model.decoder import Block, Decoder
-from etude.model.packed import CHUNK_LOGITS
-from etude.model.precision import choose, set_precision
-from etude.model.stages import Stages
+from etude.model.lora_linear import adapted
+from etude.model.low_precision.products import choose, set_precision
+from etude.model.packed_forward import CHUNK_LOGITS
 
 GIB = 2**30
 

@@ -156,7 +156,7 @@ def sample_text(path: Path, prompt: str, sampling: Sampling, overrides: list[str
     recipe, model = recipe_of(path, overrides), find_model(path)
     device = prepare(recipe)
     from etude.engine.engine import Engine
-    from etude.model.checkpoint import load_model
+    from etude.model.checkpoint.directory import load_model
     from etude.tokens.dialect import open_dialect
 
     decoder, dialect = load_model(model, device), open_dialect(model)

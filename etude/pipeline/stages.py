@@ -186,7 +186,7 @@ def _mtp(run: Run, recipe: Recipe) -> None:
     from etude.corpus.manifest import load_manifest
     from etude.corpus.mix import Mix
     from etude.learn.mtp import train_heads
-    from etude.model.checkpoint import load_model
+    from etude.model.checkpoint.directory import load_model
 
     corpus, settings, place = run.path / "corpus", recipe.mtp, (recipe.mtp.sequence, recipe.run.seed)
     start = find_model(Path(settings.model)) if settings.model else run.latest("pretrain")
@@ -203,7 +203,7 @@ def _extend(run: Run, recipe: Recipe) -> None:
     from etude.corpus.manifest import load_manifest
     from etude.corpus.mix import Mix
     from etude.learn.extend import extend, stretch
-    from etude.model.checkpoint import load_model
+    from etude.model.checkpoint.directory import load_model
     from etude.model.decoder import Decoder
     from etude.tokens.dialect import open_dialect
 
@@ -272,7 +272,7 @@ def _fine_tune(run: Run, recipe: Recipe, stage: str, start: Path, settings: SftS
     from etude.harness.tools.base import schema_of
     from etude.harness.tools.table import build_tools
     from etude.learn.sft import sft
-    from etude.model.checkpoint import load_model
+    from etude.model.checkpoint.directory import load_model
     from etude.tokens.conversations import read_conversations
     from etude.tokens.dialect import open_dialect
 

@@ -39,7 +39,7 @@ from etude.tokens.checkpoint_files import TokenFiles
 
 if TYPE_CHECKING:
     from etude.learn.learner import Learner
-    from etude.model.exchange import WeightBoard
+    from etude.model.weight_transfer.shared_memory import WeightBoard
 
 BEAT = 1.0  # seconds between heartbeats
 PATIENCE = 60.0  # seconds for the parent to connect, and for the rest of a frame that has begun
@@ -247,10 +247,10 @@ def _train(options: argparse.Namespace) -> None:
 
     from etude.learn.learner import Learner
     from etude.learn.lora import adapt
-    from etude.model.adapted import copy_trained
-    from etude.model.checkpoint import load_model
-    from etude.model.exchange import create_board
+    from etude.model.checkpoint.directory import load_model
+    from etude.model.lora_linear import copy_trained
     from etude.model.training import ready, set_up
+    from etude.model.weight_transfer.shared_memory import create_board
 
     try:
         torch.empty(0, device=options.device)

@@ -132,7 +132,7 @@ class Api:
         version = wire.read_version(wire.only(await self._body(request), "version").get("version"))
         if self.board is None:
             raise EtudeError("this engine was started without a weight board, so it cannot be updated")
-        from etude.model.exchange import WeightBoard
+        from etude.model.weight_transfer.shared_memory import WeightBoard
 
         path = self.board
 
@@ -217,7 +217,7 @@ def serve(
     import torch
 
     from etude.engine.engine import Engine
-    from etude.model.checkpoint import load_model
+    from etude.model.checkpoint.directory import load_model
 
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     engine = Engine(load_model(model_dir, device, dtype), settings, version)

@@ -25,7 +25,7 @@ from etude.core.run import Run
 from etude.forge.katas import Katas
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.model.packed import Packed
+from etude.model.packed_forward import Packed
 from etude.policies.scripted import reference, stub
 from etude.tasks.format import Task
 from etude.tokens.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from etude.bench.base.suite import EVALUATIONS, evaluate_base
 from etude.cli.main import app
 from etude.core.errors import EtudeError
 from etude.core.settings import BaseSettings, ModelSettings
-from etude.model.checkpoint import save_model
+from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.tokens.dialect import open_dialect

@@ -20,7 +20,7 @@ from etude.core.policy import Assistant, Call, Sample
 from etude.core.settings import BenchSettings
 from etude.forge.katas import write_katas
 from etude.harness.spelling import write_turn
-from etude.model.checkpoint import save_model
+from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.policies.scripted import Scripted, scripted

@@ -10,7 +10,7 @@ import transformers
 
 from etude.core import recipe as recipes
 from etude.core.run import read_metrics
-from etude.model.checkpoint import read_config, save_model
+from etude.model.checkpoint.directory import read_config, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.pipeline.execute import execute as pipeline

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from etude.core.settings import EngineSettings
-from etude.engine.attend import SPAN_COST, CachedAttend, spans
 from etude.engine.cache import KeyValueCache
+from etude.engine.row_attention import SPAN_COST, CachedAttend, spans
 from etude.model.config import ModelConfig
 
 CONFIG = ModelConfig(16, 32, 64, 2, 4, 2, 8)

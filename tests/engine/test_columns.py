@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from etude.core.settings import LoraSettings
-from etude.engine.columns import FEW, Columns, forward_of
+from etude.engine.dense_cpu_step import FEW, Columns, forward_of
 from etude.learn.lora import adapt
 from etude.model.attention import PackedAttend
-from etude.model.checkpoint import load_model, save_model
+from etude.model.checkpoint.directory import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from etude.core.settings import EngineSettings
-from etude.model.checkpoint import save_model
+from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.policies.engine_client import EngineClient, launch

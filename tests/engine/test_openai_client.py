@@ -16,7 +16,7 @@ import pytest
 from etude.core.policy import Assistant, Call, Sampling, ToolResult, User, Version
 from etude.core.settings import EngineSettings
 from etude.engine.engine import Engine
-from etude.model.checkpoint import load_model, save_model
+from etude.model.checkpoint.directory import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.serve.openai.prompts import call_opening, tool_schemas

@@ -25,7 +25,7 @@ from etude.model.attention import PackedAttend
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
-from etude.model.packed import Packed
+from etude.model.packed_forward import Packed
 from etude.policies.inline import InlinePolicy
 
 V0 = Version(0, 0)

@@ -14,7 +14,7 @@ from etude.engine.engine import Engine
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
-from etude.model.packed import Packed
+from etude.model.packed_forward import Packed
 
 SHAPE = ModelConfig(
     97,

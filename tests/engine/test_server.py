@@ -17,10 +17,10 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Context, Sampling, Version
 from etude.core.settings import EngineSettings
 from etude.engine.engine import Engine
-from etude.model.checkpoint import save_model
+from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.model.exchange import WeightBoard
+from etude.model.weight_transfer.shared_memory import WeightBoard
 from etude.policies.engine_client import EngineClient, launch
 from etude.serve.server import serve
 

@@ -14,9 +14,9 @@ import torch
 from etude.core.errors import EtudeError
 from etude.core.policy import Sampling, Version
 from etude.core.settings import EngineSettings, ModelSettings
-from etude.engine.accept import verify
-from etude.engine.cuda.drafts import PageMemory
+from etude.engine.cuda.draft_cache import PageMemory
 from etude.engine.cuda.reference import ReferenceOps
+from etude.engine.draft_acceptance import verify
 from etude.engine.engine import Engine
 from etude.engine.request import Request
 from etude.engine.runner import Read

@@ -16,9 +16,9 @@ from etude.core.policy import Version
 from etude.core.settings import OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Correction, Item, Label, Sampled, Stream, Twin
-from etude.model.checkpoint import load_model
+from etude.model.checkpoint.directory import load_model
 from etude.model.decoder import Decoder
-from etude.model.exchange import WeightBoard
+from etude.model.weight_transfer.shared_memory import WeightBoard
 
 Make = Callable[..., Decoder]
 VOCAB = 37

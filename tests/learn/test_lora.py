@@ -23,14 +23,14 @@ from etude.core.settings import LoraSettings, OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.lora import adapt, parameters
 from etude.learn.streams import Batch, Correction, Item, Label, Sampled, Stream, Twin
-from etude.model.adapted import adapted, copy_trained, merged
 from etude.model.attention import PackedAttend
-from etude.model.checkpoint import load_model, named_weights, save_model
+from etude.model.checkpoint.directory import load_model, named_weights, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.model.exchange import WeightBoard
 from etude.model.experts import balance
+from etude.model.lora_linear import adapted, copy_trained, merged
 from etude.model.size import adapter_parameters
+from etude.model.weight_transfer.shared_memory import WeightBoard
 from etude.pipeline.execute import execute
 from etude.tokens.conversations import write_conversations
 from etude.tokens.tokenizer import Tokenizer

@@ -14,7 +14,7 @@ from etude.core.run import Run, read_metrics
 from etude.core.settings import MtpSettings, OptimSettings, RunSettings
 from etude.learn.mtp import acceptance, attach, train_heads
 from etude.model.attention import PackedAttend
-from etude.model.checkpoint import load_model
+from etude.model.checkpoint.directory import load_model
 from etude.model.decoder import Decoder
 from etude.tokens.tokenizer import Tokenizer
 

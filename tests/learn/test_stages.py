@@ -20,7 +20,7 @@ from etude.core.settings import OptimSettings, PretrainSettings, RunSettings, Sf
 from etude.learn.pretrain import pretrain
 from etude.learn.sft import plan, sft, tokenise
 from etude.model.attention import PackedAttend
-from etude.model.checkpoint import load_model
+from etude.model.checkpoint.directory import load_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.tokens.dialect import ToolSchema, open_dialect

@@ -16,7 +16,7 @@ from etude.core.errors import EtudeError
 from etude.core.settings import OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Correction, Item, Label, MainHead, Sampled, Stream, Twin
-from etude.model import packed
+from etude.model import packed_forward as packed
 from etude.model.decoder import Decoder
 
 VOCAB = 37

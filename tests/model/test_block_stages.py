@@ -14,11 +14,11 @@ from torch import Tensor
 
 from etude.core.settings import ComputeSettings
 from etude.model.attention import PackedAttend
+from etude.model.compile_regions import Stages
 from etude.model.config import ModelConfig
 from etude.model.decoder import Block, Decoder
 from etude.model.experts import Router
-from etude.model.packed import Packed
-from etude.model.stages import Stages
+from etude.model.packed_forward import Packed
 from etude.model.training import peak_bytes, ready
 
 DENSE: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from etude.model import causal
+from etude.model import cpu_causal_attention as causal
 from etude.model.attention import PackedAttend
 
 

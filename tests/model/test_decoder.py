@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from etude.model.attention import PackedAttend
-from etude.model.checkpoint import load_model, save_model
+from etude.model.checkpoint.directory import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 

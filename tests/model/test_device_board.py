@@ -13,8 +13,8 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.model.device_board import DeviceBoard
-from etude.model.exchange import WeightBoard, create_board
+from etude.model.weight_transfer.device_memory import DeviceBoard
+from etude.model.weight_transfer.shared_memory import WeightBoard, create_board
 
 
 def decoder(seed: int = 0, width: int = 32) -> Decoder:
@@ -76,7 +76,7 @@ def test_a_cpus_memory_is_shared_through_the_file_and_the_other_kind_says_so(tmp
     script = """
 import sys
 from pathlib import Path
-from etude.model.exchange import WeightBoard
+from etude.model.weight_transfer.shared_memory import WeightBoard
 board = WeightBoard.attach(Path(sys.argv[1]))
 print(board.versions())
 board._opened()

@@ -11,10 +11,10 @@ import torch
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.model.checkpoint import save_model
+from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.model.exchange import WeightBoard
+from etude.model.weight_transfer.shared_memory import WeightBoard
 
 
 def decoder(seed: int = 0, width: int = 32) -> Decoder:
@@ -51,9 +51,9 @@ def test_another_process_reads_the_version(tmp_path: Path) -> None:
     script = """
 import sys, torch
 from pathlib import Path
-from etude.model.checkpoint import load_model
+from etude.model.checkpoint.directory import load_model
 from etude.model.decoder import Decoder
-from etude.model.exchange import WeightBoard
+from etude.model.weight_transfer.shared_memory import WeightBoard
 from etude.core.policy import Version
 written = load_model(Path(sys.argv[1]))
 read = Decoder(written.config, seed=5)

@@ -12,7 +12,7 @@ from etude.core.policy import UNROUTED
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.experts import Experts, MixtureOfExperts, Router, Routing, balance
-from etude.model.packed import Packed
+from etude.model.packed_forward import Packed
 from etude.model.replicas import Replicas
 
 

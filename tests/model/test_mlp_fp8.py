@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from etude.model.low_precision.mlp_fp8 import gated, gated_slopes
+from etude.model.low_precision.products import PRECISIONS, by_rows_and_columns, set_precision
 from etude.model.mlp import SwiGLU
-from etude.model.mlp_fp8 import gated, gated_slopes
-from etude.model.precision import PRECISIONS, by_rows_and_columns, set_precision
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

@@ -14,7 +14,7 @@ from etude.core.settings import OptimSettings
 from etude.learn.optim import Optimiser
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.model.precision import (
+from etude.model.low_precision.products import (
     PLAIN,
     PRECISIONS,
     Linear,
@@ -192,7 +192,7 @@ def test_router_head_embeddings_and_norms_are_never_in_eight_bits(monkeypatch: p
         seen.append(tuple(x.shape))
         return quantised(x)
 
-    monkeypatch.setattr("etude.model.precision.quantised", watched)
+    monkeypatch.setattr("etude.model.low_precision.products.quantised", watched)
     with torch.no_grad():
         hidden = decoder(torch.arange(16), torch.arange(16), lambda layer, q, k, v: q)
         logits = decoder.logits(hidden)

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from etude.cli.model_compare import cached_logits, compare, packed_logits, random_tokens, reference
-from etude.model.checkpoint import load_model, save_model
+from etude.model.checkpoint.directory import load_model, save_model
 
 TOLERANCE = 1e-4
 COMMON = {"vocab_size": 101, "hidden_size": 48, "intermediate_size": 56, "max_position_embeddings": 256}

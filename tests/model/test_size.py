@@ -13,7 +13,7 @@ from etude.core.settings import EngineSettings, LoraSettings, ModelSettings
 from etude.engine.cache import KeyValueCache
 from etude.learn.lora import adapt, parameters
 from etude.model import size
-from etude.model.checkpoint import named_weights
+from etude.model.checkpoint.directory import named_weights
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 

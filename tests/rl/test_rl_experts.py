@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from etude.core import recipe as recipes
 from etude.core.recipe import Recipe
 from etude.core.run import Run, read_metrics
-from etude.model.checkpoint import save_model
+from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.rl.orchestrator import train

@@ -23,10 +23,10 @@ from etude.core.policy import Version
 from etude.core.settings import OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Correction, Item, Label, Sampled, Stream
-from etude.model.checkpoint import load_model, save_model
+from etude.model.checkpoint.directory import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.model.exchange import WeightBoard
+from etude.model.weight_transfer.shared_memory import WeightBoard
 from etude.rl import learner_client, wire, worker
 from etude.rl.learner_client import LearnerClient, launch_learner
 from etude.rl.wire import Frame

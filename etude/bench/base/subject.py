@@ -19,9 +19,9 @@ from etude.core.policy import Sampling, Version
 from etude.core.settings import EngineSettings
 from etude.engine.engine import Engine
 from etude.engine.request import Request
-from etude.model.checkpoint import load_model
+from etude.model.checkpoint.directory import load_model
 from etude.model.decoder import Decoder
-from etude.model.packed import Packed
+from etude.model.packed_forward import Packed
 from etude.tokens.dialect import open_dialect
 
 TOGETHER = 8  # answers decoded at once

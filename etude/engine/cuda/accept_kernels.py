@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from etude.engine import accept
+from etude.engine import draft_acceptance as accept
 
 DRAFTING: tl.constexpr = tl.constexpr(accept.DRAFTING)
 ACCEPTING: tl.constexpr = tl.constexpr(accept.ACCEPTING)

@@ -14,10 +14,16 @@ from torch import Tensor
 
 from etude.engine.cuda.accept_kernels import begin_kernel, rests_kernel, settle_kernel, sums_kernel
 from etude.engine.cuda.attention_kernels import grouped_kernel, join_kernel, latent_kernel
-from etude.engine.cuda.drafted import Asked, Left, Work
+from etude.engine.cuda.draft_tensors import Asked, Left, Work
+from etude.engine.cuda.few_token_kernels import (
+    experts_in_kernel,
+    experts_out_kernel,
+    route_kernel,
+    thin_kernel,
+    twin_kernel,
+)
 from etude.engine.cuda.ops import Norm, Pages, Places, Runs
 from etude.engine.cuda.sampling_kernels import pick_kernel, pieces_kernel
-from etude.engine.cuda.thin_kernels import experts_in_kernel, experts_out_kernel, route_kernel, thin_kernel, twin_kernel
 from etude.engine.cuda.token_kernels import (
     embed_kernel,
     gate_kernel,

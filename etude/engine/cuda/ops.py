@@ -15,7 +15,7 @@ from torch import Tensor
 from etude.model.experts import Experts, Router, Routing
 
 if TYPE_CHECKING:
-    from etude.engine.cuda.drafted import Asked, Left, Work
+    from etude.engine.cuda.draft_tensors import Asked, Left, Work
 
 
 @dataclass(frozen=True)

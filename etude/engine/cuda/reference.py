@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.engine.accept import ACCEPTING, DRAFTING, verify
-from etude.engine.cuda.drafted import Asked, Left, Work
+from etude.engine.cuda.draft_tensors import Asked, Left, Work
 from etude.engine.cuda.ops import Norm, Pages, Places, Runs
+from etude.engine.draft_acceptance import ACCEPTING, DRAFTING, verify
 from etude.engine.sampler import mixed, pick
 from etude.model.experts import Experts, Router, Routing
 from etude.model.rope import paired, rotate

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.engine.cuda.drafted import Asking, Left, Work
+from etude.engine.cuda.draft_tensors import Asking, Left, Work
 from etude.engine.cuda.forward import Forward, Step
 from etude.engine.cuda.graphs import sizes
 from etude.engine.cuda.ops import Pages, Places

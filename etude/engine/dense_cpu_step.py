@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from etude.model.attention import Attend, Attention
 from etude.model.decoder import Block, Decoder
 from etude.model.experts import Routing
+from etude.model.low_precision.products import PLAIN, Linear
 from etude.model.mlp import SwiGLU
 from etude.model.norm import RMSNorm
-from etude.model.precision import PLAIN, Linear
 
 FEW = 64  # tokens; to turn over what a product gave for more costs more than the faster product gains
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from etude.core.settings import EngineSettings
 from etude.engine.cuda.batch import put
+from etude.engine.cuda.draft_graphs import Steady
 from etude.engine.cuda.forward import Forward, Step
 from etude.engine.cuda.ops import Ops, Pages, Places
 from etude.engine.cuda.pages import PagedCache
-from etude.engine.cuda.steady import Steady
 from etude.engine.request import Request
 from etude.model.decoder import Decoder
 

@@ -102,7 +102,7 @@ def choose(name: str, device: str) -> Precision:
     if name == "fp8" and torch.device(device).type == "cuda":
         if torch.cuda.get_device_capability(device) < (8, 9):
             raise EtudeError("precision is 'fp8', which this GPU cannot multiply; take 'bfloat16'")
-        import etude.model.quantise_kernels  # noqa: F401  (it makes its operations known to torch)
+        import etude.model.low_precision.quantise_kernels  # noqa: F401  (it makes its operations known to torch)
     return PRECISIONS[name]
 
 

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.model.adapted import merged
-from etude.model.checkpoint import BIAS, named_weights
+from etude.model.checkpoint.directory import BIAS, named_weights
 from etude.model.decoder import Decoder
-from etude.model.exchange import COMPLETE, WRITING, Seal, WeightBoard
+from etude.model.lora_linear import merged
+from etude.model.weight_transfer.shared_memory import COMPLETE, WRITING, Seal, WeightBoard
 
 SERVED = torch.bfloat16
 

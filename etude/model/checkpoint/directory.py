@@ -23,10 +23,10 @@ from torch.overrides import TorchFunctionMode
 
 from etude.core.errors import EtudeError
 from etude.core.progress import track
-from etude.model.adapted import ADAPTER, merged
+from etude.model.checkpoint.tensors import INDEX, WEIGHTS, Stored, read_quantisation
 from etude.model.config import LATENT, TEXT_TOWERS, ModelConfig
 from etude.model.decoder import Decoder
-from etude.model.stored import INDEX, WEIGHTS, Stored, read_quantisation
+from etude.model.lora_linear import ADAPTER, merged
 
 CONFIG = "config.json"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

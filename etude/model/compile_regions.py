@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from etude.model.precision import hold
+from etude.model.low_precision.products import hold
 
 if TYPE_CHECKING:
     from etude.model.attention import Attend

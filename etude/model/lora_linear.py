@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.model.precision import PLAIN
+from etude.model.low_precision.products import PLAIN
 
 ADAPTER = (".lora_A.weight", ".lora_B.weight")  # how the names of an adapter's parameters end
 

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.model.adapted import merged
-from etude.model.checkpoint import named_weights
+from etude.model.checkpoint.directory import named_weights
 from etude.model.decoder import Decoder
+from etude.model.lora_linear import merged
 
 _MAGIC = b"ETUDEWB2"
 _ALIGN = 64
@@ -114,7 +114,7 @@ class WeightBoard:
         header = json.loads(memory[start : start + size])
         kind = cls
         if "device" in header:
-            from etude.model.device_board import DeviceBoard  # which is made of this
+            from etude.model.weight_transfer.device_memory import DeviceBoard  # which is made of this
 
             kind = DeviceBoard
         return kind(path, header, memory, _aligned(start + size + _SLOTS * _SEAL.size))
@@ -202,7 +202,7 @@ def _aligned(size: int) -> int:
 def create_board(path: Path, decoder: Decoder) -> WeightBoard:
     """Where engines look for this decoder's versions: in device memory if it lies there, else in shared memory."""
     if decoder.lm_head.weight.is_cuda:
-        from etude.model.device_board import DeviceBoard
+        from etude.model.weight_transfer.device_memory import DeviceBoard
 
         return DeviceBoard.create(path, decoder)
     return WeightBoard.create(path, decoder)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from etude.model.precision import (
+from etude.model.low_precision.products import (
     Linear,
     RowwiseFP8,
     Twice,
