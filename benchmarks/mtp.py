@@ -82,7 +82,7 @@ def code_files() -> Iterator[Path]:
 
 
 def hash_of(name: str) -> int:
-    from etude.corpus.stable import stable_hash
+    from etude.corpus.stable_random import stable_hash
 
     return stable_hash("mtp benchmark", name)
 

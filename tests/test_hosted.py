@@ -20,7 +20,7 @@ from etude.core.policy import Assistant
 from etude.core.settings import EndpointSettings
 from etude.forge.katas import Katas
 from etude.harness.prompt import task_text
-from etude.harness.spelling import write_turn
+from etude.harness.text_turns import write_turn
 from etude.harness.tools.table import build_tools
 from etude.policies.scripted import reference
 from etude.policies.table import hosted_policy

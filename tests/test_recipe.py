@@ -182,7 +182,7 @@ class Mine:
 class Bare:
     pass
 """
-TABLE = {"folder": "etude.corpus.folder:Folder", "stdlib": "etude.corpus.folder:Stdlib"}
+TABLE = {"folder": "etude.corpus.sources.folder:Folder", "stdlib": "etude.corpus.sources.folder:Stdlib"}
 
 
 def broken(use: str, **settings: Any) -> str:

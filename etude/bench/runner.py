@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from etude.bench.outcome import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
+from etude.bench.result import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Policy, Sampling, System, ToolResult, User
 from etude.core.recipe import Recipe

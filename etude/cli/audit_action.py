@@ -22,7 +22,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Policy
 from etude.core.progress import track
 from etude.core.settings import EndpointSettings
-from etude.harness.files import FACTS, load_trajectory
+from etude.harness.trajectory_files import FACTS, load_trajectory
 from etude.policies.endpoint.policy import EndpointPolicy
 from etude.policies.table import hosted_policy, is_hosted
 from etude.rollout.store import OUTCOME, load_attempt, saved_attempts

@@ -131,7 +131,7 @@ def report(run: Annotated[Path, typer.Argument(help="Run folder.")], json: Json 
 
     def work() -> dict[str, Any]:
         from etude.bench.report.page import write_report
-        from etude.bench.results import write_results
+        from etude.bench.run_results import write_results
 
         return {"results": write_results(run), "report": str(write_report(run))}
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from etude.bench.outcome import BenchResult, compare, load_result, save_result, summarise
+from etude.bench.result import BenchResult, compare, load_result, save_result, summarise
 from etude.bench.runner import bench_policy, bench_tasks
 from etude.cli.chat import KEY, base_of, served_model
 from etude.core import durable
@@ -323,7 +323,7 @@ def benchmark_base(
     paths = [f"{key}={json.dumps(str(path))}" for key, path in given.items() if path is not None]
     settings, model = recipe_of(path, [*overrides, *paths]), find_model(path)
     device = prepare(settings)
-    from etude.bench.base.subject import Subject
+    from etude.bench.base.model_under_test import Subject
     from etude.bench.base.suite import EVALUATIONS, evaluate_base
 
     subject = Subject.open(model, device, settings.base.batch_tokens)

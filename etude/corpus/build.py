@@ -35,9 +35,9 @@ from etude.corpus.licenses import License
 from etude.corpus.manifest import FILE, SHARDS, TOKENIZER, Manifest, load_manifest
 from etude.corpus.selection import SPLITS, Selection, select
 from etude.corpus.shards import OpenShard
-from etude.corpus.sources import check_names
+from etude.corpus.sources.table import check_names
 from etude.corpus.spool import Spool
-from etude.corpus.stable import permuted, stable_hash
+from etude.corpus.stable_random import permuted, stable_hash
 from etude.tokens.tokenizer import Tokenizer
 
 WORK = "building"

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from etude.core.errors import EtudeError
 from etude.corpus.document import decode
-from etude.corpus.folder import read_folder
 from etude.corpus.licenses import without_header
-from etude.corpus.words import Hashes, hash_runs, hash_words, split_words
+from etude.corpus.sources.folder import read_folder
+from etude.corpus.word_hashes import Hashes, hash_runs, hash_words, split_words
 
 SHORTEST = 5  # words of a text that can be looked for
 LARGEST = 20_000_000  # bytes of one text

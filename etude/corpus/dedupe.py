@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from etude.corpus.words import Hashes, hash_runs, hash_words, split_words
+from etude.corpus.word_hashes import Hashes, hash_runs, hash_words, split_words
 
 Signature = npt.NDArray[np.uint32]
 

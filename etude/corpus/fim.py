@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from etude.corpus.stable import stable_hash, stable_share
+from etude.corpus.stable_random import stable_hash, stable_share
 
 SHORTEST = 3  # characters: one for each part
 

@@ -19,7 +19,7 @@ from etude.core.errors import EtudeError
 from etude.corpus.manifest import SHARDS, Manifest, load_manifest
 from etude.corpus.shards import Ids, OpenShard, Shard
 from etude.corpus.split import Side
-from etude.corpus.stable import permuted, stable_hash
+from etude.corpus.stable_random import permuted, stable_hash
 
 
 class Mix:

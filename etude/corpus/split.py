@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from etude.corpus.stable import stable_share
+from etude.corpus.stable_random import stable_share
 
 Side = Literal["train", "held_out"]
 

@@ -22,7 +22,7 @@ from etude.corpus.decontaminate import Forbidden
 from etude.corpus.dedupe import MinHash, Signature, find_near_duplicates, jaccard, shingles
 from etude.corpus.manifest import SHARDS, TOKENIZER, load_manifest
 from etude.corpus.shards import OpenShard
-from etude.corpus.words import Hashes, hash_words
+from etude.corpus.word_hashes import Hashes, hash_words
 from etude.forge.leaks.deleted import added_lines
 from etude.tasks.format import Task, given_tasks
 from etude.tasks.mutants import FOLDER as MUTANTS

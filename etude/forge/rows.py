@@ -18,7 +18,7 @@ from typing import Any
 import pydantic
 
 from etude.core.errors import EtudeError
-from etude.corpus.git import Reader, find_store
+from etude.corpus.sources.git import Reader, find_store
 from etude.tasks.config import SCHEMA, Config, Environment, Facts, Installed, Package, Verifier
 from etude.tasks.files import Files, Kind
 from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script

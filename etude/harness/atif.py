@@ -15,8 +15,8 @@ from typing import Any
 
 from etude import __version__
 from etude.core.policy import Assistant, System, ToolResult, User
-from etude.harness.files import readable
 from etude.harness.trajectory import NO_VERSION, Entry, Segment, Trajectory
+from etude.harness.trajectory_files import readable
 from etude.tokens.dialect import ToolSchema
 
 SCHEMA = "ATIF-v1.8"

@@ -25,12 +25,12 @@ from typing import Literal
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Message, Policy, Sample, Sampling, System, ToolResult, User
 from etude.core.settings import AgentLimits
-from etude.harness.execute import Approve, execute
 from etude.harness.failures import HarnessFailure, PolicyFailure
-from etude.harness.spelling import read_turn
+from etude.harness.text_turns import read_turn
+from etude.harness.tool_calls import Approve, execute
+from etude.harness.tool_context import Workbench
 from etude.harness.tools.base import Tool, schema_of
 from etude.harness.trajectory import Entry, Parent, Segment, StopCause, Trajectory
-from etude.harness.workbench import Workbench
 from etude.sandbox.base import WORKSPACE, Sandbox
 from etude.tokens.dialect import Dialect
 from etude.tokens.parse import Malformed

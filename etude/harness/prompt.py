@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from etude.harness.shorten import shorten
-from etude.harness.spelling import CALL, END_CALL, END_THINK, THINK
+from etude.harness.text_turns import CALL, END_CALL, END_THINK, THINK
 from etude.harness.tools.base import Argument, Tool
+from etude.harness.truncate import shorten
 
 Spec = Literal["none", "short", "full"]
 

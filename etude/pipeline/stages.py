@@ -28,7 +28,7 @@ from etude.model.config import ModelConfig
 from etude.model.size import parameters, training_bytes
 
 if TYPE_CHECKING:
-    from etude.bench.outcome import BenchResult
+    from etude.bench.result import BenchResult
 
 DEMOS = "demos.jsonl"  # in the run's folder
 BENCH = "bench"
@@ -106,7 +106,7 @@ def bench_model(model: Path, recipe: Recipe, backend: str, save: Path | None, wh
 def check_inputs(names: list[str], recipe: Recipe) -> None:
     """Refuse what would only be found wrong after hours."""
     if "corpus" in names:
-        from etude.corpus.sources import open_sources
+        from etude.corpus.sources.table import open_sources
 
         open_sources(recipe.corpus.sources)
     if "pretrain" in names:
@@ -146,7 +146,7 @@ def check_inputs(names: list[str], recipe: Recipe) -> None:
 
 def _corpus(run: Run, recipe: Recipe) -> None:
     from etude.corpus.build import build_corpus
-    from etude.corpus.sources import open_sources
+    from etude.corpus.sources.table import open_sources
 
     with run.stop_at_once():  # the build continues by itself where it was cut off
         sources = open_sources(recipe.corpus.sources)
@@ -198,7 +198,7 @@ def _mtp(run: Run, recipe: Recipe) -> None:
 
 def _extend(run: Run, recipe: Recipe) -> None:
     device = prepare(recipe)
-    from etude.bench.base.subject import Subject
+    from etude.bench.base.model_under_test import Subject
     from etude.bench.base.suite import memory_figures
     from etude.corpus.manifest import load_manifest
     from etude.corpus.mix import Mix
@@ -327,7 +327,7 @@ def _bench_sft_more(run: Run, recipe: Recipe) -> None:
 
 
 def _bench(run: Run, recipe: Recipe, arm: str, model: Path) -> None:
-    from etude.bench.outcome import summarise
+    from etude.bench.result import summarise
 
     began = time.monotonic()
     with run.stop_at_once():
@@ -338,7 +338,7 @@ def _bench(run: Run, recipe: Recipe, arm: str, model: Path) -> None:
 
 def _report(run: Run, recipe: Recipe) -> None:
     from etude.bench.report.page import write_report
-    from etude.bench.results import write_results
+    from etude.bench.run_results import write_results
 
     write_results(run.path)
     run.finish("report", page=str(run.path / "report.html"))

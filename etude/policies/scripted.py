@@ -18,7 +18,7 @@ from etude.core.policy import Assistant, Call, Context, Sample, Sampling
 from etude.forge.bodies import is_defined, replace_bodies, signature
 from etude.forge.make.bluffing import hollow
 from etude.forge.make.packaging import CATEGORY
-from etude.harness.spelling import write_turn
+from etude.harness.text_turns import write_turn
 from etude.tasks import check
 from etude.tasks.answers import reference_answer
 from etude.tasks.config import Answer

@@ -21,8 +21,8 @@ from typing import Any, Literal
 import pydantic
 
 from etude.core.errors import EtudeError
-from etude.harness.files import FACTS, load_trajectory, save_trajectory
 from etude.harness.trajectory import Trajectory
+from etude.harness.trajectory_files import FACTS, load_trajectory, save_trajectory
 from etude.rollout.rollout import Cause, Outcome, Scored, Setup, Void, score
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import Carried, Changes, Refused

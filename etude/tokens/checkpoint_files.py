@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.core.errors import EtudeError
-from etude.tokens import ranks
+from etude.tokens import tiktoken_ranks as ranks
 
 MORE_TEMPLATES = "additional_chat_templates"
 TOKENIZER = "tokenizer.json"

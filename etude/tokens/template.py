@@ -25,13 +25,13 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Message, Part, ToolResult, User
 from etude.tokens.checkpoint_files import TOKENIZER, TokenFiles
 from etude.tokens.dialect import ToolSchema
-from etude.tokens.hiding import CLOSE, OPEN, Hiding, mark
-from etude.tokens.jinja import ChatTemplate
+from etude.tokens.jinja_sandbox import ChatTemplate
 from etude.tokens.parse import Malformed
 from etude.tokens.render import Rendered, Span
-from etude.tokens.rows import Story, calls_of, stand_in, tell, tell_sampled
-from etude.tokens.shape import Row, Shape, find_shape
-from etude.tokens.turns import END_THINK, THINK, Turn, read_turn
+from etude.tokens.template_escaping import CLOSE, OPEN, Hiding, mark
+from etude.tokens.template_layout import Row, Shape, find_shape
+from etude.tokens.template_messages import Story, calls_of, stand_in, tell, tell_sampled
+from etude.tokens.turn_parsing import END_THINK, THINK, Turn, read_turn
 from etude.tokens.vocabulary import Vocabulary
 
 

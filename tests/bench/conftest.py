@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-from etude.bench.base.subject import Subject
-from etude.bench.outcome import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
+from etude.bench.base.model_under_test import Subject
+from etude.bench.result import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
 from etude.core import recipe as recipes
 from etude.core.policy import Assistant
 from etude.core.run import Run
@@ -210,7 +210,7 @@ def teach() -> Callable[..., None]:
 
 if __name__ == "__main__":
     from etude.bench.report.page import write_report
-    from etude.bench.results import write_results
+    from etude.bench.run_results import write_results
 
     target = Path(sys.argv[1])
     make_run(target)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from etude.bench.base.code import Code, choose, filler_lines, read_code
-from etude.bench.base.codebase import measure_codebase, windows
-from etude.bench.base.subject import Piece, Subject
+from etude.bench.base.bits_per_byte import measure_codebase, windows
+from etude.bench.base.code_text import Code, choose, filler_lines, read_code
+from etude.bench.base.model_under_test import Piece, Subject
 from etude.core.errors import EtudeError
 from etude.corpus.document import Document
 from etude.model.attention import PackedAttend

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from etude.bench.base.subject import Subject
+from etude.bench.base.model_under_test import Subject
 from etude.bench.base.suite import EVALUATIONS, evaluate_base
 from etude.cli.main import app
 from etude.core.errors import EtudeError

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from etude.bench.base.model_under_test import Piece, Subject
 from etude.bench.base.needle import hide, measure_needles
-from etude.bench.base.subject import Piece, Subject
 from etude.core.errors import EtudeError
 from etude.model.attention import PackedAttend
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from etude.bench.base.distance import edit_distance
-from etude.bench.base.history import LARGEST_FILE, History, diff, read_histories, tidy
-from etude.bench.base.invented import invent_histories
-from etude.bench.base.subject import Subject
-from etude.bench.base.tracking import END, choose_cases, fit, measure_tracking, write_prompt
+from etude.bench.base.edit_distance import edit_distance
+from etude.bench.base.git_history import LARGEST_FILE, History, diff, read_histories, tidy
+from etude.bench.base.model_under_test import Subject
+from etude.bench.base.state_tracking import END, choose_cases, fit, measure_tracking, write_prompt
+from etude.bench.base.synthetic_history import invent_histories
 from etude.core.errors import EtudeError
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from etude.bench.outcome import BenchResult, compare, load_result, save_result
+from etude.bench.result import BenchResult, compare, load_result, save_result
 from etude.bench.runner import bench_policy, bench_tasks, run_bench
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Sample
 from etude.core.settings import BenchSettings
 from etude.forge.katas import write_katas
-from etude.harness.spelling import write_turn
+from etude.harness.text_turns import write_turn
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder

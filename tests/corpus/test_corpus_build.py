@@ -17,7 +17,7 @@ from etude.corpus.build import build_corpus
 from etude.corpus.manifest import load_manifest
 from etude.corpus.mix import Mix
 from etude.corpus.shards import OpenShard
-from etude.corpus.sources import open_sources
+from etude.corpus.sources.table import open_sources
 from etude.tokens.tokenizer import Tokenizer
 
 TOKENS = TokensSettings(vocab_size=400, train_bytes=30_000)
@@ -177,7 +177,7 @@ def test_a_build_killed_at_any_write_is_continued_to_the_same_bytes(planted, tmp
         "from pathlib import Path\n"
         "from etude import durable\n"
         "from etude.corpus.build import build_corpus\n"
-        "from etude.corpus.sources import open_sources\n"
+        "from etude.corpus.sources.table import open_sources\n"
         "from etude.core.settings import CorpusSettings, TokensSettings\n"
         "root, out, left = sys.argv[1], sys.argv[2], int(sys.argv[3])\n"
         "wait = durable.sync\n"

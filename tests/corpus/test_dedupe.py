@@ -12,7 +12,7 @@ from etude.corpus.dedupe import (
     jaccard,
     shingles,
 )
-from etude.corpus.words import hash_runs, hash_words, split_words
+from etude.corpus.word_hashes import hash_runs, hash_words, split_words
 
 
 def edit(text, share, seed):

@@ -8,9 +8,9 @@ import pytest
 
 from etude.core.settings import CorpusSettings, TokensSettings
 from etude.corpus.build import build_corpus
-from etude.corpus.folder import Folder
 from etude.corpus.mix import Mix
 from etude.corpus.ordering import imports, order
+from etude.corpus.sources.folder import Folder
 from etude.tokens.tokenizer import Tokenizer
 
 

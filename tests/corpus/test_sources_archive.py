@@ -10,7 +10,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.corpus.document import Document, Rejected
-from etude.corpus.sources import open_sources
+from etude.corpus.sources.table import open_sources
 
 HOSTILE = [
     "../up.py",

@@ -6,7 +6,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.corpus.document import Document, Rejected
-from etude.corpus.sources import open_sources
+from etude.corpus.sources.table import open_sources
 
 PLAIN = {
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -154,7 +154,7 @@ def test_trees_that_list_themselves_without_end_are_refused(checkout, monkeypatc
         entry = "".join(f"040000 tree {made}\td{number}\n" for number in range(10))
     head = git(checkout, "commit-tree", made, "-m", "bomb")
     (checkout / ".git/HEAD").write_text(head + "\n")
-    monkeypatch.setattr("etude.corpus.git.LONGEST_LISTING", 1_000_000)
+    monkeypatch.setattr("etude.corpus.sources.git.LONGEST_LISTING", 1_000_000)
     with pytest.raises(EtudeError, match="no ordinary checkout"):
         read(checkout)
 

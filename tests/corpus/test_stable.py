@@ -1,6 +1,6 @@
 import itertools
 
-from etude.corpus.stable import permuted, stable_hash, stable_share
+from etude.corpus.stable_random import permuted, stable_hash, stable_share
 
 
 def test_the_numbers_of_today_are_the_numbers_of_tomorrow():

@@ -15,7 +15,7 @@ from aiohttp import web
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sampling, System, User, Version
 from etude.core.settings import EndpointSettings
-from etude.harness.spelling import read_turn, write_turn
+from etude.harness.text_turns import read_turn, write_turn
 from etude.policies.endpoint.limits import Rate, TooLate
 from etude.policies.endpoint.policy import EndpointPolicy
 from etude.policies.endpoint.transport import Transport

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Message, Sample, Sampling, System, ToolResult, User
 from etude.core.settings import EndpointSettings
-from etude.harness.spelling import read_turn, write_turn
+from etude.harness.text_turns import read_turn, write_turn
 from etude.policies.endpoint.limits import Cost
 from etude.policies.endpoint.messages import native_messages, read_message, text_messages
 from etude.policies.endpoint.policy import EndpointPolicy

@@ -14,7 +14,7 @@ from etude.core.policy import Context, Sampling, System, User, Version
 from etude.core.settings import EndpointSettings, EngineSettings
 from etude.engine.engine import Engine
 from etude.engine.thread import EngineThread
-from etude.harness.spelling import read_turn, write_turn
+from etude.harness.text_turns import read_turn, write_turn
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.policies.endpoint.policy import EndpointPolicy

@@ -13,7 +13,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Message, Sampling, ToolResult, User
 from etude.forge.bodies import replace_bodies
 from etude.forge.katas import choose_families, katas
-from etude.harness.spelling import read_turn
+from etude.harness.text_turns import read_turn
 from etude.policies.scripted import Habits, Scripted, edits_between, null, reference, scripted, stub
 from etude.tasks.format import Task
 from etude.tokens.native import Native

@@ -17,7 +17,7 @@ from etude.harness.failures import HarnessFailure, PolicyFailure
 from etude.harness.loop import Event
 from etude.harness.metrics import measure
 from etude.harness.prompt import system_text
-from etude.harness.spelling import write_turn
+from etude.harness.text_turns import write_turn
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.tools.table import build_tools
 from etude.harness.trajectory import NO_VERSION, Effort
@@ -349,9 +349,7 @@ def test_a_person_may_say_no(agent: Any, script: Any, say_call: Any) -> None:
 
 
 def test_the_harness_needs_no_torch() -> None:
-    code = (
-        "import sys, etude.harness.loop, etude.harness.files, etude.harness.tools.table; print('torch' in sys.modules)"
-    )
+    code = "import sys, etude.harness.loop, etude.harness.trajectory_files, etude.harness.tools.table; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "False\n"
 

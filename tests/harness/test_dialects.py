@@ -14,10 +14,10 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Sample, Version
 from etude.core.settings import AgentLimits
 from etude.harness.failures import HarnessFailure
-from etude.harness.files import load_trajectory, save_trajectory
 from etude.harness.prompt import system_text
 from etude.harness.tools.base import schema_of
 from etude.harness.trajectory import Parent, Trajectory
+from etude.harness.trajectory_files import load_trajectory, save_trajectory
 from etude.tokens.render import Rendered
 from etude.tokens.template import TemplateDialect
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from etude.core.policy import Assistant, Call
 from etude.core.settings import HarnessSettings
 from etude.harness.prompt import system_text, task_text
-from etude.harness.spelling import read_turn
+from etude.harness.text_turns import read_turn
 from etude.harness.tools.table import TOOLS, build_tools
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.core.policy import Assistant, Call
-from etude.harness.spelling import read_turn, write_turn
+from etude.harness.text_turns import read_turn, write_turn
 from etude.tokens.parse import Malformed
 from etude.tokens.tokenizer import to_text
 

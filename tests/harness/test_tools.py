@@ -10,14 +10,14 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Call
-from etude.harness.execute import execute
 from etude.harness.failures import HarnessFailure, ToolError
-from etude.harness.shorten import first_lines, shorten
+from etude.harness.tool_calls import execute
+from etude.harness.tool_context import Workbench
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.tools.glob import _parts, matches
 from etude.harness.tools.grep import translate
 from etude.harness.tools.table import TOOLS, build_tools
-from etude.harness.workbench import Workbench
+from etude.harness.truncate import first_lines, shorten
 from etude.sandbox.base import SandboxFailure
 
 SOURCE = "def add(a, b):\n    return a - b\n\n\ndef twice(a):\n    return add(a, a)\n"

@@ -19,8 +19,8 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Message, Sample, Sampling, System, ToolResult, User, Version
 from etude.core.settings import AgentLimits
 from etude.harness.failures import ERROR_CLASSES
-from etude.harness.files import load_trajectory, save_trajectory
 from etude.harness.trajectory import Entry, Parent, Segment, Trajectory
+from etude.harness.trajectory_files import load_trajectory, save_trajectory
 from etude.tokens.tokenizer import to_text
 
 texts = st.one_of(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), st.binary(max_size=6).map(to_text))

@@ -14,8 +14,8 @@ from etude.tokens.dialect import ToolSchema
 from etude.tokens.formats.table import FORMATS, detect_format
 from etude.tokens.parse import Malformed
 from etude.tokens.render import Rendered
-from etude.tokens.rows import value_of
 from etude.tokens.template import TemplateDialect
+from etude.tokens.template_messages import value_of
 
 NAMES = ("qwen3", "hermes", "qwen_coder", "deepseek", "kimi", "kimi_thinking")
 NUMBERS = ToolSchema(

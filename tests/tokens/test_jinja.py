@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.tokens import jinja
-from etude.tokens.jinja import ChatTemplate
+from etude.tokens import jinja_sandbox as jinja
+from etude.tokens.jinja_sandbox import ChatTemplate
 
 
 def write(source: str, **variables: Any) -> str:

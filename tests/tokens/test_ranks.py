@@ -14,8 +14,8 @@ import regex
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, User
 from etude.tokens.dialect import open_dialect
-from etude.tokens.ranks import PATTERN
 from etude.tokens.render import Rendered
+from etude.tokens.tiktoken_ranks import PATTERN
 
 TEXT = (
     "def add(a, b):\n    return a + b  # it's 12345 中文English混合 DON'T\r\n\r\n  Hello, HELLO world! 你好世界 été\n"

@@ -16,7 +16,7 @@ from statistics import fmean
 
 import numpy as np
 
-from etude.bench.base.subject import Advance, Piece, Subject
+from etude.bench.base.model_under_test import Advance, Piece, Subject
 from etude.core.errors import EtudeError
 
 FIRST = (

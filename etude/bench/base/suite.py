@@ -8,13 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from etude.bench.base.code import Code, filler_lines, read_code
-from etude.bench.base.codebase import measure_codebase
-from etude.bench.base.history import read_histories
-from etude.bench.base.invented import invent_histories
+from etude.bench.base.bits_per_byte import measure_codebase
+from etude.bench.base.code_text import Code, filler_lines, read_code
+from etude.bench.base.git_history import read_histories
+from etude.bench.base.model_under_test import Subject
 from etude.bench.base.needle import measure_needles
-from etude.bench.base.subject import Subject
-from etude.bench.base.tracking import choose_cases, measure_tracking
+from etude.bench.base.state_tracking import choose_cases, measure_tracking
+from etude.bench.base.synthetic_history import invent_histories
 from etude.core.errors import EtudeError
 from etude.core.progress import track
 from etude.core.settings import BaseSettings

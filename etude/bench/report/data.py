@@ -13,8 +13,8 @@ from typing import Any
 
 import tomli_w
 
-from etude.bench.outcome import BenchResult, load_result
-from etude.bench.results import AFTER, BEFORE, benchmark_files, collect, is_number
+from etude.bench.result import BenchResult, load_result
+from etude.bench.run_results import AFTER, BEFORE, benchmark_files, collect, is_number
 from etude.core.errors import EtudeError
 from etude.core.run import read_facts, read_metrics, read_recipe
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from etude.bench.report.charts import Bound, Line, bars, chart, number, percent
 from etude.bench.report.data import RunData
 from etude.bench.report.html import Html, join, tag
-from etude.bench.results import is_number
+from etude.bench.run_results import is_number
 
 SHARES = {  # metric -> what it says, of the share of wall time between two steps
     "learner_busy": "learner computes",

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from etude.bench.outcome import BenchResult, Counts, TaskRow, TaskSet
 from etude.bench.report.charts import number, percent, whisker
 from etude.bench.report.data import RunData
 from etude.bench.report.html import Child, Html, join, tag
-from etude.bench.results import AFTER, BEFORE, gain, is_number
+from etude.bench.result import BenchResult, Counts, TaskRow, TaskSet
+from etude.bench.run_results import AFTER, BEFORE, gain, is_number
 from etude.bench.stats import Interval, mean_pass_at
 
 LABELS = {BEFORE: "before RL", AFTER: "after RL"}

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from etude.core.errors import EtudeError
-from etude.corpus.git import LONGEST_LISTING, Reader, find_store, resolve_head
+from etude.corpus.sources.git import LONGEST_LISTING, Reader, find_store, resolve_head
 from etude.tasks.files import Limits
 
 _SECONDS = 300.0

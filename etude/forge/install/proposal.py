@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 
 from etude.core.errors import EtudeError
 from etude.harness.failures import ToolError
+from etude.harness.tool_context import Workbench
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.trajectory import Trajectory
-from etude.harness.workbench import Workbench
 from etude.sandbox.base import Result
 
 Kind = Literal["tests", "import", "version", "script", "other"]

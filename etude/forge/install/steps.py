@@ -10,7 +10,7 @@ import re
 from collections.abc import Generator, Sequence
 
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling, ToolResult
-from etude.harness.spelling import write_turn
+from etude.harness.text_turns import write_turn
 
 Steps = Generator[Sequence[Call], list[str], str]  # returns its last words
 _EXIT = re.compile(r"\n?\[(?:exit (\d+)|ended by signal \d+|stopped: [^\]]*)\]\s*$")

@@ -17,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 
 from etude.core.errors import EtudeError
-from etude.corpus.words import Hashes
+from etude.corpus.word_hashes import Hashes
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.leaks.index import WINDOW, Content, Index, exact, read_file, walk
 from etude.forge.leaks.judge import common, same_file, share_elsewhere, share_in_bytecode, share_next_door

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from etude.corpus.words import Hashes, hash_runs, hash_words
+from etude.corpus.word_hashes import Hashes, hash_runs, hash_words
 
 HEADER: Final = 16  # bytes before the code, from Python 3.7 on
 DEEPEST: Final = 60  # values in values

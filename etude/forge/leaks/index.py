@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from etude.core.errors import EtudeError
 from etude.core.progress import track
-from etude.corpus.words import Hashes
+from etude.corpus.word_hashes import Hashes
 from etude.forge.leaks.bytecode import HEADER, code_runs
 from etude.forge.leaks.shingles import text_marks, text_shingles
 from etude.forge.leaks.unpack import Limits, Piece, Unsearchable, printable, unpack

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from etude.corpus.words import Hashes
+from etude.corpus.word_hashes import Hashes
 from etude.forge.leaks.wanted import Unit
 
 NEXT_DOOR: Final = 0.9  # share that makes a file of the workspace a copy; relatives in one file reach 0.88

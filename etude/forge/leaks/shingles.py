@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from etude.corpus.words import Hashes, hash_runs
+from etude.corpus.word_hashes import Hashes, hash_runs
 
 RUN: Final = 8  # tokens of a shingle
 BLOCK: Final = 1 << 20  # bytes hashed at once: 8 MB for each array of numbers

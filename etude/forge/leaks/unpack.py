@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from etude.corpus.archive import BROKEN, MOST_CONTENTS, ZIP_END
+from etude.corpus.sources.archive import BROKEN, MOST_CONTENTS, ZIP_END
 from etude.forge.leaks.bytecode import BadBytecode, Code, looks_like_bytecode, read_bytecode
 from etude.forge.leaks.packed import Bomb, inflate, read_pack, read_rows
 from etude.forge.leaks.shingles import is_text

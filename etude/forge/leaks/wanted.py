@@ -16,7 +16,7 @@ from textwrap import dedent
 
 import numpy as np
 
-from etude.corpus.words import Hashes, hash_runs
+from etude.corpus.word_hashes import Hashes, hash_runs
 from etude.forge.leaks.bytecode import code_of_source, code_runs
 from etude.forge.leaks.deleted import Deleted, defined_in
 from etude.forge.leaks.shingles import RUN, code_tokens, script_tokens, string_tokens

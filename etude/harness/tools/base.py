@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import pydantic
 
 from etude.harness.failures import ErrorClass, ToolError
-from etude.harness.workbench import Workbench
+from etude.harness.tool_context import Workbench
 from etude.tokens.dialect import ToolSchema
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pydantic
 
 from etude.harness.failures import ToolError
-from etude.harness.shorten import clamp
+from etude.harness.tool_context import Workbench
 from etude.harness.tools.base import Argument, Observation, Tool
-from etude.harness.workbench import Workbench
+from etude.harness.truncate import clamp
 
 NAMED = 5  # places of a piece that is not unique
 COMPARED = 2000  # lines of a file looked through for the nearest one

@@ -12,9 +12,9 @@ from typing import Any
 import pydantic
 
 from etude.harness.failures import ToolError
-from etude.harness.shorten import clamp, first_lines
+from etude.harness.tool_context import SKIPPED, Workbench
 from etude.harness.tools.base import Argument, Observation, Tool
-from etude.harness.workbench import SKIPPED, Workbench
+from etude.harness.truncate import clamp, first_lines
 from etude.tokens.tokenizer import to_text
 
 # $1 pattern, $2 folder or file, $3 file name pattern. Sorted, so that a cut list is always cut at the same place.

@@ -7,9 +7,9 @@ from typing import Any
 
 import pydantic
 
-from etude.harness.shorten import first_lines
+from etude.harness.tool_context import Workbench
 from etude.harness.tools.base import Argument, Observation, Tool
-from etude.harness.workbench import Workbench
+from etude.harness.truncate import first_lines
 
 
 class List(Tool):

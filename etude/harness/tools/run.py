@@ -13,9 +13,9 @@ from typing import Any
 import pydantic
 
 from etude.harness.failures import ToolError
-from etude.harness.shorten import shorten
+from etude.harness.tool_context import Workbench
 from etude.harness.tools.base import Argument, Observation, Tool
-from etude.harness.workbench import Workbench
+from etude.harness.truncate import shorten
 from etude.sandbox.base import Result
 from etude.tokens.tokenizer import to_text
 

@@ -10,8 +10,8 @@ from typing import Any
 import pydantic
 
 from etude.harness.failures import ToolError
+from etude.harness.tool_context import Workbench
 from etude.harness.tools.base import Argument, Observation, Tool
-from etude.harness.workbench import Workbench
 
 STATES = {" ": "open", "~": "begun", "x": "done", "-": "dropped"}
 ITEM = re.compile(r"(?:[-*] )?\[([ ~xX-])\] +(\S.*)")

@@ -8,8 +8,8 @@ from typing import Any
 import pydantic
 
 from etude.harness.failures import ToolError
+from etude.harness.tool_context import Workbench
 from etude.harness.tools.base import Argument, Observation, Tool
-from etude.harness.workbench import Workbench
 
 
 class Write(Tool):

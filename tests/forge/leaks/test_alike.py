@@ -11,7 +11,7 @@ import pytest
 
 from etude.core.settings import CorpusSettings, TokensSettings
 from etude.corpus.build import build_corpus
-from etude.corpus.sources import open_sources
+from etude.corpus.sources.table import open_sources
 from etude.forge.alike import Known, find_alike, task_texts
 from etude.forge.leaks.deleted import deleted_of
 from etude.tasks.config import Config, Facts

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from etude.corpus.words import hash_runs
+from etude.corpus.word_hashes import hash_runs
 from etude.forge.leaks import shingles
 from etude.forge.leaks.shingles import RUN, code_tokens, text_marks, text_shingles, token_hashes
 

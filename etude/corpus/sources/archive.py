@@ -21,7 +21,7 @@ from pydantic import Field
 
 from etude.core.errors import EtudeError
 from etude.corpus.document import Document, File, FilesSettings, Rejected, Want, is_safe_path, read_documents
-from etude.corpus.folder import top_name
+from etude.corpus.sources.folder import top_name
 
 ZIP_SUFFIXES = (".zip", ".whl")
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")

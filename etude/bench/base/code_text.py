@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from etude.core.errors import EtudeError
 from etude.corpus.document import Document
-from etude.corpus.folder import Folder, Stdlib
+from etude.corpus.sources.folder import Folder, Stdlib
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from itertools import groupby
 
 from etude.core.policy import Call
 from etude.harness.failures import HarnessFailure, ToolError
+from etude.harness.tool_context import Workbench
 from etude.harness.tools.base import Observation, Tool, nearest, quoted, read_arguments
-from etude.harness.workbench import Workbench
 from etude.sandbox.base import SandboxFailure
 from etude.tokens.tokenizer import to_bytes, to_text
 

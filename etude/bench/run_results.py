@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from etude.bench.outcome import BenchResult, TaskSet, compare, load_result, summarise
+from etude.bench.result import BenchResult, TaskSet, compare, load_result, summarise
 from etude.core import durable
 from etude.core.errors import EtudeError
 from etude.core.run import read_facts, read_metrics, read_recipe

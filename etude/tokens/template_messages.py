@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from etude.core.policy import Assistant, Message, System, ToolResult, User
 from etude.tokens.dialect import ToolSchema
-from etude.tokens.hiding import mark
-from etude.tokens.shape import Row, Shape
+from etude.tokens.template_escaping import mark
+from etude.tokens.template_layout import Row, Shape
 
 Hide = Callable[[str], str]
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
-from etude.bench.base.distance import edit_distance
-from etude.bench.base.history import History, diff
-from etude.bench.base.subject import Advance, Piece, Subject
+from etude.bench.base.edit_distance import edit_distance
+from etude.bench.base.git_history import History, diff
+from etude.bench.base.model_under_test import Advance, Piece, Subject
 from etude.core.errors import EtudeError
 
 END = "=== end\n"

@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from etude.bench.base.code import Code
-from etude.bench.base.subject import Advance, Piece, Subject
+from etude.bench.base.code_text import Code
+from etude.bench.base.model_under_test import Advance, Piece, Subject
 from etude.core.errors import EtudeError
 
 

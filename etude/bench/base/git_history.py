@@ -17,7 +17,7 @@ from pathlib import Path
 
 from etude.core.errors import EtudeError
 from etude.corpus.document import CODE_SUFFIXES, FilesSettings, decode, is_safe_path, is_wanted
-from etude.corpus.git import OBJECT_ID, PLAIN_FILES, Blob, Reader, find_store, resolve_head
+from etude.corpus.sources.git import OBJECT_ID, PLAIN_FILES, Blob, Reader, find_store, resolve_head
 
 MOST_COMMITS = 20_000  # of the main line, the newest
 MOST_VERSIONS = 64  # of one file, the newest

@@ -15,8 +15,8 @@ from typing import Any
 
 from etude.core.errors import EtudeError
 from etude.tokens.formats.table import NONE, detect_format
-from etude.tokens.hiding import mark
-from etude.tokens.turns import END_THINK, THINK, TurnStyle
+from etude.tokens.template_escaping import mark
+from etude.tokens.turn_parsing import END_THINK, THINK, TurnStyle
 
 Row = dict[str, Any]  # a message as templates take it
 Write = Callable[[list[Row], bool], str]  # messages, and whether to open a turn -> what the template writes

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from etude.bench.base.history import History, tidy
+from etude.bench.base.git_history import History, tidy
 
 NOUNS = (
     *("area", "batch", "cache", "delay", "depth", "flag", "host", "index", "level", "limit", "offset", "page"),

@@ -13,11 +13,11 @@ from etude.core.errors import EtudeError
 from etude.corpus.document import Source, SourceSettings
 
 SOURCES = {
-    "stdlib": "etude.corpus.folder:Stdlib",
-    "packages": "etude.corpus.folder:Packages",
-    "folder": "etude.corpus.folder:Folder",
-    "archive": "etude.corpus.archive:Archive",
-    "git": "etude.corpus.git:Git",
+    "stdlib": "etude.corpus.sources.folder:Stdlib",
+    "packages": "etude.corpus.sources.folder:Packages",
+    "folder": "etude.corpus.sources.folder:Folder",
+    "archive": "etude.corpus.sources.archive:Archive",
+    "git": "etude.corpus.sources.git:Git",
     "katas": "etude.forge.code:KataCode",  # loaded by name: this room knows none of those above it
 }
 
