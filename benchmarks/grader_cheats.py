@@ -35,8 +35,8 @@ from etude.policies.scripted import Scripted
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Outcome, Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.sandbox.importing import Bounds
-from etude.sandbox.layers import Store
+from etude.sandbox.store.importing import Bounds
+from etude.sandbox.store.layers import Store
 from etude.tasks.carried import carried_files
 from etude.tasks.config import Installed
 from etude.tasks.format import Task

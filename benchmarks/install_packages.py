@@ -23,7 +23,7 @@ from etude.forge.install.command import install_repository
 from etude.forge.install.index import read_index
 from etude.forge.install.install import repositories
 from etude.forge.repo import Repo, open_repo
-from etude.sandbox.layers import Store, default_store
+from etude.sandbox.store.layers import Store, default_store
 
 CANDIDATES = """
 anytree arrow asteval attrs bidict blinker boltons bottle cachetools cattrs cerberus click croniter cssselect dacite

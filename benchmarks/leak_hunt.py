@@ -30,7 +30,7 @@ from etude.forge.leaks.audit import audit_files
 from etude.forge.leaks.deleted import Deleted, definitions
 from etude.forge.leaks.planted import HIDING_PLACES
 from etude.sandbox.base import Layer
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 LEAST_LINES = 8  # of a function worth deleting
 ENVIRONMENT = ("_pytest", "rich", "pygments", "hypothesis", "jinja2", "huggingface_hub", "pydantic", "mypy")

@@ -22,7 +22,7 @@ from etude.forge.install.install import repositories
 from etude.forge.javascript.project import read_project
 from etude.forge.make.command import make_from
 from etude.forge.repo import open_repo
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 from etude.tasks.javascript.reading import read
 
 CANDIDATES = (

@@ -27,7 +27,7 @@ from etude.forge.make.one import Wanted
 from etude.forge.make.world import World
 from etude.forge.repo import open_repo
 from etude.sandbox.hosts import open_host
-from etude.sandbox.layers import Store, default_store
+from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.files import Files
 from etude.tasks.grader import RUNNER
 

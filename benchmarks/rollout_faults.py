@@ -35,8 +35,8 @@ from etude.harness.tools.base import Observation, Tool
 from etude.policies.scripted import Scripted, reference
 from etude.rollout.rollout import Outcome, Scored, Setup, Void, attempt, build_setup
 from etude.sandbox.base import Limits, Result, SandboxFailure
-from etude.sandbox.local import LocalHost
-from etude.sandbox.local_sandbox import LocalSandbox
+from etude.sandbox.local.host import LocalHost
+from etude.sandbox.local.sandbox import LocalSandbox
 from etude.tasks.format import Task
 from etude.tasks.grader import RUNNER
 

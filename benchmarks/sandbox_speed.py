@@ -25,8 +25,8 @@ from datetime import date
 from pathlib import Path
 
 from etude.sandbox.bench import Workspace, bench, workspace_files
-from etude.sandbox.layers import Store
-from etude.sandbox.local import LocalHost
+from etude.sandbox.local.host import LocalHost
+from etude.sandbox.store.layers import Store
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from etude.forge.javascript.cheats import cheats
 from etude.sandbox.hosts import open_host
-from etude.sandbox.layers import Store, default_store
+from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.carried import carried_files
 from etude.tasks.format import Task, given_tasks
 from etude.tasks.grader import RUNNER, grade

@@ -33,7 +33,7 @@ from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import Limits
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.sandbox.layers import default_store
+from etude.sandbox.store.layers import default_store
 from etude.tasks.format import WORKSPACE, Task
 from etude.tasks.grader import RUNNER
 

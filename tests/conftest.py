@@ -26,7 +26,7 @@ import torch
 from etude.core.process import prepare
 from etude.forge.environment import Environment, Suite, environment_digest
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.sandbox.importing import Bounds
+from etude.sandbox.store.importing import Bounds
 from etude.tasks.config import Config, Facts, Installed
 from etude.tasks.files import Files
 from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task

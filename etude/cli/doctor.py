@@ -22,7 +22,7 @@ from typing import Literal
 
 from etude.core.errors import EtudeError
 from etude.core.process import available_cores
-from etude.sandbox.docker_engine import Engine
+from etude.sandbox.docker.engine import Engine
 
 GIB = 1 << 30
 DEADLINE = 30.0  # seconds for each child that tries something

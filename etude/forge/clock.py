@@ -16,7 +16,7 @@ from typing import Final
 
 from etude.core.errors import EtudeError
 from etude.sandbox.base import Layer
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 _FOLDER, _NAME = "/opt/clock", "clock.so"
 _SECONDS: Final = 120.0

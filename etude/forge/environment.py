@@ -17,7 +17,7 @@ from typing import Any, Literal
 from etude.core import durable
 from etude.core.errors import EtudeError
 from etude.sandbox.base import Layer
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 from etude.tasks.services import PREFIX as PREFIX
 from etude.tasks.services import Service, read_services
 

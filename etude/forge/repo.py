@@ -23,7 +23,7 @@ from etude.forge.install.fetch import NAME, VERSION, fetch, fetched_tree
 from etude.forge.install.git import take_checkout
 from etude.forge.install.index import Index, read_index
 from etude.forge.javascript import npm
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 from etude.tasks.files import Files
 
 Origin = Literal["path", "git", "package", "npm"]

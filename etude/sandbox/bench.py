@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from etude.sandbox.base import Host, Layer, Limits, Sandbox
 from etude.sandbox.hosts import open_host
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 BARS: Final = {"start": 25.0, "reset": 5.0, "fork": 80.0}  # p50 in milliseconds, on 2 cores
 

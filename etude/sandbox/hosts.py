@@ -8,7 +8,7 @@ from typing import Protocol
 
 from etude.core.errors import EtudeError
 from etude.sandbox.base import Host
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 
 class StoringHost(Host, Protocol):
@@ -29,15 +29,15 @@ async def open_host(backend: str, store: Store | Path, preload: Sequence[str] = 
     `preload` names modules of ours for `run_apart`: loaded once, by a backend that can fork from there.
     """
     if backend == "local":
-        from etude.sandbox.local import LocalHost
+        from etude.sandbox.local.host import LocalHost
 
         return await LocalHost.open(store, preload)
     if backend == "plain":
-        from etude.sandbox.plain import PlainHost
+        from etude.sandbox.plain.host import PlainHost
 
         return await PlainHost.open(store)
     if backend == "docker":
-        from etude.sandbox.docker import DockerHost
+        from etude.sandbox.docker.host import DockerHost
 
         return await DockerHost.open(store)
     raise EtudeError(

@@ -19,7 +19,7 @@ from typing import Any, Final
 from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
 from etude.sandbox.base import WORKSPACE, Change, Layer, Limits, Result, Sandbox
-from etude.sandbox.docker import DockerHost, ImageLayer
+from etude.sandbox.docker.host import DockerHost, ImageLayer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.carried import Carried, CarryLimits, Changes, Refused
 from etude.tasks.config import Artifact

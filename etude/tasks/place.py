@@ -24,8 +24,8 @@ from typing import Final
 from etude.core.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Layer, Sandbox, SandboxFailure
 from etude.sandbox.hosts import StoringHost
-from etude.sandbox.layers import Store, default_store
-from etude.sandbox.programs import ENVIRONMENT
+from etude.sandbox.local.programs import ENVIRONMENT
+from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.files import Files
 from etude.tasks.format import Task
 from etude.tasks.services import Service, read_services, serve

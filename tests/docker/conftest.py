@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.sandbox.docker import DockerHost
-from etude.sandbox.docker_engine import Engine
+from etude.sandbox.docker.engine import Engine
+from etude.sandbox.docker.host import DockerHost
 
 Value = TypeVar("Value")
 BASE = "etude-tests-base"

@@ -10,8 +10,8 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.sandbox.base import Limits
-from etude.sandbox.docker import DockerHost
-from etude.sandbox.docker_engine import OWNER, owner_label
+from etude.sandbox.docker.engine import OWNER, owner_label
+from etude.sandbox.docker.host import DockerHost
 
 Dock = Any
 

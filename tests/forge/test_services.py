@@ -20,7 +20,7 @@ from etude.policies.scripted import Scripted
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, Void, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
-from etude.sandbox.importing import Bounds
+from etude.sandbox.store.importing import Bounds
 from etude.tasks.carried import carried_files
 from etude.tasks.config import Installed
 from etude.tasks.format import Task

@@ -19,9 +19,9 @@ import pytest
 import etude.sandbox
 from etude.core.errors import EtudeError
 from etude.sandbox.base import Host, Layer
-from etude.sandbox.docker_engine import Engine
+from etude.sandbox.docker.engine import Engine
 from etude.sandbox.hosts import open_host
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 Value = TypeVar("Value")
 

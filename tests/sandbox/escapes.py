@@ -21,9 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from etude.sandbox.base import Limits, Sandbox
-from etude.sandbox.layers import Store
-from etude.sandbox.local import LocalHost
-from etude.sandbox.seccomp import DENIED
+from etude.sandbox.local.host import LocalHost
+from etude.sandbox.local.seccomp import DENIED
+from etude.sandbox.store.layers import Store
 
 PYTHON = sys.executable
 MIB = 1 << 20

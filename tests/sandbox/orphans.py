@@ -11,8 +11,8 @@ import os
 import sys
 from pathlib import Path
 
-from etude.sandbox.layers import Store
-from etude.sandbox.local import LocalHost
+from etude.sandbox.local.host import LocalHost
+from etude.sandbox.store.layers import Store
 
 
 async def main(folder: Path, count: int, marker: str) -> None:

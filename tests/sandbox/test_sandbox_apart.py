@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.sandbox.base import RunsApart
-from etude.sandbox.local import LocalHost
+from etude.sandbox.local.host import LocalHost
 
 PYTHON = sys.executable
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.sandbox.base import Limits
-from etude.sandbox.cgroups import Cgroups, oom_kills, places
+from etude.sandbox.local.cgroups import Cgroups, oom_kills, places
 
 HYBRID_GROUPS = """9:name=systemd:/
 8:pids:/

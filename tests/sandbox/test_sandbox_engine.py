@@ -13,8 +13,8 @@ import pytest
 from etude.cli.main import doctor
 from etude.core.errors import EtudeError
 from etude.sandbox.base import SandboxFailure
-from etude.sandbox.docker_engine import Engine
-from etude.sandbox.docker_files import changed_roots, differences, extract, index
+from etude.sandbox.docker.engine import Engine
+from etude.sandbox.docker.files import changed_roots, differences, extract, index
 from etude.sandbox.hosts import open_host
 
 

@@ -19,11 +19,11 @@ import pytest
 
 import etude.sandbox
 from etude.core.errors import EtudeError
-from etude.sandbox import local_sandbox
 from etude.sandbox.base import Limits, SandboxFailure
 from etude.sandbox.hosts import open_host
-from etude.sandbox.layers import Store
-from etude.sandbox.local import LocalHost
+from etude.sandbox.local.host import LocalHost
+from etude.sandbox.local.host import sandbox as local_sandbox
+from etude.sandbox.store.layers import Store
 
 
 def test_a_launcher_that_is_killed_fails_every_sandbox_and_no_start_hangs(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.sandbox.importing import Bounds
-from etude.sandbox.layers import Store, interpreter_folders, system_folders
+from etude.sandbox.store.importing import Bounds
+from etude.sandbox.store.layers import Store, interpreter_folders, system_folders
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.sandbox import frozen as freezer
 from etude.sandbox.base import Freezes, Frozen, Limits, NotFrozen, SandboxFailure, Thaws
-from etude.sandbox.layers import Store
-from etude.sandbox.local_sandbox import LocalProcess, LocalSandbox
-from etude.sandbox.seccomp import DENIED
+from etude.sandbox.local.sandbox import LocalProcess, LocalSandbox
+from etude.sandbox.local.seccomp import DENIED
+from etude.sandbox.store import frozen as freezer
+from etude.sandbox.store.layers import Store
 
 PYTHON = sys.executable
 # Answers each line of its input by running it: what it says after a thaw, it says with the memory that it had.
@@ -422,7 +422,7 @@ def test_frozen_sandboxes_are_pruned_and_keep_their_layers_until_then(tmp_path: 
 
 
 def test_without_criu_one_sentence_says_so_and_file_snapshots_work(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etude.sandbox.frozen.shutil.which", lambda name, path: None)
+    monkeypatch.setattr("etude.sandbox.store.frozen.shutil.which", lambda name, path: None)
     monkeypatch.setattr(local.host, "_criu", None)
 
     async def go() -> None:
@@ -443,7 +443,7 @@ def test_without_criu_one_sentence_says_so_and_file_snapshots_work(local: Any, m
 def test_what_came_back_ends_when_the_orchestrator_is_killed(tmp_path: Path) -> None:
     script = f"""
 import asyncio, os, pathlib
-from etude.sandbox.local import LocalHost
+from etude.sandbox.local.host import LocalHost
 
 async def main():
     host = await LocalHost.open(pathlib.Path({str(tmp_path)!r}))

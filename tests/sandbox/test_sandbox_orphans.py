@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from etude.sandbox import cgroups
-from etude.sandbox.layers import Store
-from etude.sandbox.local import LocalHost
+from etude.sandbox.local.host import LocalHost, cgroups
+from etude.sandbox.store.layers import Store
 
 
 @pytest.mark.parametrize(

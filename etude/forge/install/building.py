@@ -25,7 +25,7 @@ from etude.forge.install.texts import read_toml
 from etude.forge.repo import Repo
 from etude.sandbox.base import WORKSPACE, Limits, Result, Sandbox
 from etude.sandbox.hosts import StoringHost
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 FORMAT: Final = 1  # a change of what is kept makes it again
 FRONTEND: Final = ("build",)  # what people start a backend with

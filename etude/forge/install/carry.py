@@ -12,8 +12,8 @@ from pathlib import Path
 
 from etude.core.errors import EtudeError
 from etude.sandbox.base import Snapshot
-from etude.sandbox.layers import Store
-from etude.sandbox.packed import BadChanges, unpack
+from etude.sandbox.store.layers import Store
+from etude.sandbox.store.packed_changes import BadChanges, unpack
 
 
 @contextmanager

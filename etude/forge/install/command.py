@@ -14,7 +14,7 @@ from etude.forge.install.install import install, repositories
 from etude.forge.install.result import Installed
 from etude.forge.repo import open_repo
 from etude.sandbox.hosts import open_host
-from etude.sandbox.layers import Store, default_store
+from etude.sandbox.store.layers import Store, default_store
 
 _SHOWN_TO_A_MODEL = 12_000  # characters of a command's output
 

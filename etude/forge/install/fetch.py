@@ -17,7 +17,7 @@ from etude.forge.install.index import Index, interpreter, shown_folders
 from etude.forge.install.needs import last_error
 from etude.sandbox.base import Limits, Result, Snapshot
 from etude.sandbox.hosts import open_host
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")

@@ -22,8 +22,8 @@ from etude.forge.install.result import Unfit
 from etude.forge.leaks.bare import bare_folders
 from etude.forge.repo import Repo
 from etude.sandbox.base import WORKSPACE, Layer, Sandbox
-from etude.sandbox.importing import Bounds
-from etude.sandbox.layers import Store
+from etude.sandbox.store.importing import Bounds
+from etude.sandbox.store.layers import Store
 from etude.tasks.services import Service, read_services
 
 REPORTS: Final = "/home/agent/reports"

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from etude.core.errors import EtudeError
-from etude.sandbox.layers import system_folders
+from etude.sandbox.store.layers import system_folders
 
 _SECONDS = 60.0
 # What decides where packages come from; a cache, a log or a target of the host's user means nothing in a sandbox.

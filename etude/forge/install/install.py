@@ -35,8 +35,8 @@ from etude.harness.tools.base import Tool
 from etude.harness.tools.table import build_tools
 from etude.sandbox.base import Layer, Limits, Sandbox
 from etude.sandbox.hosts import StoringHost
-from etude.sandbox.layers import Store
-from etude.sandbox.programs import ENVIRONMENT
+from etude.sandbox.local.programs import ENVIRONMENT
+from etude.sandbox.store.layers import Store
 
 Stage = Literal["explore", "settle"]
 Agents = Callable[[Stage, int], Policy]  # who acts in a stage; the number counts the tries of stage 2 from 1

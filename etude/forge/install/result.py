@@ -15,7 +15,7 @@ from etude.core.errors import EtudeError
 from etude.forge.environment import Environment
 from etude.forge.install.proposal import Proposal
 from etude.sandbox.base import Layer
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 _FORMAT: Final = 1  # of what is remembered: a change of the rules that matters makes old results unknown
 

@@ -20,7 +20,7 @@ from etude.forge.install.index import Index, interpreter, shown_folders
 from etude.forge.install.needs import last_error
 from etude.sandbox.base import Limits, Snapshot
 from etude.sandbox.hosts import open_host
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 NAME: Final = re.compile(r"(?:@[a-z0-9][\w.-]*/)?[a-z0-9][\w.-]*", re.IGNORECASE)
 VERSION: Final = re.compile(r"\d+\.\d+\.\d+[\w.+-]*")

@@ -27,7 +27,7 @@ from etude.forge.leaks.view import View
 from etude.forge.leaks.wanted import Unit, wanted
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 Kind = Literal["source", "bytecode", "unsearchable"]
 

@@ -17,7 +17,7 @@ from typing import Final
 from etude.core.errors import EtudeError
 from etude.forge.leaks.index import Content, Index, build_index, exact, host_digest, load_index, read_file
 from etude.forge.leaks.unpack import Unsearchable
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 REMEMBERED: Final = 25_000_000  # numbers kept of files seen before: 200 MB
 OPEN: Final = 200  # indexes held open: mapped files, no memory to speak of

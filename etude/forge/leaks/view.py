@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from etude.sandbox.base import WORKSPACE
-from etude.sandbox.upper import OPAQUE, is_whiteout
+from etude.sandbox.store.overlay_changes import OPAQUE, is_whiteout
 
 
 class View:

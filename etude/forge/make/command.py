@@ -19,7 +19,7 @@ from etude.forge.make.one import Wanted
 from etude.forge.make.release import open_building
 from etude.forge.repo import open_repo
 from etude.sandbox.hosts import open_host
-from etude.sandbox.layers import Store, default_store
+from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.config import Register
 from etude.tasks.grader import RUNNER
 

@@ -15,7 +15,7 @@ from etude.forge.install.install import install, repositories
 from etude.forge.install.result import Unfit
 from etude.forge.repo import open_repo
 from etude.sandbox.hosts import open_host
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 Tiny = Callable[..., Path]
 

@@ -26,7 +26,7 @@ from etude.forge.install.verify import verify
 from etude.forge.leaks.bare import bare_folders
 from etude.forge.repo import open_repo
 from etude.sandbox.hosts import open_host
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 from etude.tasks.files import Files
 
 Tiny = Callable[..., Path]

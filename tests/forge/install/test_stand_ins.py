@@ -25,7 +25,7 @@ from etude.policies.scripted import Scripted, scripted
 from etude.rollout.rollout import Outcome, Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 from etude.tasks.format import Task
 from etude.tasks.grader import RUNNER
 from etude.tasks.services import Service

@@ -19,7 +19,7 @@ from etude.forge.javascript.world import ScriptWorld
 from etude.forge.repo import Repo, open_repo
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 from etude.tasks.files import Files
 from etude.tasks.grader import RUNNER
 

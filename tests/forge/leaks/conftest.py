@@ -11,7 +11,7 @@ import pytest
 from etude.forge.bodies import replace_bodies
 from etude.forge.leaks.audit import Leak, audit_files
 from etude.forge.leaks.deleted import Deleted, definitions
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 PATH = "src/shop/ledger.py"
 NAME = "Ledger.settle"

@@ -11,7 +11,7 @@ import pytest
 from etude.forge.leaks.audit import audit_files
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.leaks.planted import HIDING_PLACES
-from etude.sandbox.layers import Store
+from etude.sandbox.store.layers import Store
 
 
 def test_there_are_enough_hiding_places() -> None:

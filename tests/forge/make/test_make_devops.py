@@ -25,7 +25,7 @@ from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
-from etude.sandbox.importing import Bounds
+from etude.sandbox.store.importing import Bounds
 from etude.tasks.carried import carried_files
 from etude.tasks.check import check
 from etude.tasks.files import Files

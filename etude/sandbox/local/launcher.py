@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from etude.sandbox import cgroups, init, kernel, memory, seccomp, wire
+from etude.sandbox import wire
 from etude.sandbox.identity import INSIDE, Identity, outside_identity
-from etude.sandbox.programs import Fence
-from etude.sandbox.rootfs import Plan, Room
+from etude.sandbox.local.host import cgroups, init, kernel, seccomp
+from etude.sandbox.local.host import criu as memory
+from etude.sandbox.local.programs import Fence
+from etude.sandbox.local.rootfs import Plan, Room
 
 _NAMESPACES: Final = (
     kernel.CLONE_NEWUSER

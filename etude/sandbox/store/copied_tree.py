@@ -9,8 +9,8 @@ import os
 import shutil
 import stat
 
-from etude.sandbox.packed import Choice
-from etude.sandbox.upper import Row, below, merged, opened
+from etude.sandbox.store.overlay_changes import Row, below, merged, opened
+from etude.sandbox.store.packed_changes import Choice
 
 
 def copy_merged(lowers: list[int], target: int) -> None:

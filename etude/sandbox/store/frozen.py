@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from etude.core.errors import EtudeError
 from etude.sandbox.base import Frozen, SandboxFailure
-from etude.sandbox.layers import Store, boot
-from etude.sandbox.memory import Criu
+from etude.sandbox.local.criu import Criu
+from etude.sandbox.store.layers import Store, boot
 
 _SEAL, _FACTS, CHANGES = "seal", "facts.json", "changes"
 _CHECK_SECONDS: Final = 30.0

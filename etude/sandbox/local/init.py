@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from fcntl import ioctl
 from typing import Any, Final
 
-from etude.sandbox import kernel, programs, wire
-from etude.sandbox.cgroups import oom_kills
-from etude.sandbox.packed import pack
-from etude.sandbox.programs import Fence
-from etude.sandbox.rootfs import Room
-from etude.sandbox.upper import differences
+from etude.sandbox import wire
+from etude.sandbox.local.cgroups import oom_kills
+from etude.sandbox.local.host import kernel, programs
+from etude.sandbox.local.programs import Fence
+from etude.sandbox.local.rootfs import Room
+from etude.sandbox.store.overlay_changes import differences
+from etude.sandbox.store.packed_changes import pack
 
 _DEATH_SECONDS: Final = 5.0  # for killed processes to be gone
 _WATCH_SECONDS: Final = 0.05  # between two looks at the memory, where no cgroup holds it

@@ -36,12 +36,12 @@ from etude.sandbox.base import (
     absolute,
 )
 from etude.sandbox.channel import Collector, Feeder
-from etude.sandbox.copies import chosen, copy_merged
-from etude.sandbox.layers import Store
-from etude.sandbox.packed import pack, unpack
-from etude.sandbox.programs import ENVIRONMENT
-from etude.sandbox.rootfs import HOME
-from etude.sandbox.upper import Row, differences, opened, remove_tree
+from etude.sandbox.local.programs import ENVIRONMENT
+from etude.sandbox.local.rootfs import HOME
+from etude.sandbox.store.copied_tree import chosen, copy_merged
+from etude.sandbox.store.layers import Store
+from etude.sandbox.store.overlay_changes import Row, differences, opened, remove_tree
+from etude.sandbox.store.packed_changes import pack, unpack
 
 _MAX_READ: Final = 64 << 20
 _GRACE_SECONDS: Final = 15.0

@@ -19,12 +19,12 @@ from typing import Final, Self
 
 from etude.core.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Capabilities, Layer, Limits, SandboxFailure, Snapshot
-from etude.sandbox.docker_engine import COPY_SECONDS, KEPT, OWNER, Engine, Image, owner_label
-from etude.sandbox.docker_files import Entry, has_deletions, write_layers, write_root
-from etude.sandbox.docker_sandbox import DockerRecipe, DockerSandbox
+from etude.sandbox.docker.engine import COPY_SECONDS, KEPT, OWNER, Engine, Image, owner_label
+from etude.sandbox.docker.files import Entry, has_deletions, write_layers, write_root
+from etude.sandbox.docker.sandbox import DockerRecipe, DockerSandbox
 from etude.sandbox.identity import INSIDE
-from etude.sandbox.layers import Store, interpreter_folders
-from etude.sandbox.programs import ENVIRONMENT
+from etude.sandbox.local.programs import ENVIRONMENT
+from etude.sandbox.store.layers import Store, interpreter_folders
 
 _MARK: Final = ("/.etude", "image.json")  # the one file of a layer that is an image
 _IMAGES_OWN: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL")  # of the environment: what an image decides itself

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from etude.core.errors import EtudeError
-from etude.sandbox import frozen, wire
+from etude.sandbox import wire
 from etude.sandbox.base import (
     Capabilities,
     Change,
@@ -33,10 +33,11 @@ from etude.sandbox.base import (
     absolute,
 )
 from etude.sandbox.channel import Answer, Channel, Collector, Feeder, Signal
-from etude.sandbox.memory import Criu
+from etude.sandbox.local.criu import Criu
+from etude.sandbox.store import frozen
 
 if TYPE_CHECKING:
-    from etude.sandbox.local import LocalHost
+    from etude.sandbox.local.host import LocalHost
 
 _ANSWER_SECONDS: Final = 30.0
 _WALK_SECONDS: Final = 120.0  # for everything that looks at all changed files

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from etude.sandbox import kernel
-from etude.sandbox.rootfs import HOME, ROOM
-from etude.sandbox.seccomp import Filter
+from etude.sandbox.local.host import kernel
+from etude.sandbox.local.rootfs import HOME, ROOM
+from etude.sandbox.local.seccomp import Filter
 
 STATUS: Final = struct.Struct("=i")
 NOT_CONFINED: Final = -1  # no wait status: we failed before the program began; the reason follows

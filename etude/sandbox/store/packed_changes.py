@@ -17,7 +17,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
-from etude.sandbox.upper import FOLDER, OPAQUE, check_depth, is_opaque, is_whiteout, remove_tree
+from etude.sandbox.store.overlay_changes import FOLDER, OPAQUE, check_depth, is_opaque, is_whiteout, remove_tree
 
 MAGIC: Final = b"ETUDE-CHANGES-1\n"
 _TAIL: Final = struct.Struct("=QQ")  # where the index starts, its length

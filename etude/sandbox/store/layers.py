@@ -28,8 +28,8 @@ from typing import Any, Final
 from etude.core.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Layer, SandboxFailure, Snapshot
 from etude.sandbox.identity import outside_identity
-from etude.sandbox.importing import Bounds, Entry, Walk, check_path, digest_of
-from etude.sandbox.packed import BadChanges, unpack
+from etude.sandbox.store.importing import Bounds, Entry, Walk, check_path, digest_of
+from etude.sandbox.store.packed_changes import BadChanges, unpack
 
 _SYSTEM: Final = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),

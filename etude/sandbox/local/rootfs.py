@@ -19,10 +19,10 @@ import stat
 from dataclasses import dataclass
 from typing import Final
 
-from etude.sandbox import kernel
 from etude.sandbox.identity import INSIDE
-from etude.sandbox.packed import unpack
-from etude.sandbox.upper import OPAQUE
+from etude.sandbox.local.host import kernel
+from etude.sandbox.store.overlay_changes import OPAQUE
+from etude.sandbox.store.packed_changes import unpack
 
 ROOM: Final = "/room"
 HOME: Final = "/home/agent"

@@ -18,14 +18,14 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from etude.core.errors import EtudeError
-from etude.sandbox import frozen as freezer
 from etude.sandbox import wire
 from etude.sandbox.base import WORKSPACE, Capabilities, Frozen, Layer, Limits, NotFrozen, SandboxFailure, Snapshot
 from etude.sandbox.channel import Channel, Signal
-from etude.sandbox.layers import Store
-from etude.sandbox.local_sandbox import LocalSandbox, Recipe
-from etude.sandbox.memory import Criu
-from etude.sandbox.programs import ENVIRONMENT
+from etude.sandbox.local.criu import Criu
+from etude.sandbox.local.programs import ENVIRONMENT
+from etude.sandbox.local.sandbox import LocalSandbox, Recipe
+from etude.sandbox.store import frozen as freezer
+from etude.sandbox.store.layers import Store
 
 _START_SECONDS: Final = 30.0  # a loaded machine starting many at once
 _MEMORY_SECONDS: Final = 120.0  # for CRIU to write or read a gigabyte
@@ -63,7 +63,9 @@ class LocalHost:
         ours, theirs = socket.socketpair()
         log = os.memfd_create("launcher", os.MFD_CLOEXEC)
         code = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
-        code += f"from etude.sandbox.launcher import main; main({theirs.fileno()}, {os.getpid()}, {tuple(preload)!r})"
+        code += (
+            f"from etude.sandbox.local.launcher import main; main({theirs.fileno()}, {os.getpid()}, {tuple(preload)!r})"
+        )
         with theirs:
             process = subprocess.Popen(
                 # No site, no environment: a small process with nothing in it that a program could be after.

@@ -31,15 +31,15 @@ from etude.sandbox.base import (
     Snapshot,
     absolute,
 )
-from etude.sandbox.copies import chosen
-from etude.sandbox.docker_engine import COPY_SECONDS
-from etude.sandbox.docker_files import Entry, changed_roots, differences, extract, index, write_files, write_tree
-from etude.sandbox.docker_programs import START_SECONDS, DockerProcess
-from etude.sandbox.packed import pack, replaced_paths, unpack
-from etude.sandbox.upper import Row, opened
+from etude.sandbox.docker.engine import COPY_SECONDS
+from etude.sandbox.docker.files import Entry, changed_roots, differences, extract, index, write_files, write_tree
+from etude.sandbox.docker.programs import START_SECONDS, DockerProcess
+from etude.sandbox.store.copied_tree import chosen
+from etude.sandbox.store.overlay_changes import Row, opened
+from etude.sandbox.store.packed_changes import pack, replaced_paths, unpack
 
 if TYPE_CHECKING:
-    from etude.sandbox.docker import DockerHost
+    from etude.sandbox.docker.host import DockerHost
 
 _MAX_READ: Final = 64 << 20
 _FILE_SECONDS: Final = 60.0

@@ -22,8 +22,8 @@ from typing import IO, Final, Literal
 
 from etude.sandbox.base import Layer
 from etude.sandbox.identity import INSIDE
-from etude.sandbox.rootfs import HOME
-from etude.sandbox.upper import FOLDER, Row, below, check_depth, is_opaque, is_whiteout, merged, opened
+from etude.sandbox.local.rootfs import HOME
+from etude.sandbox.store.overlay_changes import FOLDER, Row, below, check_depth, is_opaque, is_whiteout, merged, opened
 
 _MOST_ENTRIES: Final = 1_000_000
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

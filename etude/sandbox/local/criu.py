@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from etude.sandbox import kernel, programs
-from etude.sandbox.cgroups import Group
 from etude.sandbox.identity import INSIDE, Identity
-from etude.sandbox.rootfs import ROOM
+from etude.sandbox.local.cgroups import Group
+from etude.sandbox.local.host import kernel, programs
+from etude.sandbox.local.rootfs import ROOM
 
 _SCRATCH: Final = "/run"  # on the stage, for CRIU's own files: what it says, and what it found out about the kernel
 _OURS: Final = (
