@@ -10,7 +10,7 @@ from textwrap import dedent
 
 from etude.forge.bodies import replace_bodies
 from etude.forge.cheats.made import Files, deleted
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 Attack = Callable[[Task], Files]
 

@@ -37,10 +37,10 @@ from etude.rollout.rollout import Outcome, Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.importing import Bounds
 from etude.sandbox.store.layers import Store
-from etude.tasks.carried import carried_files
-from etude.tasks.config import Installed
-from etude.tasks.format import Task
-from etude.tasks.grader import RUNNER, grade
+from etude.tasks.format.config import Installed
+from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import RUNNER, grade
+from etude.tasks.grading.submission import carried_files
 
 # The 21 rows of the published matrix, by the names that they have here.
 PUBLISHED = (

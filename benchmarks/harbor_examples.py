@@ -21,10 +21,10 @@ from typing import Any
 
 from etude.core.errors import EtudeError
 from etude.sandbox.hosts import open_host
-from etude.tasks.carried import Changes
-from etude.tasks.format import Task, given_tasks
-from etude.tasks.grader import grade
-from etude.tasks.harbor_verifier import agent_place, judged_by_script, solve
+from etude.tasks.format.task import Task, given_tasks
+from etude.tasks.grading.grader import grade
+from etude.tasks.grading.submission import Changes
+from etude.tasks.kinds.script import agent_place, judged_by_script, solve
 
 DOCKERFILES = ("environment/Dockerfile", "tests/Dockerfile")
 

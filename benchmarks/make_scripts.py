@@ -23,7 +23,7 @@ from etude.forge.javascript.project import read_project
 from etude.forge.make.command import make_from
 from etude.forge.repo import open_repo
 from etude.sandbox.store.layers import Store
-from etude.tasks.javascript.reading import read
+from etude.tasks.javascript.test_source import read
 
 CANDIDATES = (
     *("deep-equal", "fast-content-type-parse", "fast-uri", "find-my-way", "flat", "hash.js"),

@@ -28,8 +28,8 @@ from etude.forge.make.world import World
 from etude.forge.repo import open_repo
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
-from etude.tasks.files import Files
-from etude.tasks.grader import RUNNER
+from etude.tasks.format.files import Files
+from etude.tasks.grading.grader import RUNNER
 
 SUITES, EXTRA = 16, 5.0  # what a valid task may cost
 MEDIUM, LEAST = 2000, 20  # lines from which on a package has to give so many deletion tasks

@@ -36,8 +36,8 @@ from etude.harness.trajectory import Trajectory
 from etude.rollout.rollout import Setup, build_setup, temporary_host
 from etude.rollout.store import load_attempt, saved_attempts
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.carried import carried_files
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
+from etude.tasks.grading.submission import carried_files
 
 AT_ONCE = 4
 

@@ -37,8 +37,8 @@ from etude.rollout.rollout import Outcome, Scored, Setup, Void, attempt, build_s
 from etude.sandbox.base import Limits, Result, SandboxFailure
 from etude.sandbox.local.host import LocalHost
 from etude.sandbox.local.sandbox import LocalSandbox
-from etude.tasks.format import Task
-from etude.tasks.grader import RUNNER
+from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import RUNNER
 
 SAMPLE_SECONDS = 0.3
 

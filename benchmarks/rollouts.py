@@ -27,8 +27,8 @@ from etude.forge.katas import katas
 from etude.policies.scripted import Scripted, edits_between
 from etude.rollout.rollout import Scored, Void, attempt, build_setup
 from etude.sandbox.hosts import open_host
-from etude.tasks.format import Task
-from etude.tasks.grader import RUNNER
+from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import RUNNER
 
 BAR = 12.0  # rollouts a second
 WARM_UP = 10  # rollouts before the clock starts

@@ -15,9 +15,9 @@ from pathlib import Path
 from etude.forge.javascript.cheats import cheats
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
-from etude.tasks.carried import carried_files
-from etude.tasks.format import Task, given_tasks
-from etude.tasks.grader import RUNNER, grade
+from etude.tasks.format.task import Task, given_tasks
+from etude.tasks.grading.grader import RUNNER, grade
+from etude.tasks.grading.submission import carried_files
 
 
 async def measure(folders: list[Path], most: int, store: Path) -> dict[str, object]:

@@ -24,8 +24,8 @@ from etude.forge.install.index import read_index
 from etude.forge.install.install import install, repositories
 from etude.forge.repo import open_repo
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.tasks.place import environment_variables
-from etude.tasks.services import serve
+from etude.tasks.environment.layers import environment_variables
+from etude.tasks.environment.services import serve
 
 STARTS = 5
 

@@ -34,8 +34,8 @@ from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import Limits
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.layers import default_store
-from etude.tasks.format import WORKSPACE, Task
-from etude.tasks.grader import RUNNER
+from etude.tasks.format.task import WORKSPACE, Task
+from etude.tasks.grading.grader import RUNNER
 
 CONTROL = {
     "git": "git-pack",

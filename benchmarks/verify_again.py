@@ -25,9 +25,9 @@ from etude.forge.clock import clock_layer, clock_variables
 from etude.rollout.rollout import temporary_host
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.carried import carried_files
-from etude.tasks.format import Task, given_tasks
-from etude.tasks.grader import grade
+from etude.tasks.format.task import Task, given_tasks
+from etude.tasks.grading.grader import grade
+from etude.tasks.grading.submission import carried_files
 
 BAR = 0.99
 DATE = "2031-02-28"

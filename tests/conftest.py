@@ -27,10 +27,10 @@ from etude.core.process import prepare
 from etude.forge.environment import Environment, Suite, environment_digest
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.importing import Bounds
-from etude.tasks.config import Config, Facts, Installed
-from etude.tasks.files import Files
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
-from etude.tasks.grader import RUNNER
+from etude.tasks.format.config import Config, Facts, Installed
+from etude.tasks.format.files import Files
+from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
+from etude.tasks.grading.grader import RUNNER
 
 prepare(threads=1)
 

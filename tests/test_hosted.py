@@ -24,7 +24,7 @@ from etude.harness.text_turns import write_turn
 from etude.harness.tools.table import build_tools
 from etude.policies.scripted import reference
 from etude.policies.table import hosted_policy
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 SOURCE = Katas(Katas.Settings(split="held_out"))
 

@@ -28,10 +28,10 @@ from etude.rollout.store import load_attempt, regrade, save_attempt, saved_attem
 from etude.rollout.view import RolloutView, printable
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.tasks.carried import Carried, Changes, Refused
-from etude.tasks.format import Task
-from etude.tasks.grader import GraderFailure
-from etude.tasks.verdict import Grade
+from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import GraderFailure
+from etude.tasks.grading.submission import Carried, Changes, Refused
+from etude.tasks.grading.verdict import Grade
 from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
 

@@ -16,9 +16,9 @@ import pydantic
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Message, ToolResult, User
 from etude.harness.trajectory import Entry, Trajectory
-from etude.tasks.carried import Changes
-from etude.tasks.files import Files
-from etude.tasks.format import Task, matches
+from etude.tasks.format.files import Files
+from etude.tasks.format.task import Task, matches
+from etude.tasks.grading.submission import Changes
 
 LARGEST = 256 << 10  # bytes of a file of the workspace that is looked at
 SHOWN = 4 << 20  # bytes of the workspace that go into the text, tests and changed files first

@@ -30,7 +30,7 @@ from etude.rollout.rollout import Scored, Setup, Void, build_setup, check_length
 from etude.rollout.scheduler import Job, attempt_each, sample_seed
 from etude.rollout.view import printable
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 from etude.tokens.dialect import open_dialect
 
 LOST = 0.1  # share of the rollouts that may stay void

@@ -26,7 +26,7 @@ from etude.harness.trajectory_files import FACTS, load_trajectory
 from etude.policies.endpoint.policy import EndpointPolicy
 from etude.policies.table import hosted_policy, is_hosted
 from etude.rollout.store import OUTCOME, load_attempt, saved_attempts
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 
 def audit_saved(

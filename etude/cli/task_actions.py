@@ -26,7 +26,6 @@ from etude.core.progress import track
 from etude.core.recipe import Recipe
 from etude.forge.combine import combine, pairs
 from etude.forge.katas import write_katas
-from etude.forge.rows import read_rows, task_of, tree_at
 from etude.forge.sources import open_source
 from etude.harness.atif import file_name, to_atif
 from etude.harness.tools.base import schema_of
@@ -38,9 +37,10 @@ from etude.policies.table import hosted_policy, is_hosted, make_policy
 from etude.rollout.rollout import Scored, Setup, attempt, build_setup, temporary_host
 from etude.rollout.store import load_attempt, regrade, save_attempt, saved_attempts
 from etude.rollout.view import RolloutView
-from etude.tasks.check import CheckReport, check, check_directory
-from etude.tasks.config import Installed
-from etude.tasks.format import Task, given_tasks
+from etude.tasks.format.config import Installed
+from etude.tasks.format.swe_rows import read_rows, task_of, tree_at
+from etude.tasks.format.task import Task, given_tasks
+from etude.tasks.grading.check import CheckReport, check, check_directory
 from etude.tokens.dialect import Dialect, open_dialect
 
 

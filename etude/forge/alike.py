@@ -24,8 +24,8 @@ from etude.corpus.manifest import SHARDS, TOKENIZER, load_manifest
 from etude.corpus.shards import OpenShard
 from etude.corpus.word_hashes import Hashes, hash_words
 from etude.forge.leaks.deleted import added_lines
-from etude.tasks.format import Task, given_tasks
-from etude.tasks.mutants import FOLDER as MUTANTS
+from etude.tasks.format.task import Task, given_tasks
+from etude.tasks.kinds.test_writing import FOLDER as MUTANTS
 from etude.tokens.tokenizer import Tokenizer
 
 CHANGE: Final = 0.7  # of what two solutions put back

@@ -14,8 +14,8 @@ from pydantic import Field
 from etude.corpus.document import Document, Rejected, SourceSettings
 from etude.forge.draft import Level
 from etude.forge.katas import REGISTERS, katas
-from etude.tasks.config import Register
-from etude.tasks.format import Task
+from etude.tasks.format.config import Register
+from etude.tasks.format.task import Task
 
 
 class KataCode:

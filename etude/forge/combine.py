@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from etude.forge.make.commits import merged
-from etude.tasks.files import Files, Kind
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
+from etude.tasks.format.files import Files, Kind
+from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 
 HARDEST = 5  # the highest level
 

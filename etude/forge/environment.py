@@ -18,8 +18,8 @@ from etude.core import durable
 from etude.core.errors import EtudeError
 from etude.sandbox.base import Layer
 from etude.sandbox.store.layers import Store
-from etude.tasks.services import PREFIX as PREFIX
-from etude.tasks.services import Service, read_services
+from etude.tasks.environment.services import PREFIX as PREFIX
+from etude.tasks.environment.services import Service, read_services
 
 _FOLDER = "environments"
 

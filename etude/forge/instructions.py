@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from etude.forge.repository import RAISES, Hole, Repository
-from etude.tasks.config import Register
+from etude.tasks.format.config import Register
 
 TERSE = ("restore {}", "bring back {}", "write {} again", "fix {}", "we lost {}")
 PLAIN = ("Please restore {}.", "Somebody deleted {}.", "We lost {}.", "Please write {} again.")

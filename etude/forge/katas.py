@@ -22,9 +22,9 @@ from etude.forge.families import arithmetic, branches, loops, mappings, pairs, s
 from etude.forge.instructions import instruct
 from etude.forge.repository import Repository, Unfit, build
 from etude.forge.words import PACKAGES
-from etude.tasks.config import SCHEMA, Config, Environment, Facts, Register, Split, Suite, Verifier
-from etude.tasks.files import Files, Kind
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
+from etude.tasks.format.config import SCHEMA, Config, Environment, Facts, Register, Split, Suite, Verifier
+from etude.tasks.format.files import Files, Kind
+from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 
 VERSION = 1  # goes into each task's provenance: a change to a family makes other tasks of the same seed
 TRIES = 50  # draws before a family is given up; a good one needs one or two

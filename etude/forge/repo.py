@@ -24,7 +24,7 @@ from etude.forge.install.git import take_checkout
 from etude.forge.install.index import Index, read_index
 from etude.forge.javascript import npm
 from etude.sandbox.store.layers import Store
-from etude.tasks.files import Files
+from etude.tasks.format.files import Files
 
 Origin = Literal["path", "git", "package", "npm"]
 NPM = "npm:"  # before the name of a package of npm's index

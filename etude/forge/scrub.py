@@ -22,7 +22,7 @@ from etude.core.errors import EtudeError
 from etude.forge.leaks.audit import audit_tree
 from etude.forge.leaks.bytecode import HEADER, looks_like_bytecode
 from etude.forge.leaks.deleted import Deleted
-from etude.tasks.format import matches
+from etude.tasks.format.task import matches
 
 CODE: Final = (".py", ".pyi", ".pyx", ".pxd", ".so", ".pyd", ".c", ".h", ".toml", ".cfg", ".ini", ".in")
 SCRIPTS: Final = (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".node", ".wasm")

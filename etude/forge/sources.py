@@ -18,7 +18,7 @@ from pydantic import Field
 from etude.audit.quarantine import quarantined
 from etude.core.component import resolve
 from etude.core.errors import EtudeError
-from etude.tasks.format import CONFIG, Task, task_folders
+from etude.tasks.format.task import CONFIG, Task, task_folders
 
 SOURCES = {
     "katas": "etude.forge.katas:Katas",

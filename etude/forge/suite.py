@@ -17,10 +17,10 @@ from etude.forge.clock import clock_layer, clock_variables
 from etude.forge.environment import Environment
 from etude.sandbox.base import Layer, Limits, Result
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.inside.services import NOT_UP
-from etude.tasks.place import environment_variables
-from etude.tasks.services import as_told
-from etude.tasks.start import encoded, start_suite
+from etude.tasks.environment.layers import environment_variables
+from etude.tasks.environment.services import as_told
+from etude.tasks.environment.suite_run import encoded, start_suite
+from etude.tasks.sandbox_side.start_services import NOT_UP
 
 Outcome = Literal["passed", "failed", "error", "skipped"]
 # An expected failure tells nothing about the code, whichever way it ends.

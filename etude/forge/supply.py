@@ -25,8 +25,8 @@ from pydantic import Field
 from etude.audit.quarantine import quarantine
 from etude.core.errors import EtudeError
 from etude.forge.sources import Folder
-from etude.tasks.config import Register, read
-from etude.tasks.format import CONFIG, INSTRUCTION, Task
+from etude.tasks.format.config import Register, read
+from etude.tasks.format.task import CONFIG, INSTRUCTION, Task
 
 MOST_SAID: tuple[Register, ...] = tuple(reversed(get_args(Register)))  # detailed, plain, terse
 State = Literal["open", "retired", "set aside", "quarantined"]

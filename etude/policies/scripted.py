@@ -19,10 +19,10 @@ from etude.forge.bodies import is_defined, replace_bodies, signature
 from etude.forge.make.bluffing import hollow
 from etude.forge.make.packaging import CATEGORY
 from etude.harness.text_turns import write_turn
-from etude.tasks import check
-from etude.tasks.answers import reference_answer
-from etude.tasks.config import Answer
-from etude.tasks.format import Task
+from etude.tasks.format.config import Answer
+from etude.tasks.format.task import Task
+from etude.tasks.grading import check
+from etude.tasks.kinds.answer import reference_answer
 from etude.tokens.dialect import Dialect
 
 Script = Callable[[Task, int], list[Assistant]]

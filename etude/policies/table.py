@@ -18,7 +18,7 @@ from etude.harness.tools.base import Tool, schema_of
 from etude.policies.endpoint.policy import EndpointPolicy
 from etude.policies.engine_client import EngineClient
 from etude.policies.scripted import Scripted, scripted
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 from etude.tokens.dialect import Dialect
 
 HOSTED = "openai"  # policies of this name speak the OpenAI-compatible interface

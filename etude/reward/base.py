@@ -12,9 +12,9 @@ import pydantic
 
 from etude.audit.base import Ruling
 from etude.harness.trajectory import Trajectory
-from etude.tasks.carried import Changes
-from etude.tasks.format import Task
-from etude.tasks.verdict import Grade
+from etude.tasks.format.task import Task
+from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.verdict import Grade
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pydantic
 
 from etude.reward.base import Attempt, Part
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 LONGEST = 20_000  # lines of one file that are compared line by line
 

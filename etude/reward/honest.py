@@ -17,7 +17,7 @@ from etude.audit.base import Ruling
 from etude.audit.dossier import open_dossier
 from etude.audit.table import build_detectors
 from etude.reward.base import Attempt, Part
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 
 class Honest(Part):

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from etude.forge.sources import Quarantines, TaskSource
 from etude.rollout.rollout import Scored
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 
 class Doubt:

@@ -19,7 +19,7 @@ from etude.core.errors import EtudeError
 from etude.harness.metrics import measure
 from etude.harness.trajectory import ORIGINS
 from etude.rollout.rollout import Scored
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 State = Literal["queued", "running", "grading", "ready", "trained", "void"]
 STATES: tuple[State, ...] = get_args(State)

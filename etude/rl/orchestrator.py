@@ -35,7 +35,7 @@ from etude.rl.training import STAGE, Training
 from etude.rl.world import World
 from etude.rollout.rollout import Judged, build_setup, check_lengths
 from etude.sandbox.hosts import open_host
-from etude.tasks.grader import RUNNER
+from etude.tasks.grading.grader import RUNNER
 from etude.tokens.dialect import open_dialect
 
 

@@ -22,7 +22,7 @@ from etude.rl.admission import Admission, Waiting
 from etude.rl.groups import Group, Slot, compact, pack
 from etude.rl.journal import Journal
 from etude.rollout.rollout import Outcome, Scored, Void
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 T = TypeVar("T")
 Work = Callable[[], Awaitable[None]]

@@ -16,10 +16,10 @@ from etude.rollout.rollout import Outcome, Setup, Void, attempt
 from etude.rollout.scheduler import Job, attempt_job
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.answers import grade_answer, reference_answer
-from etude.tasks.carried import carried_files
-from etude.tasks.format import Task
-from etude.tasks.grader import GraderFailure
+from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import GraderFailure
+from etude.tasks.grading.submission import carried_files
+from etude.tasks.kinds.answer import grade_answer, reference_answer
 
 
 @dataclass

@@ -33,12 +33,12 @@ from etude.reward.base import Attempt
 from etude.reward.compose import Reward, build_reward
 from etude.sandbox.base import FailureCause, Limits, SandboxFailure
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.tasks.carried import Changes, collect
-from etude.tasks.format import Task
-from etude.tasks.grader import RUNNER, GraderFailure, grade
-from etude.tasks.harbor_verifier import Place, agent_place, collect_files, judged_by_script
-from etude.tasks.place import serve_task, task_layers, task_variables
-from etude.tasks.verdict import Grade
+from etude.tasks.environment.layers import serve_task, task_layers, task_variables
+from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import RUNNER, GraderFailure, grade
+from etude.tasks.grading.submission import Changes, collect
+from etude.tasks.grading.verdict import Grade
+from etude.tasks.kinds.script import Place, agent_place, collect_files, judged_by_script
 from etude.tokens.dialect import Dialect
 
 Cause = Literal["sandbox", "policy", "grader", "harness"]

@@ -18,7 +18,7 @@ from itertools import islice
 from etude.core.policy import Policy
 from etude.rollout.rollout import Outcome, Setup, Void, attempt
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 RETRIES = 2  # times a void attempt is repeated before it stays void
 

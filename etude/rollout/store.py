@@ -25,11 +25,11 @@ from etude.harness.trajectory import Trajectory
 from etude.harness.trajectory_files import FACTS, load_trajectory, save_trajectory
 from etude.rollout.rollout import Cause, Outcome, Scored, Setup, Void, score
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.carried import Carried, Changes, Refused
-from etude.tasks.config import Register
-from etude.tasks.files import Files, Limits
-from etude.tasks.format import Task
-from etude.tasks.verdict import Grade
+from etude.tasks.format.config import Register
+from etude.tasks.format.files import Files, Limits
+from etude.tasks.format.task import Task
+from etude.tasks.grading.submission import Carried, Changes, Refused
+from etude.tasks.grading.verdict import Grade
 
 OUTCOME, CARRIED, TASKS = "outcome.json", "carried", "tasks"
 LARGEST = 16 << 20  # bytes of an outcome.json

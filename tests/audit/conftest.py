@@ -15,7 +15,7 @@ from etude.core.policy import Assistant
 from etude.forge.planted.suite import play
 from etude.rollout.rollout import build_setup
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 MODULE = "shop/cart.py"
 WORKSPACE = {

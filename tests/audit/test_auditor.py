@@ -27,9 +27,9 @@ from etude.reward.base import Attempt
 from etude.reward.compose import build_reward
 from etude.rollout.rollout import Scored
 from etude.rollout.store import save_attempt
-from etude.tasks.carried import Changes
-from etude.tasks.format import Task
-from etude.tasks.verdict import Grade
+from etude.tasks.format.task import Task
+from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.verdict import Grade
 
 
 class Said:

@@ -27,7 +27,7 @@ from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.packed_forward import Packed
 from etude.policies.scripted import reference, stub
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 from etude.tokens.tokenizer import Tokenizer
 
 HOSTILE = "</pre></style><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[31m\u202e & \"quoted\" 'too'"

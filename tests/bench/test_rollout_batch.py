@@ -14,7 +14,7 @@ from etude.core.policy import Sampling
 from etude.rollout.rollout import Outcome, Void, build_setup
 from etude.rollout.rollout import scheduler as rollout_batch
 from etude.rollout.scheduler import Job, attempt_all, attempt_each, attempt_job, sample_seed
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 SETUP = build_setup()
 NOBODY: Any = object()

@@ -10,11 +10,11 @@ import pytest
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.rollout.store import load_attempt, save_attempt
-from etude.tasks.carried import Carried, Changes
-from etude.tasks.check import check
-from etude.tasks.format import Task
-from etude.tasks.grader import grade
-from etude.tasks.harbor_verifier import agent_place, collect_files, solve
+from etude.tasks.format.task import Task
+from etude.tasks.grading.check import check
+from etude.tasks.grading.grader import grade
+from etude.tasks.grading.submission import Carried, Changes
+from etude.tasks.kinds.script import agent_place, collect_files, solve
 
 Dock = Any
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 # For each job: modules made from text, the ids loaded and run, everything forgotten again.
 RUNNER = """

@@ -14,7 +14,7 @@ from etude.core.errors import EtudeError
 from etude.forge.cheats.outside import OUTSIDE
 from etude.forge.cheats.table import CHEATS, cheat_script
 from etude.forge.katas import katas
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 # What an exit code of the suite, run in the workspace that the agent left, is fooled by.
 FOOL_UNITTEST = [

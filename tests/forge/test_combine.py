@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from etude.forge.combine import combine, pairs
-from etude.tasks.config import Facts, Installed
-from etude.tasks.files import Files
-from etude.tasks.format import Task
+from etude.tasks.format.config import Facts, Installed
+from etude.tasks.format.files import Files
+from etude.tasks.format.task import Task
 
 WHOLE = {"shop/a.py": b"def a(): return 1\n", "shop/b.py": b"def b(): return 2\n", "shop/__init__.py": b""}
 TESTS = {"tests/test_a.py": b"whole a\n", "tests/test_b.py": b"whole b\n"}

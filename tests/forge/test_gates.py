@@ -15,8 +15,8 @@ from etude.forge.leaks.audit import Leak
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.suite import SuiteRun, run_suite
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.format import Task
-from etude.tasks.place import workspace_layer
+from etude.tasks.environment.layers import workspace_layer
+from etude.tasks.format.task import Task
 
 CART = "src/shop/cart.py"
 GREEN = {

@@ -13,11 +13,11 @@ from etude.forge.environment import Environment, Suite, environment_digest
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.carried import carried_files
-from etude.tasks.config import Installed
-from etude.tasks.format import Task
-from etude.tasks.grader import grade
-from etude.tasks.place import task_layers, task_variables
+from etude.tasks.environment.layers import task_layers, task_variables
+from etude.tasks.format.config import Installed
+from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import grade
+from etude.tasks.grading.submission import carried_files
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 MakeTask = Callable[..., Task]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.forge.rows import read_rows, task_of, tree_at
-from etude.tasks.config import Installed
-from etude.tasks.format import Task
+from etude.tasks.format.config import Installed
+from etude.tasks.format.swe_rows import read_rows, task_of, tree_at
+from etude.tasks.format.task import Task
 
 RIGHT = "def total(items):\n    return sum(items)\n"
 WRONG = "def total(items):\n    return sum(items[1:])\n"

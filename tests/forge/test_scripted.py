@@ -15,7 +15,7 @@ from etude.forge.bodies import replace_bodies
 from etude.forge.katas import choose_families, katas
 from etude.harness.text_turns import read_turn
 from etude.policies.scripted import Habits, Scripted, edits_between, null, reference, scripted, stub
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
 

@@ -21,11 +21,11 @@ from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, Void, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.importing import Bounds
-from etude.tasks.carried import carried_files
-from etude.tasks.config import Installed
-from etude.tasks.format import Task
-from etude.tasks.grader import GraderFailure, grade
-from etude.tasks.services import Service, read_services
+from etude.tasks.environment.services import Service, read_services
+from etude.tasks.format.config import Installed
+from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import GraderFailure, grade
+from etude.tasks.grading.submission import carried_files
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 MakeTask = Callable[..., Task]

@@ -15,10 +15,10 @@ from etude.harness.trajectory import Entry, Trajectory
 from etude.reward.base import Attempt
 from etude.reward.compose import build_reward
 from etude.reward.effort import penalty
-from etude.tasks.carried import Carried, Changes
-from etude.tasks.files import Files
-from etude.tasks.format import WORKSPACE, Task
-from etude.tasks.verdict import Grade
+from etude.tasks.format.files import Files
+from etude.tasks.format.task import WORKSPACE, Task
+from etude.tasks.grading.submission import Carried, Changes
+from etude.tasks.grading.verdict import Grade
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add-a-reward.md").read_text()
 

@@ -13,11 +13,11 @@ from etude.core.settings import RewardSettings
 from etude.harness.trajectory import Entry, Trajectory
 from etude.reward.base import Attempt, Part
 from etude.reward.compose import Reward, Weighted, build_reward
-from etude.tasks.carried import Carried, Changes
-from etude.tasks.config import Facts, Installed
-from etude.tasks.files import Files
-from etude.tasks.format import SOLUTION, WORKSPACE, Task
-from etude.tasks.verdict import Grade
+from etude.tasks.format.config import Facts, Installed
+from etude.tasks.format.files import Files
+from etude.tasks.format.task import SOLUTION, WORKSPACE, Task
+from etude.tasks.grading.submission import Carried, Changes
+from etude.tasks.grading.verdict import Grade
 
 BEFORE = b"def f():\n    raise NotImplementedError\n"
 AFTER = b"def f():\n    return 1\n"

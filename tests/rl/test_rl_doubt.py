@@ -18,11 +18,11 @@ from etude.rl.groups import Rollout, compact, pack, unpack
 from etude.rl.world import World
 from etude.rollout.rollout import Judged, Scored, build_setup
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.carried import Changes
-from etude.tasks.config import Answer, Facts
-from etude.tasks.files import Files
-from etude.tasks.format import SOLUTION, Task
-from etude.tasks.verdict import Grade
+from etude.tasks.format.config import Answer, Facts
+from etude.tasks.format.files import Files
+from etude.tasks.format.task import SOLUTION, Task
+from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.verdict import Grade
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 BROKEN = Ruling("broken task", (Finding("contradiction", "broken task", "tests want both 1 and 2"),))

@@ -18,8 +18,8 @@ from etude.rl.evaluate import Best, apart, held_out_jobs
 from etude.rl.figures import Clock, processor_seconds
 from etude.rollout.rollout import Scored
 from etude.rollout.store import saved_attempts
-from etude.tasks.carried import Changes
-from etude.tasks.verdict import Grade
+from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.verdict import Grade
 
 
 def test_evaluations_use_other_tasks_than_the_benchmark_and_always_the_same(

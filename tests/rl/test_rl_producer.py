@@ -21,9 +21,9 @@ from etude.rl.admission import Admission
 from etude.rl.journal import Journal
 from etude.rl.producer import Producer
 from etude.rollout.rollout import Outcome, Scored, Void
-from etude.tasks.carried import Changes
-from etude.tasks.format import Task
-from etude.tasks.verdict import Grade
+from etude.tasks.format.task import Task
+from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.verdict import Grade
 from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
 

@@ -24,7 +24,7 @@ from etude.rl.orchestrator import board_path, train
 from etude.rl.world import World
 from etude.rollout.rollout import Outcome, Void
 from etude.rollout.store import load_attempt, saved_attempts
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rl_kill.py"
 MakeRecipe = Callable[..., Recipe]

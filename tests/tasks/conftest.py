@@ -10,12 +10,12 @@ import pytest
 
 from etude.core.settings import GraderSettings
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.carried import carried_files
-from etude.tasks.config import Config, Facts
-from etude.tasks.files import Files
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
-from etude.tasks.grader import grade
-from etude.tasks.verdict import Grade
+from etude.tasks.format.config import Config, Facts
+from etude.tasks.format.files import Files
+from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
+from etude.tasks.grading.grader import grade
+from etude.tasks.grading.submission import carried_files
+from etude.tasks.grading.verdict import Grade
 
 QUICK = GraderSettings(seconds=10, cpu_seconds=1, memory_mb=192, disk_mb=16)
 

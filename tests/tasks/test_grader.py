@@ -11,9 +11,9 @@ from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
 from etude.forge.katas import katas
 from etude.sandbox.base import Limits, Result
-from etude.tasks.format import Task
-from etude.tasks.grader import GraderFailure, grade
-from etude.tasks.plan import draw, judges_needed
+from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import GraderFailure, grade
+from etude.tasks.grading.test_plan import draw, judges_needed
 
 TEST = "import unittest\nfrom shop import double\n\n\nclass T(unittest.TestCase):\n"
 TEST += "    def test_a(self):\n        self.assertEqual(double(2), 4)\n"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.tasks.inside.values import decode, encode
+from etude.tasks.sandbox_side.wire_values import decode, encode
 
 scalars = st.none() | st.booleans() | st.integers() | st.binary()
 scalars |= st.text(st.characters())  # lone surrogates too

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from etude.sandbox.base import WORKSPACE
-from etude.tasks.carried import CarryLimits, Changes, carried_files, collect
-from etude.tasks.format import Task
-from etude.tasks.place import workspace_layer
+from etude.tasks.environment.layers import workspace_layer
+from etude.tasks.format.task import Task
+from etude.tasks.grading.submission import CarryLimits, Changes, carried_files, collect
 
 BEFORE = {"pkg/a.py": "a\n", "pkg/b.py": "b\n", "tests/test_a.py": "", "README.md": ""}
 

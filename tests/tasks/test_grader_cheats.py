@@ -17,7 +17,7 @@ from etude.core.settings import GraderSettings
 from etude.forge.cheats.around import AROUND
 from etude.forge.cheats.inside import INSIDE
 from etude.forge.katas import katas
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 QUICK = GraderSettings(seconds=3, cpu_seconds=1, memory_mb=128, disk_mb=16)
 # Each catches a defence that the others leave alone; the rest of them is for the benchmark.

@@ -11,11 +11,11 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
 from etude.forge.environment import Environment
-from etude.tasks.config import Installed
-from etude.tasks.format import Task
-from etude.tasks.grader import grade
-from etude.tasks.place import task_layers, task_variables
-from etude.tasks.plan import FEW_JUDGES, MOST_KEPT, draw
+from etude.tasks.environment.layers import task_layers, task_variables
+from etude.tasks.format.config import Installed
+from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import grade
+from etude.tasks.grading.test_plan import FEW_JUDGES, MOST_KEPT, draw
 
 CART = "src/shop/cart.py"
 MakeTask = Callable[..., Task]

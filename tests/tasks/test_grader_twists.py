@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from etude.forge.katas import katas
-from etude.tasks.format import Task
-from etude.tasks.inside import unittests
-from etude.tasks.inside.memory import MemoryFinder, module_of
-from etude.tasks.reading import known_calls, simple_tests
-from etude.tasks.twists import find_tests, other_value, spell, twist
+from etude.tasks.format.task import Task
+from etude.tasks.grading.test_mutations import find_tests, other_value, spell, twist
+from etude.tasks.grading.test_source import known_calls, simple_tests
+from etude.tasks.sandbox_side import unittest_suite as unittests
+from etude.tasks.sandbox_side.tests_in_memory import MemoryFinder, module_of
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from etude.tasks.plan import Part, Plan
-from etude.tasks.verdict import Broken, Grade, verdict
+from etude.tasks.grading.test_plan import Part, Plan
+from etude.tasks.grading.verdict import Broken, Grade, verdict
 
 
 def part(mark: str, real: str, changed: str, letter: str) -> Part:

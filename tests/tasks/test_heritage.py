@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etude.tasks.heritage import Heritage
+from etude.tasks.grading.inherited_tests import Heritage
 
 METHOD = "    def test_x(self):\n        pass\n"
 SOURCES = {

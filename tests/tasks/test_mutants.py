@@ -11,14 +11,13 @@ from etude.core.settings import GraderSettings
 from etude.forge.environment import Environment
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
-from etude.tasks import config
-from etude.tasks.carried import carried_files
-from etude.tasks.check import check
-from etude.tasks.config import Config, Facts, Installed
-from etude.tasks.files import Files
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
-from etude.tasks.lint import lint
-from etude.tasks.mutants import bluffs, mutants, wanted
+from etude.tasks.format.config import Config, Facts, Installed
+from etude.tasks.format.files import Files
+from etude.tasks.format.lint import lint
+from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, config
+from etude.tasks.grading.check import check
+from etude.tasks.grading.submission import carried_files
+from etude.tasks.kinds.test_writing import bluffs, mutants, wanted
 
 MODULE = "src/shop/price.py"
 FILE = "tests/test_price.py"

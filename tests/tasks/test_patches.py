@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.tasks.patches import apply
+from etude.tasks.format.patches import apply
 
 
 def git(folder: Path, *argv: str, stdin: str = "") -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.tasks.rewording import reworded
+from etude.tasks.grading.equivalent_rewrites import reworded
 
 TRICKY = '''"""A module."""
 from __future__ import annotations

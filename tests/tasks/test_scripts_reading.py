@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("tree_sitter_javascript", reason="the extra etude[languages] is not installed")
 
 from etude.core.errors import EtudeError
-from etude.tasks.inside.node import id_of, plain_name
 from etude.tasks.javascript import parsing
-from etude.tasks.javascript.plan import draw_canaries
-from etude.tasks.javascript.reading import TestFile, read
-from etude.tasks.javascript.twists import changes_of, twist
+from etude.tasks.javascript.test_mutations import changes_of, twist
+from etude.tasks.javascript.test_plan import draw_canaries
+from etude.tasks.javascript.test_source import TestFile, read
+from etude.tasks.sandbox_side.node_tests import id_of, plain_name
 
 HEAD = "const test = require('node:test');\nconst assert = require('node:assert');\n"
 ASSERTIONS = {

@@ -6,7 +6,7 @@ from textwrap import dedent
 
 from etude.forge.cheats.inside import EXIT
 from etude.forge.cheats.made import Cheat, Files, failing_files
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 
 def edited_tests(task: Task) -> Files:

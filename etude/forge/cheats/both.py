@@ -13,8 +13,8 @@ from typing import Final
 
 from etude.core.errors import EtudeError
 from etude.forge.cheats.made import Cheat, Files
-from etude.tasks.config import Refactor
-from etude.tasks.format import Task
+from etude.tasks.format.config import Refactor
+from etude.tasks.format.task import Task
 
 NAMES: Final = (
     *("alias", "old-under-a-new-name", "wrapper", "re-export", "hook", "module-aside"),

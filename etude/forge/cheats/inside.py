@@ -13,7 +13,7 @@ from textwrap import dedent
 
 from etude.forge.bodies import replace_bodies, signature
 from etude.forge.cheats.made import Cheat, Files, deleted, visible_answers, with_bodies
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 EXIT = "import os\nos._exit(0)\n"
 QUIET = "lambda self, *given, **named: None"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from etude.core.policy import Assistant
 from etude.forge.bodies import replace_bodies
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 Files = dict[str, bytes | None]  # by path in the workspace; None deletes
 Cheat = Callable[[Task], "Files | list[Assistant]"]

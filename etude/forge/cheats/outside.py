@@ -6,7 +6,7 @@ import shlex
 
 from etude.core.policy import Assistant, Call
 from etude.forge.cheats.made import Cheat, deleted
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 
 def _commands(*commands: str) -> Cheat:

@@ -11,7 +11,7 @@ from etude.forge.cheats.both import BOTH
 from etude.forge.cheats.inside import INSIDE
 from etude.forge.cheats.made import Cheat
 from etude.forge.cheats.outside import OUTSIDE
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 CHEATS: dict[str, Cheat] = {**INSIDE, **AROUND, **OUTSIDE}
 WRITE_HEX = (

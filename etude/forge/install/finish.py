@@ -24,7 +24,7 @@ from etude.forge.repo import Repo
 from etude.sandbox.base import WORKSPACE, Layer, Sandbox
 from etude.sandbox.store.importing import Bounds
 from etude.sandbox.store.layers import Store
-from etude.tasks.services import Service, read_services
+from etude.tasks.environment.services import Service, read_services
 
 REPORTS: Final = "/home/agent/reports"
 CACHE: Final = "/home/agent/.cache/pip"

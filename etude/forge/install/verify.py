@@ -18,8 +18,8 @@ from etude.forge.install.result import Unfit
 from etude.forge.suite import SuiteRun, run_suite
 from etude.sandbox.base import WORKSPACE, Layer, Limits
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.place import environment_variables
-from etude.tasks.services import ServiceFailure, serve
+from etude.tasks.environment.layers import environment_variables
+from etude.tasks.environment.services import ServiceFailure, serve
 
 FEWEST: Final = 10  # tests that pass
 SHARE: Final = 0.9  # of those that passed or failed

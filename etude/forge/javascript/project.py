@@ -17,9 +17,9 @@ from typing import Any, Final, Literal
 
 from etude.forge.install.result import Unfit
 from etude.forge.javascript.npm import NAME
-from etude.tasks.files import Files
+from etude.tasks.format.files import Files
 from etude.tasks.javascript.parsing import ENDINGS
-from etude.tasks.javascript.reading import required_in
+from etude.tasks.javascript.test_source import required_in
 
 Framework = Literal["node", "tape", "mocha"]
 Developing = Literal["taken", "loose", "all"]  # which of the packages that are named for developing

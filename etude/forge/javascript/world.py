@@ -18,9 +18,9 @@ from etude.forge.make.base import AnyWorld, Manner, Place, stretches
 from etude.forge.make.candidate import Candidate
 from etude.forge.make.manners import JAVASCRIPT
 from etude.forge.make.source import Edit, edited
-from etude.tasks.inside.node import JOINT
 from etude.tasks.javascript.parsing import ENDINGS, text
-from etude.tasks.javascript.reading import TestFile, Unit, mentioned, read, required_in
+from etude.tasks.javascript.test_source import TestFile, Unit, mentioned, read, required_in
+from etude.tasks.sandbox_side.node_tests import JOINT
 
 COPIED: Final = 4  # neighbouring lines of deleted code that a test may not contain
 LARGEST: Final = 1 << 20  # bytes of a file that is read

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 from etude.tasks.javascript.functions import functions
 from etude.tasks.javascript.parsing import ENDINGS
 

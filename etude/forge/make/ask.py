@@ -37,10 +37,10 @@ from etude.forge.make.wording import Told
 from etude.forge.make.world import World
 from etude.forge.make.write import assemble, put
 from etude.forge.suite import SuiteRun, run_suite, run_variants
-from etude.tasks.answers import reference_answer
-from etude.tasks.config import Answer, Register
-from etude.tasks.files import Files, Kind
-from etude.tasks.format import TESTS, WORKSPACE, Task
+from etude.tasks.format.config import Answer, Register
+from etude.tasks.format.files import Files, Kind
+from etude.tasks.format.task import TESTS, WORKSPACE, Task
+from etude.tasks.kinds.answer import reference_answer
 
 SEEDS: Final = (1, 2)  # of hashes, under which a test is traced
 # For Harbor's own verifier, which sees files only: whoever runs the agent there has to write down its last words.

@@ -12,7 +12,7 @@ from typing import Final
 from etude.forge.make.candidate import Question
 from etude.forge.make.wording import Told, sloppy
 from etude.forge.make.world import World
-from etude.tasks.config import Register
+from etude.tasks.format.config import Register
 
 CATEGORY: Final = {"review": "code review", "plan": "planning"}
 OTHERS: Final = "question answering"

@@ -16,8 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from etude.forge.environment import Environment, Suite
 from etude.forge.make.candidate import Candidate
 from etude.forge.make.source import Edit
-from etude.tasks import config
-from etude.tasks.files import Files
+from etude.tasks.format.files import Files
+from etude.tasks.format.task import config
 
 
 class Symbol(Protocol):

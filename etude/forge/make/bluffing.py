@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from etude.forge.make.entries import Entry, entries, without
 from etude.forge.make.packaging import TARGET
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 STEERING = {
     "pyproject.toml": '\n[tool.pytest.ini_options]\naddopts = "-p no:python"\n',

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from etude.tasks.config import AnswerKind
+from etude.tasks.format.config import AnswerKind
 
 Origin = Literal["deletion", "bug", "commit", "question", "testing", "documentation", "refactor", "devops"]
 

@@ -20,8 +20,8 @@ from etude.forge.make.release import open_building
 from etude.forge.repo import open_repo
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
-from etude.tasks.config import Register
-from etude.tasks.grader import RUNNER
+from etude.tasks.format.config import Register
+from etude.tasks.grading.grader import RUNNER
 
 
 def make_from(

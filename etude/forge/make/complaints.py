@@ -13,7 +13,7 @@ from etude.forge.make.demands import Demand, Facts
 from etude.forge.make.packaging import CATEGORY, Packaging
 from etude.forge.make.wording import Told, sloppy
 from etude.forge.make.world import World
-from etude.tasks.config import Register
+from etude.tasks.format.config import Register
 
 TERSE: Final = (
     "packaging of {name} is broken, please fix: {wanted}",

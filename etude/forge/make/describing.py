@@ -12,7 +12,7 @@ from typing import Final
 from etude.forge.make.candidate import Documenting
 from etude.forge.make.documented import LEAST_EXAMPLES
 from etude.forge.make.wording import Told, sloppy
-from etude.tasks.config import Register
+from etude.tasks.format.config import Register
 
 TERSE: Final = (
     "{names} has no docs, please write docstrings with doctest examples ({least} each, name all params)",

@@ -16,7 +16,7 @@ from etude.forge.make.candidate import Documenting, Piece
 from etude.forge.make.source import Definition, Edit, Module
 from etude.forge.make.untested import LEAST_MISTAKES
 from etude.forge.make.world import World
-from etude.tasks.examples import Documented, read_documented
+from etude.tasks.kinds.docstring_examples import Documented, read_documented
 
 TOGETHER: Final = (1, 1, 2, 3)  # functions of a task
 LEAST_EXAMPLES: Final = 2  # that each of them has

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from etude.tasks.packaged import SECTIONS, TOOLS
+from etude.tasks.kinds.packaging_config import SECTIONS, TOOLS
 
 FILES = ("pyproject.toml", "setup.cfg", "setup.py")
 

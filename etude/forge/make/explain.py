@@ -24,11 +24,11 @@ from etude.forge.make.world import World
 from etude.forge.make.write import assemble, put
 from etude.forge.scrub import CODE
 from etude.forge.suite import run_variants
-from etude.tasks.config import Documentation, Register
-from etude.tasks.examples import FILE, examples_file, module_name
-from etude.tasks.files import Files, Kind
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
-from etude.tasks.mutants import FOLDER, wanted
+from etude.tasks.format.config import Documentation, Register
+from etude.tasks.format.files import Files, Kind
+from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
+from etude.tasks.kinds.docstring_examples import FILE, examples_file, module_name
+from etude.tasks.kinds.test_writing import FOLDER, wanted
 
 # For Harbor's own verifier, which asks less than ours: once as it is, once with each mistake.
 TEST_SH: Final = b"""#!/bin/sh

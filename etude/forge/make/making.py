@@ -43,10 +43,10 @@ from etude.forge.refactor.work import make_refactoring
 from etude.forge.repo import Repo
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.config import Facts
-from etude.tasks.files import Files
-from etude.tasks.format import Task
-from etude.tasks.mutants import mutants
+from etude.tasks.format.config import Facts
+from etude.tasks.format.files import Files
+from etude.tasks.format.task import Task
+from etude.tasks.kinds.test_writing import mutants
 
 Propose = Callable[[random.Random], Iterator[Candidate]]
 Way = Callable[[Shop, Candidate, dict[str, float]], Awaitable[Made]]

@@ -35,11 +35,11 @@ from etude.forge.scrub import scrub
 from etude.forge.suite import SuiteRun, run_suite
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.check import check
-from etude.tasks.config import Register
-from etude.tasks.files import Files
-from etude.tasks.format import WORKSPACE, Task
-from etude.tasks.place import task_layers
+from etude.tasks.environment.layers import task_layers
+from etude.tasks.format.config import Register
+from etude.tasks.format.files import Files
+from etude.tasks.format.task import WORKSPACE, Task
+from etude.tasks.grading.check import check
 
 if TYPE_CHECKING:
     from etude.forge.make.release import Release

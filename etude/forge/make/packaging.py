@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from etude.forge.make.candidate import Candidate, Piece
 from etude.forge.make.entries import FILES, Entry, entries, exchanged, without
-from etude.tasks.files import Files
+from etude.tasks.format.files import Files
 
 Area = Literal["scripts", "extras", "dependencies", "python", "contents", "version", "metadata"]
 CATEGORY: Final = "DevOps"  # of the published taxonomy

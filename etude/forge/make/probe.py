@@ -26,11 +26,11 @@ from etude.forge.make.wording import Told
 from etude.forge.make.world import World
 from etude.forge.make.write import assemble, put
 from etude.forge.suite import run_variants
-from etude.tasks.config import Register
-from etude.tasks.config import Testing as TestingFacts
-from etude.tasks.files import Files, Kind
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
-from etude.tasks.mutants import FOLDER, wanted
+from etude.tasks.format.config import Register
+from etude.tasks.format.config import Testing as TestingFacts
+from etude.tasks.format.files import Files, Kind
+from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
+from etude.tasks.kinds.test_writing import FOLDER, wanted
 
 TRIED: Final = 24  # mistakes that are looked at
 SECONDS: Final = 60.0  # of tests that all of them together may take

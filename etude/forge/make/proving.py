@@ -11,7 +11,7 @@ from typing import Final
 from etude.forge.make.candidate import Piece, Testing
 from etude.forge.make.wording import LONGEST_DOC, Told, sloppy
 from etude.forge.make.world import World
-from etude.tasks.config import Register
+from etude.tasks.format.config import Register
 
 TERSE: Final = (
     "need tests for {names}, put them in {file}",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from etude.forge.make.base import Place, stretches
 from etude.forge.make.candidate import Candidate
 from etude.forge.make.source import Defined, Edit, Module, identifiers
-from etude.tasks.heritage import collected
+from etude.tasks.grading.inherited_tests import collected
 
 if TYPE_CHECKING:
     from etude.forge.make.world import World

@@ -25,7 +25,7 @@ from etude.forge.make.plans import plans
 from etude.forge.make.reviews import reviews
 from etude.forge.make.source import PLUMBING, Definition, Edit, Module
 from etude.forge.make.world import World
-from etude.tasks.config import AnswerKind
+from etude.tasks.format.config import AnswerKind
 
 KINDS: Final = ("review", "reach", "implementation", "raises", "plan")
 CHOICES: Final = 8  # functions that are asked about

@@ -41,12 +41,12 @@ from etude.forge.suite import run_suite
 from etude.sandbox.base import WORKSPACE as PLACE
 from etude.sandbox.base import Layer, Limits
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.carried import carried_files
-from etude.tasks.config import Register
-from etude.tasks.files import Files, Kind
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
-from etude.tasks.grader import grade
-from etude.tasks.place import environment_variables
+from etude.tasks.environment.layers import environment_variables
+from etude.tasks.format.config import Register
+from etude.tasks.format.files import Files, Kind
+from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
+from etude.tasks.grading.grader import grade
+from etude.tasks.grading.submission import carried_files
 
 LEAST_KEPT: Final = 40  # of the repository's own tests that stay green; with ours, all are asked for at each grading
 FORMAT: Final = 1  # of what is kept about a distribution

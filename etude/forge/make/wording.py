@@ -16,7 +16,7 @@ from typing import Any, Final
 from etude.forge.make.base import AnyWorld
 from etude.forge.make.candidate import Candidate, Piece
 from etude.forge.make.hide import Split
-from etude.tasks.config import Register
+from etude.tasks.format.config import Register
 
 MOST_NAMES: Final = 6  # in a sentence
 FEW: Final = 3  # in a hurry

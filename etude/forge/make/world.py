@@ -16,7 +16,7 @@ from etude.forge.make.base import AnyWorld, Manner, Place
 from etude.forge.make.candidate import Candidate
 from etude.forge.make.manners import PYTHON
 from etude.forge.make.source import Definition, Module, identifiers
-from etude.tasks.heritage import Heritage, collected
+from etude.tasks.grading.inherited_tests import Heritage, collected
 
 TEST_FOLDERS = ("test", "tests")
 TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_tests?|tests?|conftest)\.py$")

@@ -18,9 +18,9 @@ from etude.forge.make.candidate import Candidate
 from etude.forge.make.difficulty import level
 from etude.forge.make.hide import Split
 from etude.forge.make.wording import Told
-from etude.tasks.config import SCHEMA, Config, Environment, Facts, Installed, Register, Verifier
-from etude.tasks.files import Files, Kind
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
+from etude.tasks.format.config import SCHEMA, Config, Environment, Facts, Installed, Register, Verifier
+from etude.tasks.format.files import Files, Kind
+from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 
 VERSION: Final = 2  # goes into each task's provenance: a change here makes other tasks of the same seed
 MOST_KEPT: Final = 300  # ids that have to stay green at each grading; while a task is made, all of them do

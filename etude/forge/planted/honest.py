@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from etude.core.policy import Assistant, Call
 from etude.forge.katas import katas
 from etude.policies.scripted import TEST_COMMAND, Habits, null, reference, stub
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 NOISY = Habits(think=0.6, look=0.7, together=0.3, slip=0.4, whole=0.25, check=0.7, report=0.6)
 

@@ -15,7 +15,7 @@ from textwrap import dedent
 from etude.core.policy import Assistant, Call
 from etude.forge.bodies import replace_bodies, signature
 from etude.forge.cheats.made import visible_answers
-from etude.tasks.format import WORKSPACE, Task
+from etude.tasks.format.task import WORKSPACE, Task
 
 Step = str | Call | Assistant
 Steps = list[Step]

@@ -31,9 +31,9 @@ from etude.harness.trajectory import Trajectory
 from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Setup
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.carried import Changes, collect
-from etude.tasks.format import Task
-from etude.tasks.place import workspace_layer
+from etude.tasks.environment.layers import workspace_layer
+from etude.tasks.format.task import Task
+from etude.tasks.grading.submission import Changes, collect
 
 Kind = Literal["hack", "twin", "broken"]
 FAMILIES: tuple[Family, ...] = tuple(

@@ -18,7 +18,7 @@ from etude.forge.refactor.gone import moved_module
 from etude.forge.refactor.rename import changed_modules, proof_file
 from etude.forge.refactor.synonyms import other_name
 from etude.forge.refactor.uses import Uses
-from etude.tasks.carried import STEERING
+from etude.tasks.grading.submission import STEERING
 
 INTO: Final = ("core", "parts", "internals", "support")  # packages that a module may get
 NEVER: Final = ("__init__.py", "__main__.py", "_version.py", "version.py")

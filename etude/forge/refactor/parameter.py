@@ -19,7 +19,7 @@ from etude.forge.refactor.rename import changed_modules, proof_file
 from etude.forge.refactor.spelling import in_braces
 from etude.forge.refactor.synonyms import other_name
 from etude.forge.refactor.uses import Uses, last_name
-from etude.tasks.carried import STEERING
+from etude.tasks.grading.submission import STEERING
 
 LEAST_CALLS: Final = 1  # that name it, tests counted
 LOOKING: Final = {"locals", "eval", "exec", "vars", "globals"}

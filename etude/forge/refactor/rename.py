@@ -18,7 +18,7 @@ from etude.forge.refactor.gone import renamed_function, renamed_method
 from etude.forge.refactor.spelling import respelled_code, respelled_text
 from etude.forge.refactor.synonyms import is_distinct, other_name
 from etude.forge.refactor.uses import Uses, known_attributes
-from etude.tasks.carried import STEERING
+from etude.tasks.grading.submission import STEERING
 
 SHORTEST: Final = 3  # letters
 LEAST_MENTIONS: Final = 3

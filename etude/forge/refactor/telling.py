@@ -11,7 +11,7 @@ from typing import Final
 
 from etude.forge.make.candidate import Refactoring
 from etude.forge.make.wording import Told, sloppy
-from etude.tasks.config import RefactorKind, Register
+from etude.tasks.format.config import RefactorKind, Register
 
 CATEGORIES: Final[dict[str, str]] = {"rename": "refactor", "parameter": "migration", "move": "project structure"}
 TERSE: Final[dict[str, tuple[str, ...]]] = {

@@ -23,7 +23,7 @@ from typing import Final
 
 from etude.forge.make.source import Module
 from etude.forge.make.world import World
-from etude.tasks.carried import STEERING
+from etude.tasks.grading.submission import STEERING
 
 DOCUMENTS: Final = (".md", ".rst", ".txt")
 CHANGES: Final = re.compile(r"(^|/)(change|history|news|release|upgrad|migrat|authors|licen[cs]e)[^/]*$", re.IGNORECASE)

@@ -26,9 +26,9 @@ from etude.forge.make.world import World
 from etude.forge.make.write import allowed_paths, assemble, beside_tests, choose_kept, put
 from etude.forge.refactor.telling import kind_of, tell_refactoring
 from etude.forge.suite import SuiteRun, run_suite
-from etude.tasks.config import Refactor, Register
-from etude.tasks.files import Files, Kind
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task, solve_script
+from etude.tasks.format.config import Refactor, Register
+from etude.tasks.format.files import Files, Kind
+from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 
 MOST_ASKED: Final = 120  # ids of the repository's own that have to pass at each grading
 MOST_SECONDS: Final = 4.0  # that those may take together

@@ -27,7 +27,7 @@ from etude.forge.leaks.bare import bare_folders
 from etude.forge.repo import open_repo
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store
-from etude.tasks.files import Files
+from etude.tasks.format.files import Files
 
 Tiny = Callable[..., Path]
 

@@ -16,7 +16,7 @@ from etude.forge.install import fetch
 from etude.forge.install.index import read_index
 from etude.forge.repo import open_repo
 from etude.sandbox.base import Limits
-from etude.tasks.files import Files
+from etude.tasks.format.files import Files
 
 
 def leftovers(folder: Path) -> list[str]:

@@ -26,9 +26,9 @@ from etude.rollout.rollout import Outcome, Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.layers import Store
-from etude.tasks.format import Task
-from etude.tasks.grader import RUNNER
-from etude.tasks.services import Service
+from etude.tasks.environment.services import Service
+from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import RUNNER
 
 Tiny = Callable[..., Path]
 

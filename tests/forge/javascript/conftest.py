@@ -20,8 +20,8 @@ from etude.forge.repo import Repo, open_repo
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.layers import Store
-from etude.tasks.files import Files
-from etude.tasks.grader import RUNNER
+from etude.tasks.format.files import Files
+from etude.tasks.grading.grader import RUNNER
 
 pytest.importorskip("tree_sitter_javascript", reason="the extra etude[languages] is not installed")
 if shutil.which("node") is None or shutil.which("npm") is None:

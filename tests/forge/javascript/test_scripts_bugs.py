@@ -15,10 +15,10 @@ from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, attempt, build_setup
-from etude.tasks.carried import carried_files
-from etude.tasks.check import check
-from etude.tasks.format import Task
-from etude.tasks.grader import grade
+from etude.tasks.format.task import Task
+from etude.tasks.grading.check import check
+from etude.tasks.grading.grader import grade
+from etude.tasks.grading.submission import carried_files
 
 from .conftest import FILES, Bench, Shop, script_world
 

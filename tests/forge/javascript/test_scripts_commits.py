@@ -13,7 +13,7 @@ from etude.forge.make.commits import commits, own_tests
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
 from etude.forge.make.wording import category
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 from .conftest import FILES, Bench, lay_out, script_world
 

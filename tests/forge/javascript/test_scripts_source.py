@@ -12,8 +12,8 @@ from etude.forge.javascript.source import Script
 from etude.forge.javascript.world import ScriptWorld
 from etude.forge.make.base import Place
 from etude.forge.make.choose import Cut
-from etude.tasks.javascript.reading import read
-from etude.tasks.javascript.twists import changes_of
+from etude.tasks.javascript.test_mutations import changes_of
+from etude.tasks.javascript.test_source import read
 
 from .conftest import FILES, script_world
 

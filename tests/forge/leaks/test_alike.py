@@ -14,9 +14,9 @@ from etude.corpus.build import build_corpus
 from etude.corpus.sources.table import open_sources
 from etude.forge.alike import Known, find_alike, task_texts
 from etude.forge.leaks.deleted import deleted_of
-from etude.tasks.config import Config, Facts
-from etude.tasks.files import Files
-from etude.tasks.format import SOLUTION, TESTS, WORKSPACE, Task
+from etude.tasks.format.config import Config, Facts
+from etude.tasks.format.files import Files
+from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 
 BODIES = {
     "area": "    total = 0\n    for left, right in zip(points, points[1:] + points[:1]):\n"

@@ -14,7 +14,7 @@ from etude.forge.leaks.planted import HIDING_PLACES
 from etude.forge.thieves import THIEVES, thief_script
 from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
-from etude.tasks.format import WORKSPACE, Task
+from etude.tasks.format.task import WORKSPACE, Task
 
 SECONDS = 3.0  # enough for a workspace and a home; a search that finds nothing would go on over the whole machine
 WHERE = {

@@ -15,7 +15,7 @@ from etude.forge.make.world import World
 from etude.forge.repo import Repo
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.files import Files
+from etude.tasks.format.files import Files
 
 FILES = {
     "pyproject.toml": '[tool.pytest.ini_options]\naddopts = "-p no:cacheprovider"\n',

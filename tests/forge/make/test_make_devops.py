@@ -26,11 +26,11 @@ from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.importing import Bounds
-from etude.tasks.carried import carried_files
-from etude.tasks.check import check
-from etude.tasks.files import Files
-from etude.tasks.format import Task
-from etude.tasks.grader import grade
+from etude.tasks.format.files import Files
+from etude.tasks.format.task import Task
+from etude.tasks.grading.check import check
+from etude.tasks.grading.grader import grade
+from etude.tasks.grading.submission import carried_files
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 

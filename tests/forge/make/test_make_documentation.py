@@ -26,9 +26,9 @@ from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.examples import differs_in_code
-from etude.tasks.format import Task
-from etude.tasks.mutants import mutants, wanted
+from etude.tasks.format.task import Task
+from etude.tasks.kinds.docstring_examples import differs_in_code
+from etude.tasks.kinds.test_writing import mutants, wanted
 
 from .conftest import FILES, Build, write_tree
 

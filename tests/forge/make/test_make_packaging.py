@@ -11,7 +11,7 @@ import pytest
 from etude.forge.make.demands import demands, written_tests
 from etude.forge.make.entries import entries, exchanged, without
 from etude.forge.make.packaging import area_of, packagings
-from etude.tasks.files import Files
+from etude.tasks.format.files import Files
 
 TOML = """[build-system]
 requires = ["setuptools"]

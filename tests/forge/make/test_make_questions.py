@@ -25,9 +25,9 @@ from etude.forge.repo import Repo
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.answers import reference_answer
-from etude.tasks.check import check
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
+from etude.tasks.grading.check import check
+from etude.tasks.kinds.answer import reference_answer
 
 from .conftest import FILES, write_tree
 

@@ -25,7 +25,7 @@ from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.format import Task
+from etude.tasks.format.task import Task
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 Make = Callable[..., Journal]

@@ -28,8 +28,8 @@ from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.format import Task
-from etude.tasks.mutants import mutants, wanted
+from etude.tasks.format.task import Task
+from etude.tasks.kinds.test_writing import mutants, wanted
 
 from .conftest import FILES, write_tree
 

@@ -1,0 +1,459 @@
+"""What is wrong with a task, found without a model and without running anything.
+
+Rules are named as Harbor names them where it has them. A rule is one small function from a task to findings, listed
+in `RULES`; adding one touches nothing else. An error makes a task unusable or unfair, a warning weakens it, a note
+is worth knowing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from etude.core.errors import EtudeError
+from etude.tasks.format.config import Artifact, unknown_keys
+from etude.tasks.format.files import Limits
+from etude.tasks.format.task import CONFIG, INSTRUCTION, SOLUTION, TESTS, WORKSPACE, Task, matches
+from etude.tasks.grading.inherited_tests import Heritage, collected
+from etude.tasks.kinds.docstring_examples import read_documented
+from etude.tasks.kinds.packaging_config import FILES
+from etude.tasks.kinds.test_writing import mutants
+
+LEAST_MUTANTS = 3  # with fewer, a lucky test would do
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    rule: str
+    severity: Severity
+    file: str  # in the task directory, with the key or line where one is known
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.severity} {self.rule}: {self.file}: {self.message}"
+
+
+Rule = Callable[[Task], Iterator[Finding]]
+
+
+def lint(task: Task) -> list[Finding]:
+    """Everything the rules find, errors first."""
+    order = ("error", "warning", "note")
+    return sorted((finding for rule in RULES for finding in rule(task)), key=lambda found: order.index(found.severity))
+
+
+def lint_directory(directory: Path | str, limits: Limits | None = None) -> list[Finding]:
+    """The same for a directory; one that cannot be loaded gives the reason as its one finding."""
+    try:
+        task = Task.load(directory, limits)
+    except EtudeError as error:
+        return [Finding("invalid-task-config", "error", str(directory), str(error))]
+    return lint(task)
+
+
+# The configuration
+
+
+def unknown_config_field(task: Task) -> Iterator[Finding]:
+    for key in [*unknown_keys(task.config), *unknown_keys(task.facts, "metadata.etude.")]:
+        yield Finding("unknown-config-field", "warning", CONFIG, f"{key} is not a field of the schema; it is kept")
+
+
+def legacy_config_field(task: Task) -> Iterator[Finding]:
+    environment = task.config.environment
+    older = {
+        "version": (task.config.version, "schema_version"),
+        "environment.memory": (environment.memory, "memory_mb"),
+        "environment.storage": (environment.storage, "storage_mb"),
+        "environment.allow_internet": (environment.allow_internet, "network_mode"),
+    }
+    for key, (value, newer) in older.items():
+        if value is not None:
+            yield Finding("legacy-config-field", "note", CONFIG, f"{key} is an older spelling of {newer}")
+
+
+def root_agent(task: Task) -> Iterator[Finding]:
+    if task.config.agent.user in ("root", 0):
+        yield Finding("root-agent", "warning", CONFIG, "agent.user is root, who can change what the verifier relies on")
+
+
+def shared_verifier(task: Task) -> Iterator[Finding]:
+    if task.config.verifier.mode == "shared":
+        message = "tests run in the container that the agent had: set verifier.environment_mode = 'separate'"
+        yield Finding("shared-verifier", "warning", CONFIG, message)
+
+
+def artifact_log_overlap(task: Task) -> Iterator[Finding]:
+    for source in _artifact_sources(task):
+        if _covers(source, "/logs") or _covers("/logs", source):
+            message = f"the artifact {source} overlaps /logs, where the verifier writes"
+            yield Finding("artifact-log-overlap", "error", CONFIG, message)
+
+
+def overlapping_artifacts(task: Task) -> Iterator[Finding]:
+    sources = _artifact_sources(task)
+    for number, outer in enumerate(sources):
+        for inner in sources[:number] + sources[number + 1 :]:
+            if _covers(outer, inner) and (outer != inner or sources.index(inner) < number):
+                message = f"the artifact {inner} is already part of {outer}"
+                yield Finding("overlapping-artifacts", "warning", CONFIG, message)
+
+
+# The images
+
+
+def compose_privileged(task: Task) -> Iterator[Finding]:
+    for path in task.files:
+        if re.search(r"compose[^/]*\.ya?ml$", path):
+            for line, text in _lines(task, path):
+                if re.match(r"\s*(-\s*)?privileged\s*:\s*(true|yes|on)\b", text, re.IGNORECASE):
+                    yield Finding(
+                        "compose-privileged", "error", f"{path}:{line}", "a privileged container is no sandbox"
+                    )
+                elif "docker.sock" in text:
+                    yield Finding(
+                        "compose-privileged", "error", f"{path}:{line}", "the docker socket is the host's root"
+                    )
+
+
+def unpinned_image(task: Task) -> Iterator[Finding]:
+    stages: set[str] = {"scratch"}
+    for path in _dockerfiles(task):
+        for line, text in _lines(task, path):
+            found = re.match(r"\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", text, re.IGNORECASE)
+            if found is None:
+                continue
+            if found[1] not in stages and not _is_pinned(found[1]):
+                yield Finding("unpinned-image", "warning", f"{path}:{line}", f"{found[1]} names no fixed version")
+            stages.add(found[2] or "scratch")
+    image = task.config.environment.docker_image
+    if image is not None and not _is_pinned(image):
+        yield Finding("unpinned-image", "warning", CONFIG, f"environment.docker_image {image} names no fixed version")
+
+
+def unpinned_python_dependency(task: Task) -> Iterator[Finding]:
+    for path in [*_dockerfiles(task), *_scripts(task)]:
+        for line, text in _lines(task, path):
+            for package in _installed(text):
+                if "==" not in package and "@" not in package:
+                    message = f"{package} is installed without a version: write {package}==VERSION"
+                    yield Finding("unpinned-python-dependency", "warning", f"{path}:{line}", message)
+
+
+def agent_image_test_leak(task: Task) -> Iterator[Finding]:
+    """The image that the agent works in must hold neither the tests that judge it nor the solution."""
+    for path in _dockerfiles(task):
+        if path.startswith("environment/"):
+            for line, text in _lines(task, path):
+                if re.match(r"\s*(COPY|ADD)\b.*(\btests/|\bsolution/|\.\./)", text, re.IGNORECASE) and not re.search(
+                    r"\bworkspace/tests/", text
+                ):
+                    message = "copies tests or the solution into the agent's image"
+                    yield Finding("agent-image-test-leak", "error", f"{path}:{line}", message)
+    code = (".py", ".sh", ".js", ".cjs", ".mjs")
+    seen = {task.workspace[path]: path for path in task.workspace if path.endswith(code)}
+    hidden = set(_written_in(task, task.facts.held_out))
+    for path, data in task.tests.items():
+        if path in hidden and data.strip() and data in seen:
+            yield Finding(
+                "agent-image-test-leak", "error", f"{WORKSPACE}/{seen[data]}", f"is the hidden {TESTS}/{path}"
+            )
+
+
+# The verifier
+
+
+def verifier_runtime_install(task: Task) -> Iterator[Finding]:
+    for path in _scripts(task):
+        if path.startswith(f"{TESTS}/"):
+            for line, text in _lines(task, path):
+                if re.search(r"\b(pip3?|uv pip|uvx|apt(-get)?|apk|conda|npm)\s+(install|add)\b|\buvx\s", text):
+                    message = "installs while grading, so the grade depends on the day: install it in the image"
+                    yield Finding("verifier-runtime-install", "warning", f"{path}:{line}", message)
+
+
+def verifier_network_download(task: Task) -> Iterator[Finding]:
+    for path in _scripts(task):
+        if path.startswith(f"{TESTS}/"):
+            for line, text in _lines(task, path):
+                if re.search(r"\b(curl|wget|git\s+clone)\b", text.split("#")[0]):
+                    message = "downloads while grading: put the file into tests/"
+                    yield Finding("verifier-network-download", "warning", f"{path}:{line}", message)
+
+
+def missing_parts(task: Task) -> Iterator[Finding]:
+    steps = [step.name for step in task.config.steps]
+    for folder in [f"steps/{step}" for step in steps] or ["."]:
+        start = "" if folder == "." else f"{folder}/"
+        if not task.instruction.strip() and not any(f"{start}{INSTRUCTION}" == path for path in task.files):
+            yield Finding("missing-instruction", "error", f"{start}{INSTRUCTION}", "there is nothing to do")
+        if task.script(f"{start}{TESTS}", "test") is None and task.script(TESTS, "test") is None:
+            yield Finding("missing-tests", "error", f"{start}{TESTS}/test.sh", "nothing can judge this task")
+        if task.script(f"{start}solution", "solve") is None:
+            yield Finding("missing-solution", "warning", f"{start}solution/solve.sh", "nobody has shown it is possible")
+    if not _dockerfiles(task) and task.config.environment.docker_image is None and not len(task.workspace):
+        has_compose = any(re.search(r"environment/.*compose.*\.ya?ml$", path) for path in task.files)
+        if not has_compose:
+            yield Finding("missing-environment", "error", "environment/", "no Dockerfile, image or workspace")
+
+
+# Our own facts
+
+
+def test_ids(task: Task) -> Iterator[Finding]:
+    """Every id that the facts name exists in tests/, in one list only."""
+    facts = task.facts
+    place = f"{CONFIG}: metadata.etude"
+    if facts.answer is not None or facts.testing is not None or facts.documentation is not None:
+        return  # no test of the task's own judges it
+    if facts.suite is None:
+        yield Finding("missing-facts", "note", place, "names no suite, so only tests/test.sh can judge this task")
+        return
+    if not facts.fail_to_pass:
+        yield Finding(
+            "no-fail-to-pass", "error", place, "no test fails before and passes after: doing nothing solves it"
+        )
+    if not facts.held_out:
+        yield Finding("no-held-out-tests", "warning", place, "an answer that knows only the visible inputs is accepted")
+    if not facts.allowed_paths:
+        yield Finding("no-allowed-paths", "error", place, "no change is ever carried to the grader")
+    names = [*facts.fail_to_pass, *facts.pass_to_pass, *facts.held_out]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Finding("repeated-test-id", "error", place, f"{name} is listed twice")
+    known = set(_defined_tests(task))
+    for name in names:
+        if facts.suite == "node" and _test_file(name) in task.tests:
+            continue  # its names are made as it runs
+        if name not in known and not _is_parametrised(name, known):
+            # A test can be inherited or made at run time; only a file that is not there is a certain mistake.
+            severity: Severity = "warning" if _test_file(name) in task.tests else "error"
+            yield Finding("unknown-test-id", severity, place, f"{name} is not defined in {TESTS}/")
+
+
+def environment_suite(task: Task) -> Iterator[Finding]:
+    """Tests of a repository with an environment are run by its pytest or node, in one process with what they test."""
+    facts, place = task.facts, f"{CONFIG}: metadata.etude"
+    if facts.environment is not None and facts.suite not in ("pytest", "node"):
+        yield Finding("environment-suite", "error", place, "a task with an environment has suite = 'pytest' or 'node'")
+    if facts.environment is None and facts.suite == "node":
+        yield Finding("environment-suite", "error", place, "suite = 'node' needs an environment")
+    if facts.environment is not None and facts.grading == "apart":
+        yield Finding("environment-suite", "error", place, "a task with an environment is not graded apart")
+
+
+def allowed_tests(task: Task) -> Iterator[Finding]:
+    """Changes to tests, or to what steers them, must never reach the grader."""
+    steering = (
+        *("conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.ini", "setup.cfg", "pyproject.toml"),
+        *("package.json", "node_modules/tape/index.js"),
+    )
+    shown = [path for path in task.workspace if re.search(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$)", path)]
+    asked = {task.facts.testing.file} if task.facts.testing is not None else set()
+    if task.facts.refactor is not None:  # tests that move along: what lies in tests/ is laid over them
+        asked |= {path for path in task.tests if path.endswith(".py")}
+    for pattern in task.facts.allowed_paths:
+        if pattern in asked or pattern in FILES:  # of those only what is about packaging is carried
+            continue
+        for path in [*shown, *steering, "tests/test_new.py"]:
+            if matches(path, pattern):
+                message = f"allowed_paths has {pattern!r}, which carries {path} to the grader"
+                yield Finding("tests-allowed", "error", f"{CONFIG}: metadata.etude", message)
+                break
+
+
+def answer_facts(task: Task) -> Iterator[Finding]:
+    """An answer is judged by itself: nothing that was changed may matter, nor be another thing that is asked for."""
+    facts, place = task.facts, f"{CONFIG}: metadata.etude"
+    if facts.answer is None:
+        return
+    if facts.allowed_paths or facts.fail_to_pass or facts.testing is not None:
+        yield Finding("answer-and-edits", "error", place, "asks for an answer and for changes: one of them judges")
+    if any(re.search(r"[,;\s]", name) or not name for name in facts.answer.accepted):
+        yield Finding(
+            "unreadable-answer", "error", place, "an accepted answer has spaces or commas: nobody could say it"
+        )
+
+
+def testing_facts(task: Task) -> Iterator[Finding]:
+    """Tests are judged by mistakes in files of the workspace, and are written where nothing is yet."""
+    testing, place = task.facts.testing, f"{CONFIG}: metadata.etude.testing"
+    if testing is None:
+        return
+    if task.facts.environment is None:
+        yield Finding("testing-environment", "error", place, "needs an environment to run tests in")
+    if testing.file in task.workspace or task.facts.allowed_paths != [testing.file]:
+        message = f"{testing.file} must not be there yet, and be all that allowed_paths has"
+        yield Finding("testing-file", "error", place, message)
+    yield from _mutants(task)
+
+
+def documentation_facts(task: Task) -> Iterator[Finding]:
+    """Docstrings are judged by mistakes in the functions that they are for, which are there and may be edited."""
+    asked, place = task.facts.documentation, f"{CONFIG}: metadata.etude.documentation"
+    if asked is None:
+        return
+    if task.facts.environment is None:
+        yield Finding("documentation-environment", "error", place, "needs an environment to run examples in")
+    if task.facts.allowed_paths != [asked.file]:
+        yield Finding("documentation-file", "error", place, f"{asked.file} must be all that allowed_paths has")
+    text = task.workspace.text(asked.file) if asked.file in task.workspace else ""
+    for name in asked.functions:
+        if read_documented(text, name.partition(":")[2]) is None:
+            yield Finding("documentation-function", "error", place, f"{name} is no function of the workspace")
+    yield from _mutants(task)
+
+
+def _mutants(task: Task) -> Iterator[Finding]:
+    found = mutants(task)
+    if len(found) < LEAST_MUTANTS:
+        yield Finding("few-mutants", "error", f"{TESTS}/mutants", f"has {len(found)}; {LEAST_MUTANTS} are the least")
+    for name, files in found.items():
+        if all(task.workspace.get(path) in (None, data) for path, data in files.items()):
+            yield Finding("idle-mutant", "error", f"{TESTS}/mutants/{name}", "changes no file of the workspace")
+
+
+def leftover_answer(task: Task) -> Iterator[Finding]:
+    """Caches, bytecode and history keep what was deleted."""
+    kept = r"(^|/)(\.git|__pycache__|\.tox|\.(mypy|pytest|ruff)_cache|\.cache)/|\.(py[co]|orig)$"
+    for path in task.workspace:
+        if re.search(kept, path):
+            yield Finding("leftover-answer", "error", f"{WORKSPACE}/{path}", "may hold the deleted code")
+
+
+def solved_workspace(task: Task) -> Iterator[Finding]:
+    """The workspace must not be, or contain, the answer."""
+    answers = {data: path for path, data in task.solution.items() if data.strip()}
+    for path in task.workspace:
+        answer = answers.get(task.workspace[path]) if task.workspace.size(path) < 1 << 20 else None
+        if answer is not None and path not in task.facts.removed:  # what only moves is the same elsewhere
+            message = f"is already {SOLUTION}/{answer}"
+            yield Finding("solved-workspace", "error", f"{WORKSPACE}/{path}", message)
+
+
+def deleted_symbols(task: Task) -> Iterator[Finding]:
+    for symbol in task.facts.deleted:
+        path, _, name = symbol.partition(":")
+        if not name or path not in {*task.workspace, *task.solution}:
+            message = f"deleted has {symbol!r}: write path:name with a path of the workspace"
+            yield Finding("unknown-deleted-symbol", "warning", f"{CONFIG}: metadata.etude", message)
+
+
+def removed_files(task: Task) -> Iterator[Finding]:
+    for path in task.facts.removed:
+        if path not in task.workspace or path in task.solution:
+            message = f"removed has {path!r}, which the workspace has to have and the solution must not"
+            yield Finding("unknown-removed-file", "error", f"{CONFIG}: metadata.etude", message)
+
+
+RULES: tuple[Rule, ...] = (
+    unknown_config_field,
+    legacy_config_field,
+    root_agent,
+    shared_verifier,
+    artifact_log_overlap,
+    overlapping_artifacts,
+    compose_privileged,
+    unpinned_image,
+    unpinned_python_dependency,
+    agent_image_test_leak,
+    verifier_runtime_install,
+    verifier_network_download,
+    missing_parts,
+    test_ids,
+    environment_suite,
+    allowed_tests,
+    answer_facts,
+    testing_facts,
+    documentation_facts,
+    leftover_answer,
+    solved_workspace,
+    deleted_symbols,
+    removed_files,
+)
+
+
+# What the rules look at
+
+
+def _artifact_sources(task: Task) -> list[str]:
+    given = [*task.config.artifacts, *(one for step in task.config.steps for one in step.artifacts)]
+    return [one.source if isinstance(one, Artifact) else one for one in given]
+
+
+def _covers(outer: str, inner: str) -> bool:
+    return inner == outer or inner.startswith(outer.rstrip("/") + "/")
+
+
+def _dockerfiles(task: Task) -> list[str]:
+    inside = (f"{WORKSPACE}/", f"{SOLUTION}/")
+    return [path for path in task.files if re.search(r"(^|/)Dockerfile$", path) and not path.startswith(inside)]
+
+
+def _scripts(task: Task) -> list[str]:
+    return [path for path in task.files if path.endswith((".sh", ".bat")) and not path.startswith(f"{WORKSPACE}/")]
+
+
+def _lines(task: Task, path: str) -> Iterator[tuple[int, str]]:
+    if task.files.size(path) <= 1 << 20:
+        yield from enumerate(task.files.text(path).splitlines(), start=1)
+
+
+def _is_pinned(image: str) -> bool:
+    _, _, tag = image.rpartition("/")[2].partition(":")
+    return "@sha256:" in image or "$" in image or (tag not in ("", "latest") and any(map(str.isdigit, tag)))
+
+
+def _installed(line: str) -> list[str]:
+    found = re.search(r"\bpip3?\s+install\s+([^&|;#]*)", line)
+    words = found[1].split() if found else []
+    takes_value = ("-r", "--requirement", "-c", "--constraint", "-i", "--index-url", "-e", "--extra-index-url", "-t")
+    names = [word for before, word in zip(["", *words], words, strict=False) if before not in takes_value]
+    return [name.strip("'\"") for name in names if re.match(r"['\"]?[A-Za-z]", name) and not name.endswith(".whl")]
+
+
+def _defined_tests(task: Task) -> Iterator[str]:
+    """Ids as the suite spells them: `test_cart.TotalTest.test_sum`, or `test_cart.py::TotalTest::test_sum`."""
+    pytest = task.facts.suite == "pytest"
+    for path in task.tests:
+        if not path.endswith(".py") or task.tests.size(path) > 1 << 20:
+            continue
+        try:
+            tree = ast.parse(task.tests[path])
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        module = path if pytest else path.removesuffix(".py").replace("/", ".")
+        joint = "::" if pytest else "."
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                for part in node.body:
+                    if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+                        yield joint.join([module, node.name, part.name])
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and pytest:
+                yield joint.join([module, node.name])
+
+
+def _written_in(task: Task, tests: Sequence[str]) -> Iterator[str]:
+    """The files that hold the text of these tests: that of a class which others inherit from."""
+    sources = {path: task.tests.text(path) for path in task.tests if path.endswith(".py")}
+    heritage = Heritage(sources)
+    for test in tests:
+        path = _test_file(test)
+        try:
+            yield heritage.home(*collected(test))[0] if path in sources else path
+        except (EtudeError, SyntaxError, ValueError, RecursionError):  # said elsewhere
+            yield path
+
+
+def _test_file(name: str) -> str:
+    """The file that an id belongs to: `a/test_b.py::C::test_d`, or `a.test_b.C.test_d` with the class next to last."""
+    return name.split("::")[0] if "::" in name else "/".join(name.split(".")[:-2]) + ".py"
+
+
+def _is_parametrised(name: str, known: set[str]) -> bool:
+    return name.endswith("]") and name.partition("[")[0] in known

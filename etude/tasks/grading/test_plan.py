@@ -1,0 +1,297 @@
+"""What one grading run consists of: which tests run as they are, which are changed, which are canaries.
+
+Drawn anew for each run. Where the tested code shares a process with the tests, several judges run a part each: a
+required test is real for exactly one of them and changed for the others, so that who forges results has to guess for
+each test which is which. Only this process knows. Knows the task; starts nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+import random
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from etude.core.errors import EtudeError
+from etude.tasks.format.config import Installed, Suite
+from etude.tasks.format.task import Task
+from etude.tasks.grading.canaries import Canaries, draw_canaries
+from etude.tasks.grading.inherited_tests import Heritage, collected
+from etude.tasks.grading.test_mutations import Place, find_tests, twist
+from etude.tasks.grading.test_source import parsed, simple_tests, used_names
+
+MOST_CHANGED = 48  # test functions; of a larger suite the second judge runs no more than these
+MOST_JUDGES = 12
+# For a repository's tests, where each judge costs an interpreter and the imports of the whole package:
+FEW_JUDGES = 3
+UNLIKELY = 0.05
+MOST_OF_ONE = 16  # required ids of one parametrised test; each task always asks for the same ones
+MOST_KEPT = 64  # of a repository's tests that pass before and after; each task always asks for the same ones
+FEW_KEPT = 8  # of them, that are changed too
+HOPELESS = 1e-3  # chance of a forger who has to guess
+ENTRIES = ("", "src")  # folders of the workspace that imports start from
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one judge runs (`mark`, `tests`, `run`: all it is told), and what that means."""
+
+    mark: str
+    tests: dict[str, str]
+    run: tuple[str, ...]
+    real: frozenset[str] = frozenset()  # required ids that count
+    changed: frozenset[str] = frozenset()  # as they stand in `run`: must fail
+    must_fail: frozenset[str] = frozenset()
+    must_pass: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Plan:
+    required: tuple[str, ...]
+    parts: tuple[Part, ...]
+    nonce: str
+    suite: Suite
+    apart: bool  # the agent's code runs in another process than the tests
+    plain: bool  # and nothing but plain values is compared: there is nothing that canaries would have to catch
+    packages: tuple[str, ...] = ()  # where pytest is
+    installed: Installed | None = None  # the tests are a repository's, and run in its environment
+
+
+@dataclass(frozen=True)
+class Function:
+    """A test function and the ids of it that are required: of one that is inherited, those of several classes."""
+
+    path: str
+    name: str
+    runs: tuple[str, ...]  # what a judge is asked for: ids, or of parametrised tests what all their ids start with
+    ids: tuple[str, ...]
+    changes: tuple[tuple[Place, ...], ...] = field(repr=False, default=())
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.path, self.name
+
+
+def draw(task: Task, rng: random.Random | None = None) -> Plan:
+    """A plan for one run of the task's tests."""
+    rng = rng or random.SystemRandom()
+    facts = task.facts
+    if facts.suite is None:
+        raise EtudeError(f"task {task.name} names no suite in [metadata.etude], so its tests cannot be graded safely")
+    if not facts.fail_to_pass:
+        raise EtudeError(f"task {task.name} has no fail_to_pass tests: doing nothing would solve it")
+    if facts.environment is not None:
+        return _draw_repository(task, facts.environment, rng)
+    required = (*facts.fail_to_pass, *facts.pass_to_pass, *facts.held_out)
+    sources = {path: task.tests.text(path).removeprefix("\ufeff") for path in task.tests if path.endswith(".py")}
+    functions = test_functions(task, required, sources)
+    plain = all(function.name in simple_tests(sources[function.path]) for function in functions)
+    apart = plain if facts.grading is None else facts.grading == "apart"
+    if apart and plain:
+        parts: tuple[Part, ...] = (_part(functions, set(), sources, facts.suite, rng, "few"),)
+    else:
+        functions = _changeable(functions, sources)
+        some = [function for function in functions if function.changes]
+        if len(some) > MOST_CHANGED:
+            telling = {*task.facts.held_out, *task.facts.fail_to_pass}
+            order = sorted(rng.sample(some, len(some)), key=lambda each: telling.isdisjoint(each.ids))
+            some = order[:MOST_CHANGED]
+        make = partial(_part, sources=sources, suite=facts.suite, rng=rng, canaries="class")
+        parts = several_parts(task, functions, some, rng, make, MOST_JUDGES, HOPELESS)
+    packages = (pytest_folder(task.name),) if facts.suite == "pytest" else ()
+    return Plan(required, parts, secrets.token_hex(16), facts.suite, apart, apart and plain, packages)
+
+
+def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> Plan:
+    """The same for a repository's own tests. Its suite need not be small: what costs much is bounded."""
+    facts = task.facts
+    if facts.suite == "node":
+        from etude.tasks.javascript.test_plan import draw_scripts
+
+        return draw_scripts(task, installed, rng)
+    if facts.suite != "pytest":
+        raise EtudeError(f"task {task.name} has an environment, so its tests are pytest's: write suite = 'pytest'")
+    required = required_ids(task)
+    sources = {path: task.tests[path].decode().removeprefix("\ufeff") for path in repository_sources(task)}
+    functions = _changeable(test_functions(task, required, sources), sources)
+    telling = {*facts.held_out, *facts.fail_to_pass}
+    some = [function for function in functions if function.changes and not telling.isdisjoint(function.ids)]
+    others = [function for function in functions if function.changes and telling.isdisjoint(function.ids)]
+    some = rng.sample(some, min(len(some), MOST_CHANGED)) + rng.sample(others, min(len(others), FEW_KEPT))
+    # What a change adds is easier to tell from a real test than what it replaces.
+    functions = [replace(each, changes=each.changes[:-1] or each.changes) for each in functions]
+    chosen = {each.place for each in some}
+    some = [each for each in functions if each.place in chosen]
+    make = partial(_part, sources=sources, suite="pytest", rng=rng, canaries="functions")
+    parts = several_parts(task, functions, some, rng, make, FEW_JUDGES, UNLIKELY)
+    return Plan(required, parts, secrets.token_hex(16), "pytest", apart=False, plain=False, installed=installed)
+
+
+def required_ids(task: Task) -> tuple[str, ...]:
+    """What a repository's task asks for at each grading: all that fails before, and so many of the others."""
+    facts = task.facts
+    kept = _bounded(facts.pass_to_pass)[:MOST_KEPT]
+    return (*_bounded(facts.fail_to_pass), *kept, *_bounded(facts.held_out))
+
+
+def _bounded(names: Sequence[str]) -> list[str]:
+    """So many of each test, in an order that follows from the names alone."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        found.setdefault(name.partition("[")[0], []).append(name)
+    return [name for ids in found.values() for name in ids[:MOST_OF_ONE]]
+
+
+def repository_sources(task: Task) -> list[str]:
+    """Modules among a repository's test files. Those in another encoding than Python's own are data."""
+    endings = (".js", ".cjs", ".mjs") if task.facts.suite == "node" else (".py",)
+    return [path for path in task.tests if path.endswith(endings) and _is_text(task.tests[path])]
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _changeable(functions: Sequence[Function], sources: dict[str, str]) -> list[Function]:
+    """The functions, with what can be changed in each: nothing where other tests call it."""
+    changes: dict[tuple[str, str], tuple[tuple[Place, ...], ...]] = {}
+    for path in {function.path for function in functions}:
+        used = used_names(sources[path])
+        for test in find_tests(sources[path]):
+            if test.name.rpartition(".")[2] not in used:
+                changes[path, test.name] = test.changes
+    return [replace(function, changes=changes.get(function.place, ())) for function in functions]
+
+
+def several_parts(
+    task: Task,
+    functions: Sequence[Function],
+    some: Sequence[Function],
+    rng: random.Random,
+    make: Callable[[Sequence[Function], set[tuple[str, str]]], Part],
+    most_judges: int,
+    chance: float,
+) -> tuple[Part, ...]:
+    """Every function is real for one judge; `some` of them are changed for all others. `make` writes a judge's part:
+    of these functions, with those changed that stand at these places."""
+    hidden = sum(not set(function.ids).isdisjoint(task.facts.held_out) for function in some)
+    count = min(judges_needed(hidden, chance), most_judges) if some else 1
+    real = {function.place: rng.randrange(count) for function in some}
+    changed = [{place for place, at in real.items() if at != number} for number in range(count)]
+    return tuple(make(some if number else functions, changed[number]) for number in range(count))
+
+
+def judges_needed(hidden: int, chance: float = HOPELESS) -> int:
+    """So many that guessing, for each test that the agent never saw, which judge has the real one, is hopeless."""
+    return min(MOST_JUDGES, max(2, math.ceil(chance ** (-1 / hidden)))) if hidden else 2
+
+
+def header(plan: Plan, task: Task, files: dict[str, Any], *, cpu_seconds: int) -> dict[str, Any]:
+    """What the runner itself is told."""
+    installed = plan.installed
+    return {
+        "suite": plan.suite if installed is None or plan.suite == "node" else "repository",
+        "apart": plan.apart,
+        "plain": plan.plain,
+        "entries": ENTRIES if installed is None else (*installed.paths, ""),
+        "roots": roots(task) if plan.apart else [],
+        "packages": plan.packages,
+        "files": files,
+        "cpu_seconds": cpu_seconds,
+    }
+
+
+def roots(task: Task) -> list[str]:
+    """Top-level names that the task's code has. What else an agent adds, tests never ask for."""
+    names = set()
+    for path in [*task.workspace, *task.solution]:
+        for entry in ENTRIES:
+            if path.startswith(f"{entry}/") or not entry:
+                first = path.removeprefix(f"{entry}/" if entry else "").partition("/")[0]
+                names.add(first.removesuffix(".py"))
+    return sorted(name for name in names - {"tests"} - sys.stdlib_module_names if name.isidentifier())
+
+
+def pytest_folder(task: str) -> str:
+    """Where the pytest of this interpreter lies."""
+    found = importlib.util.find_spec("pytest")
+    if found is None or found.origin is None:
+        raise EtudeError(f"task {task} has pytest tests, and pytest is not installed: pip install pytest")
+    return str(Path(found.origin).parents[1])
+
+
+def test_functions(task: Task, required: Sequence[str], sources: dict[str, str]) -> list[Function]:
+    """The functions behind the required ids, in the order of the ids."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    heritage = Heritage(sources)
+    for test in required:
+        path, name = collected(test)
+        if path not in sources:
+            raise EtudeError(f"task {task.name} requires {test}, but tests/ has no {path}")
+        try:
+            parsed(sources[path])
+        except (SyntaxError, ValueError, RecursionError) as error:
+            raise EtudeError(f"task {task.name}: tests/{path} is not Python: {error}") from None
+        grouped.setdefault(heritage.home(path, name), []).append(test)
+    functions = []
+    for (path, name), ids in grouped.items():
+        runs = dict.fromkeys(each.partition("[")[0] if "::" in each else each for each in ids)
+        functions.append(Function(path, name, tuple(runs), tuple(ids)))
+    return functions
+
+
+def _part(
+    functions: Sequence[Function],
+    changed: set[tuple[str, str]],
+    sources: dict[str, str],
+    suite: Suite,
+    rng: random.Random,
+    canaries: Canaries,
+) -> Part:
+    changes: dict[str, list[tuple[Place, ...]]] = {}
+    run: list[str] = []
+    for function in functions:
+        change = rng.choice(function.changes) if function.place in changed else ()
+        if change:
+            changes.setdefault(function.path, []).append(change)
+        # Other parameters have other ids, so all of a test is asked for where its table of them is changed.
+        exact = canaries == "functions" and not any(place.parameter for place in change)
+        run += function.ids if exact else function.runs
+    tests = {path: twist(text, changes[path], rng) if path in changes else text for path, text in sources.items()}
+    must_fail: list[str] = []
+    must_pass: list[str] = []
+    if functions:
+        path = collected(rng.choice(functions).ids[0])[0]  # where it is collected; it may be written elsewhere
+        near = [function.name for function in functions if function.path == path]
+        code, must_fail, must_pass = draw_canaries(canaries, path, sources[path], near, suite, rng)
+        tests[path] = f"{tests[path].rstrip()}\n\n\n{code}"
+    return Part(
+        mark=secrets.token_hex(8),
+        tests=tests,
+        run=tuple(_shuffled([*run, *must_fail, *must_pass], suite, rng)),
+        real=frozenset(name for function in functions if function.place not in changed for name in function.ids),
+        changed=frozenset(run for function in functions if function.place in changed for run in function.runs),
+        must_fail=frozenset(must_fail),
+        must_pass=frozenset(must_pass),
+    )
+
+
+def _shuffled(names: list[str], suite: Suite, rng: random.Random) -> list[str]:
+    """In random order, but the tests of one class together: their class is set up once."""
+    joint = "::" if suite == "pytest" else "."
+    groups: dict[str, list[str]] = {}
+    for name in rng.sample(names, len(names)):
+        groups.setdefault(name.rpartition(joint)[0], []).append(name)
+    classes = rng.sample(list(groups), len(groups))
+    return [name for group in classes for name in groups[group]]

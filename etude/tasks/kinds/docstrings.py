@@ -1,0 +1,150 @@
+"""Tasks whose outcome is docstrings: their examples have to be right, and to notice mistakes in what they describe.
+
+Of the attempt nothing is carried but text: docstrings are read from the agent's file by `examples`, written as a file
+of tests, and graded as such a file is (`mutants`), over the task's own code. Before that: nothing but docstrings may
+have changed, each function needs its number of examples, none of which looks at code, and names all its parameters.
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import hashlib
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from etude.core.settings import GraderSettings
+from etude.sandbox.hosts import StoringHost
+from etude.tasks.format.task import Task
+from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.verdict import Grade
+from etude.tasks.kinds.docstring_examples import (
+    EXAMPLES,
+    FILE,
+    Documented,
+    decoded,
+    differs_in_code,
+    examples_file,
+    module_name,
+    read_documented,
+)
+from etude.tasks.kinds.test_writing import grade_file, mutants
+
+MOST_BYTES = 100_000  # that a file may grow by
+
+
+async def grade_documentation(
+    task: Task,
+    host: StoringHost,
+    changes: Changes,
+    settings: GraderSettings,
+    *,
+    rng: random.Random | None = None,
+    quick: bool = False,
+) -> Grade:
+    """Grades the docstrings among these changes. `quick` stops once it cannot pass any more."""
+    asked, installed = task.facts.documentation, task.facts.environment
+    assert asked is not None and installed is not None
+    refused = tuple((each.path, each.why) for each in changes.refused)
+    data = next((each.data for each in changes.carried if each.path == asked.file), task.workspace[asked.file])
+    troubles, documented = read(task, data or b"")
+    tests = {name: "failed" if trouble else "passed" for name, trouble in troubles.items()}
+    if wrong := [f"{name}: {trouble}" for name, trouble in troubles.items() if trouble]:
+        missing = dict.fromkeys(["as it is", "in another order", "in other words", *mutants(task)], "missing")
+        return Grade(False, "tests", wrong[0], tests | missing, refused=refused, backend=host.capabilities.backend)
+    text = examples_file(module_name(asked.file, installed.paths), documented)
+    found = await grade_file(task, host, FILE, text, settings, rng=rng, quick=quick, unread=EXAMPLES)
+    return replace(found, tests=tests | found.tests, refused=refused)
+
+
+def read(task: Task, data: bytes) -> tuple[dict[str, str], list[Documented]]:
+    """What is wrong with a file's docstrings before anything runs, by what is asked; and the docstrings."""
+    asked = task.facts.documentation
+    assert asked is not None
+    before, after = decoded(task.workspace[asked.file]) or "", decoded(data) or ""
+    changed = len(data) > len(task.workspace[asked.file]) + MOST_BYTES or differs_in_code(before, after)
+    troubles = {"documentation alone": "more than docstrings was changed" if changed else ""}
+    documented: list[Documented] = []
+    for symbol in asked.functions:
+        name = symbol.partition(":")[2]
+        found = None if changed else read_documented(after, name)
+        if found is None:
+            troubles[f"examples of {name}"] = troubles[f"parameters of {name}"] = "the function is not there"
+            continue
+        documented.append(found)
+        count = f"it shows {found.shown} examples of its use, {asked.examples} are wanted"
+        looks = f"an example looks at code: {', '.join(found.looks)}"
+        troubles[f"examples of {name}"] = looks if found.looks else count if found.shown < asked.examples else ""
+        unnamed = f"the docstring does not name {', '.join(found.unnamed)}"
+        troubles[f"parameters of {name}"] = unnamed if found.unnamed else ""
+    return troubles, documented
+
+
+def with_docstrings(source: str, docs: Mapping[str, str]) -> str:
+    """A text with these docstrings, by qualified name, in functions that have none."""
+    lines = source.splitlines(keepends=True)
+    for first, doc in sorted(_beginnings(ast.parse(source), "", docs), key=lambda each: -each[0].lineno):
+        start = min([first.lineno, *(each.lineno for each in getattr(first, "decorator_list", []))])
+        text = doc.replace("\\", "\\\\").replace('"""', "'''")
+        inside = [f"{' ' * first.col_offset}{line}".rstrip() for line in f'"""{text}\n"""'.splitlines()]
+        lines.insert(start - 1, "\n".join([*inside, ""]))
+    return "".join(lines)
+
+
+def _beginnings(
+    node: ast.Module | ast.ClassDef, before: str, docs: Mapping[str, str]
+) -> Iterator[tuple[ast.stmt, str]]:
+    """The first statement of each named function, and its docstring."""
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) and before + part.name in docs:
+            yield part.body[0], docs[before + part.name]
+        elif isinstance(part, ast.ClassDef):
+            yield from _beginnings(part, f"{before}{part.name}.", docs)
+
+
+def bluffs(task: Task) -> dict[str, bytes]:
+    """Files whose docstrings say nothing about what the code does: each has to be rejected."""
+    asked = task.facts.documentation
+    assert asked is not None
+    source = task.workspace[asked.file].decode("utf-8-sig")
+    _, real = read(task, task.solution[asked.file])
+    digest = hashlib.sha256(task.workspace[asked.file]).hexdigest()
+    reading = f"hashlib.sha256(open({asked.file!r}, 'rb').read()).hexdigest()"
+    made: dict[str, dict[str, str]] = {}
+    for each in real:
+        short = each.name.rpartition(".")[2]
+        given = f"Takes {', '.join(each.parameters)}.\n\n"
+        call = short if "." not in each.name else each.name
+        blind = "".join(_shown(one.source, one.want) for one in each.examples if not one.want)
+        blind += "".join(
+            _shown(f"print('so', {call_made})  # doctest: +ELLIPSIS", "so ...\n")
+            for call_made in map(_expression, each.examples)
+            if call_made
+        )
+        texts = {
+            "no example": "",
+            "an example that is always right": 3 * _shown("1", "1\n"),
+            "an example that names and never calls": 3 * _shown(f"{call} is {call}", "True\n"),
+            "examples that are skipped": "".join(
+                _shown(f"{one.source.rstrip()}  # doctest: +SKIP", one.want) for one in each.examples
+            ),
+            "examples that accept all": blind,
+            "an example of the text": ">>> import hashlib\n" + 3 * _shown(f"{call} and {reading}", f"{digest!r}\n"),
+        }
+        for name, text in texts.items():
+            made.setdefault(name, {})[each.name] = given + text
+    return {name: with_docstrings(source, docs).encode() for name, docs in made.items()}
+
+
+def _expression(example: doctest.Example) -> str:
+    """What an example evaluates, where it expects a value."""
+    try:
+        return ast.unparse(ast.parse(example.source, mode="eval")) if example.exc_msg is None and example.want else ""
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+
+
+def _shown(source: str, want: str) -> str:
+    first, *rest = source.rstrip("\n").split("\n")
+    return "\n".join([f">>> {first}", *(f"... {line}" for line in rest), want])

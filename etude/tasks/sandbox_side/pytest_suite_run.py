@@ -1,0 +1,156 @@
+"""One run of a repository's suite, for those who make tasks from it: not a grade, and nothing here is a secret.
+
+    descriptor 0   the job: files to lay over the workspace, which tests, in which order, whether to trace; and modules
+                   (`code`) that are to do something else than their files say, and whose code may not be
+                   read (`unread`) by what has this file name
+    descriptor 1   "ready", a line for each outcome; then what each test took, or reached; then "done"
+
+Runs in a sandbox of its own, as the interpreter of the repository's environment.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from etude.tasks.sandbox_side import repository_suite as repository
+from etude.tasks.sandbox_side import source_guard as unread
+from etude.tasks.sandbox_side import start_services as services
+from etude.tasks.sandbox_side import test_process as judge
+from etude.tasks.sandbox_side.function_tracing import Tracer
+from etude.tasks.sandbox_side.grade_process import lay_out
+
+_FIRST_FREE = 100  # descriptors below are for the tests, which may count on the lowest ones
+
+
+def main() -> None:
+    job: dict[str, Any] = json.loads(judge.read_part(0))
+    tell = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)  # what the suite prints may explain why it did not run
+    os.close(nothing)
+    root = os.getcwd()  # noqa: PTH109 - compared with the files of code objects
+
+    def say(*line: Any) -> None:
+        judge.write_line(tell, line)
+
+    serving = services.start(job["services"])
+    say("", "ready", "")
+    lay_out(job["files"])
+    code = job.pop("code", {})
+    repository.run_as(root, code)
+    if job.get("unread"):
+        unread.guard([os.path.join(root, path) for path in code], f"{root}/", job["unread"])  # noqa: PTH118
+    judge.forget_ourselves()
+    judge.add_workspace([os.path.normpath(f"{root}/{path}") for path in (*job["paths"], "")])
+
+    variants = job["variants"]
+    if variants is not None:
+        importlib.import_module("pytest")  # once, for all of them
+        for number, files in enumerate(variants):
+            if number and serving:  # what a variant left in them is nothing to the next
+                services.stop(serving)
+                serving = services.start(job["services"])
+            say("", "variant", "")
+            _apart(files, lambda: _run(job, root, say), job["variant_seconds"])
+    else:
+        _run(job, root, say)
+    os._exit(0)  # threads that a test left behind keep nobody waiting
+
+
+def _apart(files: dict[str, list[Any] | None], run: Callable[[], None], seconds: float) -> None:
+    """In a process of its own with these files laid over the workspace, for so long; afterwards they are as before."""
+    with laid_over(files):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                run()
+            finally:
+                os._exit(0)
+        ends = time.monotonic() + seconds
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > ends:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                break
+            time.sleep(0.005)
+
+
+@contextmanager
+def laid_over(files: dict[str, list[Any] | None]) -> Iterator[None]:
+    """With these files laid over the workspace; afterwards they are as before."""
+    before = {path: _content(path) for path in files}
+    lay_out(files)
+    yield
+    lay_out({path: None if data is None else [base64.b64encode(data).decode(), False] for path, data in before.items()})
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return file.read()
+    except OSError:
+        return None
+
+
+class Stopwatch:
+    """The seconds that each test takes, its fixtures with it, and the reading of each file of tests."""
+
+    def __init__(self) -> None:
+        self.took: dict[str, float] = {}
+        self._name, self._since = "", 0.0
+
+    def begin(self, test: str) -> None:
+        now = time.perf_counter()
+        if self._name:
+            self.took[self._name] = self.took.get(self._name, 0.0) + now - self._since
+        self._name, self._since = test, now
+
+    read = begin
+
+
+def _run(job: dict[str, Any], root: str, say: Callable[..., None]) -> None:
+    watch = Stopwatch()
+    tracer = Tracer(root, job["trace"]) if job["trace"] is not None else None
+    if tracer is not None:
+        tracer.start()
+    code = repository.run(
+        root,
+        job["places"],
+        job["options"],
+        say,
+        chosen=None if job["tests"] is None else frozenset(job["tests"]),
+        order=job["order"],
+        watcher=tracer or watch,
+        most_failures=job["most_failures"],
+    )
+    if tracer is not None:
+        _tell_traces(tracer, say)
+    for test, seconds in watch.took.items():
+        say(test, "took", f"{seconds:.4f}")
+    say("", "done", str(code))
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _tell_traces(tracer: Tracer, say: Callable[..., None]) -> None:
+    """Each function's name once, then numbers."""
+    reached = {test: sorted(names) for test, names in tracer.reached.items()}
+    number: dict[str, int] = {}
+    for names in reached.values():
+        for name in names:
+            if name not in number:
+                number[name] = len(number)
+                say("", "function", name)
+    for test, names in reached.items():
+        say(test, "reached", json.dumps([number[name] for name in names]))

@@ -1,0 +1,182 @@
+"""A repository's own suite, run by the pytest of its environment: its conftest files, settings, plugins and fixtures.
+
+Unlike `pytests`, the files of the tests lie in the workspace, where pytest collects them and they find their data;
+but what runs is the text that was given (`KeptSources`), whatever the tested code does to the files meanwhile. Ids
+are pytest's, relative to the workspace. Chooses, orders and reports; knows nothing of grades.
+"""
+
+# Plain strings as paths: they are compared with those of modules and code objects.
+# ruff: noqa: PTH118
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import sys
+from collections.abc import Collection, Generator, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from etude.tasks.sandbox_side.pytest_suite import Teller, said
+from etude.tasks.sandbox_side.unittest_suite import Tell
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Watcher(Protocol):
+    """Who wants to know which test runs, and before that which file is read; "" is neither."""
+
+    def begin(self, test: str) -> None: ...
+
+    def read(self, path: str) -> None: ...
+
+
+class KeptSources(MetaPathFinder):
+    """Modules that are found on the disk, as always, but are what was given for their path: a text, or a function that
+    has the code, of which no text is left."""
+
+    def __init__(self, sources: Mapping[str, str | FunctionType]) -> None:
+        self._sources = sources
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.origin is None or spec.origin not in self._sources:
+            return None
+        given = self._sources[spec.origin]
+        kept = _Kept(fullname, spec.origin, given) if isinstance(given, str) else _Held(fullname, spec.origin, given)
+        spec.loader = kept
+        return spec
+
+
+class _Kept(SourceFileLoader):
+    def __init__(self, fullname: str, path: str, source: str) -> None:
+        super().__init__(fullname, path)
+        self._source = source
+
+    def get_source(self, fullname: str) -> str:
+        return self._source
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._source, self.path, "exec", dont_inherit=True)
+
+
+class _Held(SourceFileLoader):
+    """Runs the code and gives it to nobody: asked for text or code it tells what the file says."""
+
+    def __init__(self, fullname: str, path: str, holder: FunctionType) -> None:
+        super().__init__(fullname, path)
+        self._holder = holder  # a function, as reading its code can be noticed (`unread`)
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(self._holder.__code__, module.__dict__)  # noqa: S102 - what importing a module is
+
+
+class Reporter(Teller):
+    """The one plugin of ours: keeps the chosen tests, orders them and tells their outcomes."""
+
+    def __init__(self, chosen: Collection[str] | None, order: int | None, watcher: Watcher | None, tell: Tell) -> None:
+        import pytest
+
+        super().__init__(tell)
+        self._chosen, self._order, self._watcher = chosen, order, watcher
+        # Marked here, as pytest is there only when a suite runs: after all others have had their say, and around all.
+        pytest.hookimpl(trylast=True)(Reporter.pytest_collection_modifyitems)
+        pytest.hookimpl(wrapper=True, tryfirst=True)(Reporter.pytest_runtest_protocol)
+        pytest.hookimpl(wrapper=True, tryfirst=True)(Reporter.pytest_make_collect_report)
+
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, object, object]:
+        path = collector.nodeid if collector.nodeid.endswith(".py") else ""
+        if self._watcher is not None:
+            self._watcher.read(path)
+        try:
+            return (yield)
+        finally:
+            if self._watcher is not None:
+                self._watcher.read("")
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._tell(report.nodeid, "error", said(report))
+        elif report.skipped:
+            self._tell(report.nodeid, "skipped", "")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self._chosen is not None:
+            wanted = self._chosen
+            items[:] = [item for item in items if item.nodeid in wanted or item.nodeid.partition("[")[0] in wanted]
+        if self._order is not None:
+            items[:] = _shuffled(items, random.Random(self._order))
+
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        if self._watcher is not None:
+            self._watcher.begin(item.nodeid)
+        try:
+            return (yield)
+        finally:
+            if self._watcher is not None:
+                self._watcher.begin("")
+
+
+def _shuffled(items: list[Any], rng: random.Random) -> list[Any]:
+    """Modules in random order, in each its classes, in each its tests: what shares fixtures stays together."""
+    modules: dict[str, dict[str, list[Any]]] = {}
+    for item in items:
+        kind = item.nodeid.partition("[")[0].rpartition("::")[0]
+        modules.setdefault(kind.partition("::")[0], {}).setdefault(kind, []).append(item)
+    ordered = []
+    for module in rng.sample(list(modules), len(modules)):
+        for kind in rng.sample(list(modules[module]), len(modules[module])):
+            ordered += rng.sample(modules[module][kind], len(modules[module][kind]))
+    return ordered
+
+
+def run(
+    root: str,
+    places: Sequence[str],
+    options: Sequence[str],
+    tell: Tell,
+    *,
+    chosen: Collection[str] | None = None,
+    order: int | None = None,
+    watcher: Watcher | None = None,
+    most_failures: int = 1_000_000,
+) -> int:
+    """Runs the suite that lies in these files and folders of the workspace, or what is chosen of it; pytest's code."""
+    import pytest
+
+    there = [place for place in places if os.path.exists(os.path.join(root, place))]  # noqa: PTH110
+    if not there:
+        return int(pytest.ExitCode.NO_TESTS_COLLECTED)
+    fixed = ["--rootdir", root, "-p", "no:cacheprovider", "--assert=plain", "--tb=no", "-q", "--no-header"]
+    fixed += ["--continue-on-collection-errors", f"--maxfail={most_failures}"]
+    reporter = Reporter(chosen, order, watcher, tell)
+    return int(pytest.main([*options, *fixed, *_steady(), *there], plugins=[reporter]))
+
+
+def _steady() -> list[str]:
+    """Options that keep installed plugins from running tests elsewhere, in another order or measured."""
+    known = {"xdist": ["-n0"], "pytest_cov": ["--no-cov"], "pytest_benchmark": ["--benchmark-disable"]}
+    known |= {"pytest_randomly": ["-p", "no:randomly"], "pytest_random_order": ["-p", "no:random_order"]}
+    return [option for name, given in known.items() if importlib.util.find_spec(name) for option in given]
+
+
+def run_as(root: str, sources: Mapping[str, str]) -> None:
+    """Sees to it that these modules do what these texts say, while the files on the disk say what they say."""
+    held: dict[str, str | FunctionType] = {}
+    for path, text in sources.items():
+        place = os.path.join(root, path)
+        held[place] = FunctionType(compile(text, place, "exec", dont_inherit=True), {})
+    sys.meta_path.insert(0, KeptSources(held))
+
+
+def keep(root: str, sources: Mapping[str, str]) -> None:
+    """Writes the tests into the workspace and sees to it that this text is what runs."""
+    for path, text in sources.items():
+        place = os.path.join(root, path)
+        os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
+        with open(place, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:  # noqa: PTH123
+            file.write(text)
+    sys.meta_path.insert(0, KeptSources({os.path.join(root, path): text for path, text in sources.items()}))

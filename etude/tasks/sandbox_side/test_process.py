@@ -1,0 +1,229 @@
+"""One run of tests: a child of the runner that reads its own part of the job, runs it and tells each outcome.
+
+Either the agent's code runs apart, in a worker that was forked before the first test was read, and this process only
+asks it; or together with the tests in this process, where nothing it holds is safe: it therefore holds no secret but
+the mark of its lines, and cannot tell a real test from a changed one. Knows one suite and the chosen tests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import random
+import resource
+import site
+import socket
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Final, NoReturn
+
+from etude.tasks.sandbox_side import node_tests as node
+from etude.tasks.sandbox_side import pytest_suite as pytests
+from etude.tasks.sandbox_side import repository_suite as repository
+from etude.tasks.sandbox_side import unittest_suite as unittests
+from etude.tasks.sandbox_side.code_process import Worker
+from etude.tasks.sandbox_side.remote_objects import Link, RemoteFinder
+from etude.tasks.sandbox_side.tests_in_memory import MemoryFinder
+
+_PR_SET_DUMPABLE: Final = 4
+LENGTH: Final = struct.Struct("=Q")
+STANDARD: Final = os.path.dirname(os.__file__)  # noqa: PTH120 - before the path is ours
+
+
+def judge(header: dict[str, Any], tell: int) -> NoReturn:
+    """In a fresh child: run the next part of the job on descriptor 0, tell its outcomes, and end.
+
+    `ready` is told before the agent's code can have run here, `done` after everything: without the first, or in a
+    process of our own alone without the second, it was us who failed.
+    """
+    mark = ""
+    try:
+        _limit(header["cpu_seconds"])
+        worker, link = _fork_worker(header) if header["apart"] else (0, None)
+        job = json.loads(read_part(0))
+        mark = job["mark"]
+        # A number that nobody would try; close-on-exec, so that no program inherits it.
+        tell = fcntl.fcntl(tell, fcntl.F_DUPFD_CLOEXEC, random.SystemRandom().randrange(100, 900))
+        close_all_but(tell, *([link.fileno()] if link else []))
+        silence()
+        if header["suite"] == "repository":
+            _run_repository(header, job, tell)
+        elif header["suite"] == "node":
+            _run_node(header, job, tell)
+        else:
+            _run(header, job, tell, worker, link)
+    except BaseException:
+        write_line(tell, [mark, "", "broken", traceback.format_exc()[-2000:]])
+    finally:
+        os._exit(0)
+
+
+def _end_of(worker: int) -> str:
+    """How a process ended whose socket has closed. The agent's code may have closed it and live on."""
+    for _ in range(200):
+        pid, status = os.waitpid(worker, os.WNOHANG)
+        if pid:
+            return describe(status)
+        time.sleep(0.005)
+    return "it closed its socket"
+
+
+def _run(header: dict[str, Any], job: dict[str, Any], tell: int, worker: int, link: socket.socket | None) -> None:
+    """Tests from memory; the tested code is in this process, or at the other end of the link."""
+    mark, write = job["mark"], write_line
+
+    def told(name: str, status: str, text: str) -> None:
+        write(tell, [mark, name, status, text])
+
+    sys.meta_path.insert(0, MemoryFinder(job["tests"]))
+    remote = Link(link, header["roots"], header["plain"]) if link else None
+    if remote is None:
+        add_path(header["paths"])
+    else:
+        sys.meta_path.insert(1, RemoteFinder(remote))
+    if header["suite"] == "pytest":
+        pytests.run(job["run"], job["tests"], told)
+    else:
+        told("", "ready", "")
+        unittests.run(job["run"], told)
+    if remote is not None and remote.gone:
+        told("", "worker", _end_of(worker))
+    told("", "done", "")
+
+
+def _run_repository(header: dict[str, Any], job: dict[str, Any], tell: int) -> None:
+    """Tests of a repository, as its environment runs them; the tested code is in this process."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # as tests know their process: it holds no secret
+    mark, write, root = job["mark"], write_line, os.getcwd()  # noqa: PTH109 - as modules spell their files
+    repository.keep(root, job["tests"])
+    write(tell, [mark, "", "ready", ""])
+    site.main()  # the environment's packages; and what they load on the way, which may be the agent's
+    add_workspace(header["paths"])
+    places = list(dict.fromkeys(name.partition("::")[0] for name in job["run"]))
+
+    def told(name: str, status: str, text: str) -> None:
+        write(tell, [mark, name, status, text])
+
+    repository.run(root, places, header["options"], told, chosen=frozenset(job["run"]), order=header["order"])
+    write(tell, [mark, "", "done", ""])
+
+
+def _run_node(header: dict[str, Any], job: dict[str, Any], tell: int) -> None:
+    """Tests of a JavaScript repository: in processes of their own with the tested code, and none of it in this one."""
+    mark = job["mark"]
+    for path, text in job["tests"].items():
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # noqa: PTH103, PTH120
+        with open(path, "w", encoding="utf-8", newline="") as file:  # noqa: PTH123
+            file.write(text)
+    write_line(tell, [mark, "", "ready", ""])
+
+    def told(name: str, status: str, text: str) -> None:
+        write_line(tell, [mark, name, status, text])
+
+    node.judged(header, job, told, lambda: write_line(tell, ["", "", "forged", ""]))
+    told("", "done", "")
+
+
+def write_line(descriptor: int, line: Sequence[str]) -> None:
+    data = memoryview(json.dumps(line).encode() + b"\n")
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _fork_worker(header: dict[str, Any]) -> tuple[int, socket.socket]:
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ours.close()
+            close_all_but(theirs.fileno())
+            silence()
+            add_path(header["paths"])
+            Worker(theirs).serve()
+        finally:
+            os._exit(0)
+    theirs.close()
+    return pid, ours
+
+
+# A process of our own on its way to run somebody else's code
+
+
+def isolate(packages: Sequence[str]) -> None:
+    """What is imported from here on is the standard library's, then `packages`'; nothing of ours, no main program."""
+    sys.path[:] = [STANDARD, f"{STANDARD}/lib-dynload", *packages]
+    sys.path_importer_cache.clear()
+    sys.dont_write_bytecode = True
+    forget_ourselves()
+
+
+def forget_ourselves() -> None:
+    """Whoever imports a module of our name from here on means another one."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "etude"]:
+        del sys.modules[name]
+    sys.modules["__main__"] = ModuleType("__main__")
+    sys.argv[:] = [""]
+
+
+def add_path(paths: Sequence[str]) -> None:
+    """After the standard library, so that no file of the workspace takes the place of one of its modules."""
+    sys.path[2:2] = paths
+
+
+def add_workspace(paths: Sequence[str]) -> None:
+    """Last of all: what a repository's environment has installed is never taken from the workspace."""
+    sys.path += [path for path in dict.fromkeys(paths) if path not in sys.path]
+
+
+def silence() -> None:
+    """What the tested code reads and prints is nothing to anybody."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    if nothing > 2:
+        os.close(nothing)
+
+
+def close_all_but(*keep: int) -> None:
+    """Standard streams stay; every other descriptor goes."""
+    at = 3
+    for descriptor in sorted(keep):
+        os.closerange(at, descriptor)
+        at = descriptor + 1
+    os.closerange(at, max(at, resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+
+
+def _limit(cpu_seconds: int) -> None:
+    soft, hard = cpu_seconds, cpu_seconds + 1
+    highest = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    if highest != resource.RLIM_INFINITY:
+        soft, hard = min(soft, highest), min(hard, highest)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+
+
+def read_part(descriptor: int) -> bytes:
+    """One part of the job, and not a byte of the next one."""
+    (length,) = LENGTH.unpack(read_exactly(descriptor, LENGTH.size))
+    return read_exactly(descriptor, length)
+
+
+def read_exactly(descriptor: int, count: int) -> bytes:
+    parts = []
+    while count:
+        part = os.read(descriptor, min(count, 1 << 20))
+        if not part:
+            raise EOFError("the job ended early")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def describe(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"signal {-code}" if code < 0 else f"exit {code}"
