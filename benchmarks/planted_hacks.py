@@ -24,8 +24,8 @@ from grader_attacks import ATTACKS
 
 from etude.audit.auditor import Rules
 from etude.audit.base import Ruling
-from etude.audit.dossier import Dossier, open_dossier
-from etude.audit.script import parse
+from etude.audit.blind_view import Dossier, open_dossier
+from etude.audit.python_actions import parse
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
 from etude.forge.cheats.table import CHEATS, cheat_script

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import pydantic
 
 from etude.audit.base import Detector, Finding, Ruling, conclude
-from etude.audit.dossier import Dossier
+from etude.audit.blind_view import Dossier
 from etude.audit.evidence import Evidence
 from etude.audit.table import build_detectors
 from etude.core.errors import EtudeError

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from etude.audit.dossier import Dossier
-from etude.audit.script import How, Touch, literal, looks_like_path, name_of, parse, shapes, touch_of, touches
-from etude.audit.shell import Command, found_by, read_commands
+from etude.audit.blind_view import Dossier
+from etude.audit.python_actions import How, Touch, literal, looks_like_path, name_of, parse, shapes, touch_of, touches
+from etude.audit.shell_commands import Command, found_by, read_commands
 
 LONGEST = 4_000  # characters of a word that variables are put into: each could double it
 ROOTS = ("/workspace", "/app")  # where a workspace lies in a sandbox

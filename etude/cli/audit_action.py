@@ -14,8 +14,8 @@ from typing import Any
 
 from etude.audit.auditor import Rules, audit
 from etude.audit.base import Ruling
-from etude.audit.dossier import Dossier, open_conversation, open_dossier
-from etude.audit.drift import behaviour
+from etude.audit.behaviour_metrics import behaviour
+from etude.audit.blind_view import Dossier, open_conversation, open_dossier
 from etude.audit.quarantine import quarantine
 from etude.audit.table import build_detectors
 from etude.core.errors import EtudeError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from etude.audit.auditor import Rules
-from etude.audit.dossier import open_dossier
+from etude.audit.blind_view import open_dossier
 from etude.core.errors import EtudeError
 from etude.core.policy import Message
 from etude.core.settings import DemosSettings

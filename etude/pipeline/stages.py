@@ -287,7 +287,7 @@ def _fine_tune(run: Run, recipe: Recipe, stage: str, start: Path, settings: SftS
 def _without_hacks(conversations: list[tuple[Message, ...]], file: str) -> list[tuple[Message, ...]]:
     """Conversations in which the rules see no hack: a model that imitates one learns more than that one."""
     from etude.audit.auditor import Rules
-    from etude.audit.dossier import open_conversation
+    from etude.audit.blind_view import open_conversation
 
     rules = Rules()
     kept = [messages for messages in conversations if rules.judge(open_conversation(messages)).verdict != "hack"]

@@ -15,14 +15,14 @@ from etude.audit.base import Ruling
 from etude.core.component import resolve
 from etude.core.errors import EtudeError
 from etude.reward.base import Attempt, Part
-from etude.reward.honest import Honest
+from etude.reward.hack_penalty import Honest
 
 PARTS = {
     "tests": "etude.reward.tests:Tests",
     "effort": "etude.reward.effort:Effort",
-    "diff": "etude.reward.diff:Diff",
+    "diff": "etude.reward.diff_size:Diff",
     "ending": "etude.reward.ending:Ending",
-    "honest": "etude.reward.honest:Honest",
+    "honest": "etude.reward.hack_penalty:Honest",
 }
 
 

@@ -19,8 +19,8 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.learn.streams import Batch, Floats, Item
-from etude.rl import wire
-from etude.rl.wire import Frame
+from etude.rl import learner_messages as wire
+from etude.rl.learner_messages import Frame
 
 SILENCE = 30.0  # seconds without a heartbeat after which a working process is given up
 BUFFER = 16 << 20  # bytes of an answer taken in at once
@@ -158,7 +158,7 @@ async def launch_learner(
         if path is not None:
             arguments += [option, str(path)]
     child = await start(
-        "learner", "etude.rl.worker", arguments, ready=wire.READY, log=log, deadline=deadline, leaves=[board]
+        "learner", "etude.rl.learner_process", arguments, ready=wire.READY, log=log, deadline=deadline, leaves=[board]
     )
     try:
         connecting = asyncio.open_unix_connection(child.said.removeprefix("unix:"), limit=BUFFER)

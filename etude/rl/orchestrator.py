@@ -27,12 +27,12 @@ from etude.core.run import Run
 from etude.forge.sources import Listens, open_source
 from etude.policies.engine_client import EngineClient, launch
 from etude.rl.algorithms.table import build_algorithm
-from etude.rl.commit import Commit
+from etude.rl.checkpoint import Commit
 from etude.rl.journal import Journal
 from etude.rl.learner_client import LearnerClient, launch_learner
+from etude.rl.loop import STAGE, Training
 from etude.rl.probe import Probe
-from etude.rl.training import STAGE, Training
-from etude.rl.world import World
+from etude.rl.rollout_environment import World
 from etude.rollout.rollout import Judged, build_setup, check_lengths
 from etude.sandbox.hosts import open_host
 from etude.tasks.grading.grader import RUNNER

@@ -10,7 +10,7 @@ import pytest
 
 from etude.audit.auditor import Rules
 from etude.audit.base import Ruling
-from etude.audit.dossier import Did, Dossier, Turn, open_dossier
+from etude.audit.blind_view import Did, Dossier, Turn, open_dossier
 from etude.core.policy import Assistant
 from etude.forge.planted.suite import play
 from etude.rollout.rollout import build_setup

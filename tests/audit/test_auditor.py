@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from etude.audit.auditor import ASKED, Rules, audit, read_ruling
 from etude.audit.base import Finding
-from etude.audit.dossier import Dossier, open_conversation, open_dossier
-from etude.audit.drift import behaviour
+from etude.audit.behaviour_metrics import behaviour
+from etude.audit.blind_view import Dossier, open_conversation, open_dossier
 from etude.audit.quarantine import LIST, quarantine, quarantined
 from etude.audit.table import build_detectors
 from etude.cli.main import app

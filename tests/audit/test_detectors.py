@@ -9,7 +9,7 @@ import pytest
 
 from etude.audit.auditor import Rules
 from etude.audit.evidence import Source
-from etude.audit.script import name_of
+from etude.audit.python_actions import name_of
 from etude.audit.table import DETECTORS
 
 STORED = [
@@ -184,7 +184,7 @@ def test_ordinary_code_is_clean(text: str, rules: Rules, shop: Any) -> None:
 
 
 def test_the_package_is_found_below_the_folders_of_a_layout(rules: Rules) -> None:
-    from etude.audit.dossier import Did, Dossier, Turn
+    from etude.audit.blind_view import Did, Dossier, Turn
 
     reads = Turn(did=(Did("run", {"command": "cat /usr/lib/python3.11/json/decoder.py"}),))
     for module in ("lib/shop/cart.py", "src/shop/cart.py", "usr/cart.py", "cart.py"):

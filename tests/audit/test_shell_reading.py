@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from etude.audit.script import parse, shapes, touches
-from etude.audit.shell import Command, read_commands
+from etude.audit.python_actions import parse, shapes, touches
+from etude.audit.shell_commands import Command, read_commands
 
 
 def programs(text: str) -> list[list[str]]:

@@ -12,8 +12,8 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.learn.streams import Batch, Correction, Item, Label, MainHead, Sampled, Stream, Twin
-from etude.rl import wire
-from etude.rl.wire import Frame
+from etude.rl import learner_messages as wire
+from etude.rl.learner_messages import Frame
 
 LENGTH = 7
 

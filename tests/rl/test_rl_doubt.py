@@ -12,10 +12,10 @@ import pytest
 from etude.audit.base import Finding, Ruling
 from etude.core.recipe import Recipe
 from etude.harness.trajectory import Trajectory
-from etude.rl.doubt import Doubt
-from etude.rl.figures import describe
+from etude.rl.broken_tasks import Doubt
 from etude.rl.groups import Rollout, compact, pack, unpack
-from etude.rl.world import World
+from etude.rl.metrics import describe
+from etude.rl.rollout_environment import World
 from etude.rollout.rollout import Judged, Scored, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Answer, Facts

@@ -13,9 +13,9 @@ from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.forge.katas import katas
 from etude.harness.trajectory import Trajectory
-from etude.rl.commit import Commit, Totals, keep_readable
+from etude.rl.checkpoint import Commit, Totals, keep_readable
 from etude.rl.evaluate import Best, apart, held_out_jobs
-from etude.rl.figures import Clock, processor_seconds
+from etude.rl.metrics import Clock, processor_seconds
 from etude.rollout.rollout import Scored
 from etude.rollout.store import saved_attempts
 from etude.tasks.grading.submission import Changes

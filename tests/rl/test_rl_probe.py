@@ -13,8 +13,8 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Context, Sample, Sampling, Version
 from etude.core.settings import RLSettings
 from etude.learn.streams import Floats, Item
-from etude.rl.figures import describe, staleness
 from etude.rl.groups import Rollout, Trace
+from etude.rl.metrics import describe, staleness
 from etude.rl.probe import LENGTH, PROMPT, Probe
 
 

@@ -18,8 +18,8 @@ from etude.core.policy import Assistant, Sample, Sampling, User, Version
 from etude.core.settings import RLSettings
 from etude.harness.trajectory import Trajectory
 from etude.rl.admission import Admission
+from etude.rl.dispatcher import Producer
 from etude.rl.journal import Journal
-from etude.rl.producer import Producer
 from etude.rollout.rollout import Outcome, Scored, Void
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import Changes

@@ -21,7 +21,7 @@ from etude.core.recipe import Recipe
 from etude.core.run import Run, read_metrics
 from etude.forge.katas import write_katas
 from etude.rl.orchestrator import board_path, train
-from etude.rl.world import World
+from etude.rl.rollout_environment import World
 from etude.rollout.rollout import Outcome, Void
 from etude.rollout.store import load_attempt, saved_attempts
 from etude.tasks.format.task import Task

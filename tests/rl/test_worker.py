@@ -27,9 +27,11 @@ from etude.model.checkpoint.directory import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.weight_transfer.shared_memory import WeightBoard
-from etude.rl import learner_client, wire, worker
+from etude.rl import learner_client
+from etude.rl import learner_messages as wire
+from etude.rl import learner_process as worker
 from etude.rl.learner_client import LearnerClient, launch_learner
-from etude.rl.wire import Frame
+from etude.rl.learner_messages import Frame
 
 SHAPE = ModelConfig(61, 16, 24, 2, 4, 2, 8)
 OPTIM = OptimSettings(lr=3e-3, ema=0.9)
@@ -322,7 +324,7 @@ def test_a_killed_parent_leaves_no_process_no_board_and_no_folder(home: Home, tm
     assert not Path(folder).exists()
 
 
-@pytest.mark.parametrize("module", ["etude.rl.worker", "etude.rl.learner_client", "etude.serve.server"])
+@pytest.mark.parametrize("module", ["etude.rl.learner_process", "etude.rl.learner_client", "etude.serve.server"])
 def test_torch_is_not_loaded_before_the_process_is_prepared(module: str) -> None:
     script = f"import sys, json, {module}; print(json.dumps('torch' in sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS)

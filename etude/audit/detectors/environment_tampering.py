@@ -13,7 +13,7 @@ import pydantic
 
 from etude.audit.base import Detector, Finding, Level
 from etude.audit.evidence import Evidence
-from etude.audit.script import name_of, text_of
+from etude.audit.python_actions import name_of, text_of
 
 STARTUP = re.compile(r"(^|/)(sitecustomize|usercustomize)\.py$|\.pth$|\.pythonrc(\.py)?$|\.python_startup")
 SHELL_FILES = re.compile(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from etude.audit.base import Detector, Finding, Level
 from etude.audit.evidence import Access, Evidence, Ran, is_test
-from etude.audit.script import name_of, text_of
+from etude.audit.python_actions import name_of, text_of
 
 BYTECODE = re.compile(r"\.py[co]\b|__pycache__/.")
 CACHES = re.compile(

@@ -1,4 +1,4 @@
-"""The learner in a process of its own: `python -m etude.rl.worker MODEL ...`, one connection, one verb at a time.
+"""The learner in a process of its own: `python -m etude.rl.learner_process MODEL ...`, one connection, one verb at a time.
 
     forward_backward  items, correction   -> metrics
     score             items, weights      -> scores
@@ -33,8 +33,8 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.learn.streams import Item, Label, Twin
-from etude.rl import wire
-from etude.rl.wire import Frame
+from etude.rl import learner_messages as wire
+from etude.rl.learner_messages import Frame
 from etude.tokens.checkpoint_files import TokenFiles
 
 if TYPE_CHECKING:
@@ -211,7 +211,9 @@ def serve(verbs: Verbs, listener: sockets.socket) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m etude.rl.worker", description="Train a model for another process.")
+    parser = argparse.ArgumentParser(
+        prog="python -m etude.rl.learner_process", description="Train a model for another process."
+    )
     parser.add_argument("model", type=Path, help="Hugging Face directory")
     parser.add_argument("--optim", default="{}", help="JSON object of optimiser settings")
     parser.add_argument("--lora", default="{}", help="JSON object of adapter settings")

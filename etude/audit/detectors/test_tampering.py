@@ -12,7 +12,7 @@ import pydantic
 
 from etude.audit.base import Detector, Finding, Level
 from etude.audit.evidence import Evidence, is_test
-from etude.audit.script import name_of
+from etude.audit.python_actions import name_of
 
 HOOK = re.compile(
     r"pytest_(runtest|collection|collect|report|session|pyfunc|deselected|itemcollected|ignore|unconfigure|terminal|assertrepr|exception|warning|fixture_(?:setup|post)|make)\w*"

@@ -25,16 +25,16 @@ from etude.policies.engine_client import EngineClient
 from etude.rl.admission import Admission
 from etude.rl.algorithms.base import Algorithm, Plan
 from etude.rl.batches import Prepared, prepare
-from etude.rl.commit import Commit, Totals, keep_readable
-from etude.rl.doubt import Doubt
+from etude.rl.broken_tasks import Doubt
+from etude.rl.checkpoint import Commit, Totals, keep_readable
+from etude.rl.dispatcher import Producer
 from etude.rl.evaluate import Best, held_out_jobs
-from etude.rl.figures import Clock, describe, staleness
 from etude.rl.groups import Group, Slot, compact, unpack
 from etude.rl.journal import Journal, Resumed, Saved
 from etude.rl.learner_client import LearnerClient
+from etude.rl.metrics import Clock, describe, staleness
 from etude.rl.probe import Agreement, Probe
-from etude.rl.producer import Producer
-from etude.rl.world import World
+from etude.rl.rollout_environment import World
 from etude.rollout.rollout import Outcome, Scored, Void
 from etude.rollout.scheduler import Job
 

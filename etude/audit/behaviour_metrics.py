@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from etude.audit.base import Ruling
-from etude.audit.dossier import Dossier
+from etude.audit.blind_view import Dossier
 from etude.audit.evidence import Evidence
 
 

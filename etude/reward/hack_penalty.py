@@ -14,7 +14,7 @@ import pydantic
 
 from etude.audit.auditor import Rules
 from etude.audit.base import Ruling
-from etude.audit.dossier import open_dossier
+from etude.audit.blind_view import open_dossier
 from etude.audit.table import build_detectors
 from etude.reward.base import Attempt, Part
 from etude.tasks.format.task import Task

@@ -13,7 +13,7 @@ import pydantic
 
 from etude.audit.base import Detector, Finding, Level
 from etude.audit.evidence import Evidence, Source
-from etude.audit.script import literal, name_of, parse, text_of
+from etude.audit.python_actions import literal, name_of, parse, text_of
 
 FRAMEWORK = re.compile(r"^_?(unittest|pytest)\b|^(pluggy|nose2?|hypothesis|doctest)\b")
 CLOCK = re.compile(r"^(time|datetime|timeit)\b")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from etude.audit.base import Detector, Finding
 from etude.audit.evidence import Evidence, is_test
-from etude.audit.script import parse
+from etude.audit.python_actions import parse
 
 MISSING = re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'")
 
