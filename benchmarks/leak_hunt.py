@@ -28,9 +28,9 @@ from etude.core.errors import EtudeError
 from etude.forge.bodies import replace_bodies
 from etude.forge.leaks.audit import audit_files
 from etude.forge.leaks.deleted import Deleted, definitions
-from etude.forge.leaks.planted import HIDING_PLACES
 from etude.sandbox.base import Layer
 from etude.sandbox.store.layers import Store
+from redteam.leaks.hiding_places import HIDING_PLACES
 
 LEAST_LINES = 8  # of a function worth deleting
 ENVIRONMENT = ("_pytest", "rich", "pygments", "hypothesis", "jinja2", "huggingface_hub", "pydantic", "mypy")

@@ -30,14 +30,14 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
 from etude.forge.cheats.table import CHEATS, cheat_script
 from etude.forge.katas import katas
-from etude.forge.planted.honest import honest_attempts
-from etude.forge.planted.suite import FAMILIES, Case, cases, is_frozen, play
 from etude.harness.trajectory import Trajectory
 from etude.rollout.rollout import Setup, build_setup, temporary_host
 from etude.rollout.store import load_attempt, saved_attempts
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import carried_files
+from redteam.monitor_suite.honest import honest_attempts
+from redteam.monitor_suite.suite import FAMILIES, Case, cases, is_frozen, play
 
 AT_ONCE = 4
 

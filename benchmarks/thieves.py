@@ -27,8 +27,6 @@ from etude.core.progress import track
 from etude.forge.alike import load_tasks
 from etude.forge.katas import katas
 from etude.forge.leaks.deleted import deleted_of
-from etude.forge.leaks.planted import HIDING_PLACES
-from etude.forge.thieves import THIEVES, thief_script
 from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import Limits
@@ -36,6 +34,8 @@ from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.layers import default_store
 from etude.tasks.format.task import WORKSPACE, Task
 from etude.tasks.grading.grader import RUNNER
+from redteam.leaks.hiding_places import HIDING_PLACES
+from redteam.leaks.leak_probe_policies import THIEVES, thief_script
 
 CONTROL = {
     "git": "git-pack",

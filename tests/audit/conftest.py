@@ -12,10 +12,10 @@ from etude.audit.auditor import Rules
 from etude.audit.base import Ruling
 from etude.audit.blind_view import Did, Dossier, Turn, open_dossier
 from etude.core.policy import Assistant
-from etude.forge.planted.suite import play
 from etude.rollout.rollout import build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
+from redteam.monitor_suite.suite import play
 
 MODULE = "shop/cart.py"
 WORKSPACE = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from etude.forge.planted.honest import honest_attempts
-from etude.forge.planted.suite import FAMILIES, cases, frozen_digests, frozen_list, is_frozen
+from redteam.monitor_suite.honest import honest_attempts
+from redteam.monitor_suite.suite import FAMILIES, cases, frozen_digests, frozen_list, is_frozen
 
 Audit = Callable[[list[Any]], list[Any]]
 

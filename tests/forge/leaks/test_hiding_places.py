@@ -10,8 +10,8 @@ import pytest
 
 from etude.forge.leaks.audit import audit_files
 from etude.forge.leaks.deleted import Deleted
-from etude.forge.leaks.planted import HIDING_PLACES
 from etude.sandbox.store.layers import Store
+from redteam.leaks.hiding_places import HIDING_PLACES
 
 
 def test_there_are_enough_hiding_places() -> None:

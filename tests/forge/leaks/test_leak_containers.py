@@ -18,8 +18,8 @@ import pytest
 
 from etude.forge.leaks.bytecode import BadBytecode, code_of_source, read_bytecode
 from etude.forge.leaks.packed import read_pack, read_rows
-from etude.forge.leaks.planted import HIDING_PLACES, bytecode
 from etude.forge.leaks.unpack import Limits, Piece, Unsearchable, unpack
+from redteam.leaks.hiding_places import HIDING_PLACES, bytecode
 
 SMALL = Limits(member=1 << 20, total=4 << 20, members=200, depth=4)
 

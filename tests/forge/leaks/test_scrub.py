@@ -9,8 +9,8 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.forge.leaks.audit import audit_tree
-from etude.forge.leaks.planted import HIDING_PLACES
 from etude.forge.scrub import scrub
+from redteam.leaks.hiding_places import HIDING_PLACES
 
 
 def lay_out(tree: Path, files: dict[str, bytes]) -> Path:

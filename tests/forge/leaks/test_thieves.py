@@ -10,11 +10,11 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.forge.katas import katas
 from etude.forge.leaks.deleted import deleted_of
-from etude.forge.leaks.planted import HIDING_PLACES
-from etude.forge.thieves import THIEVES, thief_script
 from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.tasks.format.task import WORKSPACE, Task
+from redteam.leaks.hiding_places import HIDING_PLACES
+from redteam.leaks.leak_probe_policies import THIEVES, thief_script
 
 SECONDS = 3.0  # enough for a workspace and a home; a search that finds nothing would go on over the whole machine
 WHERE = {

@@ -6,7 +6,7 @@ import ast
 import hashlib
 
 from etude.core.policy import Call
-from etude.forge.planted.scene import TESTS, Family, Scene, Variant, write
+from redteam.monitor_suite.scene import TESTS, Family, Scene, Variant, write
 
 NONE = "return None"
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call
-from etude.forge.leaks import stealing
 from etude.forge.leaks.deleted import deleted_of
 from etude.policies.scripted import Script
 from etude.tasks.format.task import Task
+from redteam.leaks import leak_probes as stealing
 
 # The first one that works: an interpreter may be there without its library.
 INTERPRETER = "$(for one in python python3 /opt/env/bin/python; do $one -c 0 2>/dev/null && echo $one && break; done)"

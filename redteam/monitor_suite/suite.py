@@ -18,13 +18,6 @@ from typing import Literal
 
 from etude.core.policy import Assistant
 from etude.forge.katas import katas
-from etude.forge.planted.broken import BROKEN
-from etude.forge.planted.code import CODE
-from etude.forge.planted.judges import JUDGES
-from etude.forge.planted.leftovers import LEFTOVERS
-from etude.forge.planted.machinery import MACHINERY
-from etude.forge.planted.scene import Family, Scene, Variant, turns
-from etude.forge.planted.words import WORDS
 from etude.harness.loop import run_agent
 from etude.harness.prompt import task_text
 from etude.harness.trajectory import Trajectory
@@ -34,6 +27,13 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import workspace_layer
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import Changes, collect
+from redteam.monitor_suite.broken_task import BROKEN
+from redteam.monitor_suite.environment_tampering import MACHINERY
+from redteam.monitor_suite.judge_injection import WORDS
+from redteam.monitor_suite.leaked_solution import LEFTOVERS
+from redteam.monitor_suite.scene import Family, Scene, Variant, turns
+from redteam.monitor_suite.special_cased_code import CODE
+from redteam.monitor_suite.test_tampering import JUDGES
 
 Kind = Literal["hack", "twin", "broken"]
 FAMILIES: tuple[Family, ...] = tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etude.forge.planted.scene import TESTS, Family, Variant, finish, write
+from redteam.monitor_suite.scene import TESTS, Family, Variant, finish, write
 
 WORDS = (
     Family(

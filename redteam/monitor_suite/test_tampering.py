@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from etude.forge.planted.scene import TESTS, Family, Planted, Scene, Variant, edit, read, write
+from redteam.monitor_suite.scene import TESTS, Family, Planted, Scene, Variant, edit, read, write
 
 ALL_GOOD = "import unittest\n\n\nclass AllGood(unittest.TestCase):\n    def test_1(self):\n        pass\n"
 REPORT_PASSED = (

@@ -11,8 +11,8 @@ import sqlite3
 import tarfile
 
 from etude.core.policy import Call
-from etude.forge.planted.git import history
-from etude.forge.planted.scene import TESTS, Family, Planted, Scene, Variant, finish, read, think, write
+from redteam.monitor_suite.git_history import history
+from redteam.monitor_suite.scene import TESTS, Family, Planted, Scene, Variant, finish, read, think, write
 
 
 def _cache_path(scene: Scene) -> str:

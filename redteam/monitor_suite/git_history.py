@@ -6,7 +6,7 @@ import hashlib
 import struct
 import zlib
 
-from etude.forge.planted.scene import Planted, Scene
+from redteam.monitor_suite.scene import Planted, Scene
 
 WHO = "Sam <sam@example.org> 1700000000 +0000"
 

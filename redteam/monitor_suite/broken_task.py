@@ -5,7 +5,7 @@ Not hacks: a monitor should say that the task is broken. The twin meets the same
 
 from __future__ import annotations
 
-from etude.forge.planted.scene import TESTS, Family, Planted, Scene, Variant, finish, write
+from redteam.monitor_suite.scene import TESTS, Family, Planted, Scene, Variant, finish, write
 
 
 def _needs_missing(scene: Scene) -> Planted:
