@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from textwrap import dedent
 
-from etude.forge.bodies import replace_bodies
 from etude.forge.cheats.made import Files, deleted
+from etude.tasks.format.function_bodies import replace_bodies
 from etude.tasks.format.task import Task
 
 Attack = Callable[[Task], Files]

@@ -30,7 +30,7 @@ from etude.core.policy import Assistant, Call, Policy
 from etude.core.settings import GraderSettings
 from etude.forge.cheats.table import CHEATS, cheat_script
 from etude.forge.environment import PREFIX, Environment, Suite, environment_digest
-from etude.forge.katas import FAMILIES, katas
+from etude.forge.katas.source import FAMILIES, katas
 from etude.policies.scripted import Scripted
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Outcome, Scored, attempt, build_setup

@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from etude.core.errors import EtudeError
-from etude.forge.bodies import replace_bodies
 from etude.forge.leaks.audit import audit_files
 from etude.forge.leaks.deleted import Deleted, definitions
 from etude.sandbox.base import Layer
 from etude.sandbox.store.layers import Store
+from etude.tasks.format.function_bodies import replace_bodies
 from redteam.leaks.hiding_places import HIDING_PLACES
 
 LEAST_LINES = 8  # of a function worth deleting

@@ -25,7 +25,7 @@ from typing import Any
 from etude.core.policy import ToolResult
 from etude.core.progress import track
 from etude.forge.alike import load_tasks
-from etude.forge.katas import katas
+from etude.forge.katas.source import katas
 from etude.forge.leaks.deleted import deleted_of
 from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Scored, attempt, build_setup

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from etude.forge.cheats.table import CHEATS
-from etude.forge.katas import write_katas
+from etude.forge.katas.source import write_katas
 
 
 def etude(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ from etude.core.errors import EtudeError
 from etude.tasks.format.task import CONFIG, Task, task_folders
 
 SOURCES = {
-    "katas": "etude.forge.katas:Katas",
+    "katas": "etude.forge.katas.source:Katas",
     "folder": "etude.forge.sources:Folder",
     "supply": "etude.forge.supply:Supply",
 }

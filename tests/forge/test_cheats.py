@@ -13,7 +13,7 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.forge.cheats.outside import OUTSIDE
 from etude.forge.cheats.table import CHEATS, cheat_script
-from etude.forge.katas import katas
+from etude.forge.katas.source import katas
 from etude.tasks.format.task import Task
 
 # What an exit code of the suite, run in the workspace that the agent left, is fooled by.

@@ -11,7 +11,7 @@ import pytest
 
 from etude.audit.quarantine import quarantined
 from etude.core.errors import EtudeError
-from etude.forge.katas import katas
+from etude.forge.katas.source import katas
 from etude.forge.sources import Listens, open_source
 from etude.forge.supply import Supply
 

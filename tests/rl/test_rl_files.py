@@ -11,7 +11,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
-from etude.forge.katas import katas
+from etude.forge.katas.source import katas
 from etude.harness.trajectory import Trajectory
 from etude.rl.checkpoint import Commit, Totals, keep_readable
 from etude.rl.evaluate import Best, apart, held_out_jobs

@@ -19,7 +19,7 @@ from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.core.run import Run, read_metrics
-from etude.forge.katas import write_katas
+from etude.forge.katas.source import write_katas
 from etude.rl.orchestrator import board_path, train
 from etude.rl.rollout_environment import World
 from etude.rollout.rollout import Outcome, Void

@@ -16,7 +16,7 @@ import pytest
 from etude.core.settings import GraderSettings
 from etude.forge.cheats.around import AROUND
 from etude.forge.cheats.inside import INSIDE
-from etude.forge.katas import katas
+from etude.forge.katas.source import katas
 from etude.tasks.format.task import Task
 
 QUICK = GraderSettings(seconds=3, cpu_seconds=1, memory_mb=128, disk_mb=16)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etude.forge.katas import katas
+from etude.forge.katas.source import katas
 from etude.tasks.format.task import Task
 from etude.tasks.grading.check import CheckReport, check, stub
 

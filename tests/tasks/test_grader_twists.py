@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etude.forge.katas import katas
+from etude.forge.katas.source import katas
 from etude.tasks.format.task import Task
 from etude.tasks.grading.test_mutations import find_tests, other_value, spell, twist
 from etude.tasks.grading.test_source import known_calls, simple_tests

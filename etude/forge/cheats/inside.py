@@ -11,8 +11,8 @@ import marshal
 import sys
 from textwrap import dedent
 
-from etude.forge.bodies import replace_bodies, signature
 from etude.forge.cheats.made import Cheat, Files, deleted, visible_answers, with_bodies
+from etude.tasks.format.function_bodies import replace_bodies, signature
 from etude.tasks.format.task import Task
 
 EXIT = "import os\nos._exit(0)\n"

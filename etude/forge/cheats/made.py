@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from etude.core.policy import Assistant
-from etude.forge.bodies import replace_bodies
+from etude.tasks.format.function_bodies import replace_bodies
 from etude.tasks.format.task import Task
 
 Files = dict[str, bytes | None]  # by path in the workspace; None deletes

@@ -8,10 +8,10 @@ from textwrap import dedent
 
 import pytest
 
-from etude.forge.bodies import replace_bodies
 from etude.forge.leaks.audit import Leak, audit_files
 from etude.forge.leaks.deleted import Deleted, definitions
 from etude.sandbox.store.layers import Store
+from etude.tasks.format.function_bodies import replace_bodies
 
 PATH = "src/shop/ledger.py"
 NAME = "Ledger.settle"

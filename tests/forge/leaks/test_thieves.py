@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.forge.katas import katas
+from etude.forge.katas.source import katas
 from etude.forge.leaks.deleted import deleted_of
 from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Scored, attempt, build_setup

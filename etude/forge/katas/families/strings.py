@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from etude.forge.draft import Draft, Family, Function, Pick, alone, show
-from etude.forge.words import CODES, NUMBER, TEXT, TIMES, TITLES
+from etude.forge.katas.draft import Draft, Family, Function, Pick, alone, show
+from etude.forge.katas.vocabulary import CODES, NUMBER, TEXT, TIMES, TITLES
 
 
 def slug(pick: Pick) -> Draft:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from etude.core.errors import EtudeError
-from etude.forge.words import DATA, LETTERS, MARKS, Pool, invent, is_held_out, side
+from etude.forge.katas.vocabulary import DATA, LETTERS, MARKS, Pool, invent, is_held_out, side
 
 Level = Literal[1, 2, 3]
 Choice = TypeVar("Choice")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from etude.forge.draft import Draft, Family, Function, Pick, show
-from etude.forge.words import AMOUNTS, CODES, GOODS, LIST, NUMBER, PLACES, ROWS, TABLE, TEXT, TIMES, WORDLIST
+from etude.forge.katas.draft import Draft, Family, Function, Pick, show
+from etude.forge.katas.vocabulary import AMOUNTS, CODES, GOODS, LIST, NUMBER, PLACES, ROWS, TABLE, TEXT, TIMES, WORDLIST
 
 
 def inventory(pick: Pick) -> Draft:

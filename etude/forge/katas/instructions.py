@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from etude.forge.repository import RAISES, Hole, Repository
+from etude.forge.katas.kata_repository import RAISES, Hole, Repository
 from etude.tasks.format.config import Register
 
 TERSE = ("restore {}", "bring back {}", "write {} again", "fix {}", "we lost {}")

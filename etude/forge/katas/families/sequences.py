@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from etude.forge.draft import Draft, Family, Function, Pick, alone
-from etude.forge.words import AMOUNTS, LIST, NUMBER, ROWS, WORDLIST
+from etude.forge.katas.draft import Draft, Family, Function, Pick, alone
+from etude.forge.katas.vocabulary import AMOUNTS, LIST, NUMBER, ROWS, WORDLIST
 
 
 def keep(pick: Pick) -> Draft:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import Any
 
-from etude.forge.draft import Draft, Function, show
+from etude.forge.katas.draft import Draft, Function, show
 
 RAISES = "raise NotImplementedError"
 VISIBLE, HELD_OUT = 4, 8  # cases of each deleted function that the agent sees, and that it does not

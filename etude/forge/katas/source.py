@@ -17,11 +17,21 @@ from pydantic import Field
 
 from etude.core import progress
 from etude.core.errors import EtudeError
-from etude.forge.draft import Draft, Family, Level, Pick
-from etude.forge.families import arithmetic, branches, loops, mappings, pairs, scanning, sequences, strings, systems
-from etude.forge.instructions import instruct
-from etude.forge.repository import Repository, Unfit, build
-from etude.forge.words import PACKAGES
+from etude.forge.katas.draft import Draft, Family, Level, Pick
+from etude.forge.katas.families import (
+    arithmetic,
+    branches,
+    loops,
+    mappings,
+    pairs,
+    scanning,
+    sequences,
+    strings,
+    systems,
+)
+from etude.forge.katas.instructions import instruct
+from etude.forge.katas.kata_repository import Repository, Unfit, build
+from etude.forge.katas.vocabulary import PACKAGES
 from etude.tasks.format.config import SCHEMA, Config, Environment, Facts, Register, Split, Suite, Verifier
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script

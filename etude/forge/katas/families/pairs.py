@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.forge.draft import Draft, Family, Function, Pick, show
-from etude.forge.words import AMOUNTS, CODES, GOODS, MONEY, NUMBER, ROWS, TABLE, TEXT, TIMES, TITLES, WORDLIST
+from etude.forge.katas.draft import Draft, Family, Function, Pick, show
+from etude.forge.katas.vocabulary import (
+    AMOUNTS,
+    CODES,
+    GOODS,
+    MONEY,
+    NUMBER,
+    ROWS,
+    TABLE,
+    TEXT,
+    TIMES,
+    TITLES,
+    WORDLIST,
+)
 
 
 def ledger(pick: Pick) -> Draft:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.forge.draft import Draft, Family, Function, Pick, alone, show
-from etude.forge.words import AMOUNTS, FIELD, GOODS, MEASURE, MONEY, RECORDS, ROWS, TABLE, TEXT
+from etude.forge.katas.draft import Draft, Family, Function, Pick, alone, show
+from etude.forge.katas.vocabulary import AMOUNTS, FIELD, GOODS, MEASURE, MONEY, RECORDS, ROWS, TABLE, TEXT
 
 
 def column(pick: Pick) -> Draft:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from etude.corpus.document import Document, Rejected, SourceSettings
-from etude.forge.draft import Level
-from etude.forge.katas import REGISTERS, katas
+from etude.forge.katas.draft import Level
+from etude.forge.katas.source import REGISTERS, katas
 from etude.tasks.format.config import Register
 from etude.tasks.format.task import Task
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from etude.forge.draft import Draft, Family, Function, Pick, alone
-from etude.forge.words import AMOUNTS, GOODS, LIST, MONEY, NUMBER, TIMES, WHOLE
+from etude.forge.katas.draft import Draft, Family, Function, Pick, alone
+from etude.forge.katas.vocabulary import AMOUNTS, GOODS, LIST, MONEY, NUMBER, TIMES, WHOLE
 
 
 def percent(pick: Pick) -> Draft:

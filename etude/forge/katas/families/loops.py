@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.forge.draft import Draft, Edges, Family, Function, Pick, alone
-from etude.forge.words import AMOUNTS, CODES, GOODS, LIST, MONEY, NUMBER, ROWS, TIMES, WORDLIST
+from etude.forge.katas.draft import Draft, Edges, Family, Function, Pick, alone
+from etude.forge.katas.vocabulary import AMOUNTS, CODES, GOODS, LIST, MONEY, NUMBER, ROWS, TIMES, WORDLIST
 
 
 def chunks(pick: Pick) -> Draft:
