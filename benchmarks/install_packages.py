@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from etude.core.errors import EtudeError
+from etude.forge.install.checkout import Repo, open_repo
 from etude.forge.install.command import install_repository
-from etude.forge.install.index import read_index
 from etude.forge.install.install import repositories
-from etude.forge.repo import Repo, open_repo
+from etude.forge.install.package_index import read_index
 from etude.sandbox.store.layers import Store, default_store
 
 CANDIDATES = """

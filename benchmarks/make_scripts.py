@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from etude.core.errors import EtudeError
+from etude.forge.install.checkout import open_repo
 from etude.forge.install.command import install_repository
 from etude.forge.install.install import repositories
-from etude.forge.javascript.project import read_project
+from etude.forge.install.javascript.project_facts import read_project
 from etude.forge.make.command import make_from
-from etude.forge.repo import open_repo
 from etude.sandbox.store.layers import Store
 from etude.tasks.javascript.test_source import read
 

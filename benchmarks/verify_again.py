@@ -21,7 +21,7 @@ from typing import Any
 
 from etude.core.progress import track
 from etude.core.settings import GraderSettings
-from etude.forge.clock import clock_layer, clock_variables
+from etude.forge.environments.fake_clock import clock_layer, clock_variables
 from etude.rollout.rollout import temporary_host
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost

@@ -24,7 +24,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import torch
 
 from etude.core.process import prepare
-from etude.forge.environment import Environment, Suite, environment_digest
+from etude.forge.environments.environment import Environment, Suite, environment_digest
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.importing import Bounds
 from etude.tasks.format.config import Config, Facts, Installed

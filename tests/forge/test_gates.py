@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from etude.forge import gates
-from etude.forge.environment import Environment
+from etude.forge.environments.environment import Environment
+from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.gates import BENDING, Verdict, cheats, pass_gates
 from etude.forge.leaks.audit import Leak
 from etude.forge.leaks.deleted import Deleted
-from etude.forge.suite import SuiteRun, run_suite
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import workspace_layer
 from etude.tasks.format.task import Task

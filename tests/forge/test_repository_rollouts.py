@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etude.forge.environment import Environment, Suite, environment_digest
+from etude.forge.environments.environment import Environment, Suite, environment_digest
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost

@@ -14,8 +14,8 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, ToolResult
-from etude.forge.environment import Environment, environment_digest
-from etude.forge.suite import run_suite, run_variants
+from etude.forge.environments.environment import Environment, environment_digest
+from etude.forge.environments.suite_run import run_suite, run_variants
 from etude.policies.scripted import Scripted
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, Void, attempt, build_setup

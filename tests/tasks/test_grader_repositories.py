@@ -10,7 +10,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
-from etude.forge.environment import Environment
+from etude.forge.environments.environment import Environment
 from etude.tasks.environment.layers import task_layers, task_variables
 from etude.tasks.format.config import Installed
 from etude.tasks.format.task import Task

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from etude.core.settings import GraderSettings
-from etude.forge.environment import Environment
+from etude.forge.environments.environment import Environment
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.tasks.format.config import Config, Facts, Installed

@@ -9,10 +9,10 @@ from typing import Any
 
 from etude.core.policy import Policy
 from etude.core.progress import track
-from etude.forge.install.index import read_index
+from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
+from etude.forge.install.package_index import read_index
 from etude.forge.install.result import Installed
-from etude.forge.repo import open_repo
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
 

@@ -17,18 +17,18 @@ from typing import Any, Final, Literal
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy, Sampling
 from etude.core.settings import AgentLimits
-from etude.forge.environment import PREFIX
-from etude.forge.install.explore import explore
-from etude.forge.install.finish import REPORTS, Made, finish
-from etude.forge.install.index import Index, interpreter, shown_folders
-from etude.forge.install.proposal import PROPOSALS, Proposal, Propose, choose_targets, proposals_of
+from etude.forge.environments.environment import PREFIX
+from etude.forge.install.checkout import Repo
+from etude.forge.install.javascript.install import install_scripts
+from etude.forge.install.javascript.project_facts import is_script_project
+from etude.forge.install.make_layer import REPORTS, Made, finish
+from etude.forge.install.package_index import Index, interpreter, shown_folders
 from etude.forge.install.result import Installed, Memory, Unfit
-from etude.forge.install.settle import ANSWER, EARLIER, settle
-from etude.forge.install.steps import Scripter
+from etude.forge.install.rules.explore import explore
+from etude.forge.install.rules.install_and_repair import ANSWER, EARLIER, settle
+from etude.forge.install.rules.proposal import PROPOSALS, Proposal, Propose, choose_targets, proposals_of
+from etude.forge.install.rules.step_policy import Scripter
 from etude.forge.install.verify import FEWEST, Verified, verify
-from etude.forge.javascript.install import install_scripts
-from etude.forge.javascript.project import is_script_project
-from etude.forge.repo import Repo
 from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text
 from etude.harness.tools.base import Tool

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from etude.forge.environment import Environment
-from etude.forge.install.proposal import Proposal
+from etude.forge.environments.environment import Environment
+from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.install.result import Unfit
-from etude.forge.suite import SuiteRun, run_suite
+from etude.forge.install.rules.proposal import Proposal
 from etude.sandbox.base import WORKSPACE, Layer, Limits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import environment_variables

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from etude.forge.javascript import project
+from etude.forge.install.javascript import project_facts as project
 from etude.forge.javascript.source import Script, ScriptDefinition
 from etude.forge.make.base import AnyWorld, Manner, Place, stretches
 from etude.forge.make.candidate import Candidate

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
 from etude.forge.make.asking import tell_question
 from etude.forge.make.base import outermost
 from etude.forge.make.candidate import Candidate, Question
@@ -36,7 +37,6 @@ from etude.forge.make.questions import otherwise
 from etude.forge.make.wording import Told
 from etude.forge.make.world import World
 from etude.forge.make.write import assemble, put
-from etude.forge.suite import SuiteRun, run_suite, run_variants
 from etude.tasks.format.config import Answer, Register
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import TESTS, WORKSPACE, Task

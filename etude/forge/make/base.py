@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
-from etude.forge.environment import Environment, Suite
+from etude.forge.environments.environment import Environment, Suite
 from etude.forge.make.candidate import Candidate
 from etude.forge.make.source import Edit
 from etude.tasks.format.files import Files

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from etude.core import durable
 from etude.core.errors import EtudeError
-from etude.forge.environment import Environment
-from etude.forge.suite import SuiteRun, run_suite
+from etude.forge.environments.environment import Environment
+from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 

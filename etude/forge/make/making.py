@@ -22,7 +22,8 @@ from typing import Final
 from etude.core.durable import remove_folder
 from etude.core.errors import EtudeError
 from etude.forge.alike import Known
-from etude.forge.environment import Environment
+from etude.forge.environments.environment import Environment
+from etude.forge.install.checkout import Repo
 from etude.forge.javascript import bugs as script_bugs
 from etude.forge.javascript import delete as scripts
 from etude.forge.javascript.world import ScriptWorld
@@ -40,7 +41,6 @@ from etude.forge.make.world import World
 from etude.forge.make.write import VERSION
 from etude.forge.refactor.proposals import refactorings
 from etude.forge.refactor.work import make_refactoring
-from etude.forge.repo import Repo
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Facts

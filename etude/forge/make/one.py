@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from etude.core.errors import EtudeError
 from etude.forge.alike import Known
+from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.gates import ANOTHER, pass_gates
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted import Deleted
@@ -32,7 +33,6 @@ from etude.forge.make.wording import tell
 from etude.forge.make.world import World
 from etude.forge.make.write import write
 from etude.forge.scrub import scrub
-from etude.forge.suite import SuiteRun, run_suite
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import task_layers

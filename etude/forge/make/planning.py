@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, zip_longest
 from typing import Final
 
+from etude.forge.environments.suite_run import SuiteRun, run_variants
 from etude.forge.make.base import outermost
 from etude.forge.make.bugs import mutations
 from etude.forge.make.candidate import Question
@@ -27,7 +28,6 @@ from etude.forge.make.plans import could_be_blamed
 from etude.forge.make.reviews import BLUNT
 from etude.forge.make.source import Definition
 from etude.forge.make.world import World
-from etude.forge.suite import SuiteRun, run_variants
 
 TRIED: Final = 4  # mistakes of each function
 SECONDS: Final = 60.0  # of tests that all of them together may take

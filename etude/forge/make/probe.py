@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Final
 
+from etude.forge.environments.suite_run import run_variants
 from etude.forge.make.base import Place
 from etude.forge.make.bugs import mutations
 from etude.forge.make.candidate import Candidate, Piece, Testing
@@ -25,7 +26,6 @@ from etude.forge.make.untested import can_go, home, take_out
 from etude.forge.make.wording import Told
 from etude.forge.make.world import World
 from etude.forge.make.write import assemble, put
-from etude.forge.suite import run_variants
 from etude.tasks.format.config import Register
 from etude.tasks.format.config import Testing as TestingFacts
 from etude.tasks.format.files import Files, Kind

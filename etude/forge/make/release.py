@@ -19,9 +19,11 @@ from typing import Any, Final
 
 from etude.core import durable
 from etude.core.errors import EtudeError
-from etude.forge.environment import Environment
-from etude.forge.install.building import building_environment
-from etude.forge.install.index import Index
+from etude.forge.environments.environment import Environment
+from etude.forge.environments.suite_run import run_suite
+from etude.forge.install.build_environment import building_environment
+from etude.forge.install.checkout import Repo
+from etude.forge.install.package_index import Index
 from etude.forge.install.result import Unfit
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.make.baseline import Baseline, baseline
@@ -36,8 +38,6 @@ from etude.forge.make.packaging import Area, Packaging
 from etude.forge.make.wording import Told
 from etude.forge.make.world import World
 from etude.forge.make.write import assemble, choose_kept, put
-from etude.forge.repo import Repo
-from etude.forge.suite import run_suite
 from etude.sandbox.base import WORKSPACE as PLACE
 from etude.sandbox.base import Layer, Limits
 from etude.sandbox.hosts import StoringHost

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.make.base import Place
 from etude.forge.make.candidate import Candidate, Refactoring
 from etude.forge.make.choose import LEAST_TESTS
@@ -25,7 +26,6 @@ from etude.forge.make.wording import Told
 from etude.forge.make.world import World
 from etude.forge.make.write import allowed_paths, assemble, beside_tests, choose_kept, put
 from etude.forge.refactor.telling import kind_of, tell_refactoring
-from etude.forge.suite import SuiteRun, run_suite
 from etude.tasks.format.config import Refactor, Register
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script

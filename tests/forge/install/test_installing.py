@@ -17,14 +17,14 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Call, Policy
-from etude.forge.environment import Environment
-from etude.forge.install.index import Index, read_index
+from etude.forge.environments.environment import Environment
+from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import Stage, install, repositories, rules
+from etude.forge.install.package_index import Index, read_index
 from etude.forge.install.result import Installed, Memory, Unfit
-from etude.forge.install.steps import Scripter, Steps, run
+from etude.forge.install.rules.step_policy import Scripter, Steps, run
 from etude.forge.install.verify import verify
 from etude.forge.leaks.bare import bare_folders
-from etude.forge.repo import open_repo
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store
 from etude.tasks.format.files import Files

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from etude.forge.install.explore import propose
-from etude.forge.install.needs import commands_of, requirements_of
-from etude.forge.install.options import kept_options
-from etude.forge.install.project import read_project, wanted_files
-from etude.forge.install.proposal import PROPOSALS, TARGETS, choose_targets
-from etude.forge.install.requirements import bare, needed, read_requirements
+from etude.forge.install.project.facts import read_project, wanted_files
+from etude.forge.install.project.pytest_options import kept_options
+from etude.forge.install.project.requirements import bare, needed, read_requirements
+from etude.forge.install.rules.explore import propose
+from etude.forge.install.rules.missing_packages import commands_of, requirements_of
+from etude.forge.install.rules.proposal import PROPOSALS, TARGETS, choose_targets
 
 PATHS = ["pyproject.toml", "src/thing/__init__.py", "src/thing/core.py", "tests/test_core.py", "docs/test_docs.py"]
 

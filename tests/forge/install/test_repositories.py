@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.forge.install import fetch
-from etude.forge.install.index import read_index
-from etude.forge.repo import open_repo
+from etude.forge.install import fetch_package as fetch
+from etude.forge.install.checkout import open_repo
+from etude.forge.install.package_index import read_index
 from etude.sandbox.base import Limits
 from etude.tasks.format.files import Files
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from etude.forge.install.settle import settle
+from etude.forge.install.rules.install_and_repair import settle
 
 FILES = "./pyproject.toml\n./shop/__init__.py\n./tests/test_shop.py\n"
 

@@ -12,15 +12,15 @@ import pytest
 
 from etude.core.policy import Assistant, Call, Policy, ToolResult
 from etude.forge import gates
-from etude.forge.install.index import read_index
+from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import Stage, install, repositories, rules
+from etude.forge.install.package_index import read_index
 from etude.forge.install.result import Installed
-from etude.forge.install.stand_ins import UNNAMED, stand_ins_of
-from etude.forge.install.steps import Scripter, Steps, run
+from etude.forge.install.rules.service_stand_ins import UNNAMED, stand_ins_of
+from etude.forge.install.rules.step_policy import Scripter, Steps, run
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.make.command import make_from
-from etude.forge.repo import open_repo
 from etude.policies.scripted import Scripted, scripted
 from etude.rollout.rollout import Outcome, Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer

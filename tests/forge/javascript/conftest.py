@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from etude.forge.environment import Environment, Suite
-from etude.forge.install.index import Index
+from etude.forge.environments.environment import Environment, Suite
+from etude.forge.install.checkout import Repo, open_repo
 from etude.forge.install.install import install
+from etude.forge.install.package_index import Index
 from etude.forge.install.result import Installed
 from etude.forge.javascript.world import ScriptWorld
-from etude.forge.repo import Repo, open_repo
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.layers import Store

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.forge.javascript.install import add_environment
-from etude.forge.javascript.project import is_code, is_test, manifest, read_project
-from etude.forge.repo import open_repo
-from etude.forge.suite import run_suite
+from etude.forge.environments.suite_run import run_suite
+from etude.forge.install.checkout import open_repo
+from etude.forge.install.javascript.install import add_environment
+from etude.forge.install.javascript.project_facts import is_code, is_test, manifest, read_project
 
 from .conftest import FILES, PACKAGE, Bench, Laid, Shop, lay_out
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from etude.forge.environment import Environment, Suite
+from etude.forge.environments.environment import Environment, Suite
+from etude.forge.install.checkout import Repo
 from etude.forge.make.world import World
-from etude.forge.repo import Repo
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.files import Files

@@ -13,14 +13,14 @@ import pytest
 
 from etude.core.settings import GraderSettings, HarnessSettings, RewardSettings
 from etude.forge import gates
-from etude.forge.environment import Environment, environment_digest
+from etude.forge.environments.environment import Environment, environment_digest
+from etude.forge.install.checkout import Repo
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
 from etude.forge.make.release import bare, copied
-from etude.forge.repo import Repo
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from etude.forge.environment import Environment
+from etude.forge.environments.environment import Environment
+from etude.forge.install.checkout import Repo
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.make import one
@@ -21,7 +22,6 @@ from etude.forge.make.documented import documented
 from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
-from etude.forge.repo import Repo
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer

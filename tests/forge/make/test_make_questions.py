@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from etude.forge.alike import Known
-from etude.forge.environment import Environment
+from etude.forge.environments.environment import Environment
+from etude.forge.install.checkout import Repo
 from etude.forge.make.choose import Links
 from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
@@ -21,7 +22,6 @@ from etude.forge.make.one import Wanted
 from etude.forge.make.questions import implementations, questions, reaches
 from etude.forge.make.reviews import reviews
 from etude.forge.make.world import World
-from etude.forge.repo import Repo
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost

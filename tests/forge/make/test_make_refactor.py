@@ -15,7 +15,8 @@ import pytest
 
 from etude.core.policy import Assistant, Call
 from etude.forge.cheats.both import NAMES, both
-from etude.forge.environment import Environment
+from etude.forge.environments.environment import Environment
+from etude.forge.install.checkout import Repo
 from etude.forge.make import making
 from etude.forge.make.candidate import Refactoring
 from etude.forge.make.journal import Journal
@@ -29,7 +30,6 @@ from etude.forge.refactor.rename import renames
 from etude.forge.refactor.spelling import in_braces, respelled_code, respelled_text
 from etude.forge.refactor.synonyms import is_distinct, is_pythons, other_name
 from etude.forge.refactor.uses import Uses
-from etude.forge.repo import Repo
 from etude.policies.scripted import Scripted, scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from etude.forge.environment import Environment
+from etude.forge.environments.environment import Environment
+from etude.forge.install.checkout import Repo
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted import Deleted
 from etude.forge.make import one
@@ -23,7 +24,6 @@ from etude.forge.make.one import Wanted
 from etude.forge.make.source import Module
 from etude.forge.make.untested import take_out, untested
 from etude.forge.make.world import Place, World
-from etude.forge.repo import Repo
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from etude.forge.environment import Suite
+from etude.forge.environments.environment import Suite
 from etude.forge.make.candidate import Candidate
 from etude.forge.make.python_tests import timing_tests
 from etude.forge.make.world import World

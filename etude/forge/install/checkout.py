@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from etude.core.errors import EtudeError
-from etude.forge.install.fetch import NAME, VERSION, fetch, fetched_tree
-from etude.forge.install.git import take_checkout
-from etude.forge.install.index import Index, read_index
-from etude.forge.javascript import npm
+from etude.forge.install.fetch_package import NAME, VERSION, fetch, fetched_tree
+from etude.forge.install.git_files import take_checkout
+from etude.forge.install.javascript import npm
+from etude.forge.install.package_index import Index, read_index
 from etude.sandbox.store.layers import Store
 from etude.tasks.format.files import Files
 

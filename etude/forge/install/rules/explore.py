@@ -10,9 +10,9 @@ from collections.abc import Generator, Sequence
 from posixpath import basename
 
 from etude.core.policy import Call
-from etude.forge.install.project import Project, read_project, wanted_files
-from etude.forge.install.proposal import PROPOSALS, Kind, Proposal
-from etude.forge.install.steps import Steps, output, run
+from etude.forge.install.project.facts import Project, read_project, wanted_files
+from etude.forge.install.rules.proposal import PROPOSALS, Kind, Proposal
+from etude.forge.install.rules.step_policy import Steps, output, run
 
 _LIST = "find . -type f -size -4096k -not -path './.git/*' | head -n 20000"
 

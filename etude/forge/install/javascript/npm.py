@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from etude.core.errors import EtudeError
-from etude.forge.install.fetch import UNPACK
-from etude.forge.install.index import Index, interpreter, shown_folders
-from etude.forge.install.needs import last_error
+from etude.forge.install.fetch_package import UNPACK
+from etude.forge.install.package_index import Index, interpreter, shown_folders
+from etude.forge.install.rules.missing_packages import last_error
 from etude.sandbox.base import Limits, Snapshot
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store

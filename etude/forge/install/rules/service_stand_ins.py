@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from etude.forge.environment import PREFIX
+from etude.forge.environments.environment import PREFIX
 
 _HERE: Final = r"(?:localhost|127\.0\.0\.1|::1)"
 _PYTHON: Final = f"{PREFIX}/bin/python"

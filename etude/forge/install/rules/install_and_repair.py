@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etude.core.policy import Call
-from etude.forge.environment import PREFIX
-from etude.forge.install.explore import look
-from etude.forge.install.needs import commands_of, last_error, requirements_of
-from etude.forge.install.options import kept_options
-from etude.forge.install.project import Project
-from etude.forge.install.requirements import bare, canonical, name_of
-from etude.forge.install.stand_ins import UNNAMED, stand_ins_of
-from etude.forge.install.steps import Steps, exit_code, output, run
+from etude.forge.environments.environment import PREFIX
+from etude.forge.install.project.facts import Project
+from etude.forge.install.project.pytest_options import kept_options
+from etude.forge.install.project.requirements import bare, canonical, name_of
+from etude.forge.install.rules.explore import look
+from etude.forge.install.rules.missing_packages import commands_of, last_error, requirements_of
+from etude.forge.install.rules.service_stand_ins import UNNAMED, stand_ins_of
+from etude.forge.install.rules.step_policy import Steps, exit_code, output, run
 
 ANSWER = f"{PREFIX}/suite.json"  # {"tests": [], "paths": [], "options": [], "env": {}, "services": [], "notes": []}
 EARLIER = "/home/agent/earlier.txt"  # what came of earlier tries

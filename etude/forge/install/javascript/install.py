@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.core.errors import EtudeError
-from etude.forge.environment import PREFIX, Environment, Suite, environment_digest
-from etude.forge.install.carry import drop, plain_folder, taken_out
-from etude.forge.install.index import Index, interpreter, shown_folders
-from etude.forge.install.proposal import Proposal
+from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
+from etude.forge.install.checkout import Repo
+from etude.forge.install.javascript.npm import node, read_npm
+from etude.forge.install.javascript.project_facts import Developing, Project, manifest, read_project
+from etude.forge.install.package_index import Index, interpreter, shown_folders
 from etude.forge.install.result import Installed, Memory, Unfit
+from etude.forge.install.rules.proposal import Proposal
+from etude.forge.install.sandbox_files import drop, plain_folder, taken_out
 from etude.forge.install.verify import verify
-from etude.forge.javascript.npm import node, read_npm
-from etude.forge.javascript.project import Developing, Project, manifest, read_project
 from etude.forge.leaks.bare import bare_folders
-from etude.forge.repo import Repo
 from etude.sandbox.base import WORKSPACE, Layer, Limits, Sandbox
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.javascript.parsing import require_parser

@@ -10,8 +10,8 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from etude.forge.install.requirements import read_requirements
-from etude.forge.install.texts import read_ini
+from etude.forge.install.project.config_files import read_ini
+from etude.forge.install.project.requirements import read_requirements
 
 _PIP = re.compile(r"(?:python[\d.]*\s+-m\s+|uv\s+)?pip[\d.]*\s+install\s+(?P<rest>[^\n&|;#>]*)")
 _TEST_COMMAND = re.compile(r"(?:coverage run -m\s+|python[\d.]*\s+-m\s+)?(?:pytest|py\.test|unittest)\b[^\n&|;#>{}$]*")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection
 from typing import Final
 
-from etude.forge.install.requirements import canonical
+from etude.forge.install.project.requirements import canonical
 
 _MODULE = re.compile(r"No module named ['\"]?([A-Za-z_][\w.]*)")
 _SKIPPED = re.compile(r"could not import ['\"]([A-Za-z_][\w.]*)['\"]")

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etude.core.errors import EtudeError
-from etude.forge.install.carry import drop, plain_folder, taken_out
-from etude.forge.install.index import Index, interpreter, shown_folders
-from etude.forge.install.needs import last_error
+from etude.forge.install.package_index import Index, interpreter, shown_folders
+from etude.forge.install.rules.missing_packages import last_error
+from etude.forge.install.sandbox_files import drop, plain_folder, taken_out
 from etude.sandbox.base import Limits, Result, Snapshot
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store

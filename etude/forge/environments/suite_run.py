@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from etude.forge.clock import clock_layer, clock_variables
-from etude.forge.environment import Environment
+from etude.forge.environments.environment import Environment
+from etude.forge.environments.fake_clock import clock_layer, clock_variables
 from etude.sandbox.base import Layer, Limits, Result
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import environment_variables

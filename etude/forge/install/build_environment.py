@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from etude.core import durable
 from etude.core.errors import EtudeError
-from etude.forge.environment import PREFIX, Environment, Suite, environment_digest
-from etude.forge.install.carry import drop, taken_out
-from etude.forge.install.finish import GENERATED, LOCK_LINE, add_environment
-from etude.forge.install.index import Index, interpreter, shown_folders
+from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
+from etude.forge.install.checkout import Repo
+from etude.forge.install.make_layer import GENERATED, LOCK_LINE, add_environment
+from etude.forge.install.package_index import Index, interpreter, shown_folders
+from etude.forge.install.project.config_files import read_toml
 from etude.forge.install.result import Unfit
-from etude.forge.install.texts import read_toml
-from etude.forge.repo import Repo
+from etude.forge.install.sandbox_files import drop, taken_out
 from etude.sandbox.base import WORKSPACE, Limits, Result, Sandbox
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.layers import Store

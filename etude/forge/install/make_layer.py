@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.core.errors import EtudeError
-from etude.forge.environment import PREFIX, Environment, Suite, environment_digest
-from etude.forge.install import inside
-from etude.forge.install.carry import drop, plain_folder, taken_out
-from etude.forge.install.index import interpreter
+from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
+from etude.forge.install import strip_and_lock as inside
+from etude.forge.install.checkout import Repo
+from etude.forge.install.package_index import interpreter
 from etude.forge.install.result import Unfit
+from etude.forge.install.sandbox_files import drop, plain_folder, taken_out
 from etude.forge.leaks.bare import bare_folders
-from etude.forge.repo import Repo
 from etude.sandbox.base import WORKSPACE, Layer, Sandbox
 from etude.sandbox.store.importing import Bounds
 from etude.sandbox.store.layers import Store
