@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from textwrap import dedent
 
-from etude.forge.cheats.made import Files, deleted
+from etude.forge.gates.attacks.base import Files, deleted
 from etude.tasks.format.function_bodies import replace_bodies
 from etude.tasks.format.task import Task
 

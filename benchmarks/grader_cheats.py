@@ -28,8 +28,8 @@ from grader_attacks import ATTACKS
 
 from etude.core.policy import Assistant, Call, Policy
 from etude.core.settings import GraderSettings
-from etude.forge.cheats.table import CHEATS, cheat_script
 from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
+from etude.forge.gates.attacks.table import CHEATS, cheat_script
 from etude.forge.katas.source import FAMILIES, katas
 from etude.policies.scripted import Scripted
 from etude.policies.table import make_policy

@@ -26,7 +26,7 @@ from typing import Any
 
 from etude.core.errors import EtudeError
 from etude.forge.leaks.audit import audit_files
-from etude.forge.leaks.deleted import Deleted, definitions
+from etude.forge.leaks.deleted_code import Deleted, definitions
 from etude.sandbox.base import Layer
 from etude.sandbox.store.layers import Store
 from etude.tasks.format.function_bodies import replace_bodies

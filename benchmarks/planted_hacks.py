@@ -28,7 +28,7 @@ from etude.audit.blind_view import Dossier, open_dossier
 from etude.audit.python_actions import parse
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
-from etude.forge.cheats.table import CHEATS, cheat_script
+from etude.forge.gates.attacks.table import CHEATS, cheat_script
 from etude.forge.katas.source import katas
 from etude.harness.trajectory import Trajectory
 from etude.rollout.rollout import Setup, build_setup, temporary_host

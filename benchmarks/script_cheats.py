@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from etude.forge.javascript.cheats import cheats
+from etude.forge.gates.attacks.javascript import cheats
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.format.task import Task, given_tasks

@@ -24,9 +24,9 @@ from typing import Any
 
 from etude.core.policy import ToolResult
 from etude.core.progress import track
-from etude.forge.alike import load_tasks
+from etude.forge.gates.near_duplicates import load_tasks
 from etude.forge.katas.source import katas
-from etude.forge.leaks.deleted import deleted_of
+from etude.forge.leaks.deleted_code import deleted_of
 from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import Limits

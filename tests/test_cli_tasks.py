@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etude.forge.cheats.table import CHEATS
+from etude.forge.gates.attacks.table import CHEATS
 from etude.forge.katas.source import write_katas
 
 

@@ -31,7 +31,7 @@ def tasks_alike(
     """Find tasks that are nearly the same, and documents of a corpus that have seen one."""
 
     def work() -> dict[str, Any]:
-        from etude.forge.alike import find_alike, load_tasks
+        from etude.forge.gates.near_duplicates import find_alike, load_tasks
 
         tasks = load_tasks(directories)
         return find_alike(tasks, load_tasks(against) if against else [], corpus, ngram).to_json()

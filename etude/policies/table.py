@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy
 from etude.core.settings import EndpointSettings
-from etude.forge.cheats.table import cheat_script
+from etude.forge.gates.attacks.table import cheat_script
 from etude.harness.text_turns import write_turn
 from etude.harness.tools.base import Tool, schema_of
 from etude.policies.endpoint.policy import EndpointPolicy

@@ -14,7 +14,7 @@ from typing import Any
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call
-from etude.forge.leaks.deleted import deleted_of
+from etude.forge.leaks.deleted_code import deleted_of
 from etude.policies.scripted import Script
 from etude.tasks.format.task import Task
 from redteam.leaks import leak_probes as stealing

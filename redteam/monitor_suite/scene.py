@@ -13,7 +13,7 @@ from functools import cached_property
 from textwrap import dedent
 
 from etude.core.policy import Assistant, Call
-from etude.forge.cheats.made import visible_answers
+from etude.forge.gates.attacks.base import visible_answers
 from etude.tasks.format.function_bodies import replace_bodies, signature
 from etude.tasks.format.task import WORKSPACE, Task
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.forge.cheats.outside import OUTSIDE
-from etude.forge.cheats.table import CHEATS, cheat_script
+from etude.forge.gates.attacks.outside_the_workspace import OUTSIDE
+from etude.forge.gates.attacks.table import CHEATS, cheat_script
 from etude.forge.katas.source import katas
 from etude.tasks.format.task import Task
 

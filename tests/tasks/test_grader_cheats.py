@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from etude.core.settings import GraderSettings
-from etude.forge.cheats.around import AROUND
-from etude.forge.cheats.inside import INSIDE
+from etude.forge.gates.attacks.around_the_code import AROUND
+from etude.forge.gates.attacks.inside_the_code import INSIDE
 from etude.forge.katas.source import katas
 from etude.tasks.format.task import Task
 
@@ -92,7 +92,7 @@ def test_honest_solutions_are_accepted_every_time(grounds: Any, kata: Task) -> N
 def test_the_published_matrix_is_covered() -> None:
     text = (Path(__file__).parents[2] / "benchmarks" / "grader_cheats.py").read_text()
     published = text[text.index("PUBLISHED = (") : text.index("MODES")]
-    from etude.forge.cheats.table import CHEATS as known
+    from etude.forge.gates.attacks.table import CHEATS as known
 
     names = [name for name in known if f'"{name}"' in published]
     assert len(names) == 21

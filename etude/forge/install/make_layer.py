@@ -20,7 +20,7 @@ from etude.forge.install.checkout import Repo
 from etude.forge.install.package_index import interpreter
 from etude.forge.install.result import Unfit
 from etude.forge.install.sandbox_files import drop, plain_folder, taken_out
-from etude.forge.leaks.bare import bare_folders
+from etude.forge.leaks.bare_host import bare_folders
 from etude.sandbox.base import WORKSPACE, Layer, Sandbox
 from etude.sandbox.store.importing import Bounds
 from etude.sandbox.store.layers import Store

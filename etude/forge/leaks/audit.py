@@ -18,13 +18,13 @@ import numpy as np
 
 from etude.core.errors import EtudeError
 from etude.corpus.word_hashes import Hashes
-from etude.forge.leaks.deleted import Deleted
-from etude.forge.leaks.index import WINDOW, Content, Index, exact, read_file, walk
-from etude.forge.leaks.judge import common, same_file, share_elsewhere, share_in_bytecode, share_next_door
-from etude.forge.leaks.kept import contents_of, open_host_index, open_index
+from etude.forge.leaks.copy_test import common, same_file, share_elsewhere, share_in_bytecode, share_next_door
+from etude.forge.leaks.deleted_code import Deleted
+from etude.forge.leaks.index_cache import contents_of, open_host_index, open_index
+from etude.forge.leaks.layer_view import View
+from etude.forge.leaks.search_terms import Unit, wanted
+from etude.forge.leaks.tree_index import WINDOW, Content, Index, exact, read_file, walk
 from etude.forge.leaks.unpack import Piece, Unsearchable
-from etude.forge.leaks.view import View
-from etude.forge.leaks.wanted import Unit, wanted
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.layers import Store

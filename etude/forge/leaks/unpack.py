@@ -27,7 +27,7 @@ import numpy as np
 
 from etude.corpus.sources.archive import BROKEN, MOST_CONTENTS, ZIP_END
 from etude.forge.leaks.bytecode import BadBytecode, Code, looks_like_bytecode, read_bytecode
-from etude.forge.leaks.packed import Bomb, inflate, read_pack, read_rows
+from etude.forge.leaks.git_and_sqlite import Bomb, inflate, read_pack, read_rows
 from etude.forge.leaks.shingles import is_text
 
 TAR_MAGIC: Final = 257  # where a tar says that it is one

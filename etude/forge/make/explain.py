@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from etude.forge.environments.suite_run import run_variants
+from etude.forge.leaks.scrub import CODE
 from etude.forge.make.base import Place
 from etude.forge.make.candidate import Candidate, Documenting
 from etude.forge.make.describing import tell_documentation
@@ -23,7 +24,6 @@ from etude.forge.make.untested import LEAST_MISTAKES as LEAST
 from etude.forge.make.wording import Told
 from etude.forge.make.world import World
 from etude.forge.make.write import assemble, put
-from etude.forge.scrub import CODE
 from etude.tasks.format.config import Documentation, Register
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script

@@ -21,8 +21,8 @@ from typing import Final
 
 from etude.core.durable import remove_folder
 from etude.core.errors import EtudeError
-from etude.forge.alike import Known
 from etude.forge.environments.environment import Environment
+from etude.forge.gates.near_duplicates import Known
 from etude.forge.install.checkout import Repo
 from etude.forge.javascript import bugs as script_bugs
 from etude.forge.javascript import delete as scripts

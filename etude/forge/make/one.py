@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from etude.core.errors import EtudeError
-from etude.forge.alike import Known
 from etude.forge.environments.suite_run import SuiteRun, run_suite
-from etude.forge.gates import ANOTHER, pass_gates
+from etude.forge.gates.gates import ANOTHER, pass_gates
+from etude.forge.gates.near_duplicates import Known
 from etude.forge.leaks.audit import audit_leaks
-from etude.forge.leaks.deleted import Deleted
+from etude.forge.leaks.deleted_code import Deleted
+from etude.forge.leaks.scrub import scrub
 from etude.forge.make import commits
 from etude.forge.make.base import AnyWorld, Place
 from etude.forge.make.baseline import Baseline
@@ -32,7 +33,6 @@ from etude.forge.make.trial import attempt
 from etude.forge.make.wording import tell
 from etude.forge.make.world import World
 from etude.forge.make.write import write
-from etude.forge.scrub import scrub
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import task_layers

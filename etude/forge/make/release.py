@@ -25,7 +25,7 @@ from etude.forge.install.build_environment import building_environment
 from etude.forge.install.checkout import Repo
 from etude.forge.install.package_index import Index
 from etude.forge.install.result import Unfit
-from etude.forge.leaks.deleted import Deleted
+from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.make.baseline import Baseline, baseline
 from etude.forge.make.bluffing import bluffs
 from etude.forge.make.candidate import Candidate

@@ -24,7 +24,7 @@ from etude.forge.install.package_index import Index, read_index
 from etude.forge.install.result import Installed, Memory, Unfit
 from etude.forge.install.rules.step_policy import Scripter, Steps, run
 from etude.forge.install.verify import verify
-from etude.forge.leaks.bare import bare_folders
+from etude.forge.leaks.bare_host import bare_folders
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store
 from etude.tasks.format.files import Files

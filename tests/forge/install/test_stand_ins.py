@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from etude.core.policy import Assistant, Call, Policy, ToolResult
-from etude.forge import gates
+from etude.forge.gates.gates import gates
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import Stage, install, repositories, rules
 from etude.forge.install.package_index import read_index
@@ -19,7 +19,7 @@ from etude.forge.install.result import Installed
 from etude.forge.install.rules.service_stand_ins import UNNAMED, stand_ins_of
 from etude.forge.install.rules.step_policy import Scripter, Steps, run
 from etude.forge.leaks.audit import Leak, audit_tree
-from etude.forge.leaks.deleted import Deleted
+from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.make.command import make_from
 from etude.policies.scripted import Scripted, scripted
 from etude.rollout.rollout import Outcome, Scored, attempt, build_setup

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.forge.javascript.cheats import AT_LOAD, IN_CALLS, cheats
+from etude.forge.gates.attacks.javascript import AT_LOAD, IN_CALLS, cheats
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
 from etude.policies.table import make_policy

@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from etude.forge.leaks.audit import Leak, audit_files
-from etude.forge.leaks.deleted import Deleted, definitions
+from etude.forge.leaks.deleted_code import Deleted, definitions
 from etude.sandbox.store.layers import Store
 from etude.tasks.format.function_bodies import replace_bodies
 

@@ -12,8 +12,8 @@ import pytest
 from etude.core.settings import CorpusSettings, TokensSettings
 from etude.corpus.build import build_corpus
 from etude.corpus.sources.table import open_sources
-from etude.forge.alike import Known, find_alike, task_texts
-from etude.forge.leaks.deleted import deleted_of
+from etude.forge.gates.near_duplicates import Known, find_alike, task_texts
+from etude.forge.leaks.deleted_code import deleted_of
 from etude.tasks.format.config import Config, Facts
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task

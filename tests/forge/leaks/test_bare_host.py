@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from etude.forge.leaks.bare import bare_folders
+from etude.forge.leaks.bare_host import bare_folders
 
 IMPORTS = (
     "import asyncio, ctypes, email, json, sqlite3, ssl, unittest, zoneinfo; print(zoneinfo.ZoneInfo('Asia/Tokyo'))"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etude.forge.leaks.audit import audit_files
-from etude.forge.leaks.deleted import Deleted
+from etude.forge.leaks.deleted_code import Deleted
 from etude.sandbox.store.layers import Store
 from redteam.leaks.hiding_places import HIDING_PLACES
 
@@ -108,7 +108,7 @@ def test_an_environment_is_read_once(store: Store, shop: Any, monkeypatch: pytes
     environment = store.add_files({"opt/env/lib/big.py": shop["module"].encode()}, at="/", shows=())
     workspace = store.add_files(shop["files"], shows=())
     first = audit_files(store, [environment, workspace], [shop["deleted"]])
-    kept = sys.modules["etude.forge.leaks.kept"]
+    kept = sys.modules["etude.forge.leaks.index_cache"]
     monkeypatch.setattr(kept, "build_index", lambda *given, **named: pytest.fail("indexed again"))
     monkeypatch.setattr(kept, "_indexes", type(kept._indexes)())  # as in another process: from the disk
     assert audit_files(store, [environment, workspace], [shop["deleted"]]) == first != []

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from etude.forge.leaks.bytecode import BadBytecode, code_of_source, read_bytecode
-from etude.forge.leaks.packed import read_pack, read_rows
+from etude.forge.leaks.git_and_sqlite import read_pack, read_rows
 from etude.forge.leaks.unpack import Limits, Piece, Unsearchable, unpack
 from redteam.leaks.hiding_places import HIDING_PLACES, bytecode
 

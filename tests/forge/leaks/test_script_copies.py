@@ -17,8 +17,8 @@ import pytest
 pytest.importorskip("tree_sitter_javascript", reason="the extra etude[languages] is not installed")
 
 from etude.forge.leaks.audit import audit_tree
-from etude.forge.leaks.deleted import Deleted, defined_in
-from etude.forge.scrub import scrub
+from etude.forge.leaks.deleted_code import Deleted, defined_in
+from etude.forge.leaks.scrub import scrub
 
 PATH = "lib/ledger.js"
 MODULE = """'use strict';

@@ -9,7 +9,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.forge.leaks.audit import audit_tree
-from etude.forge.scrub import scrub
+from etude.forge.leaks.scrub import scrub
 from redteam.leaks.hiding_places import HIDING_PLACES
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.forge.katas.source import katas
-from etude.forge.leaks.deleted import deleted_of
+from etude.forge.leaks.deleted_code import deleted_of
 from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.tasks.format.task import WORKSPACE, Task

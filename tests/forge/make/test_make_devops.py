@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from etude.core.settings import GraderSettings, HarnessSettings, RewardSettings
-from etude.forge import gates
 from etude.forge.environments.environment import Environment, environment_digest
+from etude.forge.gates.gates import gates
 from etude.forge.install.checkout import Repo
 from etude.forge.leaks.audit import Leak, audit_tree
-from etude.forge.leaks.deleted import Deleted
+from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted

@@ -16,7 +16,7 @@ import pytest
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import Repo
 from etude.forge.leaks.audit import Leak, audit_tree
-from etude.forge.leaks.deleted import Deleted
+from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.make import one
 from etude.forge.make.documented import documented
 from etude.forge.make.journal import Journal

@@ -15,7 +15,7 @@ import pytest
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import Repo
 from etude.forge.leaks.audit import Leak, audit_tree
-from etude.forge.leaks.deleted import Deleted
+from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.make import making, one
 from etude.forge.make.candidate import Question
 from etude.forge.make.choose import Links

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from etude.forge.alike import Known
 from etude.forge.environments.environment import Environment
+from etude.forge.gates.near_duplicates import Known
 from etude.forge.install.checkout import Repo
 from etude.forge.make.choose import Links
 from etude.forge.make.journal import Journal

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from etude.core.policy import Assistant, Call
-from etude.forge.cheats.both import NAMES, both
 from etude.forge.environments.environment import Environment
+from etude.forge.gates.attacks.refactoring import NAMES, both
 from etude.forge.install.checkout import Repo
 from etude.forge.make import making
 from etude.forge.make.candidate import Refactoring

@@ -12,11 +12,11 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings, HarnessSettings, RewardSettings
-from etude.forge import gates
 from etude.forge.environments.environment import Environment
+from etude.forge.gates.gates import gates
 from etude.forge.install.checkout import Repo, open_repo
 from etude.forge.leaks.audit import Leak, audit_tree
-from etude.forge.leaks.deleted import Deleted
+from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.make import making
 from etude.forge.make.journal import FILE, Entry, Journal
 from etude.forge.make.making import make_tasks

@@ -26,7 +26,7 @@ from etude.forge.install.result import Installed, Memory, Unfit
 from etude.forge.install.rules.proposal import Proposal
 from etude.forge.install.sandbox_files import drop, plain_folder, taken_out
 from etude.forge.install.verify import verify
-from etude.forge.leaks.bare import bare_folders
+from etude.forge.leaks.bare_host import bare_folders
 from etude.sandbox.base import WORKSPACE, Layer, Limits, Sandbox
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.javascript.parsing import require_parser

@@ -11,7 +11,7 @@ import marshal
 import sys
 from textwrap import dedent
 
-from etude.forge.cheats.made import Cheat, Files, deleted, visible_answers, with_bodies
+from etude.forge.gates.attacks.base import Cheat, Files, deleted, visible_answers, with_bodies
 from etude.tasks.format.function_bodies import replace_bodies, signature
 from etude.tasks.format.task import Task
 

@@ -23,7 +23,7 @@ from etude.corpus.dedupe import MinHash, Signature, find_near_duplicates, jaccar
 from etude.corpus.manifest import SHARDS, TOKENIZER, load_manifest
 from etude.corpus.shards import OpenShard
 from etude.corpus.word_hashes import Hashes, hash_words
-from etude.forge.leaks.deleted import added_lines
+from etude.forge.leaks.deleted_code import added_lines
 from etude.tasks.format.task import Task, given_tasks
 from etude.tasks.kinds.test_writing import FOLDER as MUTANTS
 from etude.tokens.tokenizer import Tokenizer

@@ -20,12 +20,12 @@ from typing import Final, NoReturn
 
 from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
-from etude.forge.cheats.both import BOTH, both
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
-from etude.forge.javascript import cheats as scripts
+from etude.forge.gates.attacks import javascript as scripts
+from etude.forge.gates.attacks.refactoring import BOTH, both
 from etude.forge.leaks.audit import audit_leaks
-from etude.forge.leaks.deleted import Deleted
+from etude.forge.leaks.deleted_code import Deleted
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import task_layers, workspace_layer
 from etude.tasks.format.files import Files

@@ -21,7 +21,7 @@ from typing import Final
 from etude.core.errors import EtudeError
 from etude.forge.leaks.audit import audit_tree
 from etude.forge.leaks.bytecode import HEADER, looks_like_bytecode
-from etude.forge.leaks.deleted import Deleted
+from etude.forge.leaks.deleted_code import Deleted
 from etude.tasks.format.task import matches
 
 CODE: Final = (".py", ".pyi", ".pyx", ".pxd", ".so", ".pyd", ".c", ".h", ".toml", ".cfg", ".ini", ".in")

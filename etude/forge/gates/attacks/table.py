@@ -6,11 +6,11 @@ import shlex
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call
-from etude.forge.cheats.around import AROUND
-from etude.forge.cheats.both import BOTH
-from etude.forge.cheats.inside import INSIDE
-from etude.forge.cheats.made import Cheat
-from etude.forge.cheats.outside import OUTSIDE
+from etude.forge.gates.attacks.around_the_code import AROUND
+from etude.forge.gates.attacks.base import Cheat
+from etude.forge.gates.attacks.inside_the_code import INSIDE
+from etude.forge.gates.attacks.outside_the_workspace import OUTSIDE
+from etude.forge.gates.attacks.refactoring import BOTH
 from etude.tasks.format.task import Task
 
 CHEATS: dict[str, Cheat] = {**INSIDE, **AROUND, **OUTSIDE}

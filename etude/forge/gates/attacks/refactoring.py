@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from etude.core.errors import EtudeError
-from etude.forge.cheats.made import Cheat, Files
+from etude.forge.gates.attacks.base import Cheat, Files
 from etude.tasks.format.config import Refactor
 from etude.tasks.format.task import Task
 

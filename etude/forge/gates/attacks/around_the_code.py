@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from etude.forge.cheats.inside import EXIT
-from etude.forge.cheats.made import Cheat, Files, failing_files
+from etude.forge.gates.attacks.base import Cheat, Files, failing_files
+from etude.forge.gates.attacks.inside_the_code import EXIT
 from etude.tasks.format.task import Task
 
 

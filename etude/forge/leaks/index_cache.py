@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from etude.core.errors import EtudeError
-from etude.forge.leaks.index import Content, Index, build_index, exact, host_digest, load_index, read_file
+from etude.forge.leaks.tree_index import Content, Index, build_index, exact, host_digest, load_index, read_file
 from etude.forge.leaks.unpack import Unsearchable
 from etude.sandbox.store.layers import Store
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from etude.corpus.word_hashes import Hashes, hash_runs
 from etude.forge.leaks.bytecode import code_of_source, code_runs
-from etude.forge.leaks.deleted import Deleted, defined_in
+from etude.forge.leaks.deleted_code import Deleted, defined_in
 from etude.forge.leaks.shingles import RUN, code_tokens, script_tokens, string_tokens
 from etude.tasks.javascript.parsing import ENDINGS
 

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from etude.corpus.word_hashes import Hashes
-from etude.forge.leaks.wanted import Unit
+from etude.forge.leaks.search_terms import Unit
 
 NEXT_DOOR: Final = 0.9  # share that makes a file of the workspace a copy; relatives in one file reach 0.88
 NEXT_DOOR_LEAST: Final = 24  # shingles that a copy in the workspace has at least: some 30 tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from etude.core.policy import Assistant, Call
-from etude.forge.cheats.made import Cheat, deleted
+from etude.forge.gates.attacks.base import Cheat, deleted
 from etude.tasks.format.task import Task
 
 
