@@ -22,7 +22,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Policy, Sampling, System, ToolResult, User
 from etude.core.recipe import Recipe
 from etude.core.settings import BenchSettings
-from etude.forge.sources import open_source
+from etude.forge.curriculum.sources import open_source
 from etude.harness.metrics import measure
 from etude.harness.trajectory import Entry, Trajectory
 from etude.policies.engine_client import launch

@@ -24,9 +24,9 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Sampling
 from etude.core.progress import track
 from etude.core.recipe import Recipe
-from etude.forge.combine import combine, pairs
+from etude.forge.curriculum.combine import combine, pairs
+from etude.forge.curriculum.sources import open_source
 from etude.forge.katas.source import write_katas
-from etude.forge.sources import open_source
 from etude.harness.atif import file_name, to_atif
 from etude.harness.tools.base import schema_of
 from etude.harness.tools.table import build_tools

@@ -15,7 +15,7 @@ from etude.audit.blind_view import open_dossier
 from etude.core.errors import EtudeError
 from etude.core.policy import Message
 from etude.core.settings import DemosSettings
-from etude.forge.sources import open_source
+from etude.forge.curriculum.sources import open_source
 from etude.policies.scripted import Habits, Scripted, reference
 from etude.rollout.rollout import Scored, Setup
 from etude.rollout.scheduler import Job, attempt_all

@@ -124,7 +124,7 @@ def check_inputs(names: list[str], recipe: Recipe) -> None:
     sources = [(recipe.demos.tasks, "demos"), (recipe.rl.tasks, "rl"), (recipe.bench.tasks, "bench-sft")]
     for spec, stage in sources:
         if stage in names:
-            from etude.forge.sources import open_source
+            from etude.forge.curriculum.sources import open_source
 
             open_source(spec, f"{stage.partition('-')[0]}.tasks")
     if {"demos", "bench-sft", "rl"} & set(names):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from etude.forge.sources import Quarantines, TaskSource
+from etude.forge.curriculum.sources import Quarantines, TaskSource
 from etude.rollout.rollout import Scored
 from etude.tasks.format.task import Task
 

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 from etude.core.errors import EtudeError
 from etude.core.settings import RLSettings
-from etude.forge.sources import TaskSource
+from etude.forge.curriculum.sources import TaskSource
 from etude.rl.admission import Admission, Waiting
 from etude.rl.groups import Group, Slot, compact, pack
 from etude.rl.journal import Journal

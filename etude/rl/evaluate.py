@@ -21,7 +21,7 @@ from etude.core import durable
 from etude.core.component import load_class
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
-from etude.forge.sources import SOURCES, open_source
+from etude.forge.curriculum.sources import SOURCES, open_source
 from etude.rollout.scheduler import Job, sample_seed
 
 APART = 1000  # added to the seed of the benchmark's source: other tasks of the same kind

@@ -20,7 +20,7 @@ from etude.core.policy import Version
 from etude.core.progress import Bar, track
 from etude.core.recipe import Recipe
 from etude.core.run import Run
-from etude.forge.sources import Listens, TaskSource
+from etude.forge.curriculum.sources import Listens, TaskSource
 from etude.policies.engine_client import EngineClient
 from etude.rl.admission import Admission
 from etude.rl.algorithms.base import Algorithm, Plan

@@ -24,7 +24,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Sampling, Version
 from etude.core.recipe import Recipe
 from etude.core.run import Run
-from etude.forge.sources import Listens, open_source
+from etude.forge.curriculum.sources import Listens, open_source
 from etude.policies.engine_client import EngineClient, launch
 from etude.rl.algorithms.table import build_algorithm
 from etude.rl.checkpoint import Commit

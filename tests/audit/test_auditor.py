@@ -19,8 +19,8 @@ from etude.audit.table import build_detectors
 from etude.cli.main import app
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling, System, ToolResult, User
+from etude.forge.curriculum.sources import open_source
 from etude.forge.katas.source import katas, write_katas
-from etude.forge.sources import open_source
 from etude.harness.trajectory import Entry, Trajectory
 from etude.policies.scripted import reference
 from etude.reward.base import Attempt

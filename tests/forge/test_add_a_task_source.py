@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etude.core import recipe
-from etude.forge.sources import open_source
+from etude.forge.curriculum.sources import open_source
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add-a-task-source.md").read_text()
 

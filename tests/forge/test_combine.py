@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etude.forge.combine import combine, pairs
+from etude.forge.curriculum.combine import combine, pairs
 from etude.tasks.format.config import Facts, Installed
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import Task

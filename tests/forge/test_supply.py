@@ -11,9 +11,9 @@ import pytest
 
 from etude.audit.quarantine import quarantined
 from etude.core.errors import EtudeError
+from etude.forge.curriculum.curriculum import Supply
+from etude.forge.curriculum.sources import Listens, open_source
 from etude.forge.katas.source import katas
-from etude.forge.sources import Listens, open_source
-from etude.forge.supply import Supply
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from pydantic import Field
 
 from etude.audit.quarantine import quarantine
 from etude.core.errors import EtudeError
-from etude.forge.sources import Folder
+from etude.forge.curriculum.sources import Folder
 from etude.tasks.format.config import Register, read
 from etude.tasks.format.task import CONFIG, INSTRUCTION, Task
 

@@ -22,8 +22,8 @@ from etude.tasks.format.task import CONFIG, Task, task_folders
 
 SOURCES = {
     "katas": "etude.forge.katas.source:Katas",
-    "folder": "etude.forge.sources:Folder",
-    "supply": "etude.forge.supply:Supply",
+    "folder": "etude.forge.curriculum.sources:Folder",
+    "supply": "etude.forge.curriculum.curriculum:Supply",
 }
 
 
