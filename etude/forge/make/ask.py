@@ -18,8 +18,9 @@ from dataclasses import replace
 from typing import Final
 
 from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
+from etude.forge.languages.base import outermost
+from etude.forge.languages.python.repository import World
 from etude.forge.make.asking import tell_question
-from etude.forge.make.base import outermost
 from etude.forge.make.candidate import Candidate, Question
 from etude.forge.make.one import (
     Made,
@@ -35,7 +36,6 @@ from etude.forge.make.one import (
 from etude.forge.make.planning import planned
 from etude.forge.make.questions import otherwise
 from etude.forge.make.wording import Told
-from etude.forge.make.world import World
 from etude.forge.make.write import assemble, put
 from etude.tasks.format.config import Answer, Register
 from etude.tasks.format.files import Files, Kind

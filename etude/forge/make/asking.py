@@ -9,9 +9,9 @@ import random
 from collections.abc import Mapping
 from typing import Final
 
+from etude.forge.languages.python.repository import World
 from etude.forge.make.candidate import Question
 from etude.forge.make.wording import Told, sloppy
-from etude.forge.make.world import World
 from etude.tasks.format.config import Register
 
 CATEGORY: Final = {"review": "code review", "plan": "planning"}

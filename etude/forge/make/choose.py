@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Generic, Literal
 
-from etude.forge.make.base import AnyWorld, S
+from etude.forge.languages.base import AnyWorld, S
 
 Shape = Literal["function", "group", "class", "slice"]
 

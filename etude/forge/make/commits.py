@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.core.errors import EtudeError
-from etude.forge.make.base import AnyWorld, S, Source
+from etude.forge.languages.base import AnyWorld, S, Source
 from etude.forge.make.candidate import Candidate, Piece
 
 LATEST: Final = 2000  # commits that are looked at

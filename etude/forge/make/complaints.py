@@ -9,10 +9,10 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
+from etude.forge.languages.python.repository import World
 from etude.forge.make.demands import Demand, Facts
 from etude.forge.make.packaging import CATEGORY, Packaging
 from etude.forge.make.wording import Told, sloppy
-from etude.forge.make.world import World
 from etude.tasks.format.config import Register
 
 TERSE: Final = (

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from etude.forge.environments.suite_run import run_variants
+from etude.forge.languages.base import Place
+from etude.forge.languages.python.repository import World
 from etude.forge.leaks.scrub import CODE
-from etude.forge.make.base import Place
 from etude.forge.make.candidate import Candidate, Documenting
 from etude.forge.make.describing import tell_documentation
 from etude.forge.make.documented import LEAST_EXAMPLES, docstring, without_docstrings
@@ -22,7 +23,6 @@ from etude.forge.make.one import Made, Refused, Shop, being_made, failing, judge
 from etude.forge.make.probe import ASSERTED, SHARE, Mistake, choose_mistakes, mistakes
 from etude.forge.make.untested import LEAST_MISTAKES as LEAST
 from etude.forge.make.wording import Told
-from etude.forge.make.world import World
 from etude.forge.make.write import assemble, put
 from etude.tasks.format.config import Documentation, Register
 from etude.tasks.format.files import Files, Kind

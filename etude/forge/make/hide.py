@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from etude.forge.make.base import AnyWorld, Place, outermost
+from etude.forge.languages.base import AnyWorld, Place, outermost
 from etude.forge.make.candidate import Candidate
 
 LEAST_HIDDEN: Final = 0.3  # share of the tests that notice

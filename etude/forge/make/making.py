@@ -24,10 +24,13 @@ from etude.core.errors import EtudeError
 from etude.forge.environments.environment import Environment
 from etude.forge.gates.near_duplicates import Known
 from etude.forge.install.checkout import Repo
-from etude.forge.javascript import bugs as script_bugs
-from etude.forge.javascript import delete as scripts
-from etude.forge.javascript.world import ScriptWorld
-from etude.forge.make import bugs, commits, delete, documented, packaging, questions, untested
+from etude.forge.languages.javascript import bugs as script_bugs
+from etude.forge.languages.javascript import deletions as scripts
+from etude.forge.languages.javascript.repository import ScriptWorld
+from etude.forge.languages.python import bugs
+from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.tests import timing_tests
+from etude.forge.make import commits, delete, documented, packaging, questions, untested
 from etude.forge.make.ask import make_question
 from etude.forge.make.baseline import baseline
 from etude.forge.make.candidate import Candidate, Origin
@@ -35,9 +38,7 @@ from etude.forge.make.explain import make_documentation
 from etude.forge.make.journal import Entry, Journal
 from etude.forge.make.one import Made, Refused, Shop, Wanted, make_one
 from etude.forge.make.probe import make_testing
-from etude.forge.make.python_tests import timing_tests
 from etude.forge.make.release import make_release, open_release
-from etude.forge.make.world import World
 from etude.forge.make.write import VERSION
 from etude.forge.refactor.proposals import refactorings
 from etude.forge.refactor.work import make_refactoring

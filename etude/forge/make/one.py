@@ -20,18 +20,18 @@ from etude.core.errors import EtudeError
 from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.gates.gates import ANOTHER, pass_gates
 from etude.forge.gates.near_duplicates import Known
+from etude.forge.languages.base import AnyWorld, Place
+from etude.forge.languages.python.repository import World
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.leaks.scrub import scrub
 from etude.forge.make import commits
-from etude.forge.make.base import AnyWorld, Place
 from etude.forge.make.baseline import Baseline
 from etude.forge.make.candidate import Candidate, Origin, Piece
 from etude.forge.make.choose import LEAST_TESTS
 from etude.forge.make.hide import split
 from etude.forge.make.trial import attempt
 from etude.forge.make.wording import tell
-from etude.forge.make.world import World
 from etude.forge.make.write import write
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost

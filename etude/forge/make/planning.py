@@ -18,16 +18,16 @@ from itertools import combinations, zip_longest
 from typing import Final
 
 from etude.forge.environments.suite_run import SuiteRun, run_variants
-from etude.forge.make.base import outermost
-from etude.forge.make.bugs import mutations
+from etude.forge.languages.base import outermost
+from etude.forge.languages.drawn_bugs import Mutation, combined
+from etude.forge.languages.python.bugs import mutations
+from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.source import Definition
 from etude.forge.make.candidate import Question
 from etude.forge.make.choose import MOST_SHARE
-from etude.forge.make.mistakes import Mutation, combined
 from etude.forge.make.one import Refused, Shop, failing
 from etude.forge.make.plans import could_be_blamed
 from etude.forge.make.reviews import BLUNT
-from etude.forge.make.source import Definition
-from etude.forge.make.world import World
 
 TRIED: Final = 4  # mistakes of each function
 SECONDS: Final = 60.0  # of tests that all of them together may take

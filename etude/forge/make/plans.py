@@ -11,11 +11,11 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from etude.forge.make.bugs import mutations
+from etude.forge.languages.python.bugs import mutations
+from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.source import Definition
 from etude.forge.make.candidate import Piece, Question
 from etude.forge.make.choose import LEAST_TESTS, MOST_SHARE, Links
-from etude.forge.make.source import Definition
-from etude.forge.make.world import World
 
 BROKEN: Final = (2, 2, 3)  # functions of a plan
 ROUNDS: Final = 6  # plans that begin at the same function

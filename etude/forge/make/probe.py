@@ -15,16 +15,16 @@ from itertools import zip_longest
 from typing import Final
 
 from etude.forge.environments.suite_run import run_variants
-from etude.forge.make.base import Place
-from etude.forge.make.bugs import mutations
+from etude.forge.languages.base import Place
+from etude.forge.languages.python.bugs import mutations
+from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.source import Edit, Module
 from etude.forge.make.candidate import Candidate, Piece, Testing
 from etude.forge.make.one import Made, Refused, Shop, being_made, failing, judge_by_check, search_copies, timed
 from etude.forge.make.proving import tell_testing
-from etude.forge.make.source import Edit, Module
 from etude.forge.make.untested import LEAST_MISTAKES as LEAST
 from etude.forge.make.untested import can_go, home, take_out
 from etude.forge.make.wording import Told
-from etude.forge.make.world import World
 from etude.forge.make.write import assemble, put
 from etude.tasks.format.config import Register
 from etude.tasks.format.config import Testing as TestingFacts

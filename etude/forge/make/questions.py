@@ -18,13 +18,13 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from etude.forge.make.base import outermost
+from etude.forge.languages.base import outermost
+from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.source import PLUMBING, Definition, Edit, Module
 from etude.forge.make.candidate import Piece, Question
 from etude.forge.make.choose import Links
 from etude.forge.make.plans import plans
 from etude.forge.make.reviews import reviews
-from etude.forge.make.source import PLUMBING, Definition, Edit, Module
-from etude.forge.make.world import World
 from etude.tasks.format.config import AnswerKind
 
 KINDS: Final = ("review", "reach", "implementation", "raises", "plan")

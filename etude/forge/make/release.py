@@ -25,6 +25,7 @@ from etude.forge.install.build_environment import building_environment
 from etude.forge.install.checkout import Repo
 from etude.forge.install.package_index import Index
 from etude.forge.install.result import Unfit
+from etude.forge.languages.python.repository import World
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.make.baseline import Baseline, baseline
 from etude.forge.make.bluffing import bluffs
@@ -36,7 +37,6 @@ from etude.forge.make.entries import FILES
 from etude.forge.make.one import Made, Refused, Shop, being_made, judge_by_gates, scrub_all, timed
 from etude.forge.make.packaging import Area, Packaging
 from etude.forge.make.wording import Told
-from etude.forge.make.world import World
 from etude.forge.make.write import assemble, choose_kept, put
 from etude.sandbox.base import WORKSPACE as PLACE
 from etude.sandbox.base import Layer, Limits

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from etude.forge.environments.suite_run import SuiteRun, run_suite
-from etude.forge.make.base import AnyWorld
+from etude.forge.languages.base import AnyWorld
 from etude.forge.make.candidate import Candidate
 from etude.forge.make.choose import LEAST_PLACES, LEAST_TESTS, MOST_SHARE
 from etude.sandbox.base import Layer

@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
-from etude.forge.make.base import Place
-from etude.forge.make.bugs import mutations
+from etude.forge.languages.base import Place
+from etude.forge.languages.python.bugs import mutations
+from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.source import Module
+from etude.forge.languages.python.tests import is_movable, without_tests
 from etude.forge.make.candidate import Piece, Testing
 from etude.forge.make.choose import choose
-from etude.forge.make.python_tests import is_movable, without_tests
-from etude.forge.make.source import Module
-from etude.forge.make.world import World
 
 MOST_FUNCTIONS: Final = 4
 LEAST_MISTAKES: Final = 4  # that can be made in the functions

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from etude.forge.make.base import AnyWorld
+from etude.forge.languages.base import AnyWorld
 from etude.forge.make.candidate import Candidate, Piece
 from etude.forge.make.hide import Split
 from etude.tasks.format.config import Register

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from etude.forge.make.base import AnyWorld, Place
+from etude.forge.languages.base import AnyWorld, Place
 from etude.forge.make.candidate import Candidate
 from etude.forge.make.difficulty import level
 from etude.forge.make.hide import Split

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from etude.forge.languages.python.source import Defined, Edit, Module, edited
 from etude.forge.make.candidate import Piece, Refactoring
-from etude.forge.make.source import Defined, Edit, Module, edited
 from etude.forge.refactor.gone import moved_module
 from etude.forge.refactor.rename import changed_modules, proof_file
 from etude.forge.refactor.synonyms import other_name

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from etude.forge.languages.python.source import Definition, Edit, Function, Module
 from etude.forge.make.candidate import Piece, Refactoring
-from etude.forge.make.source import Definition, Edit, Function, Module
 from etude.forge.refactor.gone import renamed_parameter
 from etude.forge.refactor.rename import changed_modules, proof_file
 from etude.forge.refactor.spelling import in_braces

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+from etude.forge.languages.python.repository import World
 from etude.forge.make.candidate import Refactoring
-from etude.forge.make.world import World
 from etude.forge.refactor.move import moves
 from etude.forge.refactor.parameter import parameters
 from etude.forge.refactor.rename import renames

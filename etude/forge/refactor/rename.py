@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from etude.forge.languages.python.source import Definition, Module
 from etude.forge.make.candidate import Piece, Refactoring
-from etude.forge.make.source import Definition, Module
 from etude.forge.refactor.gone import renamed_function, renamed_method
 from etude.forge.refactor.spelling import respelled_code, respelled_text
 from etude.forge.refactor.synonyms import is_distinct, other_name

@@ -12,7 +12,7 @@ import re
 import tokenize
 from collections.abc import Callable
 
-from etude.forge.make.source import BOM
+from etude.forge.languages.python.source import BOM
 
 Sub = Callable[[str], str]
 

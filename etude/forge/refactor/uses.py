@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final
 
-from etude.forge.make.source import Module
-from etude.forge.make.world import World
+from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.source import Module
 from etude.tasks.grading.submission import STEERING
 
 DOCUMENTS: Final = (".md", ".rst", ".txt")

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from etude.forge.environments.suite_run import SuiteRun, run_suite
-from etude.forge.make.base import Place
+from etude.forge.languages.base import Place
+from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.source import Module
 from etude.forge.make.candidate import Candidate, Refactoring
 from etude.forge.make.choose import LEAST_TESTS
 from etude.forge.make.one import Made, Refused, Shop, being_made, judge_by_gates, scrub_all, timed
-from etude.forge.make.source import Module
 from etude.forge.make.wording import Told
-from etude.forge.make.world import World
 from etude.forge.make.write import allowed_paths, assemble, beside_tests, choose_kept, put
 from etude.forge.refactor.telling import kind_of, tell_refactoring
 from etude.tasks.format.config import Refactor, Register

@@ -16,7 +16,7 @@ from etude.forge.install.checkout import Repo, open_repo
 from etude.forge.install.install import install
 from etude.forge.install.package_index import Index
 from etude.forge.install.result import Installed
-from etude.forge.javascript.world import ScriptWorld
+from etude.forge.languages.javascript.repository import ScriptWorld
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.layers import Store

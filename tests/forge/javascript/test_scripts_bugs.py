@@ -9,8 +9,8 @@ from itertools import islice
 import pytest
 
 from etude.forge.gates.attacks.javascript import cheats
-from etude.forge.javascript.bugs import KINDS, bugs, mutations
-from etude.forge.javascript.source import Script
+from etude.forge.languages.javascript.bugs import KINDS, bugs, mutations
+from etude.forge.languages.javascript.source import Script
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
 from etude.policies.table import make_policy

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from etude.forge.javascript.bugs import mutations
-from etude.forge.javascript.delete import delete, deletions
-from etude.forge.javascript.source import Script
-from etude.forge.javascript.world import ScriptWorld
-from etude.forge.make.base import Place
+from etude.forge.languages.base import Place
+from etude.forge.languages.javascript.bugs import mutations
+from etude.forge.languages.javascript.deletions import delete, deletions
+from etude.forge.languages.javascript.repository import ScriptWorld
+from etude.forge.languages.javascript.source import Script
 from etude.forge.make.choose import Cut
 from etude.tasks.javascript.test_mutations import changes_of
 from etude.tasks.javascript.test_source import read

@@ -12,7 +12,7 @@ import pytest
 
 from etude.forge.environments.environment import Environment, Suite
 from etude.forge.install.checkout import Repo
-from etude.forge.make.world import World
+from etude.forge.languages.python.repository import World
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.files import Files

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from etude.forge.make.bugs import KINDS, bugs, mutations
-from etude.forge.make.source import Module
-from etude.forge.make.world import World
+from etude.forge.languages.python.bugs import KINDS, bugs, mutations
+from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.source import Module
 
 
 def changed(body: str) -> set[str]:

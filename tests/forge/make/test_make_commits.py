@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from etude.core.errors import EtudeError
+from etude.forge.languages.python.repository import World
 from etude.forge.make.commits import commits, own_tests
 from etude.forge.make.wording import category
-from etude.forge.make.world import World
 
 Build = Callable[..., World]
 History = Callable[[list[tuple[str, dict[str, str]]]], Path]

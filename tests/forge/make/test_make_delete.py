@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from etude.forge.languages.python.references import Blocked, forget
+from etude.forge.languages.python.repository import World
 from etude.forge.make.choose import Cut, Links, choose
 from etude.forge.make.delete import delete, deletions
-from etude.forge.make.references import Blocked, forget
-from etude.forge.make.world import World
 
 Build = Callable[..., World]
 

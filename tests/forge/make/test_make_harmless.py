@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from etude.forge.make.harmless import harmless
-from etude.forge.make.source import Module
+from etude.forge.languages.python.harmless_changes import harmless
+from etude.forge.languages.python.source import Module
 
 SOURCE = b'''LIMIT = 3
 

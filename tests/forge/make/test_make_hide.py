@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from etude.forge.languages.python.repository import Place, World
+from etude.forge.languages.python.tests import without_tests
 from etude.forge.make.candidate import Candidate, Piece
 from etude.forge.make.hide import split
-from etude.forge.make.python_tests import without_tests
-from etude.forge.make.world import Place, World
 
 Build = Callable[..., World]
 REMOVE = Candidate("deletion", "bodies", {"src/shop/cart.py": b""}, (Piece("src/shop/cart.py", "Cart.remove", ""),))

@@ -14,6 +14,8 @@ import pytest
 
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import Repo
+from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.source import Module
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.make import making, one
@@ -23,8 +25,6 @@ from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
 from etude.forge.make.plans import could_be_blamed, plans
-from etude.forge.make.source import Module
-from etude.forge.make.world import World
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer

@@ -15,13 +15,13 @@ import pytest
 from etude.forge.environments.environment import Environment
 from etude.forge.gates.near_duplicates import Known
 from etude.forge.install.checkout import Repo
+from etude.forge.languages.python.repository import World
 from etude.forge.make.choose import Links
 from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
 from etude.forge.make.questions import implementations, questions, reaches
 from etude.forge.make.reviews import reviews
-from etude.forge.make.world import World
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost

@@ -17,12 +17,12 @@ from etude.core.policy import Assistant, Call
 from etude.forge.environments.environment import Environment
 from etude.forge.gates.attacks.refactoring import NAMES, both
 from etude.forge.install.checkout import Repo
+from etude.forge.languages.python.repository import World
 from etude.forge.make import making
 from etude.forge.make.candidate import Refactoring
 from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
-from etude.forge.make.world import World
 from etude.forge.refactor.move import move
 from etude.forge.refactor.parameter import parameters
 from etude.forge.refactor.proposals import refactorings

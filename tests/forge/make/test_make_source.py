@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.forge.make.source import BOM, Edit, Module
+from etude.forge.languages.python.source import BOM, Edit, Module
 
 
 def module(text: str) -> Module:

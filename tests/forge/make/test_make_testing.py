@@ -15,15 +15,15 @@ import pytest
 
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import Repo
+from etude.forge.languages.python.repository import Place, World
+from etude.forge.languages.python.source import Module
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.make import one
 from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
-from etude.forge.make.source import Module
 from etude.forge.make.untested import take_out, untested
-from etude.forge.make.world import Place, World
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer

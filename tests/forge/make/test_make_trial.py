@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from etude.forge.environments.suite_run import SuiteRun
+from etude.forge.languages.python.repository import World
 from etude.forge.make import trial
 from etude.forge.make.candidate import Candidate, Piece
-from etude.forge.make.world import World
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from etude.forge.environments.environment import Suite
+from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.tests import timing_tests
 from etude.forge.make.candidate import Candidate
-from etude.forge.make.python_tests import timing_tests
-from etude.forge.make.world import World
 from etude.forge.make.write import allowed_paths, choose_kept
 
 Build = Callable[..., World]

@@ -11,10 +11,10 @@ import random
 import re
 from collections.abc import Callable, Iterator
 
+from etude.forge.languages.drawn_bugs import Mutation, mistaken
+from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.source import Definition, Edit, Module
 from etude.forge.make.candidate import Candidate
-from etude.forge.make.mistakes import Mutation, mistaken
-from etude.forge.make.source import Definition, Edit, Module
-from etude.forge.make.world import World
 
 COMPARISONS = {
     ast.Lt: ("<", "<="),

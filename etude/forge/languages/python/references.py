@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from etude.forge.make.source import Definition, Edit, Module
-from etude.forge.make.world import World
+from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.source import Definition, Edit, Module
 
 Lines = dict[str, list[tuple[int, int]]]  # path -> first and last lines that go
 

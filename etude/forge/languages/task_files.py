@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-from etude.forge.make.base import AnyWorld, Manner
+from etude.forge.languages.base import AnyWorld, Manner
 from etude.tasks.javascript.parsing import ENDINGS
 
 TEST_SH: Final = b"""#!/bin/sh

@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from etude.forge.javascript.source import Script, ScriptDefinition
-from etude.forge.javascript.world import ScriptWorld
+from etude.forge.languages.drawn_bugs import Mutation, mistaken
+from etude.forge.languages.javascript.repository import ScriptWorld
+from etude.forge.languages.javascript.source import Script, ScriptDefinition
+from etude.forge.languages.python.source import Edit
 from etude.forge.make.candidate import Candidate
-from etude.forge.make.mistakes import Mutation, mistaken
-from etude.forge.make.source import Edit
 from etude.tasks.javascript.parsing import FUNCTIONS, bare, inner, text, walk
 
 if TYPE_CHECKING:

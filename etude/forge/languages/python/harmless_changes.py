@@ -11,7 +11,7 @@ import ast
 import random
 from collections.abc import Iterator
 
-from etude.forge.make.source import Definition, Edit, Module
+from etude.forge.languages.python.source import Definition, Edit, Module
 
 Change = tuple[Edit, ...]  # made together, or not at all
 

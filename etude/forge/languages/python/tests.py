@@ -10,13 +10,13 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from etude.forge.make.base import Place, stretches
+from etude.forge.languages.base import Place, stretches
+from etude.forge.languages.python.source import Defined, Edit, Module, identifiers
 from etude.forge.make.candidate import Candidate
-from etude.forge.make.source import Defined, Edit, Module, identifiers
 from etude.tasks.grading.inherited_tests import collected
 
 if TYPE_CHECKING:
-    from etude.forge.make.world import World
+    from etude.forge.languages.python.repository import World
 
 COPIED: Final = 4  # neighbouring lines of deleted code that a test may not contain
 STOPWATCHES: Final = {"timeit", "default_timer"} | {

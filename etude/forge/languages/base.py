@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 from etude.forge.environments.environment import Environment, Suite
+from etude.forge.languages.python.source import Edit
 from etude.forge.make.candidate import Candidate
-from etude.forge.make.source import Edit
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import config
 

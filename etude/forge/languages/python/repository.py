@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from etude.forge.make import python_tests
-from etude.forge.make.base import AnyWorld, Manner, Place
+from etude.forge.languages.base import AnyWorld, Manner, Place
+from etude.forge.languages.python import tests as python_tests
+from etude.forge.languages.python.source import Definition, Module, identifiers
+from etude.forge.languages.task_files import PYTHON
 from etude.forge.make.candidate import Candidate
-from etude.forge.make.manners import PYTHON
-from etude.forge.make.source import Definition, Module, identifiers
 from etude.tasks.grading.inherited_tests import Heritage, collected
 
 TEST_FOLDERS = ("test", "tests")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic
 
-from etude.forge.make.base import AnyWorld, S
+from etude.forge.languages.base import AnyWorld, S
+from etude.forge.languages.python.source import Edit
 from etude.forge.make.candidate import Candidate, Piece
 from etude.forge.make.choose import LEAST_TESTS, Links
-from etude.forge.make.source import Edit
 
 COMBINED: Final = (1, 1, 2, 2, 3, 4)  # how many changes a candidate has
 WIDEST: Final = 0.9  # share of the tests that may reach a function: a bug rarely breaks all who call it

@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from etude.forge.javascript.source import Script, ScriptDefinition
-from etude.forge.javascript.world import ScriptWorld
+from etude.forge.languages.javascript.repository import ScriptWorld
+from etude.forge.languages.javascript.source import Script, ScriptDefinition
+from etude.forge.languages.python.source import Edit
 from etude.forge.make.candidate import Candidate, Piece
 from etude.forge.make.choose import Cut, choose
 from etude.forge.make.delete import WHOLE
-from etude.forge.make.source import Edit
 from etude.tasks.javascript.functions import WHOLE_MODULE
 from etude.tasks.javascript.parsing import text, walk
 
