@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling
-from etude.forge.make.bluffing import hollow
-from etude.forge.make.packaging import CATEGORY
+from etude.forge.origins.packaging.attacks import hollow
+from etude.forge.origins.packaging.propose import CATEGORY
 from etude.harness.text_turns import write_turn
 from etude.tasks.format.config import Answer
 from etude.tasks.format.function_bodies import is_defined, replace_bodies, signature

@@ -17,7 +17,7 @@ from etude.forge.make.candidate import Origin
 from etude.forge.make.journal import Entry, Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
-from etude.forge.make.release import open_building
+from etude.forge.origins.packaging.make import open_building
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.format.config import Register

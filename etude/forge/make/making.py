@@ -30,18 +30,23 @@ from etude.forge.languages.javascript.repository import ScriptWorld
 from etude.forge.languages.python import bugs
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.tests import timing_tests
-from etude.forge.make import commits, delete, documented, packaging, questions, untested
-from etude.forge.make.ask import make_question
 from etude.forge.make.baseline import baseline
 from etude.forge.make.candidate import Candidate, Origin
-from etude.forge.make.explain import make_documentation
 from etude.forge.make.journal import Entry, Journal
 from etude.forge.make.one import Made, Refused, Shop, Wanted, make_one
-from etude.forge.make.probe import make_testing
-from etude.forge.make.release import make_release, open_release
 from etude.forge.make.write import VERSION
-from etude.forge.refactor.proposals import refactorings
-from etude.forge.refactor.work import make_refactoring
+from etude.forge.origins.commit import propose as commits
+from etude.forge.origins.deletion import propose as delete
+from etude.forge.origins.docstrings import propose as documented
+from etude.forge.origins.docstrings.make import make_documentation
+from etude.forge.origins.packaging import propose as packaging
+from etude.forge.origins.packaging.make import make_release, open_release
+from etude.forge.origins.question import propose as questions
+from etude.forge.origins.question.make import make_question
+from etude.forge.origins.refactoring.make import make_refactoring
+from etude.forge.origins.refactoring.propose import refactorings
+from etude.forge.origins.test_writing import propose as untested
+from etude.forge.origins.test_writing.make import make_testing
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Facts

@@ -25,7 +25,6 @@ from etude.forge.languages.python.repository import World
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.leaks.scrub import scrub
-from etude.forge.make import commits
 from etude.forge.make.baseline import Baseline
 from etude.forge.make.candidate import Candidate, Origin, Piece
 from etude.forge.make.choose import LEAST_TESTS
@@ -33,6 +32,7 @@ from etude.forge.make.hide import split
 from etude.forge.make.trial import attempt
 from etude.forge.make.wording import tell
 from etude.forge.make.write import write
+from etude.forge.origins.commit import propose as commits
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import task_layers
@@ -42,7 +42,7 @@ from etude.tasks.format.task import WORKSPACE, Task
 from etude.tasks.grading.check import check
 
 if TYPE_CHECKING:
-    from etude.forge.make.release import Release
+    from etude.forge.origins.packaging.make import Release
 
 ORIGINS: Final[tuple[Origin, ...]] = ("deletion", "bug", "commit")
 REGISTERS: Final[tuple[Register, ...]] = ("terse", "plain", "detailed")

@@ -14,7 +14,7 @@ import pytest
 from etude.forge.languages.python.references import Blocked, forget
 from etude.forge.languages.python.repository import World
 from etude.forge.make.choose import Cut, Links, choose
-from etude.forge.make.delete import delete, deletions
+from etude.forge.origins.deletion.propose import delete, deletions
 
 Build = Callable[..., World]
 

@@ -20,7 +20,7 @@ from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
-from etude.forge.make.release import bare, copied
+from etude.forge.origins.packaging.make import bare, copied
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from etude.forge.make.demands import demands, written_tests
-from etude.forge.make.entries import entries, exchanged, without
-from etude.forge.make.packaging import area_of, packagings
+from etude.forge.origins.packaging.config_entries import entries, exchanged, without
+from etude.forge.origins.packaging.propose import area_of, packagings
+from etude.forge.origins.packaging.requirements import demands, written_tests
 from etude.tasks.format.files import Files
 
 TOML = """[build-system]

@@ -24,7 +24,7 @@ from etude.forge.make.choose import Links
 from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
-from etude.forge.make.plans import could_be_blamed, plans
+from etude.forge.origins.question.plans import could_be_blamed, plans
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer

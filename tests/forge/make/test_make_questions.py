@@ -20,8 +20,8 @@ from etude.forge.make.choose import Links
 from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
-from etude.forge.make.questions import implementations, questions, reaches
-from etude.forge.make.reviews import reviews
+from etude.forge.origins.question.propose import implementations, questions, reaches
+from etude.forge.origins.question.reviews import reviews
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost

@@ -23,13 +23,13 @@ from etude.forge.make.candidate import Refactoring
 from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
-from etude.forge.refactor.move import move
-from etude.forge.refactor.parameter import parameters
-from etude.forge.refactor.proposals import refactorings
-from etude.forge.refactor.rename import renames
-from etude.forge.refactor.spelling import in_braces, respelled_code, respelled_text
-from etude.forge.refactor.synonyms import is_distinct, is_pythons, other_name
-from etude.forge.refactor.uses import Uses
+from etude.forge.origins.refactoring.move_module import move
+from etude.forge.origins.refactoring.name_uses import Uses
+from etude.forge.origins.refactoring.propose import refactorings
+from etude.forge.origins.refactoring.rename_parameter import parameters
+from etude.forge.origins.refactoring.rename_symbol import renames
+from etude.forge.origins.refactoring.replace_name import in_braces, respelled_code, respelled_text
+from etude.forge.origins.refactoring.synonyms import is_distinct, is_pythons, other_name
 from etude.policies.scripted import Scripted, scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost

@@ -23,7 +23,7 @@ from etude.forge.make import one
 from etude.forge.make.journal import Journal
 from etude.forge.make.making import make_tasks
 from etude.forge.make.one import Wanted
-from etude.forge.make.untested import take_out, untested
+from etude.forge.origins.test_writing.propose import take_out, untested
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer

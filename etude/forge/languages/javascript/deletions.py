@@ -17,7 +17,7 @@ from etude.forge.languages.javascript.source import Script, ScriptDefinition
 from etude.forge.languages.python.source import Edit
 from etude.forge.make.candidate import Candidate, Piece
 from etude.forge.make.choose import Cut, choose
-from etude.forge.make.delete import WHOLE
+from etude.forge.origins.deletion.propose import WHOLE
 from etude.tasks.javascript.functions import WHOLE_MODULE
 from etude.tasks.javascript.parsing import text, walk
 

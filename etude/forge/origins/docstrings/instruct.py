@@ -10,8 +10,8 @@ import random
 from typing import Final
 
 from etude.forge.make.candidate import Documenting
-from etude.forge.make.documented import LEAST_EXAMPLES
 from etude.forge.make.wording import Told, sloppy
+from etude.forge.origins.docstrings.propose import LEAST_EXAMPLES
 from etude.tasks.format.config import Register
 
 TERSE: Final = (

@@ -25,7 +25,7 @@ from etude.forge.make.choose import LEAST_TESTS
 from etude.forge.make.one import Made, Refused, Shop, being_made, judge_by_gates, scrub_all, timed
 from etude.forge.make.wording import Told
 from etude.forge.make.write import allowed_paths, assemble, beside_tests, choose_kept, put
-from etude.forge.refactor.telling import kind_of, tell_refactoring
+from etude.forge.origins.refactoring.instruct import kind_of, tell_refactoring
 from etude.tasks.format.config import Refactor, Register
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script

@@ -15,7 +15,7 @@ from etude.forge.languages.python.bugs import mutations
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.source import Definition, Edit, Module
 from etude.forge.make.candidate import Documenting, Piece
-from etude.forge.make.untested import LEAST_MISTAKES
+from etude.forge.origins.test_writing.propose import LEAST_MISTAKES
 from etude.tasks.kinds.docstring_examples import Documented, read_documented
 
 TOGETHER: Final = (1, 1, 2, 3)  # functions of a task

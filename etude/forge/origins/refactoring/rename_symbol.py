@@ -14,10 +14,10 @@ from typing import Final
 
 from etude.forge.languages.python.source import Definition, Module
 from etude.forge.make.candidate import Piece, Refactoring
-from etude.forge.refactor.gone import renamed_function, renamed_method
-from etude.forge.refactor.spelling import respelled_code, respelled_text
-from etude.forge.refactor.synonyms import is_distinct, other_name
-from etude.forge.refactor.uses import Uses, known_attributes
+from etude.forge.origins.refactoring.leftover_tests import renamed_function, renamed_method
+from etude.forge.origins.refactoring.name_uses import Uses, known_attributes
+from etude.forge.origins.refactoring.replace_name import respelled_code, respelled_text
+from etude.forge.origins.refactoring.synonyms import is_distinct, other_name
 from etude.tasks.grading.submission import STEERING
 
 SHORTEST: Final = 3  # letters

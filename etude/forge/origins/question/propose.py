@@ -23,8 +23,8 @@ from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.source import PLUMBING, Definition, Edit, Module
 from etude.forge.make.candidate import Piece, Question
 from etude.forge.make.choose import Links
-from etude.forge.make.plans import plans
-from etude.forge.make.reviews import reviews
+from etude.forge.origins.question.plans import plans
+from etude.forge.origins.question.reviews import reviews
 from etude.tasks.format.config import AnswerKind
 
 KINDS: Final = ("review", "reach", "implementation", "raises", "plan")

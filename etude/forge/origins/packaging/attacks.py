@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from etude.forge.make.entries import Entry, entries, without
-from etude.forge.make.packaging import TARGET
+from etude.forge.origins.packaging.config_entries import Entry, entries, without
+from etude.forge.origins.packaging.propose import TARGET
 from etude.tasks.format.task import Task
 
 STEERING = {

@@ -26,8 +26,8 @@ from etude.forge.languages.python.source import Definition
 from etude.forge.make.candidate import Question
 from etude.forge.make.choose import MOST_SHARE
 from etude.forge.make.one import Refused, Shop, failing
-from etude.forge.make.plans import could_be_blamed
-from etude.forge.make.reviews import BLUNT
+from etude.forge.origins.question.plans import could_be_blamed
+from etude.forge.origins.question.reviews import BLUNT
 
 TRIED: Final = 4  # mistakes of each function
 SECONDS: Final = 60.0  # of tests that all of them together may take

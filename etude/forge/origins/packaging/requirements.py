@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from etude.forge.make.packaging import Area
+from etude.forge.origins.packaging.propose import Area
 
 Facts = Mapping[str, Any]
 # A text here, a program elsewhere: it looks for a project around itself, and needs what only sandboxes have.

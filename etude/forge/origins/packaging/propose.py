@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from etude.forge.make.candidate import Candidate, Piece
-from etude.forge.make.entries import FILES, Entry, entries, exchanged, without
+from etude.forge.origins.packaging.config_entries import FILES, Entry, entries, exchanged, without
 from etude.tasks.format.files import Files
 
 Area = Literal["scripts", "extras", "dependencies", "python", "contents", "version", "metadata"]

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from etude.forge.languages.python.repository import World
-from etude.forge.make.demands import Demand, Facts
-from etude.forge.make.packaging import CATEGORY, Packaging
 from etude.forge.make.wording import Told, sloppy
+from etude.forge.origins.packaging.propose import CATEGORY, Packaging
+from etude.forge.origins.packaging.requirements import Demand, Facts
 from etude.tasks.format.config import Register
 
 TERSE: Final = (

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from etude.forge.languages.python.repository import World
 from etude.forge.make.candidate import Refactoring
-from etude.forge.refactor.move import moves
-from etude.forge.refactor.parameter import parameters
-from etude.forge.refactor.rename import renames
-from etude.forge.refactor.uses import Uses
+from etude.forge.origins.refactoring.move_module import moves
+from etude.forge.origins.refactoring.name_uses import Uses
+from etude.forge.origins.refactoring.rename_parameter import parameters
+from etude.forge.origins.refactoring.rename_symbol import renames
 
 
 def refactorings(world: World, rng: random.Random) -> Iterator[Refactoring]:
