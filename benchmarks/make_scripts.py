@@ -21,7 +21,7 @@ from etude.forge.install.checkout import open_repo
 from etude.forge.install.command import install_repository
 from etude.forge.install.install import repositories
 from etude.forge.install.javascript.project_facts import read_project
-from etude.forge.make.command import make_from
+from etude.forge.pipeline.command import make_from
 from etude.sandbox.store.layers import Store
 from etude.tasks.javascript.test_source import read
 

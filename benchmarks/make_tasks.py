@@ -22,10 +22,10 @@ from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
 from etude.forge.install.package_index import read_index
 from etude.forge.languages.python.repository import World
-from etude.forge.make.baseline import baseline
-from etude.forge.make.journal import Journal
-from etude.forge.make.making import make_tasks
-from etude.forge.make.one import Wanted
+from etude.forge.pipeline.journal import Journal
+from etude.forge.pipeline.make import make_tasks
+from etude.forge.steps.baseline import baseline
+from etude.forge.steps.code_change import Wanted
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.format.files import Files

@@ -37,7 +37,7 @@ def tasks_make(
     """Make verified tasks from a repository: features, bugs, questions, tests and more. Started again, it resumes."""
 
     def work() -> dict[str, Any]:
-        from etude.forge.make.command import make_from
+        from etude.forge.pipeline.command import make_from
 
         return make_from(repo, out, count, seed, _listed(origins), _listed(registers), workers, store, find_links)
 

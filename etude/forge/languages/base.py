@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from etude.forge.environments.environment import Environment, Suite
 from etude.forge.languages.python.source import Edit
-from etude.forge.make.candidate import Candidate
+from etude.forge.steps.candidate import Candidate
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import config
 

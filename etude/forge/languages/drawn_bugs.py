@@ -13,8 +13,8 @@ from typing import Any, Final, Generic
 
 from etude.forge.languages.base import AnyWorld, S
 from etude.forge.languages.python.source import Edit
-from etude.forge.make.candidate import Candidate, Piece
-from etude.forge.make.choose import LEAST_TESTS, Links
+from etude.forge.steps.candidate import Candidate, Piece
+from etude.forge.steps.choose_functions import LEAST_TESTS, Links
 
 COMBINED: Final = (1, 1, 2, 2, 3, 4)  # how many changes a candidate has
 WIDEST: Final = 0.9  # share of the tests that may reach a function: a bug rarely breaks all who call it

@@ -20,7 +20,7 @@ from etude.forge.install.rules.service_stand_ins import UNNAMED, stand_ins_of
 from etude.forge.install.rules.step_policy import Scripter, Steps, run
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted_code import Deleted
-from etude.forge.make.command import make_from
+from etude.forge.pipeline.command import make_from
 from etude.policies.scripted import Scripted, scripted
 from etude.rollout.rollout import Outcome, Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer

@@ -256,8 +256,8 @@ def shop(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Shop:
 @pytest.fixture(scope="session")
 def made(bench: Bench, shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What making tasks of the shop gave: the journal, and the folder."""
-    from etude.forge.make.making import make_tasks
-    from etude.forge.make.one import Wanted
+    from etude.forge.pipeline.make import make_tasks
+    from etude.forge.steps.code_change import Wanted
 
     out = tmp_path_factory.mktemp("made")
     wanted = Wanted(3, out, origins=("deletion",))

@@ -11,8 +11,8 @@ import pytest
 from etude.forge.gates.attacks.javascript import cheats
 from etude.forge.languages.javascript.bugs import KINDS, bugs, mutations
 from etude.forge.languages.javascript.source import Script
-from etude.forge.make.making import make_tasks
-from etude.forge.make.one import Wanted
+from etude.forge.pipeline.make import make_tasks
+from etude.forge.steps.code_change import Wanted
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.tasks.format.task import Task

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from etude.forge.make.making import make_tasks
-from etude.forge.make.one import Wanted
-from etude.forge.make.wording import category
 from etude.forge.origins.commit.propose import commits, own_tests
+from etude.forge.pipeline.make import make_tasks
+from etude.forge.steps.code_change import Wanted
+from etude.forge.steps.instructions import category
 from etude.tasks.format.task import Task
 
 from .conftest import FILES, Bench, lay_out, script_world

@@ -10,8 +10,8 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.forge.gates.attacks.javascript import AT_LOAD, IN_CALLS, cheats
-from etude.forge.make.making import make_tasks
-from etude.forge.make.one import Wanted
+from etude.forge.pipeline.make import make_tasks
+from etude.forge.steps.code_change import Wanted
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.tasks.environment.layers import task_layers, task_variables

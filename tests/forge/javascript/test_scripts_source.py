@@ -11,7 +11,7 @@ from etude.forge.languages.javascript.bugs import mutations
 from etude.forge.languages.javascript.deletions import delete, deletions
 from etude.forge.languages.javascript.repository import ScriptWorld
 from etude.forge.languages.javascript.source import Script
-from etude.forge.make.choose import Cut
+from etude.forge.steps.choose_functions import Cut
 from etude.tasks.javascript.test_mutations import changes_of
 from etude.tasks.javascript.test_source import read
 

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from etude.cli.main import app
-from etude.forge.make import command
-from etude.forge.make.journal import Entry, Journal
+from etude.forge.pipeline import command
+from etude.forge.pipeline.journal import Entry, Journal
 
 
 def test_the_answer_counts_what_was_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

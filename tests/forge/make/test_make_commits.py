@@ -9,8 +9,8 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.forge.languages.python.repository import World
-from etude.forge.make.wording import category
 from etude.forge.origins.commit.propose import commits, own_tests
+from etude.forge.steps.instructions import category
 
 Build = Callable[..., World]
 History = Callable[[list[tuple[str, dict[str, str]]]], Path]

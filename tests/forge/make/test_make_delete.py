@@ -13,8 +13,8 @@ import pytest
 
 from etude.forge.languages.python.references import Blocked, forget
 from etude.forge.languages.python.repository import World
-from etude.forge.make.choose import Cut, Links, choose
 from etude.forge.origins.deletion.propose import delete, deletions
+from etude.forge.steps.choose_functions import Cut, Links, choose
 
 Build = Callable[..., World]
 

@@ -17,10 +17,10 @@ from etude.forge.gates.gates import gates
 from etude.forge.install.checkout import Repo
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted_code import Deleted
-from etude.forge.make.journal import Journal
-from etude.forge.make.making import make_tasks
-from etude.forge.make.one import Wanted
 from etude.forge.origins.packaging.make import bare, copied
+from etude.forge.pipeline.journal import Journal
+from etude.forge.pipeline.make import make_tasks
+from etude.forge.steps.code_change import Wanted
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer

@@ -17,11 +17,11 @@ from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import Repo
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted_code import Deleted
-from etude.forge.make import one
-from etude.forge.make.journal import Journal
-from etude.forge.make.making import make_tasks
-from etude.forge.make.one import Wanted
 from etude.forge.origins.docstrings.propose import documented
+from etude.forge.pipeline.journal import Journal
+from etude.forge.pipeline.make import make_tasks
+from etude.forge.steps import code_change as one
+from etude.forge.steps.code_change import Wanted
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer

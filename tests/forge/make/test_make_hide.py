@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from etude.forge.languages.python.repository import Place, World
 from etude.forge.languages.python.tests import without_tests
-from etude.forge.make.candidate import Candidate, Piece
-from etude.forge.make.hide import split
+from etude.forge.steps.candidate import Candidate, Piece
+from etude.forge.steps.hide_tests import split
 
 Build = Callable[..., World]
 REMOVE = Candidate("deletion", "bodies", {"src/shop/cart.py": b""}, (Piece("src/shop/cart.py", "Cart.remove", ""),))

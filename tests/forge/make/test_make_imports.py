@@ -15,7 +15,7 @@ def test_the_command_can_be_imported_where_no_project_is_around(tmp_path: Path) 
     shutil.copytree(Path(etude.__file__).parent, tmp_path / "etude", ignore=ignored)
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.modules['packaging'] = None\n"
-        "import etude.forge.make.command as command; print(command.__file__)"
+        "import etude.forge.pipeline.command as command; print(command.__file__)"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -18,13 +18,14 @@ from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.source import Module
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted_code import Deleted
-from etude.forge.make import making, one
-from etude.forge.make.candidate import Question
-from etude.forge.make.choose import Links
-from etude.forge.make.journal import Journal
-from etude.forge.make.making import make_tasks
-from etude.forge.make.one import Wanted
 from etude.forge.origins.question.plans import could_be_blamed, plans
+from etude.forge.pipeline import make as making
+from etude.forge.pipeline.journal import Journal
+from etude.forge.pipeline.make import make_tasks
+from etude.forge.steps import code_change as one
+from etude.forge.steps.candidate import Question
+from etude.forge.steps.choose_functions import Links
+from etude.forge.steps.code_change import Wanted
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer

@@ -16,12 +16,12 @@ from etude.forge.environments.environment import Environment
 from etude.forge.gates.near_duplicates import Known
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.python.repository import World
-from etude.forge.make.choose import Links
-from etude.forge.make.journal import Journal
-from etude.forge.make.making import make_tasks
-from etude.forge.make.one import Wanted
 from etude.forge.origins.question.propose import implementations, questions, reaches
 from etude.forge.origins.question.reviews import reviews
+from etude.forge.pipeline.journal import Journal
+from etude.forge.pipeline.make import make_tasks
+from etude.forge.steps.choose_functions import Links
+from etude.forge.steps.code_change import Wanted
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost

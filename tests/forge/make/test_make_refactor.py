@@ -18,11 +18,6 @@ from etude.forge.environments.environment import Environment
 from etude.forge.gates.attacks.refactoring import NAMES, both
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.python.repository import World
-from etude.forge.make import making
-from etude.forge.make.candidate import Refactoring
-from etude.forge.make.journal import Journal
-from etude.forge.make.making import make_tasks
-from etude.forge.make.one import Wanted
 from etude.forge.origins.refactoring.move_module import move
 from etude.forge.origins.refactoring.name_uses import Uses
 from etude.forge.origins.refactoring.propose import refactorings
@@ -30,6 +25,11 @@ from etude.forge.origins.refactoring.rename_parameter import parameters
 from etude.forge.origins.refactoring.rename_symbol import renames
 from etude.forge.origins.refactoring.replace_name import in_braces, respelled_code, respelled_text
 from etude.forge.origins.refactoring.synonyms import is_distinct, is_pythons, other_name
+from etude.forge.pipeline import make as making
+from etude.forge.pipeline.journal import Journal
+from etude.forge.pipeline.make import make_tasks
+from etude.forge.steps.candidate import Refactoring
+from etude.forge.steps.code_change import Wanted
 from etude.policies.scripted import Scripted, scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost

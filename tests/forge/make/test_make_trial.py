@@ -11,8 +11,8 @@ import pytest
 
 from etude.forge.environments.suite_run import SuiteRun
 from etude.forge.languages.python.repository import World
-from etude.forge.make import trial
-from etude.forge.make.candidate import Candidate, Piece
+from etude.forge.steps import trial
+from etude.forge.steps.candidate import Candidate, Piece
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 

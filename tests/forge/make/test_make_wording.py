@@ -10,12 +10,12 @@ import pytest
 
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.tests import used_names
-from etude.forge.make import wording
-from etude.forge.make.choose import Cut
-from etude.forge.make.difficulty import level
-from etude.forge.make.hide import split
-from etude.forge.make.wording import sloppy, tell
 from etude.forge.origins.deletion.propose import delete
+from etude.forge.steps import instructions as wording
+from etude.forge.steps.choose_functions import Cut
+from etude.forge.steps.difficulty import level
+from etude.forge.steps.hide_tests import split
+from etude.forge.steps.instructions import sloppy, tell
 
 
 def told(world: World, *names: str, whole: bool = True, seed: int = 0):  # type: ignore[no-untyped-def]

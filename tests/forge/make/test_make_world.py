@@ -11,8 +11,8 @@ import pytest
 from etude.forge.environments.environment import Suite
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.tests import timing_tests
-from etude.forge.make.candidate import Candidate
-from etude.forge.make.write import allowed_paths, choose_kept
+from etude.forge.steps.candidate import Candidate
+from etude.forge.steps.write import allowed_paths, choose_kept
 
 Build = Callable[..., World]
 

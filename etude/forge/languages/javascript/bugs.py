@@ -16,7 +16,7 @@ from etude.forge.languages.drawn_bugs import Mutation, mistaken
 from etude.forge.languages.javascript.repository import ScriptWorld
 from etude.forge.languages.javascript.source import Script, ScriptDefinition
 from etude.forge.languages.python.source import Edit
-from etude.forge.make.candidate import Candidate
+from etude.forge.steps.candidate import Candidate
 from etude.tasks.javascript.parsing import FUNCTIONS, bare, inner, text, walk
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from etude.forge.languages.javascript.repository import ScriptWorld
 from etude.forge.languages.javascript.source import Script, ScriptDefinition
 from etude.forge.languages.python.source import Edit
-from etude.forge.make.candidate import Candidate, Piece
-from etude.forge.make.choose import Cut, choose
 from etude.forge.origins.deletion.propose import WHOLE
+from etude.forge.steps.candidate import Candidate, Piece
+from etude.forge.steps.choose_functions import Cut, choose
 from etude.tasks.javascript.functions import WHOLE_MODULE
 from etude.tasks.javascript.parsing import text, walk
 

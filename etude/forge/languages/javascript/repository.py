@@ -17,7 +17,7 @@ from etude.forge.languages.base import AnyWorld, Manner, Place, stretches
 from etude.forge.languages.javascript.source import Script, ScriptDefinition
 from etude.forge.languages.python.source import Edit, edited
 from etude.forge.languages.task_files import JAVASCRIPT
-from etude.forge.make.candidate import Candidate
+from etude.forge.steps.candidate import Candidate
 from etude.tasks.javascript.parsing import ENDINGS, text
 from etude.tasks.javascript.test_source import TestFile, Unit, mentioned, read, required_in
 from etude.tasks.sandbox_side.node_tests import JOINT

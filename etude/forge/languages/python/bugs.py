@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from etude.forge.languages.drawn_bugs import Mutation, mistaken
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.source import Definition, Edit, Module
-from etude.forge.make.candidate import Candidate
+from etude.forge.steps.candidate import Candidate
 
 COMPARISONS = {
     ast.Lt: ("<", "<="),

@@ -15,7 +15,7 @@ from etude.forge.languages.base import AnyWorld, Manner, Place
 from etude.forge.languages.python import tests as python_tests
 from etude.forge.languages.python.source import Definition, Module, identifiers
 from etude.forge.languages.task_files import PYTHON
-from etude.forge.make.candidate import Candidate
+from etude.forge.steps.candidate import Candidate
 from etude.tasks.grading.inherited_tests import Heritage, collected
 
 TEST_FOLDERS = ("test", "tests")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from etude.forge.languages.base import Place, stretches
 from etude.forge.languages.python.source import Defined, Edit, Module, identifiers
-from etude.forge.make.candidate import Candidate
+from etude.forge.steps.candidate import Candidate
 from etude.tasks.grading.inherited_tests import collected
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from etude.core.errors import EtudeError
 from etude.forge.languages.base import AnyWorld, S, Source
-from etude.forge.make.candidate import Candidate, Piece
+from etude.forge.steps.candidate import Candidate, Piece
 
 LATEST: Final = 2000  # commits that are looked at
 MOST_FILES: Final = 8

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from etude.forge.languages.python.references import Blocked, Cleaning, Lines, forget
 from etude.forge.languages.python.repository import World, place_of
 from etude.forge.languages.python.source import Definition, Edit, Module
-from etude.forge.make.candidate import Candidate, Piece
-from etude.forge.make.choose import MOST_SHARE, Cut, choose
+from etude.forge.steps.candidate import Candidate, Piece
+from etude.forge.steps.choose_functions import MOST_SHARE, Cut, choose
 
 WHOLE = 0.5  # share of the candidates whose symbols are removed whole, where that is possible
 

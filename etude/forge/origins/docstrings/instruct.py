@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from etude.forge.make.candidate import Documenting
-from etude.forge.make.wording import Told, sloppy
 from etude.forge.origins.docstrings.propose import LEAST_EXAMPLES
+from etude.forge.steps.candidate import Documenting
+from etude.forge.steps.instructions import Told, sloppy
 from etude.tasks.format.config import Register
 
 TERSE: Final = (

@@ -16,14 +16,14 @@ from etude.forge.environments.suite_run import run_variants
 from etude.forge.languages.base import Place
 from etude.forge.languages.python.repository import World
 from etude.forge.leaks.scrub import CODE
-from etude.forge.make.candidate import Candidate, Documenting
-from etude.forge.make.one import Made, Refused, Shop, being_made, failing, judge_by_check, search_copies, timed
-from etude.forge.make.wording import Told
-from etude.forge.make.write import assemble, put
 from etude.forge.origins.docstrings.instruct import tell_documentation
 from etude.forge.origins.docstrings.propose import LEAST_EXAMPLES, docstring, without_docstrings
 from etude.forge.origins.test_writing.make import ASSERTED, SHARE, Mistake, choose_mistakes, mistakes
 from etude.forge.origins.test_writing.propose import LEAST_MISTAKES as LEAST
+from etude.forge.steps.candidate import Candidate, Documenting
+from etude.forge.steps.code_change import Made, Refused, Shop, being_made, failing, judge_by_check, search_copies, timed
+from etude.forge.steps.instructions import Told
+from etude.forge.steps.write import assemble, put
 from etude.tasks.format.config import Documentation, Register
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script

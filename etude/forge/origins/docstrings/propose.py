@@ -14,8 +14,8 @@ from typing import Final
 from etude.forge.languages.python.bugs import mutations
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.source import Definition, Edit, Module
-from etude.forge.make.candidate import Documenting, Piece
 from etude.forge.origins.test_writing.propose import LEAST_MISTAKES
+from etude.forge.steps.candidate import Documenting, Piece
 from etude.tasks.kinds.docstring_examples import Documented, read_documented
 
 TOGETHER: Final = (1, 1, 2, 3)  # functions of a task

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from etude.forge.languages.python.repository import World
-from etude.forge.make.wording import Told, sloppy
 from etude.forge.origins.packaging.propose import CATEGORY, Packaging
 from etude.forge.origins.packaging.requirements import Demand, Facts
+from etude.forge.steps.instructions import Told, sloppy
 from etude.tasks.format.config import Register
 
 TERSE: Final = (

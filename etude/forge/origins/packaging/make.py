@@ -27,17 +27,17 @@ from etude.forge.install.package_index import Index
 from etude.forge.install.result import Unfit
 from etude.forge.languages.python.repository import World
 from etude.forge.leaks.deleted_code import Deleted
-from etude.forge.make.baseline import Baseline, baseline
-from etude.forge.make.candidate import Candidate
-from etude.forge.make.choose import LEAST_TESTS
-from etude.forge.make.one import Made, Refused, Shop, being_made, judge_by_gates, scrub_all, timed
-from etude.forge.make.wording import Told
-from etude.forge.make.write import assemble, choose_kept, put
 from etude.forge.origins.packaging.attacks import bluffs
 from etude.forge.origins.packaging.config_entries import FILES
 from etude.forge.origins.packaging.instruct import tell_packaging
 from etude.forge.origins.packaging.propose import Area, Packaging
 from etude.forge.origins.packaging.requirements import BUILT, Demand, Facts, demands, follows, written_tests
+from etude.forge.steps.baseline import Baseline, baseline
+from etude.forge.steps.candidate import Candidate
+from etude.forge.steps.choose_functions import LEAST_TESTS
+from etude.forge.steps.code_change import Made, Refused, Shop, being_made, judge_by_gates, scrub_all, timed
+from etude.forge.steps.instructions import Told
+from etude.forge.steps.write import assemble, choose_kept, put
 from etude.sandbox.base import WORKSPACE as PLACE
 from etude.sandbox.base import Layer, Limits
 from etude.sandbox.hosts import StoringHost

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from etude.forge.make.candidate import Candidate, Piece
 from etude.forge.origins.packaging.config_entries import FILES, Entry, entries, exchanged, without
+from etude.forge.steps.candidate import Candidate, Piece
 from etude.tasks.format.files import Files
 
 Area = Literal["scripts", "extras", "dependencies", "python", "contents", "version", "metadata"]

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from etude.forge.languages.python.repository import World
-from etude.forge.make.candidate import Question
-from etude.forge.make.wording import Told, sloppy
+from etude.forge.steps.candidate import Question
+from etude.forge.steps.instructions import Told, sloppy
 from etude.tasks.format.config import Register
 
 CATEGORY: Final = {"review": "code review", "plan": "planning"}

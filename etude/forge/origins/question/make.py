@@ -20,8 +20,11 @@ from typing import Final
 from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
 from etude.forge.languages.base import outermost
 from etude.forge.languages.python.repository import World
-from etude.forge.make.candidate import Candidate, Question
-from etude.forge.make.one import (
+from etude.forge.origins.question.instruct import tell_question
+from etude.forge.origins.question.propose import otherwise
+from etude.forge.origins.question.prove_plan import planned
+from etude.forge.steps.candidate import Candidate, Question
+from etude.forge.steps.code_change import (
     Made,
     Refused,
     Shop,
@@ -32,11 +35,8 @@ from etude.forge.make.one import (
     search_copies,
     timed,
 )
-from etude.forge.make.wording import Told
-from etude.forge.make.write import assemble, put
-from etude.forge.origins.question.instruct import tell_question
-from etude.forge.origins.question.propose import otherwise
-from etude.forge.origins.question.prove_plan import planned
+from etude.forge.steps.instructions import Told
+from etude.forge.steps.write import assemble, put
 from etude.tasks.format.config import Answer, Register
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import TESTS, WORKSPACE, Task

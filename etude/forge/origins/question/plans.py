@@ -14,8 +14,8 @@ from typing import Final
 from etude.forge.languages.python.bugs import mutations
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.source import Definition
-from etude.forge.make.candidate import Piece, Question
-from etude.forge.make.choose import LEAST_TESTS, MOST_SHARE, Links
+from etude.forge.steps.candidate import Piece, Question
+from etude.forge.steps.choose_functions import LEAST_TESTS, MOST_SHARE, Links
 
 BROKEN: Final = (2, 2, 3)  # functions of a plan
 ROUNDS: Final = 6  # plans that begin at the same function

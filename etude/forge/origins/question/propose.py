@@ -21,10 +21,10 @@ from typing import Final
 from etude.forge.languages.base import outermost
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.source import PLUMBING, Definition, Edit, Module
-from etude.forge.make.candidate import Piece, Question
-from etude.forge.make.choose import Links
 from etude.forge.origins.question.plans import plans
 from etude.forge.origins.question.reviews import reviews
+from etude.forge.steps.candidate import Piece, Question
+from etude.forge.steps.choose_functions import Links
 from etude.tasks.format.config import AnswerKind
 
 KINDS: Final = ("review", "reach", "implementation", "raises", "plan")

@@ -23,11 +23,11 @@ from etude.forge.languages.drawn_bugs import Mutation, combined
 from etude.forge.languages.python.bugs import mutations
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.source import Definition
-from etude.forge.make.candidate import Question
-from etude.forge.make.choose import MOST_SHARE
-from etude.forge.make.one import Refused, Shop, failing
 from etude.forge.origins.question.plans import could_be_blamed
 from etude.forge.origins.question.reviews import BLUNT
+from etude.forge.steps.candidate import Question
+from etude.forge.steps.choose_functions import MOST_SHARE
+from etude.forge.steps.code_change import Refused, Shop, failing
 
 TRIED: Final = 4  # mistakes of each function
 SECONDS: Final = 60.0  # of tests that all of them together may take

@@ -15,8 +15,8 @@ from etude.forge.languages.python.bugs import mutations
 from etude.forge.languages.python.harmless_changes import harmless
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.source import Definition, Edit, Module
-from etude.forge.make.candidate import Piece, Question
-from etude.forge.make.choose import LEAST_TESTS, MOST_SHARE, Links
+from etude.forge.steps.candidate import Piece, Question
+from etude.forge.steps.choose_functions import LEAST_TESTS, MOST_SHARE, Links
 
 CHANGED: Final = (3, 4, 5)  # functions of a patch
 LONGEST: Final = 160  # lines of a patch

@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from etude.forge.make.candidate import Refactoring
-from etude.forge.make.wording import Told, sloppy
+from etude.forge.steps.candidate import Refactoring
+from etude.forge.steps.instructions import Told, sloppy
 from etude.tasks.format.config import RefactorKind, Register
 
 CATEGORIES: Final[dict[str, str]] = {"rename": "refactor", "parameter": "migration", "move": "project structure"}

@@ -20,12 +20,12 @@ from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.languages.base import Place
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.source import Module
-from etude.forge.make.candidate import Candidate, Refactoring
-from etude.forge.make.choose import LEAST_TESTS
-from etude.forge.make.one import Made, Refused, Shop, being_made, judge_by_gates, scrub_all, timed
-from etude.forge.make.wording import Told
-from etude.forge.make.write import allowed_paths, assemble, beside_tests, choose_kept, put
 from etude.forge.origins.refactoring.instruct import kind_of, tell_refactoring
+from etude.forge.steps.candidate import Candidate, Refactoring
+from etude.forge.steps.choose_functions import LEAST_TESTS
+from etude.forge.steps.code_change import Made, Refused, Shop, being_made, judge_by_gates, scrub_all, timed
+from etude.forge.steps.instructions import Told
+from etude.forge.steps.write import allowed_paths, assemble, beside_tests, choose_kept, put
 from etude.tasks.format.config import Refactor, Register
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script

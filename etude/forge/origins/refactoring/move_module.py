@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from etude.forge.languages.python.source import Defined, Edit, Module, edited
-from etude.forge.make.candidate import Piece, Refactoring
 from etude.forge.origins.refactoring.leftover_tests import moved_module
 from etude.forge.origins.refactoring.name_uses import Uses
 from etude.forge.origins.refactoring.rename_symbol import changed_modules, proof_file
 from etude.forge.origins.refactoring.synonyms import other_name
+from etude.forge.steps.candidate import Piece, Refactoring
 from etude.tasks.grading.submission import STEERING
 
 INTO: Final = ("core", "parts", "internals", "support")  # packages that a module may get

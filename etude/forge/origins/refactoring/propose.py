@@ -6,11 +6,11 @@ import random
 from collections.abc import Iterator
 
 from etude.forge.languages.python.repository import World
-from etude.forge.make.candidate import Refactoring
 from etude.forge.origins.refactoring.move_module import moves
 from etude.forge.origins.refactoring.name_uses import Uses
 from etude.forge.origins.refactoring.rename_parameter import parameters
 from etude.forge.origins.refactoring.rename_symbol import renames
+from etude.forge.steps.candidate import Refactoring
 
 
 def refactorings(world: World, rng: random.Random) -> Iterator[Refactoring]:

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from etude.forge.languages.python.source import Definition, Edit, Function, Module
-from etude.forge.make.candidate import Piece, Refactoring
 from etude.forge.origins.refactoring.leftover_tests import renamed_parameter
 from etude.forge.origins.refactoring.name_uses import Uses, last_name
 from etude.forge.origins.refactoring.rename_symbol import changed_modules, proof_file
 from etude.forge.origins.refactoring.replace_name import in_braces
 from etude.forge.origins.refactoring.synonyms import other_name
+from etude.forge.steps.candidate import Piece, Refactoring
 from etude.tasks.grading.submission import STEERING
 
 LEAST_CALLS: Final = 1  # that name it, tests counted

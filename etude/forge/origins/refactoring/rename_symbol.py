@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from etude.forge.languages.python.source import Definition, Module
-from etude.forge.make.candidate import Piece, Refactoring
 from etude.forge.origins.refactoring.leftover_tests import renamed_function, renamed_method
 from etude.forge.origins.refactoring.name_uses import Uses, known_attributes
 from etude.forge.origins.refactoring.replace_name import respelled_code, respelled_text
 from etude.forge.origins.refactoring.synonyms import is_distinct, other_name
+from etude.forge.steps.candidate import Piece, Refactoring
 from etude.tasks.grading.submission import STEERING
 
 SHORTEST: Final = 3  # letters

@@ -9,8 +9,8 @@ import random
 from typing import Final
 
 from etude.forge.languages.python.repository import World
-from etude.forge.make.candidate import Piece, Testing
-from etude.forge.make.wording import LONGEST_DOC, Told, sloppy
+from etude.forge.steps.candidate import Piece, Testing
+from etude.forge.steps.instructions import LONGEST_DOC, Told, sloppy
 from etude.tasks.format.config import Register
 
 TERSE: Final = (

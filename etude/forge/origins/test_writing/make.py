@@ -19,13 +19,13 @@ from etude.forge.languages.base import Place
 from etude.forge.languages.python.bugs import mutations
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.source import Edit, Module
-from etude.forge.make.candidate import Candidate, Piece, Testing
-from etude.forge.make.one import Made, Refused, Shop, being_made, failing, judge_by_check, search_copies, timed
-from etude.forge.make.wording import Told
-from etude.forge.make.write import assemble, put
 from etude.forge.origins.test_writing.instruct import tell_testing
 from etude.forge.origins.test_writing.propose import LEAST_MISTAKES as LEAST
 from etude.forge.origins.test_writing.propose import can_go, home, take_out
+from etude.forge.steps.candidate import Candidate, Piece, Testing
+from etude.forge.steps.code_change import Made, Refused, Shop, being_made, failing, judge_by_check, search_copies, timed
+from etude.forge.steps.instructions import Told
+from etude.forge.steps.write import assemble, put
 from etude.tasks.format.config import Register
 from etude.tasks.format.config import Testing as TestingFacts
 from etude.tasks.format.files import Files, Kind

@@ -19,8 +19,8 @@ from etude.forge.languages.python.bugs import mutations
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.source import Module
 from etude.forge.languages.python.tests import is_movable, without_tests
-from etude.forge.make.candidate import Piece, Testing
-from etude.forge.make.choose import choose
+from etude.forge.steps.candidate import Piece, Testing
+from etude.forge.steps.choose_functions import choose
 
 MOST_FUNCTIONS: Final = 4
 LEAST_MISTAKES: Final = 4  # that can be made in the functions

@@ -30,11 +30,6 @@ from etude.forge.languages.javascript.repository import ScriptWorld
 from etude.forge.languages.python import bugs
 from etude.forge.languages.python.repository import World
 from etude.forge.languages.python.tests import timing_tests
-from etude.forge.make.baseline import baseline
-from etude.forge.make.candidate import Candidate, Origin
-from etude.forge.make.journal import Entry, Journal
-from etude.forge.make.one import Made, Refused, Shop, Wanted, make_one
-from etude.forge.make.write import VERSION
 from etude.forge.origins.commit import propose as commits
 from etude.forge.origins.deletion import propose as delete
 from etude.forge.origins.docstrings import propose as documented
@@ -47,6 +42,11 @@ from etude.forge.origins.refactoring.make import make_refactoring
 from etude.forge.origins.refactoring.propose import refactorings
 from etude.forge.origins.test_writing import propose as untested
 from etude.forge.origins.test_writing.make import make_testing
+from etude.forge.pipeline.journal import Entry, Journal
+from etude.forge.steps.baseline import baseline
+from etude.forge.steps.candidate import Candidate, Origin
+from etude.forge.steps.code_change import Made, Refused, Shop, Wanted, make_one
+from etude.forge.steps.write import VERSION
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Facts

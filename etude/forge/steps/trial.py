@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.languages.base import AnyWorld
-from etude.forge.make.candidate import Candidate
-from etude.forge.make.choose import LEAST_PLACES, LEAST_TESTS, MOST_SHARE
+from etude.forge.steps.candidate import Candidate
+from etude.forge.steps.choose_functions import LEAST_PLACES, LEAST_TESTS, MOST_SHARE
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from etude.forge.languages.base import AnyWorld
-from etude.forge.make.candidate import Candidate, Piece
-from etude.forge.make.hide import Split
+from etude.forge.steps.candidate import Candidate, Piece
+from etude.forge.steps.hide_tests import Split
 from etude.tasks.format.config import Register
 
 MOST_NAMES: Final = 6  # in a sentence

@@ -13,11 +13,11 @@ from etude.core.progress import track
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
 from etude.forge.install.package_index import read_index
-from etude.forge.make.candidate import Origin
-from etude.forge.make.journal import Entry, Journal
-from etude.forge.make.making import make_tasks
-from etude.forge.make.one import Wanted
 from etude.forge.origins.packaging.make import open_building
+from etude.forge.pipeline.journal import Entry, Journal
+from etude.forge.pipeline.make import make_tasks
+from etude.forge.steps.candidate import Origin
+from etude.forge.steps.code_change import Wanted
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.format.config import Register

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from etude.forge.languages.base import AnyWorld, Place, outermost
-from etude.forge.make.candidate import Candidate
+from etude.forge.steps.candidate import Candidate
 
 LEAST_HIDDEN: Final = 0.3  # share of the tests that notice
 MOST_HIDDEN: Final = 0.7

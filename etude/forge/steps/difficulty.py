@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from etude.forge.make.candidate import Candidate, Documenting, Question, Refactoring, Testing
+from etude.forge.steps.candidate import Candidate, Documenting, Question, Refactoring, Testing
 
 STEPS: Final = (3.2, 4.6, 6.0, 7.6)  # scores at which the next level begins
 

@@ -14,10 +14,10 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from etude.forge.languages.base import AnyWorld, Place
-from etude.forge.make.candidate import Candidate
-from etude.forge.make.difficulty import level
-from etude.forge.make.hide import Split
-from etude.forge.make.wording import Told
+from etude.forge.steps.candidate import Candidate
+from etude.forge.steps.difficulty import level
+from etude.forge.steps.hide_tests import Split
+from etude.forge.steps.instructions import Told
 from etude.tasks.format.config import SCHEMA, Config, Environment, Facts, Installed, Register, Verifier
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script

@@ -25,14 +25,14 @@ from etude.forge.languages.python.repository import World
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.leaks.scrub import scrub
-from etude.forge.make.baseline import Baseline
-from etude.forge.make.candidate import Candidate, Origin, Piece
-from etude.forge.make.choose import LEAST_TESTS
-from etude.forge.make.hide import split
-from etude.forge.make.trial import attempt
-from etude.forge.make.wording import tell
-from etude.forge.make.write import write
 from etude.forge.origins.commit import propose as commits
+from etude.forge.steps.baseline import Baseline
+from etude.forge.steps.candidate import Candidate, Origin, Piece
+from etude.forge.steps.choose_functions import LEAST_TESTS
+from etude.forge.steps.hide_tests import split
+from etude.forge.steps.instructions import tell
+from etude.forge.steps.trial import attempt
+from etude.forge.steps.write import write
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import task_layers
