@@ -75,7 +75,7 @@ def main() -> int:
     command = [
         sys.executable,
         "-m",
-        "etude.cli.main",
+        "etude",
         "run",
         options.recipe,
         *options.overrides,

@@ -34,7 +34,7 @@ def main() -> int:
     given = [f"extend.sequence={length}", f"extend.yarn={options.yarn}", f"base.needle_lengths={lengths}"]
     given += [f"extend.batch_tokens={2 * length}", f"extend.micro_tokens={length}", f"extend.eval_tokens={8 * length}"]
     small = SMALL if options.recipe == "nano" else []
-    command = [sys.executable, "-m", "etude.cli.main", "extend", options.recipe, *small, *given, *options.overrides]
+    command = [sys.executable, "-m", "etude", "extend", options.recipe, *small, *given, *options.overrides]
     began = time.monotonic()
     code = subprocess.run([*command, "--run", str(options.run)], stdout=sys.stderr, check=False).returncode
     if code:

@@ -46,7 +46,7 @@ def command(run: Path, steps: int, threads: int) -> list[str]:
         "pretrain.save_every": 4,
     }
     overrides = [f"{key}={value}" for key, value in settings.items()]
-    return [sys.executable, "-m", "etude.cli.main", "pretrain", "nano", *overrides, "--run", str(run), "--json"]
+    return [sys.executable, "-m", "etude", "pretrain", "nano", *overrides, "--run", str(run), "--json"]
 
 
 def start(run: Path, steps: int, threads: int) -> subprocess.Popen[bytes]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from etude.core.run import read_metrics
 from etude.pipeline.execute import execute as pipeline
-from etude.pipeline.execute import stages
+from etude.pipeline import stages
 
 BAR = 1.15
 SIDES = {"at once": "true", "in turns": "false"}

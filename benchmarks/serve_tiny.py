@@ -108,7 +108,7 @@ class Server:
 def served(model: Path, log: Path, *options: str, key: str | None = None) -> Iterator[Server]:
     """`etude serve` as a user starts it, on a free port; ended with SIGTERM if it still runs."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"ETUDE_API_KEY": key} if key else {})
-    command = [sys.executable, "-m", "etude.cli.main", "serve", str(model), "--port", "0", "--name", NAME, *options]
+    command = [sys.executable, "-m", "etude", "serve", str(model), "--port", "0", "--name", NAME, *options]
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
     try:

@@ -316,7 +316,7 @@ def etude(tmp_path: Path) -> Command:
     """Run `etude ARGUMENTS...` in an empty folder, as a person would."""
 
     def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "etude.cli.main", *map(str, arguments)]
+        command = [sys.executable, "-m", "etude", *map(str, arguments)]
         return subprocess.run(
             command, capture_output=True, text=True, timeout=120, check=False, **({"cwd": tmp_path} | options)
         )

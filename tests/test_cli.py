@@ -95,7 +95,7 @@ def test_fine_tuning_follows_pretraining_in_one_command(etude: Command, tiny: Pa
 
 
 def test_an_interrupt_leaves_a_run_that_the_named_command_continues(etude: Command, tiny: Path, tmp_path: Path):
-    command = [sys.executable, "-m", "etude.cli.main", "pretrain", str(tiny), "pretrain.steps=100000", "--fresh"]
+    command = [sys.executable, "-m", "etude", "pretrain", str(tiny), "pretrain.steps=100000", "--fresh"]
     child = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     watchdog = threading.Timer(60, child.kill)
     watchdog.start()
@@ -132,7 +132,7 @@ def test_a_served_model_answers_until_it_is_interrupted(tmp_path: Path):
     tokenizer = Tokenizer.train(["a"], 280)
     save_model(tmp_path / "model", Decoder(ModelConfig.from_settings(settings, vocab_size=tokenizer.vocab_size)))
     tokenizer.save(tmp_path / "model")
-    command = [sys.executable, "-m", "etude.cli.main", "serve", str(tmp_path / "model"), "--port", "0", "run.threads=1"]
+    command = [sys.executable, "-m", "etude", "serve", str(tmp_path / "model"), "--port", "0", "run.threads=1"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     watchdog = threading.Timer(60, child.kill)
     watchdog.start()

@@ -15,7 +15,7 @@ from etude.forge.katas.source import write_katas
 
 
 def etude(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "etude.cli.main", *map(str, arguments)]
+    command = [sys.executable, "-m", "etude", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -17,14 +17,14 @@ from rich.text import Text
 
 from etude import __version__
 from etude.cli.console import Json, Overrides, answer, table, values
-from etude.cli.main import audit as cli_audit
-from etude.cli.main import bench as cli_bench
-from etude.cli.main import env as cli_env
-from etude.cli.main import make as cli_make
-from etude.cli.main import model as cli_model
-from etude.cli.main import near_duplicates as cli_alike
-from etude.cli.main import stages as cli_stages
-from etude.cli.main import tasks as cli_tasks
+from etude.cli import audit as cli_audit
+from etude.cli import bench as cli_bench
+from etude.cli import env as cli_env
+from etude.cli import make as cli_make
+from etude.cli import model as cli_model
+from etude.cli import near_duplicates as cli_alike
+from etude.cli import stages as cli_stages
+from etude.cli import tasks as cli_tasks
 from etude.cli.stages import RecipeName
 from etude.cli.tasks import Backend
 
@@ -226,7 +226,3 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may answer with bytes that are no text
     app()
-
-
-if __name__ == "__main__":
-    main()

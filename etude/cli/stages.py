@@ -67,7 +67,7 @@ def resume(run: Annotated[Path, typer.Argument(help="Run folder.")], json: Json 
     """Go on with an unfinished run, with its own recipe."""
 
     def work() -> dict[str, Any]:
-        from etude.pipeline.execute import execute as pipeline
+        from etude.pipeline import execute as pipeline
 
         target = pipeline.unfinished(run)
         if not target:
@@ -86,7 +86,7 @@ def resume(run: Annotated[Path, typer.Argument(help="Run folder.")], json: Json 
 def _whole(
     recipe: str, overrides: list[str], path: Path, fresh: bool, quiet: bool, target: str = "report"
 ) -> dict[str, Any]:
-    from etude.pipeline.execute import execute as pipeline
+    from etude.pipeline import execute as pipeline
 
     stopped = pipeline.execute_apart(target, recipe, overrides, path, fresh=fresh, quiet=quiet)
     return {"ok": not stopped, "run": str(path), "stopped": stopped, "results": pipeline.read_results(path)}
@@ -122,7 +122,7 @@ def _stage(
 
     def plan() -> dict[str, Any]:
         from etude.core import recipe
-        from etude.pipeline.execute import execute as pipeline
+        from etude.pipeline import execute as pipeline
 
         loaded = recipe.load(name, overrides or [])
         stages = pipeline.outline(target, loaded, path, fresh=fresh)
@@ -136,7 +136,7 @@ def _stage(
 
     def work() -> dict[str, Any]:
         from etude.core import recipe
-        from etude.pipeline.execute import execute as pipeline
+        from etude.pipeline import execute as pipeline
 
         outcome = pipeline.execute(target, recipe.load(name, overrides or []), path, fresh=fresh)
         return {

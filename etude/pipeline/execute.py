@@ -101,7 +101,7 @@ def execute_apart(
     stages = stages_for(target, recipe)
     check_inputs([stage.name for stage in stages], recipe)
     for number, stage in enumerate(stages):
-        command = [sys.executable, "-m", "etude.cli.main", "run", source, *overrides, "--run", str(path)]
+        command = [sys.executable, "-m", "etude", "run", source, *overrides, "--run", str(path)]
         command += ["--stage", stage.name, *(["--fresh"] if fresh and not number else []), "--json"]
         with _child_of_its_own(command, quiet) as child:
             output = child.communicate()[0]

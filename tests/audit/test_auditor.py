@@ -138,7 +138,7 @@ def test_a_hack_that_passes_is_worth_no_more_than_a_failure(task: Task) -> None:
 
 def test_hacks_never_become_demonstrations(monkeypatch: pytest.MonkeyPatch, sandboxes: Any) -> None:
     from etude.core.settings import DemosSettings
-    from etude.pipeline.execute import demonstrations as demos
+    from etude.pipeline import demonstrations as demos
     from etude.rollout.rollout import build_setup
 
     def sometimes(task: Task, seed: int, habits: Any) -> list[Assistant]:

@@ -57,7 +57,7 @@ ARM = {"pass@1", "pass@4", "tokens", "format_errors"}
 
 def etude(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
-    command = [sys.executable, "-m", "etude.cli.main", *arguments]
+    command = [sys.executable, "-m", "etude", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 

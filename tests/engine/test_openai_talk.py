@@ -16,7 +16,7 @@ import pytest
 
 def chat(server: Any, *arguments: str, text: str = "", key: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} | ({"ETUDE_API_KEY": key} if key else {})
-    command = [sys.executable, "-m", "etude.cli.main", "chat", server.address, *arguments]
+    command = [sys.executable, "-m", "etude", "chat", server.address, *arguments]
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, env=environment)
 
 

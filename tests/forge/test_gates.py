@@ -10,7 +10,8 @@ import pytest
 
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import SuiteRun, run_suite
-from etude.forge.gates.gates import BENDING, Verdict, cheats, gates, pass_gates
+from etude.forge.gates import gates
+from etude.forge.gates.gates import BENDING, Verdict, cheats, pass_gates
 from etude.forge.leaks.audit import Leak
 from etude.forge.leaks.deleted_code import Deleted
 from etude.sandbox.hosts import StoringHost

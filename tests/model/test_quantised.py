@@ -8,7 +8,7 @@ import struct
 import pytest
 import torch
 
-from etude.model.checkpoint.directory import quantised_formats as quantised
+from etude.model.checkpoint import quantised_formats as quantised
 
 # A matrix of 2 x 64 with groups of 32, written by compressed-tensors 0.20.0: PackedQuantizationCompressor.compress of
 # (torch.randn(2, 64, generator=seed 11) * 0.05).bfloat16() with these scales gave the words, .decompress the values.

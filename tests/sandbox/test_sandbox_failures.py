@@ -22,7 +22,7 @@ from etude.core.errors import EtudeError
 from etude.sandbox.base import Limits, SandboxFailure
 from etude.sandbox.hosts import open_host
 from etude.sandbox.local.host import LocalHost
-from etude.sandbox.local.host import sandbox as local_sandbox
+from etude.sandbox.local import sandbox as local_sandbox
 from etude.sandbox.store.layers import Store
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from etude.sandbox.local.host import LocalHost, cgroups
+from etude.sandbox.local import cgroups
+from etude.sandbox.local.host import LocalHost
 from etude.sandbox.store.layers import Store
 
 

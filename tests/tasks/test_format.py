@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from etude.core.errors import EtudeError
 from etude.tasks.format.files import Files, Limits
 from etude.tasks.format.task import Task, matches, without_canary
-from etude.tasks.format.task import config as toml
+from etude.tasks.format import config as toml
 
 # Every documented field of schema 1.4, none at its default.
 EVERYTHING = b"""# a comment that stays as long as nothing changes

@@ -144,6 +144,6 @@ class Memory:
 def _terms(index: Mapping[str, str]) -> str:
     """What a failure depends on beside the repository: the text of the rules, and where packages come from."""
     found = hashlib.sha256(json.dumps(sorted(index.items())).encode())
-    for file in sorted(Path(__file__).parent.glob("*.py")):
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
         found.update(file.read_bytes())
     return found.hexdigest()[:32]

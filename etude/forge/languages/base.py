@@ -17,7 +17,7 @@ from etude.forge.environments.environment import Environment, Suite
 from etude.forge.languages.python.source import Edit
 from etude.forge.steps.candidate import Candidate
 from etude.tasks.format.files import Files
-from etude.tasks.format.task import config
+from etude.tasks.format import config
 
 
 class Symbol(Protocol):

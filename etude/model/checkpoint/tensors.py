@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from etude.core.errors import EtudeError
-from etude.model.checkpoint.directory import quantised_formats as quantised
+from etude.model.checkpoint import quantised_formats as quantised
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

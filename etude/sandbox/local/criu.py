@@ -20,7 +20,7 @@ from typing import Final, NoReturn
 
 from etude.sandbox.identity import INSIDE, Identity
 from etude.sandbox.local.cgroups import Group
-from etude.sandbox.local.host import kernel, programs
+from etude.sandbox.local import kernel, programs
 from etude.sandbox.local.rootfs import ROOM
 
 _SCRATCH: Final = "/run"  # on the stage, for CRIU's own files: what it says, and what it found out about the kernel

@@ -62,7 +62,7 @@ class LocalHost:
             raise EtudeError("the local sandbox needs Linux; ask for the weaker backend by its name, plain")
         ours, theirs = socket.socketpair()
         log = os.memfd_create("launcher", os.MFD_CLOEXEC)
-        code = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        code = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[3])!r})\n"
         code += (
             f"from etude.sandbox.local.launcher import main; main({theirs.fileno()}, {os.getpid()}, {tuple(preload)!r})"
         )

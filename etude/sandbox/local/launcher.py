@@ -26,8 +26,8 @@ from typing import Final, NoReturn
 
 from etude.sandbox import wire
 from etude.sandbox.identity import INSIDE, Identity, outside_identity
-from etude.sandbox.local.host import cgroups, init, kernel, seccomp
-from etude.sandbox.local.host import criu as memory
+from etude.sandbox.local import cgroups, init, kernel, seccomp
+from etude.sandbox.local import criu as memory
 from etude.sandbox.local.programs import Fence
 from etude.sandbox.local.rootfs import Plan, Room
 

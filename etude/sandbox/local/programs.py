@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from etude.sandbox.local.host import kernel
+from etude.sandbox.local import kernel
 from etude.sandbox.local.rootfs import HOME, ROOM
 from etude.sandbox.local.seccomp import Filter
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from etude.sandbox.identity import INSIDE
-from etude.sandbox.local.host import kernel
+from etude.sandbox.local import kernel
 from etude.sandbox.store.overlay_changes import OPAQUE
 from etude.sandbox.store.packed_changes import unpack
 

@@ -12,7 +12,7 @@ import errno
 import struct
 from typing import Final
 
-from etude.sandbox.local.host import kernel
+from etude.sandbox.local import kernel
 
 # name: (x86_64, aarch64); None where the processor has no such call.
 DENIED: Final[dict[str, tuple[int | None, int | None]]] = {

@@ -316,7 +316,7 @@ class PlainProcess:
     def __init__(self, request: dict[str, object], limit: int) -> None:
         control, self._control = os.pipe()
         self._report, report = os.pipe()
-        script = str(Path(__file__).with_name("supervise.py"))
+        script = str(Path(__file__).with_name("supervisor.py"))
         self._started = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", script, str(control), str(report)],

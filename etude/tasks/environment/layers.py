@@ -151,17 +151,17 @@ def inside_layer(store: Store) -> Layer:
     """The code that runs inside, for an interpreter that has not loaded it: a file that it can import from, and what
     is loaded into a JavaScript process."""
     folder, _, name = ARCHIVE.rpartition("/")
-    reporter = Path(__file__).with_name("inside") / "report.cjs"
+    reporter = Path(__file__).parents[1] / "sandbox_side" / "report.cjs"
     return store.add_files({name: _archive(), reporter.name: reporter.read_bytes()}, at=folder, shows=())
 
 
 @cache
 def _archive() -> bytes:
     """Sources, and what our own interpreter makes of them: another version takes the sources."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive, tempfile.TemporaryDirectory() as folder:
-        for path in [root / "__init__.py", root / "tasks" / "__init__.py", *(root / "tasks" / "inside").glob("*.py")]:
+        for path in [root / "__init__.py", root / "tasks" / "__init__.py", *(root / "tasks" / "sandbox_side").glob("*.py")]:
             name = f"etude/{path.relative_to(root)}"
             compiled = Path(folder) / "compiled"
             py_compile.compile(

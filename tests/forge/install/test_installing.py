@@ -127,7 +127,7 @@ def test_nothing_is_left_behind(good: tuple[Path, Installed], store: Store) -> N
 
 
 def test_the_command_answers_in_json(good: tuple[Path, Installed], wheels: Path, store: Store) -> None:
-    command = [sys.executable, "-m", "etude.cli.main", "env", "install", str(good[0]), "--json"]
+    command = [sys.executable, "-m", "etude", "env", "install", str(good[0]), "--json"]
     words = [*command, "--store", str(store.root), "--find-links", str(wheels)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     found = json.loads(done.stdout.splitlines()[-1])
@@ -298,7 +298,7 @@ def test_at_most_five_tries_are_made_and_earlier_ones_are_told(tiny: Tiny, wheel
 
 def test_a_killed_installation_leaves_nothing_and_can_be_repeated(tiny: Tiny, wheels: Path, tmp_path: Path) -> None:
     root, folder = tiny("killed"), tmp_path / "store"
-    words = [sys.executable, "-m", "etude.cli.main", "env", "install", str(root)]
+    words = [sys.executable, "-m", "etude", "env", "install", str(root)]
     process = subprocess.Popen(
         [*words, "--store", str(folder), "--find-links", str(wheels)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )

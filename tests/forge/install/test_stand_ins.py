@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from etude.core.policy import Assistant, Call, Policy, ToolResult
-from etude.forge.gates.gates import gates
+from etude.forge.gates import gates
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import Stage, install, repositories, rules
 from etude.forge.install.package_index import read_index

@@ -13,7 +13,7 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings, HarnessSettings, RewardSettings
 from etude.forge.environments.environment import Environment
-from etude.forge.gates.gates import gates
+from etude.forge.gates import gates
 from etude.forge.install.checkout import Repo, open_repo
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted_code import Deleted

@@ -17,7 +17,7 @@ from etude.forge.origins.packaging.propose import Area
 
 Facts = Mapping[str, Any]
 # A text here, a program elsewhere: it looks for a project around itself, and needs what only sandboxes have.
-BUILT: Final = Path(__file__).with_name("built.py")
+BUILT: Final = Path(__file__).with_name("build_test.py")
 LOADS: Final = re.compile(r"[A-Za-z_][\w.]*:[\w.]*")
 MOST_FILES: Final = 24  # named in a sentence and in a test
 MOST_GROUPS: Final = 6
