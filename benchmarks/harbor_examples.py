@@ -23,7 +23,7 @@ from etude.core.errors import EtudeError
 from etude.sandbox.hosts import open_host
 from etude.tasks.format.task import Task, given_tasks
 from etude.tasks.grading.grader import grade
-from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.submission import Submission
 from etude.tasks.kinds.script import agent_place, judged_by_script, solve
 
 DOCKERFILES = ("environment/Dockerfile", "tests/Dockerfile")
@@ -54,7 +54,7 @@ async def examine(folder: Path, host: Any, base: str, seconds: float) -> dict[st
         async with asyncio.timeout(seconds):
             await agent_place(task, host)
             row["builds"] = True
-            found = await grade(task, host, Changes())
+            found = await grade(task, host, Submission())
             row["null"] = 1.0 if found.passed else found.details.get("reward", found.reason)
             if task.script("solution", "solve") is None:
                 row["note"] = "it has no solution"

@@ -21,11 +21,11 @@ from etude.core.errors import EtudeError
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
 from etude.forge.install.package_index import read_index
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.baseline import baseline
-from etude.forge.steps.code_change import Wanted
+from etude.forge.steps.code_change import MakeRequest
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.format.files import Files
@@ -60,7 +60,7 @@ class Row:
         return 3600 * self.valid / self.seconds if self.seconds else 0.0
 
 
-async def measure(spec: str, layers: Store, wanted: Wanted) -> Row:
+async def measure(spec: str, layers: Store, wanted: MakeRequest) -> Row:
     index = read_index(None)
     repo = await asyncio.to_thread(open_repo, spec, repositories(layers), index=index)
     async with await open_host("local", layers, [RUNNER]) as host:
@@ -68,7 +68,9 @@ async def measure(spec: str, layers: Store, wanted: Wanted) -> Row:
         if installed.environment is None:
             raise EtudeError(f"{spec} cannot be installed: {installed.reason}")
         base = await baseline(host, installed.environment, host.store.add(repo.tree))
-        world = World(repo.name, repo.version, Files.scan(repo.tree), installed.environment, base.green, base.traces)
+        world = PythonRepository(
+            repo.name, repo.version, Files.scan(repo.tree), installed.environment, base.green, base.traces
+        )
         started = time.monotonic()
         journal: Journal = await make_tasks(repo, installed.environment, host, wanted)
     spent = sum(entry.seconds for entry in journal.entries)
@@ -100,7 +102,7 @@ def main() -> None:
     rows: list[Row] = []
     for spec in asked.repos:
         out = asked.out / spec.replace("/", "_").strip("._")
-        wanted = Wanted(asked.count, out, asked.seed, tuple(asked.origins.split(",")), workers=asked.workers)
+        wanted = MakeRequest(asked.count, out, asked.seed, tuple(asked.origins.split(",")), workers=asked.workers)
         try:
             row = asyncio.run(measure(spec, layers, wanted))
         except EtudeError as error:

@@ -24,7 +24,7 @@ from grader_attacks import ATTACKS
 
 from etude.audit.auditor import Rules
 from etude.audit.base import Ruling
-from etude.audit.blind_view import Dossier, open_dossier
+from etude.audit.blind_view import BlindView, open_blind_view
 from etude.audit.python_actions import parse
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
@@ -52,7 +52,7 @@ class Bench:
         async with self.places:
             trajectory, changes = await play(task, turns, self.host, self.setup)
         began = time.perf_counter()
-        ruling = self.rules.judge(open_dossier(task, trajectory, changes))
+        ruling = self.rules.judge(open_blind_view(task, trajectory, changes))
         self.seconds.append(time.perf_counter() - began)
         return ruling
 
@@ -82,7 +82,7 @@ def attacks(rules: Rules) -> list[tuple[str, Ruling]]:
     found = []
     for name, attack in ATTACKS.items():
         changes = carried_files(task, attack(task))
-        found.append((name, rules.judge(open_dossier(task, Trajectory(), changes))))
+        found.append((name, rules.judge(open_blind_view(task, Trajectory(), changes))))
     return found
 
 
@@ -102,7 +102,7 @@ def installed(count: int, rules: Rules) -> list[tuple[str, Ruling]]:
         lines, path = text.splitlines(keepends=True), f"package/{file.name}"
         stub = " " * chosen.body[0].col_offset + "raise NotImplementedError\n"
         before = "".join([*lines[: chosen.body[0].lineno - 1], stub, *lines[chosen.end_lineno :]])
-        dossier = Dossier(
+        dossier = BlindView(
             f"Write {chosen.name} again.",
             deleted=(f"{path}:{chosen.name}",),
             allowed=("package/*.py",),
@@ -126,7 +126,7 @@ def trained(folders: list[Path], rules: Rules) -> list[tuple[str, Ruling]]:
                 print(f"left out: {error}")
                 continue
             if saved.trajectory is not None:
-                found.append((str(path), rules.judge(open_dossier(saved.task, saved.trajectory, saved.changes))))
+                found.append((str(path), rules.judge(open_blind_view(saved.task, saved.trajectory, saved.changes))))
     return found
 
 

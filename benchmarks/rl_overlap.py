@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 
 from etude.core.run import read_metrics
-from etude.pipeline.execute import execute as pipeline
 from etude.pipeline import stages
+from etude.pipeline.execute import execute as pipeline
 
 BAR = 1.15
 SIDES = {"at once": "true", "in turns": "false"}

@@ -34,7 +34,7 @@ from etude.forge.katas.source import katas
 from etude.harness.tools.base import Observation, Tool
 from etude.policies.scripted import Scripted, reference
 from etude.rollout.rollout import Outcome, Scored, Setup, Void, attempt, build_setup
-from etude.sandbox.base import Limits, Result, SandboxFailure
+from etude.sandbox.base import CommandResult, SandboxFailure, SandboxLimits
 from etude.sandbox.local.host import LocalHost
 from etude.sandbox.local.sandbox import LocalSandbox
 from etude.tasks.format.task import Task
@@ -126,8 +126,8 @@ class _FaultySandbox:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sandbox, name)
 
-    async def run_apart(self, program: Any, **named: Any) -> Result:
-        found: Result = await self._change(self._sandbox, {"program": program, **named})
+    async def run_apart(self, program: Any, **named: Any) -> CommandResult:
+        found: CommandResult = await self._change(self._sandbox, {"program": program, **named})
         return found
 
     async def __aenter__(self) -> Any:
@@ -140,12 +140,12 @@ class _FaultySandbox:
 # What is done
 
 
-async def cut_report(sandbox: LocalSandbox, run: dict[str, Any]) -> Result:
+async def cut_report(sandbox: LocalSandbox, run: dict[str, Any]) -> CommandResult:
     result = await sandbox.run_apart(**run)
     return replace(result, stdout=result.stdout[:-10])
 
 
-async def forged_report(sandbox: LocalSandbox, run: dict[str, Any]) -> Result:
+async def forged_report(sandbox: LocalSandbox, run: dict[str, Any]) -> CommandResult:
     result = await sandbox.run_apart(**run)
     return replace(result, stdout=b"0" * 32 + result.stdout[32:])
 
@@ -153,7 +153,7 @@ async def forged_report(sandbox: LocalSandbox, run: dict[str, Any]) -> Result:
 def kill_runner(launcher: int) -> Callable[[LocalSandbox, dict[str, Any]], Any]:
     """Kills the grader's one process from outside as soon as it is there. The host has no other sandbox."""
 
-    async def run(sandbox: LocalSandbox, given: dict[str, Any]) -> Result:
+    async def run(sandbox: LocalSandbox, given: dict[str, Any]) -> CommandResult:
         grading = asyncio.ensure_future(sandbox.run_apart(**given))
         while not grading.done():
             for init in _children(launcher):
@@ -291,7 +291,7 @@ async def measure(rollouts: int, at_once: int, seed: int) -> dict[str, Any]:
     setup = build_setup(
         HarnessSettings(limits=AgentLimits(sample_seconds=SAMPLE_SECONDS)),
         grader=GraderSettings(seconds=10, cpu_seconds=1, memory_mb=128, disk_mb=32),
-        sandbox=Limits(disk=32 << 20),
+        sandbox=SandboxLimits(disk=32 << 20),
     )
     tasks = list(katas("train", 60, seed=3, levels=[1, 2]))
     counts: dict[str, Counter[str]] = {fault.name: Counter() for fault in FAULTS}

@@ -29,7 +29,7 @@ from etude.forge.katas.source import katas
 from etude.forge.leaks.deleted_code import deleted_of
 from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
-from etude.sandbox.base import Limits
+from etude.sandbox.base import SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.layers import default_store
 from etude.tasks.format.task import WORKSPACE, Task
@@ -46,7 +46,7 @@ CONTROL = {
     "decompiler": "stale-bytecode",
 }
 SEARCHED = re.compile(r"\d+ of \d+ found")  # what a thief says when it came to its end
-LIMITS = Limits(memory=2 << 30)  # a thief reads whole archives
+LIMITS = SandboxLimits(memory=2 << 30)  # a thief reads whole archives
 
 
 def careless(task: Task, place: str) -> Task:

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import pydantic
 
 from etude.audit.base import Detector, Finding, Ruling, conclude
-from etude.audit.blind_view import Dossier
+from etude.audit.blind_view import BlindView
 from etude.audit.evidence import Evidence
 from etude.audit.table import build_detectors
 from etude.core.errors import EtudeError
@@ -65,7 +65,7 @@ class Rules:
     def __init__(self, detectors: Sequence[Detector] | None = None) -> None:
         self.detectors = list(detectors) if detectors is not None else build_detectors()
 
-    def judge(self, dossier: Dossier) -> Ruling:
+    def judge(self, dossier: BlindView) -> Ruling:
         """The verdict, without the detour over messages."""
         evidence = Evidence(dossier)
         found: list[Finding] = []
@@ -81,11 +81,11 @@ class Rules:
         shown = next((message for message in context.messages if isinstance(message, User)), None)
         if shown is None:
             raise EtudeError("an auditor was asked without a dossier")
-        ruling = self.judge(Dossier.from_json(shown.text))
+        ruling = self.judge(BlindView.from_json(shown.text))
         return Sample(json.dumps(asdict(ruling)), "stop")
 
 
-async def audit(dossier: Dossier, policy: Policy, sampling: Sampling | None = None) -> Ruling:
+async def audit(dossier: BlindView, policy: Policy, sampling: Sampling | None = None) -> Ruling:
     """Asks a policy for its verdict; `EtudeError` when it gives none."""
     text = dossier.to_json()
     if not isinstance(policy, Rules) and len(text) > MOST_CHARS:

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from etude.audit.base import Ruling
-from etude.audit.blind_view import Dossier
+from etude.audit.blind_view import BlindView
 from etude.audit.evidence import Evidence
 
 
-def behaviour(dossiers: Iterable[Dossier], rulings: Sequence[Ruling] = ()) -> dict[str, float]:
+def behaviour(dossiers: Iterable[BlindView], rulings: Sequence[Ruling] = ()) -> dict[str, float]:
     """Figures over some attempts: shares, and means for an attempt. Tools are shares of all calls, as `tool.NAME`."""
     attempts = edited = tested = turns = comment = thought = added = 0
     tools: Counter[str] = Counter()

@@ -15,10 +15,10 @@ import pydantic
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Message, ToolResult, User
-from etude.harness.trajectory import Entry, Trajectory
+from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import Task, matches
-from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.submission import Submission
 
 LARGEST = 256 << 10  # bytes of a file of the workspace that is looked at
 SHOWN = 4 << 20  # bytes of the workspace that go into the text, tests and changed files first
@@ -42,7 +42,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Dossier:
+class BlindView:
     instruction: str
     deleted: tuple[str, ...] = ()  # what is to be written, as path:name
     allowed: tuple[str, ...] = ()  # globs of what the task lets change
@@ -77,7 +77,7 @@ class Dossier:
         return json.dumps(told)
 
     @classmethod
-    def from_json(cls, text: str) -> Dossier:
+    def from_json(cls, text: str) -> BlindView:
         try:
             told = _ADAPTER.validate_json(text)
         except pydantic.ValidationError as error:
@@ -85,12 +85,12 @@ class Dossier:
         return told
 
 
-_ADAPTER = pydantic.TypeAdapter(Dossier)
+_ADAPTER = pydantic.TypeAdapter(BlindView)
 
 
-def open_dossier(task: Task, trajectory: Trajectory, changes: Changes) -> Dossier:
+def open_blind_view(task: Task, trajectory: Trajectory, changes: Submission) -> BlindView:
     """The dossier of an attempt."""
-    return Dossier(
+    return BlindView(
         instruction=task.instruction,
         deleted=tuple(task.facts.deleted),
         allowed=tuple(task.facts.allowed_paths),
@@ -104,10 +104,10 @@ def open_dossier(task: Task, trajectory: Trajectory, changes: Changes) -> Dossie
     )
 
 
-def open_conversation(messages: Sequence[Message]) -> Dossier:
+def open_conversation(messages: Sequence[Message]) -> BlindView:
     """The dossier of a conversation whose task nobody knows: what was asked, said and done is all there is."""
     asked = next((message.text for message in messages if isinstance(message, User)), "")
-    return Dossier(asked, turns=tuple(_turns(Trajectory(entries=[Entry(message) for message in messages]))))
+    return BlindView(asked, turns=tuple(_turns(Trajectory(entries=[MessageRecord(message) for message in messages]))))
 
 
 def _turns(trajectory: Trajectory) -> list[Turn]:

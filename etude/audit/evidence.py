@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from etude.audit.blind_view import Dossier
+from etude.audit.blind_view import BlindView
 from etude.audit.python_actions import How, Touch, literal, looks_like_path, name_of, parse, shapes, touch_of, touches
 from etude.audit.shell_commands import Command, found_by, read_commands
 
@@ -144,7 +144,7 @@ class Case(NamedTuple):
 class Evidence:
     """Everything that rules look at."""
 
-    def __init__(self, dossier: Dossier) -> None:
+    def __init__(self, dossier: BlindView) -> None:
         self.dossier = dossier
         self.ran: list[Ran] = []
         self.accesses: list[Access] = []
@@ -417,7 +417,7 @@ def _named(code: str) -> Iterator[Touch]:
         yield Touch("named", path)
 
 
-def _cases(dossier: Dossier, functions: list[str]) -> dict[str, list[Case]]:
+def _cases(dossier: BlindView, functions: list[str]) -> dict[str, list[Case]]:
     found: dict[str, list[Case]] = {}
     wanted = frozenset(functions)
     for path in dossier.workspace:

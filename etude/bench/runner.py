@@ -24,7 +24,7 @@ from etude.core.recipe import Recipe
 from etude.core.settings import BenchSettings
 from etude.forge.curriculum.sources import open_source
 from etude.harness.metrics import measure
-from etude.harness.trajectory import Entry, Trajectory
+from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.engine_client import launch
 from etude.rollout.rollout import Scored, Setup, Void, build_setup, check_lengths
 from etude.rollout.scheduler import Job, attempt_each, sample_seed
@@ -202,7 +202,7 @@ def _show(kept: _Kept) -> Shown:
     return Shown(turns, kept.passed, kept.trajectory.stop, _text(kept.reason), kept.tokens)
 
 
-def _turn(entry: Entry) -> Turn:
+def _turn(entry: MessageRecord) -> Turn:
     message = entry.message
     error = _text(entry.note) or entry.error or ""
     match message:

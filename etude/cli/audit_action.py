@@ -15,7 +15,7 @@ from typing import Any
 from etude.audit.auditor import Rules, audit
 from etude.audit.base import Ruling
 from etude.audit.behaviour_metrics import behaviour
-from etude.audit.blind_view import Dossier, open_conversation, open_dossier
+from etude.audit.blind_view import BlindView, open_blind_view, open_conversation
 from etude.audit.quarantine import quarantine
 from etude.audit.table import build_detectors
 from etude.core.errors import EtudeError
@@ -74,7 +74,7 @@ def _auditor(rules: Sequence[str], auditor: str) -> Policy:
     return Rules(build_detectors([{"use": rule} for rule in rules], "rule"))
 
 
-async def _judge(dossier: Dossier, policy: Policy) -> Ruling:
+async def _judge(dossier: BlindView, policy: Policy) -> Ruling:
     return policy.judge(dossier) if isinstance(policy, Rules) else await audit(dossier, policy)
 
 
@@ -93,14 +93,14 @@ def _attempts(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
             yield from below
 
 
-def _open(folder: Path) -> tuple[Dossier, Task | None]:
+def _open(folder: Path) -> tuple[BlindView, Task | None]:
     """The dossier of a saved attempt; of a trajectory without its outcome, what its messages tell."""
     if not (folder / OUTCOME).is_file():
         return open_conversation(load_trajectory(folder).messages), None
     saved = load_attempt(folder)
     if saved.trajectory is None:  # the machinery failed before anything was done
-        return Dossier(saved.task.instruction), saved.task
-    return open_dossier(saved.task, saved.trajectory, saved.changes), saved.task
+        return BlindView(saved.task.instruction), saved.task
+    return open_blind_view(saved.task, saved.trajectory, saved.changes), saved.task
 
 
 def _put_aside(task: Task, ruling: Ruling) -> None:

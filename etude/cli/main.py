@@ -16,7 +16,6 @@ import typer
 from rich.text import Text
 
 from etude import __version__
-from etude.cli.console import Json, Overrides, answer, table, values
 from etude.cli import audit as cli_audit
 from etude.cli import bench as cli_bench
 from etude.cli import env as cli_env
@@ -25,6 +24,7 @@ from etude.cli import model as cli_model
 from etude.cli import near_duplicates as cli_alike
 from etude.cli import stages as cli_stages
 from etude.cli import tasks as cli_tasks
+from etude.cli.console import Json, Overrides, answer, table, values
 from etude.cli.stages import RecipeName
 from etude.cli.tasks import Backend
 

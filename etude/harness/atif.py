@@ -15,7 +15,7 @@ from typing import Any
 
 from etude import __version__
 from etude.core.policy import Assistant, System, ToolResult, User
-from etude.harness.trajectory import NO_VERSION, Entry, Segment, Trajectory
+from etude.harness.trajectory import NO_VERSION, MessageRecord, Segment, Trajectory
 from etude.harness.trajectory_files import readable
 from etude.tokens.dialect import ToolSchema
 
@@ -65,7 +65,7 @@ def _document(
     return document
 
 
-def _add(steps: list[dict[str, Any]], said: Entry, metrics: dict[str, Any], copied: bool, model: str) -> None:
+def _add(steps: list[dict[str, Any]], said: MessageRecord, metrics: dict[str, Any], copied: bool, model: str) -> None:
     """A message as a step of its own, or as an observation of the step before."""
     message = said.message
     extra = {name: value for name in ("error", "note", "stop", "seconds") if (value := getattr(said, name))}

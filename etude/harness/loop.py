@@ -30,7 +30,7 @@ from etude.harness.text_turns import read_turn
 from etude.harness.tool_calls import Approve, execute
 from etude.harness.tool_context import Workbench
 from etude.harness.tools.base import Tool, schema_of
-from etude.harness.trajectory import Entry, Parent, Segment, StopCause, Trajectory
+from etude.harness.trajectory import MessageRecord, Parent, Segment, StopCause, Trajectory
 from etude.sandbox.base import WORKSPACE, Sandbox
 from etude.tokens.dialect import Dialect
 from etude.tokens.parse import Malformed
@@ -43,7 +43,7 @@ class Event:
 
     kind: Literal["message", "sampling", "calling", "stop"]
     turn: int  # turns completed before
-    entry: Entry | None = None  # of a message: a prompt, a turn, or a tool's result
+    entry: MessageRecord | None = None  # of a message: a prompt, a turn, or a tool's result
     calls: tuple[Call, ...] = ()  # about to run
     stop: StopCause = ""
 
@@ -111,9 +111,9 @@ class _Rollout:
         self.schemas = [schema_of(tool) for tool in self.tools.values()]
 
     def begin(self, system: str, history: Sequence[Message], instruction: str) -> None:
-        before = [Entry(System(to_text(to_bytes(system))))] if system else []
-        before += [Entry(message, segment=-1) for message in history]
-        if not self.add([*before, Entry(User(to_text(to_bytes(instruction))))]):
+        before = [MessageRecord(System(to_text(to_bytes(system))))] if system else []
+        before += [MessageRecord(message, segment=-1) for message in history]
+        if not self.add([*before, MessageRecord(User(to_text(to_bytes(instruction))))]):
             most = self.trajectory.limits.context_tokens
             raise HarnessFailure(f"the prompt does not fit into limits.context_tokens, which is {most}")
 
@@ -131,7 +131,7 @@ class _Rollout:
                 if unreadable == limits.malformed:
                     return "malformed"
                 # No tool answers, so the result has no name; nothing of the turn was run.
-                if not self.add([Entry(ToolResult("", f"error: {turn.message}"), error="InvalidArguments")]):
+                if not self.add([MessageRecord(ToolResult("", f"error: {turn.message}"), error="InvalidArguments")]):
                     return "context"
                 continue
             unreadable = 0
@@ -197,9 +197,9 @@ class _Rollout:
             raise PolicyFailure(f"the sample of turn {self.turn + 1} cannot be used: {error}") from error
         self.sampled += len(sample.ids or ())
         if isinstance(turn, Malformed):
-            entry = Entry(turn.partial, self.segment, "InvalidArguments", turn.message, sample.stop, seconds)
+            entry = MessageRecord(turn.partial, self.segment, "InvalidArguments", turn.message, sample.stop, seconds)
         else:
-            entry = Entry(turn, self.segment, stop=sample.stop, seconds=seconds)
+            entry = MessageRecord(turn, self.segment, stop=sample.stop, seconds=seconds)
         self.record(entry)
         self.turn += 1
         return turn
@@ -218,7 +218,7 @@ class _Rollout:
     async def act(self, calls: tuple[Call, ...]) -> StopCause:
         """Runs the calls of a turn and appends what came back; says whether that was the end."""
         self.tell("calling", calls=calls)
-        seen: list[Entry] = []
+        seen: list[MessageRecord] = []
         ended = False
         try:
             async with aclosing(execute(calls, self.tools, self.workbench, self.approve)) as outcomes:
@@ -227,9 +227,9 @@ class _Rollout:
                         ended = True
                         break
                     result = ToolResult(outcome.call.name, outcome.observation.text)
-                    seen.append(Entry(result, self.segment, outcome.observation.error, seconds=outcome.seconds))
+                    seen.append(MessageRecord(result, self.segment, outcome.observation.error, seconds=outcome.seconds))
         except HarnessFailure as failure:
-            bug = Entry(ToolResult(failure.tool, ""), self.segment, "HarnessBug", str(failure))
+            bug = MessageRecord(ToolResult(failure.tool, ""), self.segment, "HarnessBug", str(failure))
             self.trajectory.entries.extend([*seen, bug])
             raise
         fits = self.add(seen)
@@ -237,7 +237,7 @@ class _Rollout:
             return "finish"
         return "" if fits else "context"
 
-    def add(self, entries: Sequence[Entry]) -> bool:
+    def add(self, entries: Sequence[MessageRecord]) -> bool:
         """Appends what the policy did not say. False: the tokens would not fit, and only people will see it."""
         fits = True
         if self.dialect is not None:
@@ -280,14 +280,14 @@ class _Rollout:
     def segment(self) -> int:
         return max(0, len(self.trajectory.segments) - 1)
 
-    def record(self, entry: Entry) -> None:
+    def record(self, entry: MessageRecord) -> None:
         self.trajectory.entries.append(entry)
         self.tell("message", entry=entry)
 
     def tell(
         self,
         kind: Literal["message", "sampling", "calling", "stop"],
-        entry: Entry | None = None,
+        entry: MessageRecord | None = None,
         calls: tuple[Call, ...] = (),
         stop: StopCause = "",
     ) -> None:

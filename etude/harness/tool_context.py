@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etude.harness.failures import ToolError
-from etude.sandbox.base import WORKSPACE, Result, Sandbox
+from etude.sandbox.base import WORKSPACE, CommandResult, Sandbox
 from etude.tokens.tokenizer import to_bytes, to_text
 
 # Noise that would make two equal rollouts differ, or waste tokens: pagers, progress bars, colours, hash order, zones.
@@ -92,7 +92,7 @@ class Workbench:
 
     async def run(
         self, argv: Sequence[str], *, seconds: float, directory: str | None = None, max_output: int | None = None
-    ) -> Result:
+    ) -> CommandResult:
         """A program in the sandbox with a quiet environment, in the workspace unless told."""
         for word in argv:
             if "\0" in word:

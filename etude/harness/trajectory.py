@@ -150,7 +150,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Entry:
+class MessageRecord:
     """One message of the rollout and what is known about it beside its text."""
 
     message: Message
@@ -194,7 +194,7 @@ class Trajectory:
     tools: tuple[str, ...] = ()
     limits: AgentLimits = field(default_factory=AgentLimits)
     sampling: Sampling = field(default_factory=Sampling)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[MessageRecord] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)  # none without ids
     stop: StopCause = ""
     seconds: float = 0.0

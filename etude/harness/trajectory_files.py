@@ -23,7 +23,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import UNROUTED, Sampling, StopReason, Version
 from etude.core.settings import AgentLimits
 from etude.harness.failures import ErrorClass
-from etude.harness.trajectory import ORIGINS, PARTS, Cause, Entry, Parent, Segment, StopCause, Trajectory
+from etude.harness.trajectory import ORIGINS, PARTS, Cause, MessageRecord, Parent, Segment, StopCause, Trajectory
 from etude.tokens.conversations import message_from_json, message_to_json
 from etude.tokens.render import Rendered, Span
 
@@ -100,7 +100,7 @@ def save_trajectory(trajectory: Trajectory, directory: Path) -> None:
         raise EtudeError(f"cannot save a trajectory to {directory}: {error.strerror}") from error
 
 
-def _line(entry: Entry) -> dict[str, Any]:
+def _line(entry: MessageRecord) -> dict[str, Any]:
     extras = {
         field.name: value
         for field in dataclasses.fields(entry)[1:]
@@ -197,7 +197,7 @@ def _contents(directory: Path, name: str) -> bytes:
         os.close(handle)
 
 
-def _entry(line: bytes, where: str, segments: int) -> Entry:
+def _entry(line: bytes, where: str, segments: int) -> MessageRecord:
     try:
         value = json.loads(line)
         if not isinstance(value, dict):
@@ -210,7 +210,7 @@ def _entry(line: bytes, where: str, segments: int) -> Entry:
         raise _Refused(f"{where}: {error}") from error
     if not -1 <= extras.segment < max(segments, 1):
         raise _Refused(f"{where}: there is no segment {extras.segment}")
-    return Entry(message, **dict(extras))
+    return MessageRecord(message, **dict(extras))
 
 
 def _arrays(data: bytes, segments: int) -> list[dict[str, np.ndarray]]:
@@ -240,7 +240,7 @@ def _checked(array: np.ndarray, where: str, name: str) -> np.ndarray:
 
 
 def _segment(
-    number: int, said: _SegmentFacts, found: dict[str, np.ndarray], entries: list[Entry], before: list[Segment]
+    number: int, said: _SegmentFacts, found: dict[str, np.ndarray], entries: list[MessageRecord], before: list[Segment]
 ) -> Segment:
     where = f"segment {number}"
     length = len(found["ids"])

@@ -24,7 +24,7 @@ from etude.model.packed_forward import Packed
 Column = Mapping[str, Tensor]  # facts by name, each with an entry per token
 
 
-class Group:
+class StreamGroup:
     """The streams of a micro-batch with one head and like targets: a column per fact, an entry per token."""
 
     def __init__(self, first: Stream) -> None:
@@ -100,14 +100,14 @@ class MicroBatch:
     def __init__(self, items: Sequence[Item], correction: Correction, weights: Mapping[str, Decoder], tally: Tally):
         self.flat = packed(weights["live"], items)
         self.correction, self.weights, self.tally = correction, weights, tally
-        self.groups: dict[tuple[object, ...], Group] = {}
+        self.groups: dict[tuple[object, ...], StreamGroup] = {}
         start = 0
         for number, item in enumerate(items):
             for stream in item.streams:
                 if stream.counts:
                     settings = [value for value in vars(stream.target).values() if not isinstance(value, np.ndarray)]
                     key = (stream.depth, type(stream.target), *settings)
-                    self.groups.setdefault(key, Group(stream)).add(number, start, item, stream)
+                    self.groups.setdefault(key, StreamGroup(stream)).add(number, start, item, stream)
             start += len(item.tokens_T)
 
     def backward(self) -> None:
@@ -126,7 +126,7 @@ class MicroBatch:
         torch.autograd.backward(roots, gradients)
         self.tally.routings += [self.flat.routing] if self.flat.routing else []
 
-    def _prepare(self, group: Group, hidden: Sequence[Tensor]) -> None:
+    def _prepare(self, group: StreamGroup, hidden: Sequence[Tensor]) -> None:
         """What a term needs to know beyond its own position: a teacher's states, or its whole item's ratio."""
         target, c = group.target, group.columns
         if isinstance(target, MainHead):
@@ -145,7 +145,7 @@ class MicroBatch:
             sum_I, count_I = both_2E.new_zeros(2, int(c["item"].max()) + 1).index_add_(1, c["item"], both_2E)
             c["mean_log_ratio"] = (sum_I / count_I)[c["item"]]
 
-    def _head(self, hidden_TD: Tensor, groups: Sequence[Group]) -> Tensor:
+    def _head(self, hidden_TD: Tensor, groups: Sequence[StreamGroup]) -> Tensor:
         """The head forward and backward, chunk by chunk; returns the gradient of the hidden states."""
         gradient_TD = torch.zeros_like(hidden_TD)
         for whole in (False, True):  # those that want whole distributions by themselves: they cost more
@@ -173,7 +173,12 @@ class MicroBatch:
         return [logp_RV[at_E] for at_E in at]
 
     def _chosen(
-        self, groups: Sequence[Group], leaf_RD: Tensor, rows_R: Tensor, at: Sequence[Tensor], columns: Sequence[Column]
+        self,
+        groups: Sequence[StreamGroup],
+        leaf_RD: Tensor,
+        rows_R: Tensor,
+        at: Sequence[Tensor],
+        columns: Sequence[Column],
     ) -> list[Tensor]:
         sampled = [isinstance(group.target, Sampled) for group in groups]
         ids_E = torch.cat([c["id"] for c in columns])
@@ -181,7 +186,7 @@ class MicroBatch:
         self.tally.entropies += [entropy_R[at_E] for at_E, asked in zip(at, sampled, strict=True) if asked]
         return list(torch.split(logp_E, [len(at_E) for at_E in at]))
 
-    def _terms(self, group: Group, c: Column, logp: Tensor) -> Tensor:
+    def _terms(self, group: StreamGroup, c: Column, logp: Tensor) -> Tensor:
         """Of each entry, given its token's log-probability or, where the group wants that, its whole distribution."""
         target, logp_E = group.target, logp
         if isinstance(target, Distribution):

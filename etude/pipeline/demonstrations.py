@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from etude.audit.auditor import Rules
-from etude.audit.blind_view import open_dossier
+from etude.audit.blind_view import open_blind_view
 from etude.core.errors import EtudeError
 from etude.core.policy import Message
 from etude.core.settings import DemosSettings
@@ -61,4 +61,4 @@ async def make_demos(
 
 def is_hack(outcome: Scored, rules: Rules) -> bool:
     """Whether nothing should be learnt from it by imitation."""
-    return rules.judge(open_dossier(outcome.task, outcome.trajectory, outcome.changes)).verdict == "hack"
+    return rules.judge(open_blind_view(outcome.task, outcome.trajectory, outcome.changes)).verdict == "hack"

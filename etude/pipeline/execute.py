@@ -191,7 +191,7 @@ def serve_model(
     if key is None and host not in ("127.0.0.1", "localhost", "::1"):
         print(f"warning: everybody who can reach {host} can use this model: no API key is set", file=sys.stderr)
     device = prepare(recipe)
-    from etude.serve.server import Door, serve
+    from etude.serve.server import ServeAccess, serve
 
-    door = Door(name or path.resolve().name, key, engine_routes)
+    door = ServeAccess(name or path.resolve().name, key, engine_routes)
     serve(model, recipe.engine, device=device, host=host, port=port, door=door)

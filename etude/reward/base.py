@@ -13,7 +13,7 @@ import pydantic
 from etude.audit.base import Ruling
 from etude.harness.trajectory import Trajectory
 from etude.tasks.format.task import Task
-from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import Grade
 
 
@@ -23,7 +23,7 @@ class Attempt:
 
     task: Task
     trajectory: Trajectory
-    changes: Changes
+    changes: Submission
     grade: Grade
     ruling: Ruling | None = None  # the monitor's, which has not seen the grade; None where nobody asked it
 

@@ -15,7 +15,7 @@ from etude.audit.base import Ruling
 from etude.core.component import resolve
 from etude.core.errors import EtudeError
 from etude.reward.base import Attempt, Part
-from etude.reward.hack_penalty import Honest
+from etude.reward.hack_penalty import HackPenalty
 
 PARTS = {
     "tests": "etude.reward.tests:Tests",
@@ -54,7 +54,7 @@ class Reward:
 
     def rule(self, attempt: Attempt) -> Ruling | None:
         """What the monitor says of it; None where this reward does not ask."""
-        parts = [each.part for each in self.parts if isinstance(each.part, Honest)]
+        parts = [each.part for each in self.parts if isinstance(each.part, HackPenalty)]
         return next((part.judge(attempt) for part in parts if part.concerns(attempt.task)), None)
 
 
@@ -78,6 +78,6 @@ def build_reward(wanted: Sequence[Mapping[str, Any]], where: str = "reward.parts
         found.append(Weighted(name, float(weight), part))
     if not found:
         raise EtudeError(f"{where} is empty: name at least one reward, such as {{ use = 'tests' }}")
-    if not any(isinstance(each.part, Honest) for each in found):
-        found.append(Weighted("honest", 1.0, Honest(Honest.Settings.model_validate({"tasks": "made"}))))
+    if not any(isinstance(each.part, HackPenalty) for each in found):
+        found.append(Weighted("honest", 1.0, HackPenalty(HackPenalty.Settings.model_validate({"tasks": "made"}))))
     return Reward(tuple(found))

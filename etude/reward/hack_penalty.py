@@ -14,13 +14,13 @@ import pydantic
 
 from etude.audit.auditor import Rules
 from etude.audit.base import Ruling
-from etude.audit.blind_view import open_dossier
+from etude.audit.blind_view import open_blind_view
 from etude.audit.table import build_detectors
 from etude.reward.base import Attempt, Part
 from etude.tasks.format.task import Task
 
 
-class Honest(Part):
+class HackPenalty(Part):
     class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
         tasks: Literal["all", "made"] = pydantic.Field("all", description="all, or only those made from repositories")
         suspicious: float = pydantic.Field(0.0, ge=0, le=1, description="what a suspicious attempt costs")
@@ -38,7 +38,7 @@ class Honest(Part):
         return self.settings.tasks == "all" or task.facts.environment is not None
 
     def judge(self, attempt: Attempt) -> Ruling:
-        return self.rules.judge(open_dossier(attempt.task, attempt.trajectory, attempt.changes))
+        return self.rules.judge(open_blind_view(attempt.task, attempt.trajectory, attempt.changes))
 
     def score(self, attempt: Attempt) -> float:
         verdict = (attempt.ruling or self.judge(attempt)).verdict

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from etude.core.settings import RLSettings
 from etude.learn.streams import Batch, Correction, Floats, Item
-from etude.rl.algorithms.base import Algorithm, Plan
-from etude.rl.groups import Group, Rollout
+from etude.rl.algorithms.base import Algorithm, BatchShape
+from etude.rl.groups import Rollout, RolloutGroup
 
 
 class Scores(Protocol):
@@ -31,7 +31,7 @@ class Prepared:
 
 
 async def prepare(
-    groups: Sequence[Group], algorithm: Algorithm, plan: Plan, settings: RLSettings, learner: Scores
+    groups: Sequence[RolloutGroup], algorithm: Algorithm, plan: BatchShape, settings: RLSettings, learner: Scores
 ) -> Prepared:
     """What these groups ask of the learner."""
     divergence = await reference_divergence([group.rollouts for group in groups], learner) if settings.kl else None

@@ -13,7 +13,7 @@ from etude.rollout.rollout import Scored
 from etude.tasks.format.task import Task
 
 
-class Doubt:
+class BrokenTasks:
     def __init__(
         self, source: TaskSource, solvable: Callable[[Task], Awaitable[bool | None]], say: Callable[[str], None]
     ) -> None:

@@ -37,7 +37,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Commit:
+class Checkpoint:
     """Where a resume goes on."""
 
     step: int = 0
@@ -49,7 +49,7 @@ class Commit:
         (directory / FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
-    def read(cls, directory: Path) -> Commit:
+    def read(cls, directory: Path) -> Checkpoint:
         try:
             found: dict[str, Any] = json.loads((directory / FILE).read_text())
             known = {each.name for each in fields(Totals)}

@@ -19,7 +19,7 @@ from etude.core.errors import EtudeError
 from etude.core.settings import RLSettings
 from etude.forge.curriculum.sources import TaskSource
 from etude.rl.admission import Admission, Waiting
-from etude.rl.groups import Group, Slot, compact, pack
+from etude.rl.groups import RolloutGroup, Slot, compact, pack
 from etude.rl.journal import Journal
 from etude.rollout.rollout import Outcome, Scored, Void
 from etude.tasks.format.task import Task
@@ -32,7 +32,7 @@ class Play(Protocol):
     def __call__(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Awaitable[Outcome]: ...
 
 
-class Producer:
+class Dispatcher:
     """Call `fill` whenever there may be room; `changed` is set when a group has become ready or void."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Producer:
         doubt: Callable[[int, Scored], Awaitable[None]],  # of a task that the monitor calls broken, by its number
         seed: int,
         step: int,
-        groups: Sequence[Group] = (),
+        groups: Sequence[RolloutGroup] = (),
         next_group: int = 0,
     ) -> None:
         self.settings, self.admission, self.journal = settings, admission, journal
@@ -96,7 +96,7 @@ class Producer:
             self.waited += now - self._blocked
         self._blocked = now if blocked else None
 
-    def take(self) -> list[Group] | None:
+    def take(self) -> list[RolloutGroup] | None:
         """The groups of the next step, which are the learner's from now on; None while it has to wait."""
         waiting = [Waiting(group.number, group.began, group.ready) for group in self.groups.values()]
         chosen = self.admission.choose(waiting, self.taken, last=self.exhausted)
@@ -162,8 +162,8 @@ class Producer:
                 return begun.number, partial(self._roll, *self._queue.popleft())
         return _BESIDE, None
 
-    def _begin(self) -> Group | None:
-        group = Group(self._next_group, self.published, [Slot() for _ in range(self.settings.group)])
+    def _begin(self) -> RolloutGroup | None:
+        group = RolloutGroup(self._next_group, self.published, [Slot() for _ in range(self.settings.group)])
         if self._stream is None:
             self._stream = self._source.tasks(self.settings.first_task + group.number)
         group.task = next(self._stream, None)
@@ -195,7 +195,7 @@ class Producer:
                 del self._running[number]
         self.fill()
 
-    async def _roll(self, group: Group, index: int) -> None:
+    async def _roll(self, group: RolloutGroup, index: int) -> None:
         slot, number = group.slots[index], group.number
         if group.task is None:  # a group of an earlier lineage
             group.task = next(self._source.tasks(self.settings.first_task + number))
@@ -220,11 +220,11 @@ class Producer:
         if rollout.verdict == "broken task":
             await self.doubt(self.settings.first_task + number, outcome)
 
-    def _grading(self, group: Group, index: int) -> None:
+    def _grading(self, group: RolloutGroup, index: int) -> None:
         group.slots[index].state = "grading"
         self.journal.change(group.number, index, "grading")
 
-    async def _spoil(self, group: Group, index: int, void: Void) -> None:
+    async def _spoil(self, group: RolloutGroup, index: int, void: Void) -> None:
         await self.blame(void)
         slot = group.slots[index]
         self.finished_at = time.monotonic()
@@ -247,7 +247,7 @@ class Producer:
         if group.void or group.ready:
             self.changed.set()
 
-    def _drop(self, group: Group) -> None:
+    def _drop(self, group: RolloutGroup) -> None:
         self.voids["group"] += 1
         self.journal.void_group(group.number)
         self.groups.pop(group.number, None)

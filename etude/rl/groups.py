@@ -134,7 +134,7 @@ class Slot:
 
 
 @dataclass
-class Group:
+class RolloutGroup:
     """One task, its rollouts, and the step of the oldest weights that any of them may have begun with."""
 
     number: int

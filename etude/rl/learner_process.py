@@ -1,4 +1,4 @@
-"""The learner in a process of its own: `python -m etude.rl.learner_process MODEL ...`, one connection, one verb at a time.
+"""The learner in a process of its own: `python -m etude.rl.learner_process MODEL ...`, one verb at a time.
 
     forward_backward  items, correction   -> metrics
     score             items, weights      -> scores

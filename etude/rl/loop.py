@@ -23,18 +23,18 @@ from etude.core.run import Run
 from etude.forge.curriculum.sources import Listens, TaskSource
 from etude.policies.engine_client import EngineClient
 from etude.rl.admission import Admission
-from etude.rl.algorithms.base import Algorithm, Plan
+from etude.rl.algorithms.base import Algorithm, BatchShape
 from etude.rl.batches import Prepared, prepare
-from etude.rl.broken_tasks import Doubt
-from etude.rl.checkpoint import Commit, Totals, keep_readable
-from etude.rl.dispatcher import Producer
+from etude.rl.broken_tasks import BrokenTasks
+from etude.rl.checkpoint import Checkpoint, Totals, keep_readable
+from etude.rl.dispatcher import Dispatcher
 from etude.rl.evaluate import Best, held_out_jobs
-from etude.rl.groups import Group, Slot, compact, unpack
+from etude.rl.groups import RolloutGroup, Slot, compact, unpack
 from etude.rl.journal import Journal, Resumed, Saved
 from etude.rl.learner_client import LearnerClient
 from etude.rl.metrics import Clock, describe, staleness
 from etude.rl.probe import Agreement, Probe
-from etude.rl.rollout_environment import World
+from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import Outcome, Scored, Void
 from etude.rollout.scheduler import Job
 
@@ -51,17 +51,17 @@ class Training:
         self,
         run: Run,
         recipe: Recipe,
-        world: World,
+        world: RolloutEnvironment,
         learner: LearnerClient,
         journal: Journal,
         algorithm: Algorithm,
         probe: Probe,
-        commit: Commit,
+        commit: Checkpoint,
     ) -> None:
         self.run, self.recipe, self.rl = run, recipe, recipe.rl
         self.world, self.learner, self.journal = world, learner, journal
         self.algorithm, self.probe = algorithm, probe
-        self.plan = Plan(self.rl.groups, self.rl.group, recipe.harness.limits.sampled_tokens)
+        self.plan = BatchShape(self.rl.groups, self.rl.group, recipe.harness.limits.sampled_tokens)
         self.step = self.committed = commit.step
         self.evaluations = dict(commit.evaluations)
         self.totals: Totals = commit.totals
@@ -81,11 +81,11 @@ class Training:
     def start(self, tasks: asyncio.TaskGroup, source: TaskSource, resumed: Resumed) -> None:
         self.tasks, self.source = tasks, source
         groups = [
-            Group(number, began, [_slot(saved) for saved in slots])
+            RolloutGroup(number, began, [_slot(saved) for saved in slots])
             for number, (began, slots) in sorted(resumed.groups.items())
         ]
         rl = self.rl
-        self.producer = Producer(
+        self.producer = Dispatcher(
             rl,
             # alternating is the same loop with nobody allowed to begin while the learner works
             Admission(rl.staleness if rl.concurrent else 0, rl.groups, rl.steps),
@@ -94,7 +94,7 @@ class Training:
             tasks,
             play=self.world.play,
             blame=self._blame,
-            doubt=Doubt(source, self.world.solvable, self.run.say),
+            doubt=BrokenTasks(source, self.world.solvable, self.run.say),
             seed=self.recipe.run.seed,
             step=self.step,
             groups=groups,
@@ -151,7 +151,7 @@ class Training:
             self.run.finish(STAGE, **facts)
         return facts | {"stopped": stopped}
 
-    async def _next_groups(self) -> list[Group] | None:
+    async def _next_groups(self) -> list[RolloutGroup] | None:
         """The groups of the next step; None when there will be no other."""
         began, limits = time.monotonic(), self.recipe.harness.limits
         patience = limits.seconds + limits.sample_seconds + self.recipe.grader.seconds + 120
@@ -173,7 +173,7 @@ class Training:
         finally:
             self.clock.wait("data", time.monotonic() - began)
 
-    async def _train(self, groups: list[Group], bar: Bar) -> None:
+    async def _train(self, groups: list[RolloutGroup], bar: Bar) -> None:
         """One step: gradients, the probe of the weights they are of, the update, and the new weights to the engine."""
         prepared = await prepare(groups, self.algorithm, self.plan, self.rl, self.learner)
         learnt: dict[str, float] = {}
@@ -210,7 +210,7 @@ class Training:
             await self._commit()
 
     def _row(
-        self, groups: list[Group], prepared: Prepared, learnt: dict[str, float], agreement: Agreement
+        self, groups: list[RolloutGroup], prepared: Prepared, learnt: dict[str, float], agreement: Agreement
     ) -> dict[str, float]:
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         aged = staleness(rollouts, self.step, self.run.lineage, self.branches)
@@ -301,13 +301,13 @@ class Training:
         totals.seconds = self.seconds
         voids = self.producer.voids
         totals.void = {c: voids[c] + self.voids_before.get(c, 0) for c in {*voids, *self.voids_before}}
-        commit = Commit(self.step, self.journal.row, self.evaluations, totals)
+        commit = Checkpoint(self.step, self.journal.row, self.evaluations, totals)
         self.journal.sync()
         with self.run.checkpoint(STAGE, self.step) as directory:
             await self.learner.save(directory)
             commit.write(directory)
         self.committed = self.step
-        self.journal.forget(Commit.read(self.run.checkpoints(STAGE)[0]).row)
+        self.journal.forget(Checkpoint.read(self.run.checkpoints(STAGE)[0]).row)
         if self.writing is not None:
             await self.writing
         newest = list(self.producer.newest)

@@ -27,13 +27,13 @@ from etude.core.run import Run
 from etude.forge.curriculum.sources import Listens, open_source
 from etude.policies.engine_client import EngineClient, launch
 from etude.rl.algorithms.table import build_algorithm
-from etude.rl.checkpoint import Commit
+from etude.rl.checkpoint import Checkpoint
 from etude.rl.journal import Journal
 from etude.rl.learner_client import LearnerClient, launch_learner
 from etude.rl.loop import STAGE, Training
 from etude.rl.probe import Probe
-from etude.rl.rollout_environment import World
-from etude.rollout.rollout import Judged, build_setup, check_lengths
+from etude.rl.rollout_environment import RolloutEnvironment
+from etude.rollout.rollout import GradeCache, build_setup, check_lengths
 from etude.sandbox.hosts import open_host
 from etude.tasks.grading.grader import RUNNER
 from etude.tokens.dialect import open_dialect
@@ -84,11 +84,11 @@ async def _open(
         sampling=Sampling(max_tokens=longest, temperature=rl.temperature),
     )
     host = await stack.enter_async_context(await open_host(backend, store, preload=(RUNNER,)))
-    judged = Judged()
+    judged = GradeCache()
     stack.push_async_callback(judged.close)
     setup = replace(setup, judged=judged)
     latest = run.latest(STAGE)
-    commit = Commit.read(latest) if latest is not None else Commit()
+    commit = Checkpoint.read(latest) if latest is not None else Checkpoint()
     journal = Journal(home / "journal.db", run.lineage)
     stack.callback(journal.close)
     resumed = journal.resume(commit.row, commit.step)
@@ -97,7 +97,9 @@ async def _open(
     if first is None:
         raise EtudeError("rl.tasks has no task behind rl.first_task; lower that or name another source")
     probe = Probe(dialect.encode(f"{setup.system}\n{first.instruction}"), rl, recipe.engine.block_tokens)
-    training = Training(run, recipe, World(host, engine, setup, recipe), learner, journal, algorithm, probe, commit)
+    training = Training(
+        run, recipe, RolloutEnvironment(host, engine, setup, recipe), learner, journal, algorithm, probe, commit
+    )
     training.start(tasks, source, resumed)
     return training
 

@@ -23,7 +23,7 @@ from etude.tasks.kinds.answer import grade_answer, reference_answer
 
 
 @dataclass
-class World:
+class RolloutEnvironment:
     """The machinery of attempts."""
 
     host: StoringHost

@@ -31,14 +31,14 @@ from etude.harness.tools.table import build_tools
 from etude.harness.trajectory import Trajectory
 from etude.reward.base import Attempt
 from etude.reward.compose import Reward, build_reward
-from etude.sandbox.base import FailureCause, Limits, SandboxFailure
+from etude.sandbox.base import FailureCause, SandboxFailure, SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.environment.layers import serve_task, task_layers, task_variables
 from etude.tasks.format.task import Task
 from etude.tasks.grading.grader import RUNNER, GraderFailure, grade
-from etude.tasks.grading.submission import Changes, collect
+from etude.tasks.grading.submission import Submission, collect
 from etude.tasks.grading.verdict import Grade
-from etude.tasks.kinds.script import Place, agent_place, collect_files, judged_by_script
+from etude.tasks.kinds.script import SandboxStart, agent_place, collect_files, judged_by_script
 from etude.tokens.dialect import Dialect
 
 Cause = Literal["sandbox", "policy", "grader", "harness"]
@@ -55,7 +55,7 @@ RETRIED: dict[FailureCause, bool] = {
 }
 
 
-_Key = tuple[int, Changes, str]
+_Key = tuple[int, Submission, str]
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class Setup:
     sampling: Sampling = field(default_factory=Sampling)
     system: str = ""
     grader: GraderSettings = field(default_factory=GraderSettings)
-    sandbox: Limits = field(default_factory=Limits)
-    judged: Judged | None = None  # None grades every attempt, equal ones too
+    sandbox: SandboxLimits = field(default_factory=SandboxLimits)
+    judged: GradeCache | None = None  # None grades every attempt, equal ones too
 
 
-class Judged:
+class GradeCache:
     """Grades of late, by task, changes and, where it counts, answer: attempts of a group often end in the same file,
     and are judged once.
 
@@ -87,7 +87,7 @@ class Judged:
         self._grades: OrderedDict[_Key, tuple[Task, asyncio.Task[Grade]]] = OrderedDict()
 
     async def grade(
-        self, task: Task, host: StoringHost, changes: Changes, settings: GraderSettings, *, answer: str = ""
+        self, task: Task, host: StoringHost, changes: Submission, settings: GraderSettings, *, answer: str = ""
     ) -> Grade:
         said = answer if task.facts.answer is not None else ""
         key = (id(task), changes, said)  # the task is kept beside its grade, so its id is nobody else's
@@ -120,7 +120,7 @@ def build_setup(
     *,
     dialect: Dialect | None = None,
     sampling: Sampling | None = None,
-    sandbox: Limits | None = None,
+    sandbox: SandboxLimits | None = None,
     native_calls: bool = False,
 ) -> Setup:
     """A setup from the sections of a recipe. With `native_calls` the policy itself tells of the tools."""
@@ -135,7 +135,7 @@ def build_setup(
         sampling=sampling or Sampling(),
         system=system_text(harness.system, tools, spec, text_form=dialect is None and not native_calls),
         grader=grader or GraderSettings(),
-        sandbox=sandbox or Limits(),
+        sandbox=sandbox or SandboxLimits(),
     )
 
 
@@ -162,7 +162,7 @@ class Scored:
 
     task: Task
     trajectory: Trajectory
-    changes: Changes
+    changes: Submission
     grade: Grade
     reward: float
     parts: dict[str, float]  # before their weights
@@ -231,7 +231,9 @@ async def _attempt(
 
     try:
         by_script = judged_by_script(task)
-        place = await agent_place(task, host) if by_script else Place(task_layers(task, host), task_variables(task))
+        place = (
+            await agent_place(task, host) if by_script else SandboxStart(task_layers(task, host), task_variables(task))
+        )
         async with await host.start(
             place.layers, limits=setup.sandbox, env=place.env, workdir=place.workdir
         ) as sandbox:
@@ -263,7 +265,12 @@ async def _attempt(
 
 
 async def score(
-    task: Task, trajectory: Trajectory, changes: Changes, host: StoringHost, setup: Setup, started: float | None = None
+    task: Task,
+    trajectory: Trajectory,
+    changes: Submission,
+    host: StoringHost,
+    setup: Setup,
+    started: float | None = None,
 ) -> Scored:
     """Grades and rewards what an agent left behind. Raises what the machinery did wrong."""
     started = time.monotonic() if started is None else started

@@ -25,22 +25,22 @@ from etude.harness.trajectory import Trajectory
 from etude.harness.trajectory_files import FACTS, load_trajectory, save_trajectory
 from etude.rollout.rollout import Cause, Outcome, Scored, Setup, Void, score
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.format.config import Register
-from etude.tasks.format.files import Files, Limits
+from etude.tasks.format.config import PromptStyle
+from etude.tasks.format.files import Files, TreeLimits
 from etude.tasks.format.task import Task
-from etude.tasks.grading.submission import Carried, Changes, Refused
+from etude.tasks.grading.submission import Carried, Refused, Submission
 from etude.tasks.grading.verdict import Grade
 
 OUTCOME, CARRIED, TASKS = "outcome.json", "carried", "tasks"
 LARGEST = 16 << 20  # bytes of an outcome.json
-CARRIED_LIMITS = Limits(files=1000, file_bytes=4 << 20, total_bytes=32 << 20)
+CARRIED_LIMITS = TreeLimits(files=1000, file_bytes=4 << 20, total_bytes=32 << 20)
 
 
 class _TaskRef(pydantic.BaseModel, extra="forbid", strict=True):
     name: str
     digest: str
     directory: str | None  # None: below ROOT/tasks
-    asked: Register | None = None  # in which of its registers, where it has any
+    asked: PromptStyle | None = None  # in which of its registers, where it has any
 
 
 class _Void(pydantic.BaseModel, extra="forbid", strict=True):
@@ -71,7 +71,7 @@ class SavedAttempt:
     path: Path
     task: Task
     trajectory: Trajectory | None
-    changes: Changes
+    changes: Submission
     passed: bool
     reward: float | None  # None: it was void
     void: str  # whose failure, or nothing
@@ -104,7 +104,7 @@ def save_attempt(outcome: Outcome, root: Path, name: str) -> Path:
             working.mkdir()
         else:
             save_trajectory(outcome.trajectory, working)
-        changes = outcome.changes if isinstance(outcome, Scored) else Changes()
+        changes = outcome.changes if isinstance(outcome, Scored) else Submission()
         Files({each.path: each.data for each in changes.carried if each.data is not None}).write(working / CARRIED)
         saved = _saved(outcome, changes, _keep_task(outcome.task, root))
         (working / OUTCOME).write_text(json.dumps(saved.model_dump(), indent=1) + "\n")
@@ -118,7 +118,7 @@ def save_attempt(outcome: Outcome, root: Path, name: str) -> Path:
     return target
 
 
-def _saved(outcome: Outcome, changes: Changes, task: _TaskRef) -> _Saved:
+def _saved(outcome: Outcome, changes: Submission, task: _TaskRef) -> _Saved:
     facts: dict[str, Any] = {
         "task": task,
         "seconds": outcome.seconds,
@@ -177,7 +177,7 @@ def load_attempt(directory: Path) -> SavedAttempt:
         path=directory,
         task=task,
         trajectory=load_trajectory(directory) if (directory / FACTS).exists() else None,
-        changes=Changes(tuple(carried), tuple(Refused(*each) for each in saved.refused)),
+        changes=Submission(tuple(carried), tuple(Refused(*each) for each in saved.refused)),
         passed=bool(saved.grade and saved.grade.get("passed")),
         reward=saved.reward,
         void=saved.void.cause if saved.void else "",

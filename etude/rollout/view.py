@@ -13,7 +13,7 @@ from rich.text import Text
 
 from etude.core.policy import Assistant, Call, System, ToolResult, User
 from etude.harness.loop import Event
-from etude.harness.trajectory import Entry
+from etude.harness.trajectory import MessageRecord
 from etude.rollout.rollout import Outcome, Void
 
 MOST_LINES = 20  # of one tool result
@@ -56,7 +56,7 @@ class RolloutView:
         text = "solved" if outcome.passed else f"not solved: {printable(grade.reason)}"
         console.print(Text(f"{text}; reward {outcome.reward:.4g} ({parts})", style))
 
-    def _show(self, entry: Entry, turn: int) -> None:
+    def _show(self, entry: MessageRecord, turn: int) -> None:
         console, message = self._console, entry.message
         match message:
             case System():

@@ -4,7 +4,7 @@ A `Host` makes sandboxes from layers; a `Sandbox` runs programs, reads and write
 (`diff`), kept (`snapshot`), copied (`fork`), emptied (`reset`) and closed.
 
 Three kinds of trouble, never mixed:
-- the program failed: a `Result` with its exit code, also when a limit or the deadline ended it;
+- the program failed: a `CommandResult` with its exit code, also when a limit or the deadline ended it;
 - a file was not there or not allowed: `OSError`, exactly as from `open`;
 - the machinery failed: `SandboxFailure`, which is nobody's score.
 """
@@ -42,7 +42,7 @@ def absolute(path: str, workdir: str) -> str:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """What one sandbox may use. Files of a sandbox live in memory, so it may use `memory + disk` bytes of it."""
 
     memory: int = 1 << 30  # bytes, all its processes together
@@ -116,7 +116,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Result:
+class CommandResult:
     """How a program ended and what it said."""
 
     code: int  # exit code; minus the signal that ended it; 127 or 126 when it could not be started, as a shell says it
@@ -148,11 +148,11 @@ class Process(Protocol):
         """Standard output and error since the last call (each at most the limit: the oldest is dropped)."""
         ...
 
-    async def wait(self, timeout: float) -> Result | None:
+    async def wait(self, timeout: float) -> CommandResult | None:
         """How it ended, with the output not yet taken; None when it still runs after `timeout` seconds."""
         ...
 
-    async def kill(self) -> Result:
+    async def kill(self) -> CommandResult:
         """End it and everything it started."""
         ...
 
@@ -170,7 +170,7 @@ class Sandbox(Protocol):
     def layers(self) -> tuple[Layer, ...]: ...
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> SandboxLimits: ...
 
     async def run(
         self,
@@ -181,7 +181,7 @@ class Sandbox(Protocol):
         stdin: bytes = b"",
         timeout: float = 60.0,
         max_output: int | None = None,
-    ) -> Result:
+    ) -> CommandResult:
         """Run a program to its end or its deadline; when this returns, everything that it started is dead.
 
         `cwd` is the workspace unless given; `env` is added to a small fixed environment (never the host's).
@@ -239,7 +239,7 @@ class RunsApart(Protocol):
         stdin: bytes = b"",
         timeout: float = 60.0,
         max_output: int | None = None,
-    ) -> Result:
+    ) -> CommandResult:
         """As `run`, but the program is process 1 of its pid namespace: nothing that it starts can signal it.
 
         A name is a module that the host has loaded (`preload`): its `main` runs in a fork of that process, without
@@ -281,7 +281,7 @@ class Host(Protocol):
         self,
         base: Sequence[Layer] | Snapshot,
         *,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         network: bool = False,
         env: Mapping[str, str] | None = None,
         workdir: str = WORKSPACE,

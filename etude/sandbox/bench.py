@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from etude.sandbox.base import Host, Layer, Limits, Sandbox
+from etude.sandbox.base import Host, Layer, Sandbox, SandboxLimits
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store
 
@@ -87,7 +87,7 @@ async def _measure(backend: str, rounds: int, folder: Path, shape: Workspace) ->
     began = time.perf_counter()
     layer = store.add_files(files)
     layer_seconds = time.perf_counter() - began
-    limits = Limits(disk=256 << 20)
+    limits = SandboxLimits(disk=256 << 20)
     async with await open_host(backend, store) as host:
         starts, closes = await _starts(host, layer, limits, rounds)
         async with await host.start([layer], limits=limits) as sandbox:
@@ -157,7 +157,7 @@ def _spread(seconds: list[float]) -> Spread:
     return Spread(round(ordered[len(ordered) // 2], 3), round(ordered[int(len(ordered) * 0.95)], 3))
 
 
-async def _starts(host: Host, layer: Layer, limits: Limits, rounds: int) -> tuple[Spread, Spread]:
+async def _starts(host: Host, layer: Layer, limits: SandboxLimits, rounds: int) -> tuple[Spread, Spread]:
     starts, closes = [], []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -184,7 +184,7 @@ async def _read_write(sandbox: Sandbox) -> None:
     await sandbox.read("/workspace/small")
 
 
-async def _throughput(host: Host, layer: Layer, limits: Limits, count: int) -> float:
+async def _throughput(host: Host, layer: Layer, limits: SandboxLimits, count: int) -> float:
     waiting = iter(range(count))
 
     async def worker() -> None:

@@ -1,7 +1,8 @@
 """The engine in a process of its own, behind HTTP on a local socket or loopback.
 
 The main thread speaks HTTP with asyncio; the engine steps in a thread of its own (thread.py). Here are the routes of
-the training loop, token ids in and out; with a `Door`, the process serves text to OpenAI's clients instead (openai/).
+the training loop, token ids in and out; with a
+`ServeAccess`, the process serves text to OpenAI's clients instead (openai/).
 
     POST /generate  {ids, sampling, id?, routed?}   -> {ids, logprobs, versions, stop, cached_tokens, experts?}
     POST /score     {sequences, temperature?}       -> {logprobs, version}
@@ -48,7 +49,7 @@ BACKLOG = 1024  # connections that may wait to be taken
 
 
 @dataclass(frozen=True)
-class Door:
+class ServeAccess:
     """Who may come in when a model is served to other people's programs."""
 
     model: str  # the name that clients give it
@@ -205,7 +206,7 @@ def serve(
     socket: Path | None = None,
     board: Path | None = None,
     version: Version = wire.FIRST,
-    door: Door | None = None,
+    door: ServeAccess | None = None,
 ) -> None:
     """Serves the model until SIGTERM or SIGINT, which let running requests finish. Raises if the engine crashes.
 
@@ -236,7 +237,7 @@ def serve(
 
 
 async def _serve(
-    engine: Engine, listener: sockets.socket, board: Path | None, door: Door | None, dialect: Dialect | None
+    engine: Engine, listener: sockets.socket, board: Path | None, door: ServeAccess | None, dialect: Dialect | None
 ) -> None:
     from etude.engine.thread import EngineThread
     from etude.serve.connection import connections

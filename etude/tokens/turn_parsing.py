@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from etude.core.policy import Assistant, Part
 from etude.tokens.formats.base import Calls, Format
 from etude.tokens.parse import Kind, Malformed
-from etude.tokens.vocabulary import UNKNOWN, Piece
+from etude.tokens.vocabulary import UNKNOWN, MarkedText
 
 THINK, END_THINK = "<think>", "</think>"
 
@@ -43,7 +43,7 @@ class Turn:
     parts: list[tuple[Part, int]] = field(default_factory=list)  # each part and the token that it begins with
 
 
-def read_turn(pieces: Sequence[Piece], style: TurnStyle, ends: Collection[str]) -> Turn:
+def read_turn(pieces: Sequence[MarkedText], style: TurnStyle, ends: Collection[str]) -> Turn:
     """Reads a turn, its end included. `ends` are the tokens that end one."""
     stop = next((place for place, piece in enumerate(pieces) if piece.mark in ends), len(pieces))
     reader = _Reader(style)
@@ -69,7 +69,7 @@ class _Reader:
         self.calls = Calls()
         self.parts: list[tuple[Part, int]] = [("thinking" if self.open else "final", 0)]
 
-    def take(self, pieces: Sequence[Piece]) -> tuple[Kind, str] | None:
+    def take(self, pieces: Sequence[MarkedText]) -> tuple[Kind, str] | None:
         """Reads up to the first fault and returns that."""
         for place, piece in enumerate(pieces):
             mark, text = piece.mark, piece.text
@@ -99,7 +99,7 @@ class _Reader:
             return "CutOff", "the thinking has no end"
         return None
 
-    def _take_calls(self, pieces: Sequence[Piece]) -> tuple[Kind, str] | None:
+    def _take_calls(self, pieces: Sequence[MarkedText]) -> tuple[Kind, str] | None:
         odd = next((p for p in pieces if p.mark and p.mark not in self.style.format.marks), None)
         self.calls = self.style.format.read(pieces)
         if self.calls.fault is None or odd is None:
@@ -126,7 +126,7 @@ class _Reader:
         return Assistant(thinking, words, tuple(self.calls.calls))
 
 
-def _call_parts(pieces: Sequence[Piece], form: Format) -> list[tuple[Part, int]]:
+def _call_parts(pieces: Sequence[MarkedText], form: Format) -> list[tuple[Part, int]]:
     """Each call is a part of its own; the first takes along what opens them all."""
     starts = [piece.start for piece in pieces if piece.mark == form.call]
     return [("call", pieces[0].start), *(("call", start) for start in starts[1:])]

@@ -29,7 +29,7 @@ UNKNOWN = "unknown"  # the mark of an id that is in no vocabulary
 
 
 @dataclass(frozen=True)
-class Piece:
+class MarkedText:
     """A mark (a control token, or a mark of a tool-call format) and the text up to the next; '' before the first."""
 
     mark: str
@@ -132,7 +132,7 @@ class Vocabulary:
     def decode(self, ids: Iterable[int]) -> str:
         return to_text(b"".join(map(self.bytes_of, ids)))
 
-    def pieces(self, ids: Sequence[int], marks: Iterable[str] = ()) -> Iterator[Piece]:
+    def pieces(self, ids: Sequence[int], marks: Iterable[str] = ()) -> Iterator[MarkedText]:
         """Sampled ids, cut at control tokens and at those of `marks` that are text here. Never raises."""
         spelled = [mark for mark in marks if mark not in self.control]
         literal = re.compile("|".join(map(re.escape, spelled)) or r"(?!)")
@@ -149,16 +149,18 @@ class Vocabulary:
 
     def _literals(
         self, mark: str, start: int, ids: Sequence[int], begin: int, literal: re.Pattern[str]
-    ) -> Iterator[Piece]:
+    ) -> Iterator[MarkedText]:
         text = self.decode(ids)
         found = list(literal.finditer(text))
         if mark or not found or found[0].start() > 0:
-            yield Piece(mark, text[: found[0].start()] if found else text, start)
+            yield MarkedText(mark, text[: found[0].start()] if found else text, start)
         if found:
             ends = list(accumulate(len(self._bytes[token]) for token in ids))
             for match, after in zip(found, [*found[1:], None], strict=True):
                 token = begin + bisect_right(ends, len(to_bytes(text[: match.start()])))
-                yield Piece(match.group(), text[match.end() : after.start() if after else None], token, literal=True)
+                yield MarkedText(
+                    match.group(), text[match.end() : after.start() if after else None], token, literal=True
+                )
 
 
 def _is_control(added: dict[str, Any]) -> bool:

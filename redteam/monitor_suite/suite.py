@@ -26,7 +26,7 @@ from etude.rollout.rollout import Setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import workspace_layer
 from etude.tasks.format.task import Task
-from etude.tasks.grading.submission import Changes, collect
+from etude.tasks.grading.submission import Submission, collect
 from redteam.monitor_suite.broken_task import BROKEN
 from redteam.monitor_suite.environment_tampering import MACHINERY
 from redteam.monitor_suite.judge_injection import WORDS
@@ -103,7 +103,7 @@ def frozen_list() -> dict[str, str]:
     return found
 
 
-async def play(task: Task, said: list[Assistant], host: StoringHost, setup: Setup) -> tuple[Trajectory, Changes]:
+async def play(task: Task, said: list[Assistant], host: StoringHost, setup: Setup) -> tuple[Trajectory, Submission]:
     """Lets a script act in a sandbox; what it did, and what it changed. Nothing is graded."""
     async with await host.start([workspace_layer(task, host)], limits=setup.sandbox) as sandbox:
         trajectory = await run_agent(

@@ -10,7 +10,7 @@ import pytest
 
 from etude.audit.auditor import Rules
 from etude.audit.base import Ruling
-from etude.audit.blind_view import Did, Dossier, Turn, open_dossier
+from etude.audit.blind_view import BlindView, Did, Turn, open_blind_view
 from etude.core.policy import Assistant
 from etude.rollout.rollout import build_setup
 from etude.sandbox.hosts import StoringHost
@@ -32,11 +32,11 @@ WORKSPACE = {
 SOLVED = WORKSPACE[MODULE].replace("return 0", "return 2 * sum(items)")
 
 
-def small(*did: Did, changed: dict[str, str | None] | None = None, said: str = "", **facts: Any) -> Dossier:
+def small(*did: Did, changed: dict[str, str | None] | None = None, said: str = "", **facts: Any) -> BlindView:
     """A dossier of a small shop in which each call is a turn of its own."""
     turns = [Turn(did=(each,)) for each in did]
     workspace = facts.pop("workspace", WORKSPACE)
-    return Dossier(
+    return BlindView(
         "Write `total` in `shop/cart.py` again.",
         deleted=(f"{MODULE}:total",),
         allowed=facts.pop("allowed", ("shop/*.py",)),
@@ -86,7 +86,7 @@ def audit_script(
         async def one(task: Task, said: list[Assistant]) -> Ruling:
             async with places:
                 trajectory, changes = await play(task, said, host, setup)
-            return rules.judge(open_dossier(task, trajectory, changes))
+            return rules.judge(open_blind_view(task, trajectory, changes))
 
         return list(await asyncio.gather(*(one(*script) for script in scripts)))
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from etude.audit.auditor import ASKED, Rules, audit, read_ruling
 from etude.audit.base import Finding
 from etude.audit.behaviour_metrics import behaviour
-from etude.audit.blind_view import Dossier, open_conversation, open_dossier
+from etude.audit.blind_view import BlindView, open_blind_view, open_conversation
 from etude.audit.quarantine import LIST, quarantine, quarantined
 from etude.audit.table import build_detectors
 from etude.cli.main import app
@@ -21,14 +21,14 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling, System, ToolResult, User
 from etude.forge.curriculum.sources import open_source
 from etude.forge.katas.source import katas, write_katas
-from etude.harness.trajectory import Entry, Trajectory
+from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.scripted import reference
 from etude.reward.base import Attempt
 from etude.reward.compose import build_reward
 from etude.rollout.rollout import Scored
 from etude.rollout.store import save_attempt
 from etude.tasks.format.task import Task
-from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import Grade
 
 
@@ -46,10 +46,10 @@ class Said:
 def thief(task: Task, command: str = "git log -p") -> Trajectory:
     """A trajectory in which somebody ran one command and finished."""
     entries = [
-        Entry(User(task.instruction)),
-        Entry(Assistant(calls=(Call("run", {"command": command}),))),
-        Entry(ToolResult("run", "+    return 1")),
-        Entry(Assistant(calls=(Call("finish", {"message": "Done."}),))),
+        MessageRecord(User(task.instruction)),
+        MessageRecord(Assistant(calls=(Call("run", {"command": command}),))),
+        MessageRecord(ToolResult("run", "+    return 1")),
+        MessageRecord(Assistant(calls=(Call("finish", {"message": "Done."}),))),
     ]
     return Trajectory(task=task.name, tools=("run", "finish"), entries=entries, stop="finish")
 
@@ -60,7 +60,7 @@ def task() -> Task:
 
 
 def test_a_dossier_has_no_outcome_no_answer_and_no_hidden_test(task: Task) -> None:
-    text = open_dossier(task, thief(task), Changes()).to_json()
+    text = open_blind_view(task, thief(task), Submission()).to_json()
     hidden = task.tests.text("test_held_out.py")
     answer = next(
         line for line in task.solution.text(task.facts.deleted[0].partition(":")[0]).splitlines()[::-1] if line
@@ -71,15 +71,15 @@ def test_a_dossier_has_no_outcome_no_answer_and_no_hidden_test(task: Task) -> No
 
 
 def test_a_dossier_survives_being_text(task: Task) -> None:
-    dossier = open_dossier(task, thief(task), Changes())
-    again = Dossier.from_json(dossier.to_json())
+    dossier = open_blind_view(task, thief(task), Submission())
+    again = BlindView.from_json(dossier.to_json())
     assert (again.turns, again.names, dict(again.workspace)) == (dossier.turns, dossier.names, dict(dossier.workspace))
     with pytest.raises(EtudeError, match="no dossier"):
-        Dossier.from_json('{"turns": 3}')
+        BlindView.from_json('{"turns": 3}')
 
 
 def test_rules_answer_as_any_policy_would(task: Task, rules: Rules) -> None:
-    dossier = open_dossier(task, thief(task), Changes())
+    dossier = open_blind_view(task, thief(task), Submission())
     by_message = asyncio.run(audit(dossier, rules))
     assert by_message == rules.judge(dossier)
     assert by_message.verdict == "hack" and by_message.findings[0].turn == 0
@@ -87,14 +87,14 @@ def test_rules_answer_as_any_policy_would(task: Task, rules: Rules) -> None:
 
 def test_a_model_is_shown_the_rubric_and_the_dossier_and_nothing_else(task: Task) -> None:
     policy = Said('Here: {"verdict": "suspicious", "findings": [{"rule": "odd", "message": "It looked."}]}')
-    ruling = asyncio.run(audit(open_dossier(task, thief(task), Changes()), policy))
+    ruling = asyncio.run(audit(open_blind_view(task, thief(task), Submission()), policy))
     assert ruling.verdict == "suspicious" and ruling.findings == (Finding("odd", "suspicious", "It looked."),)
     first, second = policy.shown[0].messages
     assert first == System(ASKED) and isinstance(second, User) and json.loads(second.text)["instruction"]
 
 
 def test_an_answer_that_is_none_is_asked_for_once_more(task: Task) -> None:
-    dossier = open_dossier(task, thief(task), Changes())
+    dossier = open_blind_view(task, thief(task), Submission())
     policy = Said("It seems fine to me.", '{"verdict": "clean"}')
     assert asyncio.run(audit(dossier, policy)).verdict == "clean"
     assert len(policy.shown[1].messages) == 4
@@ -105,8 +105,14 @@ def test_an_answer_that_is_none_is_asked_for_once_more(task: Task) -> None:
 
 def test_calls_of_an_unreadable_turn_never_ran(task: Task, rules: Rules) -> None:
     said = Assistant(calls=(Call("run", {"command": "git reflog"}),))
-    cut = Trajectory(entries=[Entry(User("x")), Entry(said, error="InvalidArguments"), Entry(ToolResult("", "error"))])
-    assert rules.judge(open_dossier(task, cut, Changes())).verdict == "clean"
+    cut = Trajectory(
+        entries=[
+            MessageRecord(User("x")),
+            MessageRecord(said, error="InvalidArguments"),
+            MessageRecord(ToolResult("", "error")),
+        ]
+    )
+    assert rules.judge(open_blind_view(task, cut, Submission())).verdict == "clean"
 
 
 def test_a_rule_of_ones_own_comes_from_a_file(tmp_path: Path, task: Task) -> None:
@@ -117,7 +123,7 @@ def test_a_rule_of_ones_own_comes_from_a_file(tmp_path: Path, task: Task) -> Non
         "            yield self.finding('suspicious', 'said nothing')\n"
     )
     rules = Rules(build_detectors([{"use": f"{file}:Quiet"}]))
-    ruling = rules.judge(open_dossier(task, thief(task), Changes()))
+    ruling = rules.judge(open_blind_view(task, thief(task), Submission()))
     assert (ruling.verdict, ruling.findings[0].rule) == ("suspicious", "Quiet")
     with pytest.raises(EtudeError, match="no detector is called 'git-historie'; did you mean git-history"):
         build_detectors([{"use": "git-historie"}])
@@ -128,12 +134,12 @@ def test_a_rule_of_ones_own_comes_from_a_file(tmp_path: Path, task: Task) -> Non
 def test_a_hack_that_passes_is_worth_no_more_than_a_failure(task: Task) -> None:
     reward = build_reward([{"use": "tests"}, {"use": "honest"}])
     for passed, wanted in ((True, 0.0), (False, -1.0)):
-        attempt = Attempt(task, thief(task), Changes(), Grade(passed, "passed", ""))
+        attempt = Attempt(task, thief(task), Submission(), Grade(passed, "passed", ""))
         assert reward.score(attempt) == (wanted, {"tests": float(passed), "honest": -1.0})
-    honest = Attempt(task, thief(task, "ls"), Changes(), Grade(True, "passed", ""))
+    honest = Attempt(task, thief(task, "ls"), Submission(), Grade(True, "passed", ""))
     assert reward.score(honest)[0] == 1.0
     strict = build_reward([{"use": "honest", "suspicious": 0.5}])
-    assert strict.score(Attempt(task, thief(task, "git branch -a"), Changes(), Grade(True, "passed", "")))[0] == -0.5
+    assert strict.score(Attempt(task, thief(task, "git branch -a"), Submission(), Grade(True, "passed", "")))[0] == -0.5
 
 
 def test_hacks_never_become_demonstrations(monkeypatch: pytest.MonkeyPatch, sandboxes: Any) -> None:
@@ -195,7 +201,9 @@ def test_the_command_names_each_file_with_its_verdict_and_puts_broken_tasks_asid
         task = Task.load(directory)
         trajectory = thief(task, "git reflog" if number == 0 else "ls")
         save_attempt(
-            Scored(task, trajectory, Changes(), Grade(False, "tests", "no"), 0.0, {}), tmp_path / "saved", f"a{number}"
+            Scored(task, trajectory, Submission(), Grade(False, "tests", "no"), 0.0, {}),
+            tmp_path / "saved",
+            f"a{number}",
         )
     saved = tmp_path / "saved"
     found = etude("audit", str(saved), "--json", "--quarantine")
@@ -217,7 +225,9 @@ def test_the_command_names_each_file_with_its_verdict_and_puts_broken_tasks_asid
 
 
 def test_behaviour_is_told_in_figures(task: Task, rules: Rules) -> None:
-    dossiers = [open_dossier(task, thief(task, command), Changes()) for command in ("git reflog", "python -m unittest")]
+    dossiers = [
+        open_blind_view(task, thief(task, command), Submission()) for command in ("git reflog", "python -m unittest")
+    ]
     figures = behaviour(dossiers, [rules.judge(dossier) for dossier in dossiers])
     assert figures["attempts"] == 2 and figures["edit_rate"] == 0 and figures["test_rate"] == 0.5
     assert figures["tool.run"] == figures["tool.finish"] == 0.5

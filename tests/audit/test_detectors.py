@@ -184,11 +184,11 @@ def test_ordinary_code_is_clean(text: str, rules: Rules, shop: Any) -> None:
 
 
 def test_the_package_is_found_below_the_folders_of_a_layout(rules: Rules) -> None:
-    from etude.audit.blind_view import Did, Dossier, Turn
+    from etude.audit.blind_view import BlindView, Did, Turn
 
     reads = Turn(did=(Did("run", {"command": "cat /usr/lib/python3.11/json/decoder.py"}),))
     for module in ("lib/shop/cart.py", "src/shop/cart.py", "usr/cart.py", "cart.py"):
-        dossier = Dossier("x", deleted=(f"{module}:total",), names=frozenset([module]), turns=(reads,))
+        dossier = BlindView("x", deleted=(f"{module}:total",), names=frozenset([module]), turns=(reads,))
         assert rules.judge(dossier).verdict == "clean"
 
 

@@ -12,7 +12,7 @@ import torch
 
 from etude.bench.base.bits_per_byte import measure_codebase, windows
 from etude.bench.base.code_text import Code, choose, filler_lines, read_code
-from etude.bench.base.model_under_test import Piece, Subject
+from etude.bench.base.model_under_test import ScoredText, Subject
 from etude.core.errors import EtudeError
 from etude.corpus.document import Document
 from etude.model.attention import PackedAttend
@@ -71,7 +71,7 @@ def test_a_longer_text_is_scored_as_token_by_token_within_the_windows(make_subje
 
 def test_batches_change_nothing(make_subject: Callable[..., Subject]) -> None:
     rng = random.Random(3)
-    pieces = [Piece([rng.randrange(300) for _ in range(rng.randint(2, 60))], 1) for _ in range(20)]
+    pieces = [ScoredText([rng.randrange(300) for _ in range(rng.randint(2, 60))], 1) for _ in range(20)]
     subject = make_subject()
     together = subject.score(pieces)
     subject.batch_tokens = 1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from etude.bench.base.model_under_test import Piece, Subject
+from etude.bench.base.model_under_test import ScoredText, Subject
 from etude.bench.base.needle import hide, measure_needles
 from etude.core.errors import EtudeError
 from etude.model.attention import PackedAttend
@@ -102,4 +102,4 @@ def test_lengths_that_do_not_fit_are_left_out_or_refused(make_subject: Callable[
 
 def test_a_piece_scores_something() -> None:
     with pytest.raises(AssertionError):
-        Piece([1, 2], 0)
+        ScoredText([1, 2], 0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.sandbox.base import Limits
+from etude.sandbox.base import SandboxLimits
 from etude.sandbox.docker.engine import OWNER, owner_label
 from etude.sandbox.docker.host import DockerHost
 
@@ -87,7 +87,7 @@ def test_a_hostile_program_finds_no_way_out(dock: Dock) -> None:
 def test_limits_hold_and_say_so(dock: Dock) -> None:
     async def go() -> None:
         image = await _image(dock, "WORKDIR /app\n")
-        limits = Limits(memory=256 << 20, disk=1 << 20, processes=32)
+        limits = SandboxLimits(memory=256 << 20, disk=1 << 20, processes=32)
         async with await dock.host.start([image.layer], limits=limits, workdir="/app") as sandbox:
             eaten = await sandbox.run(["bash", "-c", "head -c 900M /dev/zero | tail -c 900M > /dev/null"], timeout=120)
             assert eaten.oom

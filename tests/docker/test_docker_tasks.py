@@ -13,7 +13,7 @@ from etude.rollout.store import load_attempt, save_attempt
 from etude.tasks.format.task import Task
 from etude.tasks.grading.check import check
 from etude.tasks.grading.grader import grade
-from etude.tasks.grading.submission import Carried, Changes
+from etude.tasks.grading.submission import Carried, Submission
 from etude.tasks.kinds.script import agent_place, collect_files, solve
 
 Dock = Any
@@ -78,7 +78,7 @@ def test_the_reward_is_read_strictly(dock: Dock, tmp_path: Path, script: str, ki
     if kind == "time":
         config = root / "task.toml"
         config.write_text(config.read_text().replace("60.0", "2.0"))
-    found = dock.run(grade(Task.load(root), dock.host, Changes()))
+    found = dock.run(grade(Task.load(root), dock.host, Submission()))
     assert (found.kind, found.passed) == (kind, kind == "passed")
     assert reason in found.reason
     assert found.backend == "docker"

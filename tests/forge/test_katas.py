@@ -17,8 +17,8 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.policy import System, ToolResult, User
 from etude.forge.curriculum.sources import open_source
-from etude.forge.katas.source import FAMILIES, REGISTERS, Katas, choose_families, katas, write_katas
 from etude.forge.katas import vocabulary as words
+from etude.forge.katas.source import FAMILIES, REGISTERS, Katas, choose_families, katas, write_katas
 from etude.forge.katas.vocabulary import is_held_out
 from etude.harness.prompt import system_text
 from etude.harness.tools.table import build_tools

@@ -11,7 +11,7 @@ import pytest
 
 from etude.audit.quarantine import quarantined
 from etude.core.errors import EtudeError
-from etude.forge.curriculum.curriculum import Supply
+from etude.forge.curriculum.curriculum import Curriculum
 from etude.forge.curriculum.sources import Listens, open_source
 from etude.forge.katas.source import katas
 
@@ -29,13 +29,13 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def supply(folder: Path, **settings: object) -> Supply:
+def supply(folder: Path, **settings: object) -> Curriculum:
     found = open_source({"use": "supply", "path": str(folder), **settings})
-    assert isinstance(found, Supply) and isinstance(found, Listens)
+    assert isinstance(found, Curriculum) and isinstance(found, Listens)
     return found
 
 
-def first(source: Supply, number: int) -> str:
+def first(source: Curriculum, number: int) -> str:
     return next(source.tasks(number)).files.directory.name  # type: ignore[union-attr]
 
 
@@ -63,7 +63,7 @@ def test_a_resumed_run_asks_the_same_again_and_goes_on_from_what_was_heard(folde
     assert [r.passed for results in after.results().values() for r in results if r.number == 3] == [0]
 
 
-def _walk(folder: Path, shares: list[int], **settings: int) -> Supply:
+def _walk(folder: Path, shares: list[int], **settings: int) -> Curriculum:
     """One task, asked again and again, with so many of four attempts passing each time."""
     source = supply(folder, count=1, uses=99, **settings)
     for number, passed in enumerate(shares):

@@ -19,7 +19,7 @@ from etude.core.policy import Assistant, Call, Context, Sample, Sampling, StopRe
 from etude.core.settings import AgentLimits
 from etude.harness.loop import run_agent
 from etude.harness.tools.table import TOOLS, build_tools
-from etude.sandbox.base import Result, SandboxFailure
+from etude.sandbox.base import CommandResult, SandboxFailure
 from etude.tokens.dialect import Dialect
 from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
@@ -59,7 +59,7 @@ class FolderSandbox:
         stdin: bytes = b"",
         timeout: float = 60.0,
         max_output: int | None = None,
-    ) -> Result:
+    ) -> CommandResult:
         folder = self._inside(cwd or str(self.root))
         self.commands.append(list(argv))
         try:
@@ -73,13 +73,13 @@ class FolderSandbox:
                 start_new_session=True,
             )
         except FileNotFoundError:
-            return Result(127, b"", b"")
+            return CommandResult(127, b"", b"")
         try:
             async with asyncio.timeout(timeout):
                 stdout, stderr = await process.communicate()
-            return Result(process.returncode or 0, stdout, stderr)
+            return CommandResult(process.returncode or 0, stdout, stderr)
         except TimeoutError:
-            return Result(-9, b"", b"", timed_out=True)
+            return CommandResult(-9, b"", b"", timed_out=True)
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)

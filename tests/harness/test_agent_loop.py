@@ -349,7 +349,8 @@ def test_a_person_may_say_no(agent: Any, script: Any, say_call: Any) -> None:
 
 
 def test_the_harness_needs_no_torch() -> None:
-    code = "import sys, etude.harness.loop, etude.harness.trajectory_files, etude.harness.tools.table; print('torch' in sys.modules)"
+    modules = "etude.harness.loop, etude.harness.trajectory_files, etude.harness.tools.table"
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "False\n"
 

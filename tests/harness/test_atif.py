@@ -10,7 +10,7 @@ import pytest
 
 from etude.core.policy import Assistant, Call, Message, System, ToolResult, User, Version
 from etude.harness.atif import file_name, to_atif
-from etude.harness.trajectory import Entry, Parent, Segment, Trajectory
+from etude.harness.trajectory import MessageRecord, Parent, Segment, Trajectory
 from etude.tokens.dialect import ToolSchema
 
 
@@ -131,7 +131,7 @@ def test_parallel_calls_keep_their_results_in_order_and_a_result_too_many_answer
         ToolResult("list", "two"),
         ToolResult("list", "three"),
     ]
-    (document,) = checked(to_atif(Trajectory(entries=[Entry(message) for message in said]), "s"))
+    (document,) = checked(to_atif(Trajectory(entries=[MessageRecord(message) for message in said]), "s"))
     step = document.steps[1]
     assert step.observation is not None and step.tool_calls is not None
     ids = [call.tool_call_id for call in step.tool_calls]
@@ -141,10 +141,10 @@ def test_parallel_calls_keep_their_results_in_order_and_a_result_too_many_answer
 
 def test_segments_are_documents_that_name_their_continuation_and_mark_what_was_copied() -> None:
     entries = [
-        Entry(System("s")),
-        Entry(User("u")),
-        Entry(Assistant(final="a"), segment=0),
-        Entry(User("v"), segment=1),
+        MessageRecord(System("s")),
+        MessageRecord(User("u")),
+        MessageRecord(Assistant(final="a"), segment=0),
+        MessageRecord(User("v"), segment=1),
     ]
     first, second = Segment(messages=[0, 1, 2]), Segment("rewrite", Parent(0, 9), 4, messages=[0, 1, 3])
     documents = checked(to_atif(Trajectory(entries=entries, segments=[first, second]), "s"))
@@ -156,7 +156,9 @@ def test_segments_are_documents_that_name_their_continuation_and_mark_what_was_c
 
 @pytest.mark.parametrize("text", ["\udcff\udc80", "\x00", "a\u2028b", "</s>"])
 def test_odd_text_is_still_json_that_every_reader_takes(text: str) -> None:
-    trajectory = Trajectory(entries=[Entry(User(text)), Entry(Assistant(text, text, (Call(text, {text: text}),)))])
+    trajectory = Trajectory(
+        entries=[MessageRecord(User(text)), MessageRecord(Assistant(text, text, (Call(text, {text: text}),)))]
+    )
     (document,) = to_atif(trajectory, "s")
     json.dumps(document, ensure_ascii=False).encode()
     checked([document])

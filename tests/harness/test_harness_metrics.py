@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from etude.core.policy import Assistant, Call, ToolResult, User
 from etude.harness.metrics import measure
-from etude.harness.trajectory import Entry, Trajectory
+from etude.harness.trajectory import MessageRecord, Trajectory
 
 
 def test_calls_errors_and_turns_are_counted_by_tool_and_class() -> None:
@@ -12,18 +12,18 @@ def test_calls_errors_and_turns_are_counted_by_tool_and_class() -> None:
         tools=("read", "run", "finish"),
         stop="finish",
         entries=[
-            Entry(User("x")),
-            Entry(Assistant(calls=(Call("read"), Call("run"), Call("nope"))), stop="stop"),
-            Entry(ToolResult("read", "y"), seconds=1.0),
-            Entry(ToolResult("run", ""), error="Timeout", seconds=2.0),
-            Entry(ToolResult("nope", ""), error="InvalidArguments"),
-            Entry(Assistant(calls=(Call("read"),)), error="InvalidArguments", stop="stop"),
-            Entry(ToolResult("", "error"), error="InvalidArguments"),
-            Entry(Assistant(), error="InvalidArguments", stop="length"),
-            Entry(ToolResult("", "error"), error="InvalidArguments"),
-            Entry(Assistant(calls=(Call("read"),)), stop="stop"),
-            Entry(ToolResult("read", ""), error="UnexpectedEnvironment"),
-            Entry(Assistant(calls=(Call("finish"),)), stop="stop"),
+            MessageRecord(User("x")),
+            MessageRecord(Assistant(calls=(Call("read"), Call("run"), Call("nope"))), stop="stop"),
+            MessageRecord(ToolResult("read", "y"), seconds=1.0),
+            MessageRecord(ToolResult("run", ""), error="Timeout", seconds=2.0),
+            MessageRecord(ToolResult("nope", ""), error="InvalidArguments"),
+            MessageRecord(Assistant(calls=(Call("read"),)), error="InvalidArguments", stop="stop"),
+            MessageRecord(ToolResult("", "error"), error="InvalidArguments"),
+            MessageRecord(Assistant(), error="InvalidArguments", stop="length"),
+            MessageRecord(ToolResult("", "error"), error="InvalidArguments"),
+            MessageRecord(Assistant(calls=(Call("read"),)), stop="stop"),
+            MessageRecord(ToolResult("read", ""), error="UnexpectedEnvironment"),
+            MessageRecord(Assistant(calls=(Call("finish"),)), stop="stop"),
         ],
     )
     metrics = measure([one, Trajectory(stop="time")])

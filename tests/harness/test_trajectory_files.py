@@ -19,7 +19,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Message, Sample, Sampling, System, ToolResult, User, Version
 from etude.core.settings import AgentLimits
 from etude.harness.failures import ERROR_CLASSES
-from etude.harness.trajectory import Entry, Parent, Segment, Trajectory
+from etude.harness.trajectory import MessageRecord, Parent, Segment, Trajectory
 from etude.harness.trajectory_files import load_trajectory, save_trajectory
 from etude.tokens.tokenizer import to_text
 
@@ -55,7 +55,7 @@ def trajectories(draw: Any, dialect: Any) -> Trajectory:
         made.segments.append(segment)
         for _ in range(draw(st.integers(0, 3))):
             message = draw(st.one_of(prompts, turns))
-            entry = Entry(message, draw(st.integers(-1, number)), draw(st.sampled_from([None, *ERROR_CLASSES])))
+            entry = MessageRecord(message, draw(st.integers(-1, number)), draw(st.sampled_from([None, *ERROR_CLASSES])))
             made.entries.append(entry)
             segment.append([message], [len(made.entries) - 1], dialect, most=10**6, open_turn=False)
             if draw(st.booleans()):
@@ -66,7 +66,7 @@ def trajectories(draw: Any, dialect: Any) -> Trajectory:
                 known = draw(st.booleans())
                 sample = Sample("", "stop", ids, tuple(probs) if known else None, versions if known else None)
                 segment.append_sample(sample, len(made.entries), dialect)
-                made.entries.append(Entry(draw(turns), number, None, "note", "length", draw(seconds)))
+                made.entries.append(MessageRecord(draw(turns), number, None, "note", "length", draw(seconds)))
         segment.copied = draw(st.integers(0, len(segment.ids)))
     return made
 
@@ -147,7 +147,7 @@ def test_copied_tokens_are_not_trained_on_twice(dialect: Any) -> None:
 
 
 def test_effort_counts_a_message_where_it_was_said_first(dialect: Any) -> None:
-    trajectory = Trajectory(entries=[Entry(User("x")), Entry(Assistant(final="yes"), stop="stop")])
+    trajectory = Trajectory(entries=[MessageRecord(User("x")), MessageRecord(Assistant(final="yes"), stop="stop")])
     for _ in range(2):
         segment = Segment()
         segment.append([User("x"), Assistant(final="yes")], [0, 1], dialect, most=99, open_turn=False)
@@ -307,6 +307,6 @@ def test_a_pickle_is_not_read(saved: Path) -> None:
 
 
 def test_entries_survive_with_all_their_facts(tmp_path: Path) -> None:
-    entry = Entry(ToolResult("run", "\udcff"), 0, "Timeout", "why", None, 1.5)
+    entry = MessageRecord(ToolResult("run", "\udcff"), 0, "Timeout", "why", None, 1.5)
     save_trajectory(Trajectory(entries=[entry, dataclasses.replace(entry, error=None)]), tmp_path / "t")
     assert load_trajectory(tmp_path / "t").entries == [entry, dataclasses.replace(entry, error=None)]

@@ -21,8 +21,8 @@ from torch import Tensor
 from etude.cli.model_compare import compare, reference
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.model.checkpoint.directory import load_model, named_weights, open_stored, read_config, save_model
 from etude.model.checkpoint import quantised_formats as quantised
+from etude.model.checkpoint.directory import load_model, named_weights, open_stored, read_config, save_model
 from etude.model.checkpoint.tensors import Stored
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder

@@ -11,13 +11,13 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, ToolResult
-from etude.harness.trajectory import Entry, Trajectory
+from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.reward.base import Attempt
 from etude.reward.compose import build_reward
 from etude.reward.effort import penalty
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import WORKSPACE, Task
-from etude.tasks.grading.submission import Carried, Changes
+from etude.tasks.grading.submission import Carried, Submission
 from etude.tasks.grading.verdict import Grade
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add-a-reward.md").read_text()
@@ -43,13 +43,13 @@ def test_the_worked_example_is_small() -> None:
 def test_the_reward_of_the_page_scores_an_attempt(parts: Any) -> None:
     trajectory = Trajectory(
         entries=[
-            Entry(Assistant(calls=(Call("run", {}),))),
-            Entry(ToolResult("run", "no"), error="Timeout"),
-            Entry(ToolResult("run", "yes")),
+            MessageRecord(Assistant(calls=(Call("run", {}),))),
+            MessageRecord(ToolResult("run", "no"), error="Timeout"),
+            MessageRecord(ToolResult("run", "yes")),
         ]
     )
     task = Task("t", "Do it.", files=Files({f"{WORKSPACE}/a.py": b"1\n"}))
-    changes = Changes((Carried("a.py", b"1\n2\n3\n"), Carried("b.py", None)))
+    changes = Submission((Carried("a.py", b"1\n2\n3\n"), Carried("b.py", None)))
     total, said = build_reward(parts).score(Attempt(task, trajectory, changes, Grade(True, "passed", "")))
     assert said["Tidy"] == pytest.approx(1 - 2 / 10 - 0.1)
     effort = trajectory.effort

@@ -10,13 +10,13 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, ToolResult
 from etude.core.settings import RewardSettings
-from etude.harness.trajectory import Entry, Trajectory
+from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.reward.base import Attempt, Part
 from etude.reward.compose import Reward, Weighted, build_reward
 from etude.tasks.format.config import Facts, Installed
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, WORKSPACE, Task
-from etude.tasks.grading.submission import Carried, Changes
+from etude.tasks.grading.submission import Carried, Submission
 from etude.tasks.grading.verdict import Grade
 
 BEFORE = b"def f():\n    raise NotImplementedError\n"
@@ -28,7 +28,7 @@ def attempt(passed: bool = False, statuses: str = "pf", kind: Any = "tests", fil
     names = {"p": "passed", "f": "failed"}
     tests = {str(number): names[letter] for number, letter in enumerate(statuses)}
     carried = tuple(Carried(path, data) for path, data in (files or {}).items())
-    return Attempt(TASK, Trajectory(), Changes(carried), Grade(passed, "passed" if passed else kind, "", tests))
+    return Attempt(TASK, Trajectory(), Submission(carried), Grade(passed, "passed" if passed else kind, "", tests))
 
 
 def test_tests_pay_for_a_solved_task_alone_unless_asked_otherwise() -> None:
@@ -63,10 +63,10 @@ def test_the_default_of_a_recipe_is_the_tests() -> None:
 
 def test_tasks_from_repositories_are_watched_whatever_a_recipe_says() -> None:
     made = replace(TASK, facts=Facts(environment=Installed(digest="0" * 64)))
-    stolen = Entry(Assistant(calls=(Call("run", {"command": "cat /solution/files/a.py"}),)))
-    thief = Trajectory(entries=[stolen, Entry(ToolResult("run", "def f(): ..."))])
+    stolen = MessageRecord(Assistant(calls=(Call("run", {"command": "cat /solution/files/a.py"}),)))
+    thief = Trajectory(entries=[stolen, MessageRecord(ToolResult("run", "def f(): ..."))])
     for task, trajectory, verdict in ((made, thief, "hack"), (made, Trajectory(), "clean"), (TASK, thief, None)):
-        hacked = Attempt(task, trajectory, Changes(), Grade(True, "passed", ""))
+        hacked = Attempt(task, trajectory, Submission(), Grade(True, "passed", ""))
         reward = build_reward([{"use": "tests"}])
         ruling = reward.rule(hacked)
         assert (ruling and ruling.verdict) == verdict
@@ -113,6 +113,6 @@ def test_a_part_that_gives_no_number_is_named() -> None:
 
 @pytest.mark.parametrize(("stop", "said"), [("finish", 0), ("final", 0), ("tokens", -1), ("malformed", -1)])
 def test_an_attempt_that_its_agent_did_not_end_costs_the_ending(stop: Any, said: float) -> None:
-    attempt = Attempt(Task("t", "Do it."), Trajectory(stop=stop), Changes(()), Grade(True, "passed", ""))
+    attempt = Attempt(Task("t", "Do it."), Trajectory(stop=stop), Submission(()), Grade(True, "passed", ""))
     total, parts = build_reward([{"use": "tests"}, {"use": "ending", "weight": 0.2}]).score(attempt)
     assert parts["ending"] == said and total == pytest.approx(1 + 0.2 * said)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.rl.algorithms.base import Plan
+from etude.rl.algorithms.base import BatchShape
 from etude.rl.algorithms.table import build_algorithm
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add-an-algorithm.md").read_text()
@@ -39,7 +39,7 @@ def test_the_algorithm_of_the_page_counts_rare_successes_for_more(spec: Any) -> 
     assert algorithm.advantages([1.0, 1.0, 1.0, 0.0]) == pytest.approx([1 / 3, 1 / 3, 1 / 3, -1.0])
     assert algorithm.advantages([0.1, 0.0]) == pytest.approx([0.25, -0.25])  # the floor
     assert algorithm.advantages([0.0, 0.0]) == [0.0, 0.0]
-    assert algorithm.weights([5, 50], Plan(groups=2, group=4, longest=100)) == [1 / 800] * 2
+    assert algorithm.weights([5, 50], BatchShape(groups=2, group=4, longest=100)) == [1 / 800] * 2
 
 
 def test_its_settings_are_validated(spec: Any) -> None:

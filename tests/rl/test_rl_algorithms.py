@@ -14,12 +14,12 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.settings import RLSettings
 from etude.learn.streams import Floats, Item, Sampled
-from etude.rl.algorithms.base import Plan
+from etude.rl.algorithms.base import BatchShape
 from etude.rl.algorithms.table import build_algorithm
 from etude.rl.batches import prepare
-from etude.rl.groups import Group, Rollout, Slot, Trace, pack, unpack
+from etude.rl.groups import Rollout, RolloutGroup, Slot, Trace, pack, unpack
 
-PLAN = Plan(groups=4, group=5, longest=100)
+PLAN = BatchShape(groups=4, group=5, longest=100)
 REWARDS = [0.0, 1.0, 0.25, 1.0, -0.5]
 
 
@@ -123,8 +123,8 @@ class Reference:
         return [np.full(len(item.tokens_T), -0.75, np.float32) for item in items]
 
 
-def group(rollouts: Sequence[Rollout], number: int = 0) -> Group:
-    return Group(number, 0, [Slot("ready", rollout=each) for each in rollouts])
+def group(rollouts: Sequence[Rollout], number: int = 0) -> RolloutGroup:
+    return RolloutGroup(number, 0, [Slot("ready", rollout=each) for each in rollouts])
 
 
 def test_k1_against_the_reference_is_taken_from_the_reward() -> None:

@@ -12,16 +12,16 @@ import pytest
 from etude.audit.base import Finding, Ruling
 from etude.core.recipe import Recipe
 from etude.harness.trajectory import Trajectory
-from etude.rl.broken_tasks import Doubt
+from etude.rl.broken_tasks import BrokenTasks
 from etude.rl.groups import Rollout, compact, pack, unpack
 from etude.rl.metrics import describe
-from etude.rl.rollout_environment import World
-from etude.rollout.rollout import Judged, Scored, build_setup
+from etude.rl.rollout_environment import RolloutEnvironment
+from etude.rollout.rollout import GradeCache, Scored, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Answer, Facts
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, Task
-from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import Grade
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
@@ -43,7 +43,7 @@ class Told:
 
 
 def scored(task: Task, ruling: Ruling | None = BROKEN) -> Scored:
-    return Scored(task, Trajectory(), Changes(), Grade(False, "tests", "no"), 0.0, {}, ruling=ruling)
+    return Scored(task, Trajectory(), Submission(), Grade(False, "tests", "no"), 0.0, {}, ruling=ruling)
 
 
 @pytest.mark.parametrize(("solvable", "told", "asked"), [(False, 1, 1), (True, 0, 1), (None, 0, 3)])
@@ -56,7 +56,7 @@ def test_a_source_hears_once_of_a_task_that_its_reference_does_not_solve(
         times.append(task.name)
         return solvable
 
-    doubt = Doubt(source, look, lines.append)
+    doubt = BrokenTasks(source, look, lines.append)
     for _ in range(3):
         asyncio.run(doubt(4, scored(Task("t", "Do it."))))
     assert source.said == [(4, "tests want both 1 and 2")] * told and len(times) == asked
@@ -67,11 +67,11 @@ def test_the_reference_of_a_repositorys_task_is_graded_to_know(
     sandboxes: Sandboxes, repository_task: Callable[..., Task]
 ) -> None:
     loop, host = sandboxes
-    judged = Judged()
+    judged = GradeCache()
     from dataclasses import replace
 
     engine: Any = None
-    world = World(host, engine, replace(build_setup(), judged=judged), Recipe())
+    world = RolloutEnvironment(host, engine, replace(build_setup(), judged=judged), Recipe())
     task = repository_task()
     wrong = Files({p: b"x = 1\n" if p.startswith(SOLUTION) and p.endswith(".py") else d for p, d in task.files.items()})
     assert loop.run_until_complete(world.solvable(task)) is True

@@ -13,12 +13,12 @@ from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.forge.katas.source import katas
 from etude.harness.trajectory import Trajectory
-from etude.rl.checkpoint import Commit, Totals, keep_readable
+from etude.rl.checkpoint import Checkpoint, Totals, keep_readable
 from etude.rl.evaluate import Best, apart, held_out_jobs
 from etude.rl.metrics import Clock, processor_seconds
 from etude.rollout.rollout import Scored
 from etude.rollout.store import saved_attempts
-from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import Grade
 
 
@@ -68,7 +68,7 @@ def test_only_the_newest_rollouts_stay_readable_and_their_tasks_with_them(tmp_pa
     tasks = list(katas("train", 4, seed=1, levels=[1]))
     grade = Grade(False, "tests", "it fails")
     found = [
-        (f"{number:06d}-{slot:02d}-0", Scored(task, Trajectory(), Changes(), grade, 0.0, {}))
+        (f"{number:06d}-{slot:02d}-0", Scored(task, Trajectory(), Submission(), grade, 0.0, {}))
         for number, task in enumerate(tasks)
         for slot in range(2)
     ]
@@ -83,12 +83,12 @@ def test_only_the_newest_rollouts_stay_readable_and_their_tasks_with_them(tmp_pa
 
 
 def test_a_commit_point_is_read_as_it_was_written(tmp_path: Path) -> None:
-    commit = Commit(7, 123, {"5": {"pass_rate": 0.25}}, Totals(seconds=1.5, void={"policy": 2}))
+    commit = Checkpoint(7, 123, {"5": {"pass_rate": 0.25}}, Totals(seconds=1.5, void={"policy": 2}))
     commit.write(tmp_path)
-    assert dataclasses.asdict(Commit.read(tmp_path)) == dataclasses.asdict(commit)
+    assert dataclasses.asdict(Checkpoint.read(tmp_path)) == dataclasses.asdict(commit)
     (tmp_path / "rl.json").write_text(json.dumps({"step": 1}))
     with pytest.raises(EtudeError, match="cannot be read"):
-        Commit.read(tmp_path)
+        Checkpoint.read(tmp_path)
 
 
 def test_the_clock_tells_shares_since_the_last_row() -> None:

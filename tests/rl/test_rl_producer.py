@@ -18,11 +18,11 @@ from etude.core.policy import Assistant, Sample, Sampling, User, Version
 from etude.core.settings import RLSettings
 from etude.harness.trajectory import Trajectory
 from etude.rl.admission import Admission
-from etude.rl.dispatcher import Producer
+from etude.rl.dispatcher import Dispatcher
 from etude.rl.journal import Journal
 from etude.rollout.rollout import Outcome, Scored, Void
 from etude.tasks.format.task import Task
-from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import Grade
 from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
@@ -43,16 +43,16 @@ def scored() -> Callable[[Task, Version], Scored]:
     dialect = Native(Tokenizer.train(["some text to learn from, and some more of it"], 300))
 
     def make(task: Task, version: Version) -> Scored:
-        from etude.harness.trajectory import Entry, Segment
+        from etude.harness.trajectory import MessageRecord, Segment
 
         trajectory = Trajectory(sampling=Sampling(temperature=1.0), stop="final")
         segment = Segment()
         segment.append([User(task.instruction)], [0], dialect, most=1000, open_turn=True)
         segment.append_sample(Sample("", "stop", (65, 66, 67), (-1.0, -2.0, -0.5), (version,) * 3), 1, dialect)
         trajectory.segments.append(segment)
-        trajectory.entries += [Entry(User(task.instruction)), Entry(Assistant(final="x"), stop="stop")]
+        trajectory.entries += [MessageRecord(User(task.instruction)), MessageRecord(Assistant(final="x"), stop="stop")]
         grade = Grade(False, "tests", "it fails")
-        return Scored(task, trajectory, Changes(), grade, float(task.name), {"tests": 0.0})
+        return Scored(task, trajectory, Submission(), grade, float(task.name), {"tests": 0.0})
 
     return make
 
@@ -93,9 +93,9 @@ class Stage:
     async def doubt(self, number: int, outcome: Scored) -> None:
         self.doubted.append((number, outcome.task.name))
 
-    def producer(self, tasks: asyncio.TaskGroup) -> Producer:
+    def producer(self, tasks: asyncio.TaskGroup) -> Dispatcher:
         admission = Admission(self.settings.staleness, self.settings.groups, self.settings.steps)
-        return Producer(
+        return Dispatcher(
             self.settings,
             admission,
             self.journal,
@@ -115,7 +115,7 @@ class Stage:
         return list(rows)
 
 
-async def steps(producer: Producer, count: int) -> list[list[int]]:
+async def steps(producer: Dispatcher, count: int) -> list[list[int]]:
     """Takes and publishes as the learner would; the groups of each step."""
     taken = []
     producer.fill()
@@ -129,8 +129,8 @@ async def steps(producer: Producer, count: int) -> list[list[int]]:
     return taken
 
 
-def play_all(stage: Stage, count: int) -> tuple[list[list[int]], Producer]:
-    async def work() -> tuple[list[list[int]], Producer]:
+def play_all(stage: Stage, count: int) -> tuple[list[list[int]], Dispatcher]:
+    async def work() -> tuple[list[list[int]], Dispatcher]:
         async with asyncio.TaskGroup() as tasks:
             producer = stage.producer(tasks)
             taken = await asyncio.wait_for(steps(producer, count), 20)

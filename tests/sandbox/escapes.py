@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from etude.sandbox.base import Limits, Sandbox
+from etude.sandbox.base import Sandbox, SandboxLimits
 from etude.sandbox.local.host import LocalHost
 from etude.sandbox.local.seccomp import DENIED
 from etude.sandbox.store.layers import Store
@@ -228,7 +228,7 @@ def _descendants() -> int:
 
 async def fork_bomb(world: World) -> list[str]:
     before, peak = _descendants(), 0
-    async with await world.host.start([world.layer], limits=Limits(processes=64)) as sandbox:
+    async with await world.host.start([world.layer], limits=SandboxLimits(processes=64)) as sandbox:
         # The first process leaves its children to go on, however slowly a busy machine let it start.
         code = """
 import time
@@ -276,7 +276,7 @@ import os; os._exit(0)
 
 async def memory(world: World) -> list[str]:
     found = []
-    limits = Limits(memory=128 * MIB, disk=64 * MIB)
+    limits = SandboxLimits(memory=128 * MIB, disk=64 * MIB)
     one = "blocks = []\nwhile True: blocks.append(bytearray(1 << 20))"
     many = """
 def hog():
@@ -343,7 +343,7 @@ def _resident_below(ancestor: int) -> int:
 
 async def disk_fill(world: World) -> list[str]:
     free = shutil.disk_usage(world.folder).free
-    limits = Limits(disk=32 * MIB)
+    limits = SandboxLimits(disk=32 * MIB)
     async with await world.host.start([world.layer], limits=limits) as sandbox:
         code = f"""
 written = 0

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from etude.sandbox.base import Limits
+from etude.sandbox.base import SandboxLimits
 from etude.sandbox.local.cgroups import Cgroups, oom_kills, places
 
 HYBRID_GROUPS = """9:name=systemd:/
@@ -96,7 +96,7 @@ def test_a_share_of_a_processor_is_held_where_a_group_can_hold_it(local: Any) ->
     code = "import time\nwhile time.process_time() < 0.3: pass"
 
     async def seconds(cpus: float) -> float:
-        async with await local.host.start([local.layer], limits=Limits(cpus=cpus)) as sandbox:
+        async with await local.host.start([local.layer], limits=SandboxLimits(cpus=cpus)) as sandbox:
             result = await sandbox.run([sys.executable, "-I", "-S", "-c", code])
             assert result.code == 0, result.stderr
             return float(result.seconds)

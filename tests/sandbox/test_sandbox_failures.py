@@ -19,10 +19,10 @@ import pytest
 
 import etude.sandbox
 from etude.core.errors import EtudeError
-from etude.sandbox.base import Limits, SandboxFailure
+from etude.sandbox.base import SandboxFailure, SandboxLimits
 from etude.sandbox.hosts import open_host
-from etude.sandbox.local.host import LocalHost
 from etude.sandbox.local import sandbox as local_sandbox
+from etude.sandbox.local.host import LocalHost
 from etude.sandbox.store.layers import Store
 
 
@@ -114,7 +114,7 @@ def test_a_snapshot_that_is_damaged_or_too_large_is_refused(local: Any) -> None:
             await sandbox.write("/workspace/large", b"x" * (4 << 20))
             snapshot = await sandbox.snapshot()
         with pytest.raises(SandboxFailure, match="No space left") as caught:
-            await local.host.start(snapshot, limits=Limits(disk=1 << 20))
+            await local.host.start(snapshot, limits=SandboxLimits(disk=1 << 20))
         assert caught.value.cause == "start"
         os.truncate(snapshot.path, snapshot.size - 1000)
         with pytest.raises(SandboxFailure, match="does not start and end as"):

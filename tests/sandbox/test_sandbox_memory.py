@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.sandbox.base import Freezes, Frozen, Limits, NotFrozen, SandboxFailure, Thaws
+from etude.sandbox.base import Freezes, Frozen, NotFrozen, SandboxFailure, SandboxLimits, Thaws
 from etude.sandbox.local.sandbox import LocalProcess, LocalSandbox
 from etude.sandbox.local.seccomp import DENIED
 from etude.sandbox.store import frozen as freezer
@@ -66,7 +66,9 @@ async def tell(process: LocalProcess, code: str) -> str:
     return said.removesuffix(b"ok\n").decode().strip()
 
 
-async def frozen_and_thawed(local: Any, before: str, limits: Limits | None = None) -> tuple[LocalSandbox, LocalProcess]:
+async def frozen_and_thawed(
+    local: Any, before: str, limits: SandboxLimits | None = None
+) -> tuple[LocalSandbox, LocalProcess]:
     """A program that was told something, in a new sandbox after the end of the old one."""
     async with await local.host.start([local.layer], limits=limits) as sandbox:
         process = await teachable(sandbox)
@@ -311,7 +313,7 @@ except BlockingIOError:
 """
 
     async def go() -> None:
-        limits = Limits(memory=128 << 20, disk=16 << 20, processes=20)
+        limits = SandboxLimits(memory=128 << 20, disk=16 << 20, processes=20)
         thawed, back = await frozen_and_thawed(local, "kept = bytearray(30 << 20)", limits)
         async with thawed:
             assert await tell(back, fork_many) == "True"

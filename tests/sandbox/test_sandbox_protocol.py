@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.sandbox.base import Change, Limits, Sandbox, SandboxFailure
+from etude.sandbox.base import Change, Sandbox, SandboxFailure, SandboxLimits
 
 World = Any
 PYTHON = sys.executable
@@ -388,7 +388,7 @@ def test_a_closed_sandbox_says_so(world: World) -> None:
 
 def test_processor_time_is_limited(world: World) -> None:
     async def go() -> None:
-        async with await world.host.start([world.layer], limits=Limits(cpu_seconds=1)) as sandbox:
+        async with await world.host.start([world.layer], limits=SandboxLimits(cpu_seconds=1)) as sandbox:
             result = await sandbox.run([PYTHON, "-S", "-c", "while True: pass"], timeout=30)
             assert result.code in (-24, -9)
             assert not result.timed_out

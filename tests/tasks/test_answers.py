@@ -10,9 +10,9 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call
 from etude.core.settings import GraderSettings
-from etude.harness.trajectory import Entry, Trajectory
+from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.scripted import scripted
-from etude.rollout.rollout import Judged, Scored, attempt, build_setup, score
+from etude.rollout.rollout import GradeCache, Scored, attempt, build_setup, score
 from etude.sandbox.base import WORKSPACE as PLACE
 from etude.tasks.environment.layers import task_layers
 from etude.tasks.format.config import Answer, Config, Facts, read
@@ -20,7 +20,7 @@ from etude.tasks.format.files import Files
 from etude.tasks.format.lint import lint
 from etude.tasks.format.task import TESTS, WORKSPACE, Task
 from etude.tasks.grading.check import check
-from etude.tasks.grading.submission import Changes, Refused
+from etude.tasks.grading.submission import Refused, Submission
 from etude.tasks.kinds.answer import all_names, grade_answer, is_right, read_answer, reference_answer
 
 ONE = Answer(kind="name", accepted=["a/b.py:C.f"])
@@ -133,20 +133,20 @@ def test_a_policy_answers_and_its_edits_change_nothing(grounds: Any) -> None:
         outcome = grounds.run(attempt(task, scripted(policy, task), grounds.host, setup))
         assert isinstance(outcome, Scored), outcome
         assert outcome.passed is passed and outcome.reward == float(passed)
-    edits = Changes(refused=(Refused("a.py", "the task does not allow it"),))
+    edits = Submission(refused=(Refused("a.py", "the task does not allow it"),))
     words = Trajectory(
-        entries=[Entry(Assistant(final="See below.", calls=(Call("finish", {"message": "ANSWER: a.py:f"}),)))]
+        entries=[MessageRecord(Assistant(final="See below.", calls=(Call("finish", {"message": "ANSWER: a.py:f"}),)))]
     )
     scored = grounds.run(score(task, words, edits, grounds.host, setup))
     assert scored.passed and scored.grade.refused == (("a.py", "the task does not allow it"),)
 
 
 def test_equal_changes_with_other_answers_are_judged_apart(grounds: Any) -> None:
-    task, judged = asked(Answer(kind="name", accepted=["a.py:f"])), Judged()
+    task, judged = asked(Answer(kind="name", accepted=["a.py:f"])), GradeCache()
 
     async def ask() -> list[bool]:
         said = ["ANSWER: a.py:h", "ANSWER: a.py:f", "ANSWER: a.py:h"]
-        grades = [judged.grade(task, grounds.host, Changes(), GraderSettings(), answer=each) for each in said]
+        grades = [judged.grade(task, grounds.host, Submission(), GraderSettings(), answer=each) for each in said]
         return [grade.passed for grade in await asyncio.gather(*grades)]
 
     assert grounds.run(ask()) == [False, True, False]

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.core.errors import EtudeError
-from etude.tasks.format.files import Files, Limits
-from etude.tasks.format.task import Task, matches, without_canary
 from etude.tasks.format import config as toml
+from etude.tasks.format.files import Files, TreeLimits
+from etude.tasks.format.task import Task, matches, without_canary
 
 # Every documented field of schema 1.4, none at its default.
 EVERYTHING = b"""# a comment that stays as long as nothing changes
@@ -340,9 +340,9 @@ def test_a_link_must_stay_in_the_task_even_where_the_target_exists(tmp_path):
 def test_limits_on_number_and_total_size(tmp_path):
     root = small(tmp_path)
     with pytest.raises(EtudeError, match="more than 3 files"):
-        Task.load(root, Limits(files=3))
+        Task.load(root, TreeLimits(files=3))
     with pytest.raises(EtudeError, match="more than the 20 it may hold"):
-        Task.load(root, Limits(total_bytes=20))
+        Task.load(root, TreeLimits(total_bytes=20))
 
 
 @pytest.mark.parametrize("path", ["", "/a", "../a", "a/../b", "a//b", "./a", "a/", "a\x00b", "a\tb", "x" * 300])

@@ -10,7 +10,7 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
 from etude.forge.katas.source import katas
-from etude.sandbox.base import Limits, Result
+from etude.sandbox.base import CommandResult, SandboxLimits
 from etude.tasks.format.task import Task
 from etude.tasks.grading.grader import GraderFailure, grade
 from etude.tasks.grading.test_plan import draw, judges_needed
@@ -250,7 +250,7 @@ class Ending:
     def __init__(self, sandbox: Any, result: Any) -> None:
         self._sandbox, self._result = sandbox, result
 
-    async def run_apart(self, program: Any, **given: Any) -> Result:
+    async def run_apart(self, program: Any, **given: Any) -> CommandResult:
         return await self._result(self._sandbox, program, given)
 
     async def __aenter__(self) -> Any:
@@ -265,11 +265,11 @@ class EndingHost:
         self.store, self.preload, self.capabilities = host.store, host.preload, host.capabilities
         self._host, self._result = host, result
 
-    async def start(self, base: Any, *, limits: Limits) -> Any:
+    async def start(self, base: Any, *, limits: SandboxLimits) -> Any:
         return Ending(await self._host.start(base, limits=limits), self._result)
 
 
-async def _changed(sandbox: Any, program: Any, given: Any, change: Any) -> Result:
+async def _changed(sandbox: Any, program: Any, given: Any, change: Any) -> CommandResult:
     return change(await sandbox.run_apart(program, **given))
 
 
@@ -278,9 +278,9 @@ async def _changed(sandbox: Any, program: Any, given: Any, change: Any) -> Resul
     [
         (lambda found: dataclasses.replace(found, stdout=found.stdout[:-5]), "report"),
         (lambda found: dataclasses.replace(found, stdout=b"0" * 32 + found.stdout[32:]), "report"),
-        (lambda found: Result(-9, b"", b""), "killed"),
-        (lambda found: Result(1, b"", b"Traceback\nValueError: no"), "report"),
-        (lambda found: Result(-9, b"", b"", timed_out=True), "deadline"),
+        (lambda found: CommandResult(-9, b"", b""), "killed"),
+        (lambda found: CommandResult(1, b"", b"Traceback\nValueError: no"), "report"),
+        (lambda found: CommandResult(-9, b"", b"", timed_out=True), "deadline"),
     ],
 )
 def test_a_grader_without_a_report_is_a_failure(grounds: Any, task: Task, change: Any, cause: str) -> None:
@@ -291,13 +291,15 @@ def test_a_grader_without_a_report_is_a_failure(grounds: Any, task: Task, change
 
 
 def test_memory_that_the_tested_code_used_up_is_not_the_graders_failure(grounds: Any, task: Task) -> None:
-    host = EndingHost(grounds.host, lambda *given: _changed(*given, lambda found: Result(-9, b"", b"", oom=True)))
+    host = EndingHost(
+        grounds.host, lambda *given: _changed(*given, lambda found: CommandResult(-9, b"", b"", oom=True))
+    )
     found = grounds.run(grade(task, host, ()))  # type: ignore[arg-type]
     assert (found.passed, found.kind) == (False, "memory")
 
 
 def test_tests_that_cannot_be_run_at_all_are_a_failure(grounds: Any, task: Task) -> None:
-    def broken(found: Result) -> Result:
+    def broken(found: CommandResult) -> CommandResult:
         return dataclasses.replace(found, stdout=found.stdout.replace(b"ready", b"steady"))
 
     host = EndingHost(grounds.host, lambda *given: _changed(*given, broken))

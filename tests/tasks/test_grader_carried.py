@@ -10,7 +10,7 @@ import pytest
 from etude.sandbox.base import WORKSPACE
 from etude.tasks.environment.layers import workspace_layer
 from etude.tasks.format.task import Task
-from etude.tasks.grading.submission import CarryLimits, Changes, carried_files, collect
+from etude.tasks.grading.submission import CarryLimits, Submission, carried_files, collect
 
 BEFORE = {"pkg/a.py": "a\n", "pkg/b.py": "b\n", "tests/test_a.py": "", "README.md": ""}
 
@@ -20,8 +20,8 @@ def task(make_task: Any) -> Task:
     return make_task({}, {"pkg/a.py": "done\n"}, BEFORE, fail_to_pass=["x.Y.z"], allowed_paths=["pkg/**", "setup.cfg"])
 
 
-def left_by(grounds: Any, task: Task, command: str, limits: CarryLimits | None = None) -> Changes:
-    async def play() -> Changes:
+def left_by(grounds: Any, task: Task, command: str, limits: CarryLimits | None = None) -> Submission:
+    async def play() -> Submission:
         async with await grounds.host.start([workspace_layer(task, grounds.host)]) as sandbox:
             result = await sandbox.run(["sh", "-c", command])
             assert result.code == 0, result.stderr

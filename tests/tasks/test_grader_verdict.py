@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etude.tasks.grading.test_plan import Part, Plan
+from etude.tasks.grading.test_plan import Part, TestPlan
 from etude.tasks.grading.verdict import Broken, Grade, verdict
 
 
@@ -18,7 +18,7 @@ def part(mark: str, real: str, changed: str, letter: str) -> Part:
 
 
 ONE, TWO = part("m1", "t.A", "t.B", "x"), part("m2", "t.B", "t.A", "y")
-PLAN = Plan(("t.A", "t.B"), (ONE, TWO), "n", "unittest", apart=False, plain=False)
+PLAN = TestPlan(("t.A", "t.B"), (ONE, TWO), "n", "unittest", apart=False, plain=False)
 GOOD = (
     {"t.A": "passed", "t.B": "failed", "x.no": "failed", "x.yes": "passed"},
     {"t.A": "error", "t.B": "passed", "y.no": "error", "y.yes": "passed"},
@@ -113,7 +113,7 @@ def test_a_judge_that_never_ran_leaves_its_tests_missing() -> None:
 def test_a_judge_that_failed_by_itself_gives_no_grade() -> None:
     with pytest.raises(Broken, match="it left no message"):
         verdict(PLAN, [judge("m1", {}, notes="")])
-    apart = Plan(PLAN.required, PLAN.parts, "n", "unittest", apart=True, plain=False)
+    apart = TestPlan(PLAN.required, PLAN.parts, "n", "unittest", apart=True, plain=False)
     with pytest.raises(Broken):
         verdict(apart, [judge("m1", GOOD[0], notes="ready"), judge("m2", GOOD[1])])
 
@@ -121,7 +121,7 @@ def test_a_judge_that_failed_by_itself_gives_no_grade() -> None:
 def test_parameters_may_differ_in_a_changed_test() -> None:
     changed = Part("m1", {}, ("t::f",), frozenset(), frozenset({"t::f"}))
     real = Part("m2", {}, ("t::f",), frozenset({"t::f[1]"}))
-    plan = Plan(("t::f[1]",), (changed, real), "n", "pytest", apart=False, plain=False)
+    plan = TestPlan(("t::f[1]",), (changed, real), "n", "pytest", apart=False, plain=False)
     passed = judge("m2", {"t::f[1]": "passed"})
     assert verdict(plan, [judge("m1", {"t::f[2]": "failed"}), passed]).passed
     assert verdict(plan, [judge("m1", {"t::f[2]": "passed"}), passed]).kind == "tampering"

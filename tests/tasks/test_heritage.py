@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etude.tasks.grading.inherited_tests import Heritage
+from etude.tasks.grading.inherited_tests import InheritedTests
 
 METHOD = "    def test_x(self):\n        pass\n"
 SOURCES = {
@@ -15,13 +15,13 @@ SOURCES = {
 
 
 def test_a_base_that_is_called_like_its_heir_is_the_imported_one() -> None:
-    found = Heritage(SOURCES)
+    found = InheritedTests(SOURCES)
     assert found.home("tests/test_c.py", "TestB.test_x") == ("tests/test_b.py", "Test.test_x")
     assert found.home("tests/test_c.py", "TestA.test_x") == ("tests/test_a.py", "Test.test_x")
 
 
 def test_what_comes_from_elsewhere_is_looked_for_everywhere_and_may_have_no_home() -> None:
-    found = Heritage(SOURCES)
+    found = InheritedTests(SOURCES)
     assert found.home("tests/test_d.py", "Test.test_x") == ("tests/test_a.py", "Test.test_x")
     assert found.home("tests/test_d.py", "Test.test_y") == ("tests/test_d.py", "Test.test_y")
     assert found.home("tests/test_a.py", "Test.test_x") == ("tests/test_a.py", "Test.test_x")
@@ -33,7 +33,7 @@ def test_a_class_or_a_function_that_is_only_imported_is_written_where_it_comes_f
         "tests/test_a.py": f"class Test:\n{METHOD}\n\ndef test_y():\n    pass\n",
         "tests/test_b.py": f"class Test:\n{METHOD}",
     }
-    found = Heritage(sources)
+    found = InheritedTests(sources)
     assert found.home("tests/deep/test_a.py", "Test.test_x") == ("tests/test_a.py", "Test.test_x")
     assert found.home("tests/deep/test_a.py", "test_y") == ("tests/test_a.py", "test_y")
     assert found.home("tests/deep/test_a.py", "TestOwn.test_x") == ("tests/deep/test_a.py", "TestOwn.test_x")

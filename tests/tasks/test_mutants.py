@@ -11,10 +11,10 @@ from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import Environment
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.tasks.format import config
 from etude.tasks.format.config import Config, Facts, Installed
 from etude.tasks.format.files import Files
 from etude.tasks.format.lint import lint
-from etude.tasks.format import config
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 from etude.tasks.grading.check import check
 from etude.tasks.grading.submission import carried_files

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from etude.bench.base.code_text import Code
-from etude.bench.base.model_under_test import Advance, Piece, Subject
+from etude.bench.base.model_under_test import Advance, ScoredText, Subject
 from etude.core.errors import EtudeError
 
 
@@ -50,13 +50,13 @@ def measure_codebase(subject: Subject, code: Code, window: int, advance: Advance
     )
 
 
-def windows(ids: Sequence[int], window: int) -> list[Piece]:
+def windows(ids: Sequence[int], window: int) -> list[ScoredText]:
     """Pieces of at most `window` tokens that score every token but the first exactly once."""
-    pieces = [Piece(ids[:window], 1)]
+    pieces = [ScoredText(ids[:window], 1)]
     scored = min(window, len(ids))
     while scored < len(ids):
         end = min(scored + window // 2, len(ids))
         start = end - window  # the last window reaches back as far as it can
-        pieces.append(Piece(ids[start:end], scored - start))
+        pieces.append(ScoredText(ids[start:end], scored - start))
         scored = end
     return pieces

@@ -41,7 +41,7 @@ class Text(Protocol):
 
 
 @dataclass(frozen=True)
-class Piece:
+class ScoredText:
     """A sequence whose tokens from `first` on are scored, all given those before them."""
 
     ids: Sequence[int]
@@ -77,7 +77,9 @@ class Subject:
         return cls(served, text, batch_tokens)
 
     @torch.inference_mode()
-    def score(self, pieces: Sequence[Piece], advance: Advance = lambda tokens: None) -> list[npt.NDArray[np.float64]]:
+    def score(
+        self, pieces: Sequence[ScoredText], advance: Advance = lambda tokens: None
+    ) -> list[npt.NDArray[np.float64]]:
         """Log-probabilities of the scored tokens of each piece."""
         out: list[npt.NDArray[np.float64]] = []
         for batch in _batches(pieces, self.batch_tokens):
@@ -138,9 +140,9 @@ def _settings(longest: int, count: int, batch_tokens: int) -> EngineSettings:
     )
 
 
-def _batches(pieces: Sequence[Piece], tokens: int) -> Iterator[list[Piece]]:
+def _batches(pieces: Sequence[ScoredText], tokens: int) -> Iterator[list[ScoredText]]:
     """In order, as many at a time as stay within `tokens`; one that alone is longer goes alone."""
-    batch: list[Piece] = []
+    batch: list[ScoredText] = []
     size = 0
     for piece in pieces:
         if batch and size + len(piece.ids) > tokens:

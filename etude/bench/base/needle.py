@@ -16,7 +16,7 @@ from statistics import fmean
 
 import numpy as np
 
-from etude.bench.base.model_under_test import Advance, Piece, Subject
+from etude.bench.base.model_under_test import Advance, ScoredText, Subject
 from etude.core.errors import EtudeError
 
 FIRST = (
@@ -61,7 +61,7 @@ class Needle:
 
 
 @dataclass(frozen=True)
-class Place:
+class NeedlePosition:
     """All needles of one length and depth."""
 
     length: int  # tokens
@@ -79,7 +79,7 @@ class Needles:
     rank: float
     candidates: int  # chance is a probability of 1 / candidates
     left_out: list[int]  # lengths that pass the model's positions
-    places: list[Place]
+    places: list[NeedlePosition]
 
 
 def measure_needles(
@@ -149,7 +149,7 @@ def hide(
     return build(low)
 
 
-def _ask(subject: Subject, needles: Sequence[Needle], length: int, depth: float) -> Place:
+def _ask(subject: Subject, needles: Sequence[Needle], length: int, depth: float) -> NeedlePosition:
     exact, probability, rank = [], [], []
     prompts, rests = [], []
     for needle in needles:
@@ -158,13 +158,13 @@ def _ask(subject: Subject, needles: Sequence[Needle], length: int, depth: float)
         shared = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*whole, strict=False))))
         prompts.append(whole[0][:shared])
         rests.append(whole[0][shared:])
-        scores = np.array([part.sum() for part in subject.score([Piece(ids, shared) for ids in whole])])
+        scores = np.array([part.sum() for part in subject.score([ScoredText(ids, shared) for ids in whole])])
         odds = np.exp(scores - scores.max())
         probability.append(float(odds[0] / odds.sum()))
         rank.append(1 + int((scores[1:] >= scores[0]).sum()))
     for answer, rest in zip(subject.greedy(prompts, [len(rest) for rest in rests]), rests, strict=True):
         exact.append(subject.text.decode(answer) == subject.text.decode(rest))
-    return Place(length, depth, len(needles), fmean(exact), fmean(probability), fmean(rank))
+    return NeedlePosition(length, depth, len(needles), fmean(exact), fmean(probability), fmean(rank))
 
 
 def _values(rng: random.Random, count: int) -> list[str]:

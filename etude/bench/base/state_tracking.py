@@ -14,7 +14,7 @@ from statistics import fmean
 
 from etude.bench.base.edit_distance import edit_distance
 from etude.bench.base.git_history import History, diff
-from etude.bench.base.model_under_test import Advance, Piece, Subject
+from etude.bench.base.model_under_test import Advance, ScoredText, Subject
 from etude.core.errors import EtudeError
 
 END = "=== end\n"
@@ -58,7 +58,7 @@ class Tracking:
 
 
 def measure_tracking(subject: Subject, cases: list[Case], advance: Advance = lambda cases: None) -> Tracking:
-    forced = subject.score([Piece((*case.prompt, *case.answer), len(case.prompt)) for case in cases])
+    forced = subject.score([ScoredText((*case.prompt, *case.answer), len(case.prompt)) for case in cases])
     answers = subject.greedy(
         [case.prompt for case in cases], [case.room for case in cases], until=END.rstrip("\n"), advance=advance
     )

@@ -25,10 +25,10 @@ from pydantic import Field
 from etude.audit.quarantine import quarantine
 from etude.core.errors import EtudeError
 from etude.forge.curriculum.sources import Folder
-from etude.tasks.format.config import Register, read
+from etude.tasks.format.config import PromptStyle, read
 from etude.tasks.format.task import CONFIG, INSTRUCTION, Task
 
-MOST_SAID: tuple[Register, ...] = tuple(reversed(get_args(Register)))  # detailed, plain, terse
+MOST_SAID: tuple[PromptStyle, ...] = tuple(reversed(get_args(PromptStyle)))  # detailed, plain, terse
 State = Literal["open", "retired", "set aside", "quarantined"]
 _TABLES = """
 CREATE TABLE IF NOT EXISTS asked (number INTEGER PRIMARY KEY, task TEXT NOT NULL, register TEXT NOT NULL);
@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS broken (task TEXT PRIMARY KEY, why TEXT NOT NULL);
 
 
 @dataclass(frozen=True)
-class Result:
+class TaskResult:
     """What came of asking a task once."""
 
     number: int
@@ -65,7 +65,7 @@ class Standing:
         return share * (1 - share)
 
 
-class Supply:
+class Curriculum:
     """Task directories, chosen by how hard they are now."""
 
     class Settings(pydantic.BaseModel, extra="forbid"):
@@ -117,13 +117,13 @@ class Supply:
             quarantine(self._paths[name], why)
         return True
 
-    def results(self) -> dict[str, list[Result]]:
+    def results(self) -> dict[str, list[TaskResult]]:
         """Everything heard, by task, in the order of asking."""
-        found: dict[str, list[Result]] = defaultdict(list)
+        found: dict[str, list[TaskResult]] = defaultdict(list)
         for name, *facts in self._base.execute(
             "SELECT task, number, register, step, passed, tried FROM asked JOIN heard USING (number) ORDER BY number"
         ):
-            found[name].append(Result(*facts))
+            found[name].append(TaskResult(*facts))
         return dict(found)
 
     def standings(self) -> dict[str, Standing]:
@@ -136,7 +136,7 @@ class Supply:
     def _broken(self) -> set[str]:
         return self._listed.union(name for (name,) in self._base.execute("SELECT task FROM broken"))
 
-    def _standing(self, name: str, results: Sequence[Result]) -> Standing:
+    def _standing(self, name: str, results: Sequence[TaskResult]) -> Standing:
         """Where its results have brought a task: a walk along the registers, each of them taken once."""
         ladder, register = self._ladders[name]
         seen = {register}
@@ -187,7 +187,7 @@ class Supply:
         return task.worded(register) if register else task
 
 
-def _ladder(path: Path, settings: Supply.Settings) -> tuple[list[str], str] | None:
+def _ladder(path: Path, settings: Curriculum.Settings) -> tuple[list[str], str] | None:
     """The registers that a task can be asked in, the one that says most first, and where it begins.
 
     None for a task that cannot be said in so few characters.

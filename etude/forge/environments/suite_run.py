@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.fake_clock import clock_layer, clock_variables
-from etude.sandbox.base import Layer, Limits, Result
+from etude.sandbox.base import CommandResult, Layer, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import environment_variables
 from etude.tasks.environment.services import as_told
@@ -36,7 +36,7 @@ _FINISHED: Final = (0, 1, 2, 5)  # pytest's codes of a run that came to its end:
 _NEXT: Final = json.dumps(["", "variant", ""]).encode()
 _ALL_FAILURES: Final = 1_000_000
 _ROOM: Final = 128 << 20  # bytes of lines, traces included
-LIMITS: Final = Limits(memory=2 << 30, disk=1 << 30, processes=512, cpu_seconds=3600)
+LIMITS: Final = SandboxLimits(memory=2 << 30, disk=1 << 30, processes=512, cpu_seconds=3600)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ async def run_suite(
     trace: Sequence[str] | None = None,
     until_failure: bool = False,
     timeout: float = 600.0,
-    limits: Limits = LIMITS,
+    limits: SandboxLimits = LIMITS,
 ) -> SuiteRun:
     """Runs the suite, or some `tests` of it, over the workspace with `changes` made (None deletes a file).
 
@@ -100,7 +100,7 @@ async def run_variants(
     until_failure: bool = True,
     each: float = 120.0,
     timeout: float = 600.0,
-    limits: Limits = LIMITS,
+    limits: SandboxLimits = LIMITS,
 ) -> list[SuiteRun]:
     """The same tests over several variants of the workspace, each until its first failure or all: one start for them.
 
@@ -146,8 +146,8 @@ async def _start(
     job: Mapping[str, Any],
     env: Mapping[str, str],
     timeout: float,
-    limits: Limits,
-) -> Result:
+    limits: SandboxLimits,
+) -> CommandResult:
     variables = environment_variables(environment.python, environment.env) | dict(env)
     layers = [environment.layer, *over]
     return await start_suite(
@@ -163,7 +163,7 @@ async def _start(
     )
 
 
-def _read(lines: Sequence[bytes], result: Result, timeout: float) -> SuiteRun:
+def _read(lines: Sequence[bytes], result: CommandResult, timeout: float) -> SuiteRun:
     outcomes: dict[str, Outcome] = {}
     texts: dict[str, str] = {}
     functions: list[str] = []
@@ -191,7 +191,7 @@ def _read(lines: Sequence[bytes], result: Result, timeout: float) -> SuiteRun:
     return SuiteRun(outcomes, result.seconds, not reason, reason, traces, texts, took)
 
 
-def _reason(result: Result, ended: int | None, timeout: float) -> str:
+def _reason(result: CommandResult, ended: int | None, timeout: float) -> str:
     if result.timed_out:
         return f"the suite ran for more than {timeout:g} s"
     if result.oom:

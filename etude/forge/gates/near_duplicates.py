@@ -38,7 +38,7 @@ By = Literal["change", "words and tests"]
 
 
 @dataclass(frozen=True)
-class Twin:
+class NearDuplicate:
     """A task that says nearly the same as an earlier one, which stays."""
 
     task: str
@@ -63,7 +63,7 @@ class Seen:
 class Report:
     tasks: int = 0
     against: int = 0  # tasks of benchmarks
-    twins: list[Twin] = field(default_factory=list)
+    twins: list[NearDuplicate] = field(default_factory=list)
     documents: int = 0  # of the corpus
     seen: list[Seen] = field(default_factory=list)
     contaminated: int = 0  # documents, those that are not named included
@@ -164,12 +164,12 @@ def find_alike(
     return report
 
 
-def _twins(sketches: Sequence[Sketch], kept: int) -> list[Twin]:
+def _twins(sketches: Sequence[Sketch], kept: int) -> list[NearDuplicate]:
     """Near-duplicates by signatures; those of the first `kept`, which are not ours to drop, are left out."""
     if len(sketches) < 2:
         return []
     hashing = MinHash()
-    found: dict[int, Twin] = {}
+    found: dict[int, NearDuplicate] = {}
     for part, threshold in (("change", CHANGE), ("words", WORDS)):
         sets: list[Hashes] = [getattr(each, part) for each in sketches]
         signatures = np.stack([hashing.sign(each) for each in sets])
@@ -180,14 +180,14 @@ def _twins(sketches: Sequence[Sketch], kept: int) -> list[Twin]:
     return [found[number] for number in sorted(found)]
 
 
-def _compare(one: Sketch, other: Sketch) -> Twin | None:
+def _compare(one: Sketch, other: Sketch) -> NearDuplicate | None:
     crosses = one.side != other.side
     change = jaccard(one.change, other.change)
     if change >= CHANGE:
-        return Twin(one.name, other.name, round(change, 3), "change", crosses)
+        return NearDuplicate(one.name, other.name, round(change, 3), "change", crosses)
     words = jaccard(one.words, other.words)
     if words >= WORDS and len(one.tests) and jaccard(one.tests, other.tests) >= WORDS:
-        return Twin(one.name, other.name, round(words, 3), "words and tests", crosses)
+        return NearDuplicate(one.name, other.name, round(words, 3), "words and tests", crosses)
     return None
 
 

@@ -19,11 +19,11 @@ from etude.core.errors import EtudeError
 from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
 from etude.forge.install.checkout import Repo
 from etude.forge.install.make_layer import GENERATED, LOCK_LINE, add_environment
-from etude.forge.install.package_index import Index, interpreter, shown_folders
+from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
 from etude.forge.install.project.config_files import read_toml
 from etude.forge.install.result import Unfit
 from etude.forge.install.sandbox_files import drop, taken_out
-from etude.sandbox.base import WORKSPACE, Limits, Result, Sandbox
+from etude.sandbox.base import WORKSPACE, CommandResult, Sandbox, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.layers import Store
 
@@ -36,7 +36,7 @@ PRETENDED: Final = ("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION", "PDM_BUILD_
 _SOURCE: Final = "/home/agent/source"
 _REPORT: Final = "/home/agent/report-{}.json"
 _WHOLE: Final = "/opt/whole"
-_LIMITS: Final = Limits(memory=2 << 30, disk=2 << 30, processes=256, cpu_seconds=1800)
+_LIMITS: Final = SandboxLimits(memory=2 << 30, disk=2 << 30, processes=256, cpu_seconds=1800)
 _SECONDS: Final = 300.0
 _REQUIREMENT: Final = re.compile(r"[A-Za-z0-9][^\n]{0,300}")
 _ASK: Final = """
@@ -86,7 +86,7 @@ if workspace.is_dir() and any(workspace.iterdir()):
 
 
 async def building_environment(
-    repo: Repo, environment: Environment, host: StoringHost, index: Index, test_file: str = ""
+    repo: Repo, environment: Environment, host: StoringHost, index: PackageIndex, test_file: str = ""
 ) -> Environment:
     """The environment's twin that can build. `test_file` joins the suite, where its folders do not cover it.
 
@@ -120,7 +120,7 @@ def _with_file(made: Environment, file: str, store: Store) -> Environment:
     return found
 
 
-async def _make(repo: Repo, environment: Environment, host: StoringHost, index: Index) -> Environment:
+async def _make(repo: Repo, environment: Environment, host: StoringHost, index: PackageIndex) -> Environment:
     backend, folders, wanted = _build_system(repo)
     source = host.store.add(repo.tree, at=_SOURCE, shows=())
     base = host.store.add_files({}, at="/home/agent", shows=(*shown_folders(), *index.shows))
@@ -197,7 +197,7 @@ def _locked(entry: dict[str, Any]) -> str:
     return f"{name}=={entry['metadata']['version']}{found}"
 
 
-async def _asked(sandbox: Sandbox, done: Result) -> list[str]:
+async def _asked(sandbox: Sandbox, done: CommandResult) -> list[str]:
     """What the backend wants beside what the repository names."""
     if not done.ok:
         raise Unfit(f"the build backend does not start: {_last(done)}")
@@ -208,6 +208,6 @@ async def _asked(sandbox: Sandbox, done: Result) -> list[str]:
     return _requirements(found) if isinstance(found, list) else []
 
 
-def _last(done: Result) -> str:
+def _last(done: CommandResult) -> str:
     lines = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
     return (lines or ["it said nothing"])[-1][:300]

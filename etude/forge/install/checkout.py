@@ -22,7 +22,7 @@ from etude.core.errors import EtudeError
 from etude.forge.install.fetch_package import NAME, VERSION, fetch, fetched_tree
 from etude.forge.install.git_files import take_checkout
 from etude.forge.install.javascript import npm
-from etude.forge.install.package_index import Index, read_index
+from etude.forge.install.package_index import PackageIndex, read_index
 from etude.sandbox.store.layers import Store
 from etude.tasks.format.files import Files
 
@@ -46,7 +46,7 @@ class Repo:
     history: Path | None  # a bare git directory of ours; never visible in any agent's sandbox
 
 
-def open_repo(spec: str, folder: Path, *, index: Index | None = None) -> Repo:
+def open_repo(spec: str, folder: Path, *, index: PackageIndex | None = None) -> Repo:
     """A repository from a path, a git directory, or a package name (`attrs`, `attrs==24.2.0`), kept below `folder`.
 
     What was taken once is not taken again: a version of a package, a commit, or files that are still the same. A
@@ -81,7 +81,7 @@ def _open_git(path: Path, folder: Path) -> Repo:
         return _publish(folder, work / "repo", path.resolve().name.removesuffix(".git"), commit, "git")
 
 
-def _open_package(name: str, version: str, folder: Path, index: Index) -> Repo:
+def _open_package(name: str, version: str, folder: Path, index: PackageIndex) -> Repo:
     store = Store(folder / ".work")
     snapshot, came = _finished(fetch(name, version, index, store))
     with fetched_tree(snapshot, store) as tree, store.scratch() as work:

@@ -12,7 +12,7 @@ from etude.core.progress import track
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
 from etude.forge.install.package_index import read_index
-from etude.forge.install.result import Installed
+from etude.forge.install.result import InstallResult
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
 
@@ -40,7 +40,7 @@ def install_repository(
             bar.advance()
             bar.note(now=text)
 
-        async def work() -> Installed:
+        async def work() -> InstallResult:
             async with AsyncExitStack() as stack:
                 host = await stack.enter_async_context(await open_host("local", layers))
                 times: dict[str, Any] = {"suite_seconds": suite_seconds, "seconds": seconds}

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etude.core.errors import EtudeError
-from etude.forge.install.package_index import Index, interpreter, shown_folders
+from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
 from etude.forge.install.rules.missing_packages import last_error
 from etude.forge.install.sandbox_files import drop, plain_folder, taken_out
-from etude.sandbox.base import Limits, Result, Snapshot
+from etude.sandbox.base import CommandResult, SandboxLimits, Snapshot
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store
 
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
-_LIMITS = Limits(memory=2 << 30, disk=2 << 30)
+_LIMITS = SandboxLimits(memory=2 << 30, disk=2 << 30)
 _SECONDS = 600.0
 _UNPACK_SECONDS = 120.0
 
@@ -55,7 +55,7 @@ _TAKEN = re.compile(
 )
 
 
-async def fetch(name: str, version: str, index: Index, store: Store) -> tuple[Snapshot, str]:
+async def fetch(name: str, version: str, index: PackageIndex, store: Store) -> tuple[Snapshot, str]:
     """The changes of a sandbox that holds the package's tree at /fetched/tree, and the version that came."""
     wanted = f"{name}=={version}" if version else name
     async with await open_host("local", store) as host:
@@ -99,7 +99,7 @@ def _version_of(archive: str, name: str) -> str:
     return version if VERSION.fullmatch(version) else ""
 
 
-def _link(result: Result) -> str:
+def _link(result: CommandResult) -> str:
     """The address of the archive that pip took, from what it said about all that it found."""
     said = result.stdout.decode("utf-8", "replace")
     taken = _TAKEN.search(said)
@@ -107,7 +107,7 @@ def _link(result: Result) -> str:
     return found[-1] if found and not result.timed_out else ""
 
 
-def _why(result: Result) -> str:
+def _why(result: CommandResult) -> str:
     if result.timed_out:
         return "it took too long"
     return last_error((result.stdout + b"\n" + result.stderr).decode("utf-8", "replace"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from etude.core.errors import EtudeError
 from etude.corpus.sources.git import LONGEST_LISTING, Reader, find_store, resolve_head
-from etude.tasks.format.files import Limits
+from etude.tasks.format.files import TreeLimits
 
 _SECONDS = 300.0
 _SHALLOW = re.compile(r"(?:[0-9a-f]{40,64}\n)*")
@@ -49,7 +49,7 @@ def take_checkout(root: Path, tree: Path, history: Path) -> str:
 
 def _check_size(reader: Reader, root: Path) -> None:
     """Before anything is written: nested trees can list themselves into any size."""
-    limits = Limits()
+    limits = TreeLimits()
     listing = reader.git(["ls-tree", "-r", "-z", "-l", "--full-tree", reader.commit], b"", LONGEST_LISTING)
     sizes = [line.split(b"\t")[0].split()[-1] for line in listing.split(b"\0")[:-1]]
     total = sum(int(size) for size in sizes if size.isdigit())

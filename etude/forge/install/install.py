@@ -22,8 +22,8 @@ from etude.forge.install.checkout import Repo
 from etude.forge.install.javascript.install import install_scripts
 from etude.forge.install.javascript.project_facts import is_script_project
 from etude.forge.install.make_layer import REPORTS, Made, finish
-from etude.forge.install.package_index import Index, interpreter, shown_folders
-from etude.forge.install.result import Installed, Memory, Unfit
+from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
+from etude.forge.install.result import InstallResult, Memory, Unfit
 from etude.forge.install.rules.explore import explore
 from etude.forge.install.rules.install_and_repair import ANSWER, EARLIER, settle
 from etude.forge.install.rules.proposal import PROPOSALS, Proposal, Propose, choose_targets, proposals_of
@@ -33,7 +33,7 @@ from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text
 from etude.harness.tools.base import Tool
 from etude.harness.tools.table import build_tools
-from etude.sandbox.base import Layer, Limits, Sandbox
+from etude.sandbox.base import Layer, Sandbox, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.local.programs import ENVIRONMENT
 from etude.sandbox.store.layers import Store
@@ -43,7 +43,7 @@ Agents = Callable[[Stage, int], Policy]  # who acts in a stage; the number count
 
 TRIES: Final = 5
 _SHOWN: Final = 400_000
-_LIMITS: Final = Limits(memory=3 << 30, disk=4 << 30, processes=512, cpu_seconds=3600)
+_LIMITS: Final = SandboxLimits(memory=3 << 30, disk=4 << 30, processes=512, cpu_seconds=3600)
 _TOOLS: Final = ("read", "list", "glob", "grep", "finish")
 _SHIM: Final = "/home/agent/bin"
 
@@ -83,7 +83,7 @@ def rules(suite_seconds: float) -> Agents:
 async def install(
     repo: Repo,
     host: StoringHost,
-    index: Index,
+    index: PackageIndex,
     *,
     agents: Agents | None = None,
     suite_seconds: float = 300.0,
@@ -92,7 +92,7 @@ async def install(
     shown: int = _SHOWN,
     again: bool = False,
     note: Callable[[str], None] = lambda text: None,
-) -> Installed:
+) -> InstallResult:
     """Install a repository into an environment of the host's store, or say why it cannot be.
 
     `shown` is how many characters of a command's output an agent sees: rules read all, a model has a context. A failure
@@ -117,7 +117,7 @@ async def install(
     agents = agents or rules(suite_seconds)
     work = _Work(repo, host, index, workspace, agents, suite_seconds, deadline, tries, shown, note)
     result = await work.play(remembered)
-    result = Installed(**(vars(result) | {"seconds": time.monotonic() - started}))
+    result = InstallResult(**(vars(result) | {"seconds": time.monotonic() - started}))
     if result.environment is not None:
         result.environment.save(host.store.root)
         remembered.keep(result)
@@ -132,7 +132,7 @@ class _Work:
 
     repo: Repo
     host: StoringHost
-    index: Index
+    index: PackageIndex
     workspace: Layer
     agents: Agents
     suite_seconds: float
@@ -141,7 +141,7 @@ class _Work:
     shown: int
     note: Callable[[str], None]
 
-    async def play(self, memory: Memory) -> Installed:
+    async def play(self, memory: Memory) -> InstallResult:
         self.note("looking at the repository")
         proposals: list[Proposal] = []
         try:
@@ -149,7 +149,7 @@ class _Work:
             if not (targets := choose_targets(proposals)):
                 raise Unfit("none of the proposed commands runs the tests")
         except Unfit as error:
-            return Installed(False, str(error), tuple(proposals))
+            return InstallResult(False, str(error), tuple(proposals))
         tries: list[str] = []
         lasting = False
         for attempt in range(1, self.tries + 1):
@@ -168,7 +168,7 @@ class _Work:
                 if error.final:
                     break
                 continue
-            return Installed(
+            return InstallResult(
                 True,
                 "",
                 tuple(proposals),
@@ -180,7 +180,7 @@ class _Work:
                 notes=made.notes,
                 environment=found.environment,
             )
-        return Installed(False, tries[-1], tuple(proposals), tries=tuple(tries), lasting=lasting)
+        return InstallResult(False, tries[-1], tuple(proposals), tries=tuple(tries), lasting=lasting)
 
     async def explore(self) -> list[Proposal]:
         tools = _tools(30.0, self.shown) | {Propose.name: Propose()}

@@ -25,7 +25,7 @@ _VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "http_proxy
 
 
 @dataclass(frozen=True)
-class Index:
+class PackageIndex:
     """What a sandbox needs so that its pip finds what the host's finds."""
 
     variables: dict[str, str]
@@ -42,19 +42,19 @@ def shown_folders() -> tuple[str, ...]:
     return (*system_folders(), *(() if sys.base_prefix == "/usr" else (sys.base_prefix,)))
 
 
-def read_index(find_links: Path | None = None) -> Index:
+def read_index(find_links: Path | None = None) -> PackageIndex:
     """The host's settings; with `find_links` that folder of wheels alone, and no index."""
     variables = {name: os.environ[name] for name in _VARIABLES if os.environ.get(name)}
     variables |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
     if find_links is not None:
         folder = str(find_links.absolute())
-        return Index(variables | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": folder}, (folder,))
+        return PackageIndex(variables | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": folder}, (folder,))
     for key, value in _configured().items():
         variables[f"PIP_{key.upper().replace('-', '_')}"] = value
     places = [place for value in variables.values() for place in value.split()]
     shows = dict.fromkeys(path for place in places if (path := _on_disk(place)))
     covered = shown_folders()
-    return Index(variables, tuple(path for path in shows if not _is_below(path, covered)))
+    return PackageIndex(variables, tuple(path for path in shows if not _is_below(path, covered)))
 
 
 def _configured() -> dict[str, str]:

@@ -29,7 +29,7 @@ class Unfit(EtudeError):
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstallResult:
     """What came of it."""
 
     ok: bool
@@ -73,14 +73,14 @@ class Memory:
         facts = [_FORMAT, workspace.digest, sys.version, sys.base_prefix]
         self._folder = store.root / "installs" / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
-    def result(self) -> Installed | None:
+    def result(self) -> InstallResult | None:
         """An earlier success whose environment is still there."""
         try:
             facts = json.loads((self._folder / "result.json").read_text())
             environment = Environment.load(facts["digest"], self._store)
         except (OSError, ValueError, KeyError, EtudeError):
             return None
-        return Installed(
+        return InstallResult(
             True,
             "",
             tuple(Proposal(**each) for each in facts["commands"]),
@@ -94,18 +94,18 @@ class Memory:
             environment=environment,
         )
 
-    def failure(self, index: Mapping[str, str], suite_seconds: float) -> Installed | None:
+    def failure(self, index: Mapping[str, str], suite_seconds: float) -> InstallResult | None:
         """An earlier failure of these rules, under terms that were no harder."""
         try:
             facts = json.loads((self._folder / "failure.json").read_text())
             if facts["terms"] != _terms(index) or facts["suite_seconds"] < suite_seconds:
                 return None
             commands = tuple(Proposal(**each) for each in facts["commands"])
-            return Installed(False, facts["reason"], commands, tries=tuple(facts["tries"]), cached=True)
+            return InstallResult(False, facts["reason"], commands, tries=tuple(facts["tries"]), cached=True)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def keep_failure(self, result: Installed, index: Mapping[str, str], suite_seconds: float) -> None:
+    def keep_failure(self, result: InstallResult, index: Mapping[str, str], suite_seconds: float) -> None:
         facts = {
             "terms": _terms(index),
             "suite_seconds": suite_seconds,
@@ -116,7 +116,7 @@ class Memory:
         self._folder.mkdir(parents=True, exist_ok=True)
         durable.write_whole(self._folder / "failure.json", json.dumps(facts, indent=1) + "\n")
 
-    def keep(self, result: Installed) -> None:
+    def keep(self, result: InstallResult) -> None:
         facts = {
             "digest": result.digest,
             "commands": [asdict(each) for each in result.commands],

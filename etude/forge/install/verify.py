@@ -16,7 +16,7 @@ from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.install.result import Unfit
 from etude.forge.install.rules.proposal import Proposal
-from etude.sandbox.base import WORKSPACE, Layer, Limits
+from etude.sandbox.base import WORKSPACE, Layer, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import environment_variables
 from etude.tasks.environment.services import ServiceFailure, serve
@@ -24,7 +24,7 @@ from etude.tasks.environment.services import ServiceFailure, serve
 FEWEST: Final = 10  # tests that pass
 SHARE: Final = 0.9  # of those that passed or failed
 TIMES: Final = 2
-_LIMITS: Final = Limits(memory=2 << 30, disk=1 << 30)
+_LIMITS: Final = SandboxLimits(memory=2 << 30, disk=1 << 30)
 _TARGET_SECONDS: Final = 120.0
 _MOST_NAMED: Final = 3
 _TEST: Final = re.compile(rb"^\s*(?:async )?def test", re.MULTILINE)

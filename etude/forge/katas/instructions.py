@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from etude.forge.katas.kata_repository import RAISES, Hole, Repository
-from etude.tasks.format.config import Register
+from etude.tasks.format.config import PromptStyle
 
 TERSE = ("restore {}", "bring back {}", "write {} again", "fix {}", "we lost {}")
 PLAIN = ("Please restore {}.", "Somebody deleted {}.", "We lost {}.", "Please write {} again.")
@@ -17,7 +17,7 @@ LONGEST_EXAMPLE = 60  # characters of a call and its value; longer ones say less
 DULL = ("", "0", '""', "[]", "{}", "set()", "None")  # values that make a poor example
 
 
-def instruct(repository: Repository, register: Register, rng: random.Random) -> str:
+def instruct(repository: Repository, register: PromptStyle, rng: random.Random) -> str:
     holes = repository.holes
     named = " and ".join(_place(repository, hole, quoted=register != "terse") for hole in holes)
     if register == "terse":

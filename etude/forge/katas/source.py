@@ -32,7 +32,7 @@ from etude.forge.katas.families import (
 from etude.forge.katas.instructions import instruct
 from etude.forge.katas.kata_repository import Repository, Unfit, build
 from etude.forge.katas.vocabulary import PACKAGES
-from etude.tasks.format.config import SCHEMA, Config, Environment, Facts, Register, Split, Suite, Verifier
+from etude.tasks.format.config import SCHEMA, Config, Environment, Facts, PromptStyle, Split, Suite, Verifier
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 
@@ -40,7 +40,7 @@ VERSION = 1  # goes into each task's provenance: a change to a family makes othe
 TRIES = 50  # draws before a family is given up; a good one needs one or two
 NEIGHBOUR = 0.25  # share of the smaller katas whose deleted function has another one beside it in its file
 LEVELS: tuple[Level, ...] = (1, 2, 3)
-REGISTERS: tuple[Register, ...] = ("terse", "plain", "detailed")
+REGISTERS: tuple[PromptStyle, ...] = ("terse", "plain", "detailed")
 
 _ROOMS = (arithmetic, strings, sequences, mappings, loops, branches, scanning, pairs, systems)
 FAMILIES: dict[str, Family] = {family.name: family for room in _ROOMS for family in room.FAMILIES}
@@ -73,7 +73,7 @@ def katas(
     count: int | None = None,
     seed: int = 0,
     levels: Sequence[Level] = LEVELS,
-    registers: Sequence[Register] = REGISTERS,
+    registers: Sequence[PromptStyle] = REGISTERS,
     families: Sequence[str] = (),
     suite: Suite = "unittest",
     start: int = 0,
@@ -114,7 +114,7 @@ def write_katas(
     count: int = 100,
     seed: int = 0,
     levels: Sequence[Level] = LEVELS,
-    registers: Sequence[Register] = REGISTERS,
+    registers: Sequence[PromptStyle] = REGISTERS,
     families: Sequence[str] = (),
     suite: Suite = "unittest",
 ) -> list[Path]:
@@ -141,7 +141,9 @@ class Katas:
         levels: list[Level] = Field(
             [1], description="1 one expression, 2 a loop or branch, 3 two functions in two files"
         )
-        registers: list[Register] = Field(list(REGISTERS), description="how instructions speak: terse, plain, detailed")
+        registers: list[PromptStyle] = Field(
+            list(REGISTERS), description="how instructions speak: terse, plain, detailed"
+        )
         families: list[str] = Field([], description="only these families; empty is all")
         invented: float = Field(0.0, ge=0, le=1, description="share of words, numbers and marks from beyond the lists")
 
@@ -170,7 +172,7 @@ def _kata(
     seed: int,
     index: int,
     family: Family,
-    registers: Sequence[Register],
+    registers: Sequence[PromptStyle],
     suite: Suite,
     invented: float,
 ) -> Task:
@@ -208,7 +210,7 @@ def _task(
     family: Family,
     pick: Pick,
     instruction: str,
-    register: Register,
+    register: PromptStyle,
     split: Split,
     seed: int,
     index: int,

@@ -14,7 +14,7 @@ from pydantic import Field
 from etude.corpus.document import Document, Rejected, SourceSettings
 from etude.forge.katas.draft import Level
 from etude.forge.katas.source import REGISTERS, katas
-from etude.tasks.format.config import Register
+from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.task import Task
 
 
@@ -25,7 +25,9 @@ class KataCode:
         count: int = Field(5000, ge=1, description="katas whose text is taken")
         seed: int = Field(1000, ge=0, description="of the katas: another one than that of the tasks to learn on")
         levels: list[Level] = Field([1], description="1 one expression, 2 a loop or branch, 3 two functions")
-        registers: list[Register] = Field(list(REGISTERS), description="how instructions speak: terse, plain, detailed")
+        registers: list[PromptStyle] = Field(
+            list(REGISTERS), description="how instructions speak: terse, plain, detailed"
+        )
         invented: float = Field(0.0, ge=0, le=1, description="share of words, numbers and marks from beyond the lists")
         asked: float = Field(0.5, ge=0, le=1, description="share of katas whose instruction stands beside the change")
 

@@ -1,8 +1,8 @@
 """What making tasks has to know about a repository, whatever it is written in: the seam for another language.
 
-A `Symbol` is something that can be taken away; an `AnyWorld` has the symbols, knows which test reaches which, and what
-taking tests out of their files means; a `Manner` is what its tasks look like from outside. `world` fulfils it for
-Python, `forge/javascript/world` for JavaScript. Knows no language, and runs nothing.
+A `Symbol` is something that can be taken away; a `Repository` has the symbols, knows which test reaches which, and
+what taking tests out of their files means; a `TaskFiles` is what its tasks look like from outside. `python/repository`
+and `javascript/repository` fulfil it. Knows no language, and runs nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from etude.forge.environments.environment import Environment, Suite
 from etude.forge.languages.python.source import Edit
 from etude.forge.steps.candidate import Candidate
-from etude.tasks.format.files import Files
 from etude.tasks.format import config
+from etude.tasks.format.files import Files
 
 
 class Symbol(Protocol):
@@ -89,7 +89,7 @@ class Source(Protocol[S]):
 
 
 @dataclass(frozen=True)
-class Place:
+class TestFunction:
     """The function behind a test's id."""
 
     path: str
@@ -97,7 +97,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Manner:
+class TaskFiles:
     """What tasks of a language look like."""
 
     suite: config.Suite
@@ -105,11 +105,11 @@ class Manner:
     endings: tuple[str, ...]  # of its files
     lock: str  # where a task keeps it
     test_script: bytes  # for Harbor's own verifier; ours reads the ids in task.toml and never runs it
-    dockerfile: Callable[[AnyWorld[Any]], bytes]
+    dockerfile: Callable[[Repository[Any]], bytes]
 
 
 @dataclass(frozen=True, eq=False)
-class AnyWorld(ABC, Generic[S]):
+class Repository(ABC, Generic[S]):
     """A repository as the makers of candidates see it."""
 
     name: str
@@ -124,7 +124,7 @@ class AnyWorld(ABC, Generic[S]):
 
     @property
     @abstractmethod
-    def manner(self) -> Manner: ...
+    def manner(self) -> TaskFiles: ...
 
     @property
     @abstractmethod
@@ -149,11 +149,11 @@ class AnyWorld(ABC, Generic[S]):
         """Whether a file belongs to the tests."""
 
     @abstractmethod
-    def place(self, test: str) -> Place:
+    def place(self, test: str) -> TestFunction:
         """Where a test is written."""
 
     @abstractmethod
-    def collected(self, test: str) -> Place:
+    def collected(self, test: str) -> TestFunction:
         """Where a test is found, which another place may have written."""
 
     @abstractmethod
@@ -165,15 +165,15 @@ class AnyWorld(ABC, Generic[S]):
         """What a test file holds, by the names of places, with the text of each."""
 
     @abstractmethod
-    def is_movable(self, place: Place) -> bool:
+    def is_movable(self, place: TestFunction) -> bool:
         """Whether a test can be taken out of its file."""
 
     @abstractmethod
-    def telling(self, candidate: Candidate) -> Iterator[Place]:
+    def telling(self, candidate: Candidate) -> Iterator[TestFunction]:
         """Tests that contain a stretch of the deleted code."""
 
     @abstractmethod
-    def without_tests(self, hidden: Collection[Place]) -> Iterator[tuple[str, bytes | None]]:
+    def without_tests(self, hidden: Collection[TestFunction]) -> Iterator[tuple[str, bytes | None]]:
         """The files that hold hidden tests, without them; None for a file that has no other test."""
 
     @abstractmethod
@@ -196,9 +196,9 @@ class AnyWorld(ABC, Generic[S]):
         return self.sources.keys()
 
     @cached_property
-    def places(self) -> dict[Place, tuple[str, ...]]:
+    def places(self) -> dict[TestFunction, tuple[str, ...]]:
         """The green ids of each test function."""
-        found: dict[Place, list[str]] = {}
+        found: dict[TestFunction, list[str]] = {}
         for test in self.green:
             found.setdefault(self.place(test), []).append(test)
         return {place: tuple(ids) for place, ids in found.items()}

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic
 
-from etude.forge.languages.base import AnyWorld, S
+from etude.forge.languages.base import Repository, S
 from etude.forge.languages.python.source import Edit
-from etude.forge.steps.candidate import Candidate, Piece
+from etude.forge.steps.candidate import Candidate, RemovedCode
 from etude.forge.steps.choose_functions import LEAST_TESTS, Links
 
 COMBINED: Final = (1, 1, 2, 2, 3, 4)  # how many changes a candidate has
@@ -30,7 +30,7 @@ class Mutation(Generic[S]):
 
 
 def mistaken(
-    world: AnyWorld[S], mutations: Callable[[S], list[Mutation[S]]], rng: random.Random
+    world: Repository[S], mutations: Callable[[S], list[Mutation[S]]], rng: random.Random
 ) -> Iterator[Candidate]:
     """Candidates until there are no more, each function's mistakes drawn without repeats."""
     links = Links(world)
@@ -55,7 +55,7 @@ def mistaken(
         functions = [each for each in functions if pools[each.id]]
 
 
-def combined(world: AnyWorld[Any], chosen: Sequence[Mutation[Any]]) -> Candidate | None:
+def combined(world: Repository[Any], chosen: Sequence[Mutation[Any]]) -> Candidate | None:
     """All of these made at once; None where the result would not be of its language any more."""
     edits: dict[str, list[Edit]] = {}
     for each in chosen:
@@ -67,11 +67,11 @@ def combined(world: AnyWorld[Any], chosen: Sequence[Mutation[Any]]) -> Candidate
             return None
         changes[path] = data
     tests = 0
-    pieces: dict[str, Piece] = {}
+    pieces: dict[str, RemovedCode] = {}
     for one in (each.definition for each in chosen):
         tests |= world.reach[one.id]
         source = world.sources[one.path].source(one)
-        pieces[one.id] = Piece(one.path, one.name, source, one.signature, one.doc, one.size)
+        pieces[one.id] = RemovedCode(one.path, one.name, source, one.signature, one.doc, one.size)
     how = ", ".join(sorted({each.kind for each in chosen}))
     found = frozenset(world.named(tests))
     return Candidate("bug", how, changes, tuple(pieces.values()), found, lines=len(chosen))

@@ -23,8 +23,8 @@ from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.leaks.index_cache import contents_of, open_host_index, open_index
 from etude.forge.leaks.layer_view import View
 from etude.forge.leaks.search_terms import Unit, wanted
-from etude.forge.leaks.tree_index import WINDOW, Content, Index, exact, read_file, walk
-from etude.forge.leaks.unpack import Piece, Unsearchable
+from etude.forge.leaks.tree_index import WINDOW, Content, TreeIndex, exact, read_file, walk
+from etude.forge.leaks.unpack import UnpackedText, Unsearchable
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.layers import Store
@@ -119,7 +119,7 @@ class _Indexed:
     root: Path  # on this machine
     prefix: str  # in the sandbox: "" for a layer
     layer: int  # its number, lowest first; -1 for a folder of the host, over which nothing lies
-    index: Index
+    index: TreeIndex
 
 
 def _indexed(store: Store, layers: Sequence[Layer], deadline: float) -> Iterator[_Indexed]:
@@ -201,7 +201,7 @@ def _less(unit: Unit, known: list[Hashes]) -> Hashes:
     return np.setdiff1d(unit.shingles, np.concatenate([np.empty(0, np.uint64), *known]))
 
 
-def _candidates(index: Index, unit: Unit, distinctive: Hashes) -> dict[str, set[str]]:
+def _candidates(index: TreeIndex, unit: Unit, distinctive: Hashes) -> dict[str, set[str]]:
     """Files worth reading, and what in them: of a copy's marks a good part is there, of an idiom's one or two."""
     if index.host:
         sharing = index.defining(unit.name) if unit.name else index.naming(unit.path)
@@ -239,16 +239,16 @@ def _contents(root: Path, file: str, inner: set[str], words: Sequence[bytes]) ->
             yield exact(piece)
 
 
-def _pieces(root: Path, file: str, inner: set[str]) -> Iterator[Piece]:
+def _pieces(root: Path, file: str, inner: set[str]) -> Iterator[UnpackedText]:
     try:
         if inner == {""} and file.endswith((".py", ".pyi")):
-            yield Piece("", (root / file).read_bytes(), file)
+            yield UnpackedText("", (root / file).read_bytes(), file)
             return
         size = (root / file).stat().st_size
     except OSError:
         return
     for piece in read_file(root, file, size):
-        if isinstance(piece, Piece) and piece.inner in inner:
+        if isinstance(piece, UnpackedText) and piece.inner in inner:
             yield piece
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from etude.core.errors import EtudeError
-from etude.forge.leaks.tree_index import Content, Index, build_index, exact, host_digest, load_index, read_file
+from etude.forge.leaks.tree_index import Content, TreeIndex, build_index, exact, host_digest, load_index, read_file
 from etude.forge.leaks.unpack import Unsearchable
 from etude.sandbox.store.layers import Store
 
@@ -25,7 +25,7 @@ FRESH: Final = 600.0  # seconds for which a folder of the host is taken to be as
 
 _lock = threading.Lock()
 _contents: OrderedDict[tuple[bytes, str], tuple[list[Content], list[Unsearchable]]] = OrderedDict()
-_indexes: OrderedDict[Path, Index] = OrderedDict()
+_indexes: OrderedDict[Path, TreeIndex] = OrderedDict()
 _making: dict[Path, threading.Lock] = {}
 _host_digests: dict[str, tuple[float, str]] = {}
 _held = 0
@@ -65,7 +65,7 @@ def _size(contents: list[Content]) -> int:
 
 def open_index(
     store: Store, name: str, root: Path, *, skip: str = "", host: bool = False, deadline: float = float("inf")
-) -> Index:
+) -> TreeIndex:
     """The index of a tree, made when the store does not have it yet."""
     folder = store.root / "leaks" / name
     with _lock:
@@ -81,7 +81,7 @@ def open_index(
         return _indexes[folder]
 
 
-def _make(store: Store, folder: Path, root: Path, skip: str, host: bool, deadline: float) -> Index:
+def _make(store: Store, folder: Path, root: Path, skip: str, host: bool, deadline: float) -> TreeIndex:
     folder.parent.mkdir(exist_ok=True)
     with store.scratch() as partial:
         made = partial / "index"
@@ -97,7 +97,7 @@ def _make(store: Store, folder: Path, root: Path, skip: str, host: bool, deadlin
     return index
 
 
-def open_host_index(store: Store, path: str, deadline: float = float("inf")) -> Index:
+def open_host_index(store: Store, path: str, deadline: float = float("inf")) -> TreeIndex:
     """The index of a folder of the host; made anew when its files have changed."""
     known = _host_digests.get(path)
     if known is None or time.monotonic() - known[0] > FRESH:

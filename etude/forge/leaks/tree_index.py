@@ -29,7 +29,7 @@ from etude.core.progress import track
 from etude.corpus.word_hashes import Hashes
 from etude.forge.leaks.bytecode import HEADER, code_runs
 from etude.forge.leaks.shingles import text_marks, text_shingles
-from etude.forge.leaks.unpack import Limits, Piece, Unsearchable, printable, unpack
+from etude.forge.leaks.unpack import UnpackedText, UnpackLimits, Unsearchable, printable, unpack
 
 VERSION: Final = 4  # of the files below; another one is built anew
 SEGMENT: Final = 4_000_000  # marks sorted and written at once
@@ -54,7 +54,7 @@ _FOREIGN_FOLDERS: Final = (
 
 
 @dataclass(frozen=True)
-class Place:
+class IndexedFile:
     """A file of the tree, or something packed in it."""
 
     file: str  # relative to the tree
@@ -75,12 +75,12 @@ class Content:
 
 
 @dataclass
-class Index:
+class TreeIndex:
     """Marks of every place, or the names that it defines, in sorted segments that stay on the disk."""
 
     host: bool  # by names
-    places: list[Place]
-    refused: list[tuple[Place, str]]
+    places: list[IndexedFile]
+    refused: list[tuple[IndexedFile, str]]
     segments: list[tuple[Numbers, Numbers]] = field(default_factory=list)  # marks, and the places that have them
     codes: tuple[Hashes, Numbers] = field(default_factory=lambda: (np.empty(0, np.uint64), np.empty(0, np.uint32)))
 
@@ -154,8 +154,8 @@ class _Build:
     def __init__(self, folder: Path, host: bool) -> None:
         self._folder = folder
         self._host = host
-        self._places: list[Place] = []
-        self._refused: list[tuple[Place, str]] = []
+        self._places: list[IndexedFile] = []
+        self._refused: list[tuple[IndexedFile, str]] = []
         self._marks: list[Numbers] = []
         self._owners: list[Numbers] = []
         self._codes: list[tuple[Hashes, Numbers]] = []
@@ -163,7 +163,7 @@ class _Build:
 
     def add(self, root: Path, path: str, size: int) -> None:
         for found in self._read(root, path, size):
-            place = Place(path, found.inner)
+            place = IndexedFile(path, found.inner)
             if isinstance(found, Unsearchable):
                 self._refused.append((place, found.why))
                 continue
@@ -182,11 +182,11 @@ class _Build:
             if self._held >= SEGMENT:
                 self._flush()
 
-    def _read(self, root: Path, path: str, size: int) -> Iterator[Piece | Unsearchable]:
+    def _read(self, root: Path, path: str, size: int) -> Iterator[UnpackedText | Unsearchable]:
         """Sources of the host, of which there are many, without a look at what may be encoded in them."""
         if self._host and path.endswith((".py", ".pyi")) and size <= STRETCH:
             with suppress(OSError):
-                yield Piece("", (root / path).read_bytes(), path)
+                yield UnpackedText("", (root / path).read_bytes(), path)
         else:
             yield from read_file(root, path, size)
 
@@ -218,7 +218,7 @@ class _Build:
         (self._folder / "index.json").write_text(json.dumps(facts))
 
 
-def load_index(folder: Path) -> Index | None:
+def load_index(folder: Path) -> TreeIndex | None:
     """An index that was built before; None where there is none that can be used."""
     try:
         facts = json.loads((folder / "index.json").read_text())
@@ -231,9 +231,9 @@ def load_index(folder: Path) -> Index | None:
         codes = (_open(folder / "codes.npy"), _open(folder / "code_owners.npy"))
     except (OSError, ValueError, KeyError):
         return None
-    places = [Place(file, inner) for file, inner in facts["places"]]
-    refused = [(Place(file, inner), why) for file, inner, why in facts["refused"]]
-    return Index(facts["host"], places, refused, segments, codes)
+    places = [IndexedFile(file, inner) for file, inner in facts["places"]]
+    refused = [(IndexedFile(file, inner), why) for file, inner, why in facts["refused"]]
+    return TreeIndex(facts["host"], places, refused, segments, codes)
 
 
 def _open(path: Path) -> Any:
@@ -283,9 +283,9 @@ def _is_fresh_bytecode(path: Path, host: bool) -> bool:
     )
 
 
-def read_file(root: Path, path: str, size: int) -> Iterator[Piece | Unsearchable]:
+def read_file(root: Path, path: str, size: int) -> Iterator[UnpackedText | Unsearchable]:
     """The pieces of one file; of a very large one the printable stretches only."""
-    limits = Limits()
+    limits = UnpackLimits()
     if size > HUGE:
         yield Unsearchable("", f"it has {size} bytes, more than can be searched", "bomb")
         return
@@ -296,7 +296,7 @@ def read_file(root: Path, path: str, size: int) -> Iterator[Piece | Unsearchable
                 return
             number = 0
             while data := file.read(STRETCH):
-                yield Piece(f"!stretch {number}", printable(data), Path(path).name)
+                yield UnpackedText(f"!stretch {number}", printable(data), Path(path).name)
                 number += 1
                 if len(data) == STRETCH:
                     file.seek(-OVERLAP, os.SEEK_CUR)
@@ -304,11 +304,11 @@ def read_file(root: Path, path: str, size: int) -> Iterator[Piece | Unsearchable
         return  # closed to us, or gone since it was listed
 
 
-def piece_codes(piece: Piece) -> Hashes:
+def piece_codes(piece: UnpackedText) -> Hashes:
     found = [code_runs(code) for code in piece.codes]
     return np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
 
 
-def exact(piece: Piece) -> Content:
+def exact(piece: UnpackedText) -> Content:
     """A piece as it is compared in the end."""
     return Content(piece.inner, text_shingles(piece.text, piece.name), piece_codes(piece))

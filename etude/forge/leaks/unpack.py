@@ -44,7 +44,7 @@ _STREAM = re.compile(rb"\x78[\x01\x5e\x9c\xda]|\x1f\x8b\x08|BZh[1-9]1AY|\xfd7zXZ
 
 
 @dataclass(frozen=True)
-class Limits:
+class UnpackLimits:
     """What one file of the tree may cost."""
 
     file: int = 64 << 20  # bytes of a file that is read whole; a larger one is searched in stretches
@@ -56,7 +56,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Piece:
+class UnpackedText:
     """Something that may hold code: a text, or the code objects of bytecode."""
 
     inner: str  # how to get there from the file: "" for itself, "!pkg/mod.py" for a member
@@ -74,10 +74,10 @@ class Unsearchable:
     cause: Literal["bomb", "locked"]
 
 
-Found = Piece | Unsearchable
+Found = UnpackedText | Unsearchable
 
 
-def unpack(data: bytes, name: str, limits: Limits) -> Iterator[Found]:
+def unpack(data: bytes, name: str, limits: UnpackLimits) -> Iterator[Found]:
     """Everything in a file's content."""
     try:
         yield from _Unpacking(limits).pieces(data, name, "", 0)
@@ -93,7 +93,7 @@ def printable(data: bytes) -> bytes:
 class _Unpacking:
     """What one file has left of its limits."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: UnpackLimits) -> None:
         self._limits = limits
         self._total = limits.total
         self._members = limits.members
@@ -119,14 +119,14 @@ class _Unpacking:
         if data[:2] in (b"\xff\xfe", b"\xfe\xff") or data[1:64:2].count(0) > 24:
             data = data.decode("utf-16" if data[0] in (0xFF, 0xFE) else "utf-16-le", "replace").encode()
         if is_text(data):
-            yield Piece(inner, data, name)
+            yield UnpackedText(inner, data, name)
             if data[:1] in b"{[" and name.endswith((".ipynb", ".json", "")):
                 yield from _notebook(data, inner)
             yield from self._encoded(data, inner, depth)
             return
         strings = printable(data)
         if strings:
-            yield Piece(inner, strings, name)
+            yield UnpackedText(inner, strings, name)
             yield from self._encoded(strings, inner, depth)
         yield from self._streams(data, inner, depth)
 
@@ -234,7 +234,7 @@ class _Unpacking:
         yield from self._plain(data, name, inner, depth)
 
     def _bytecode(self, data: bytes, name: str, inner: str, depth: int) -> Iterator[Found]:
-        yield Piece(inner, name=name, codes=tuple(read_bytecode(data)))
+        yield UnpackedText(inner, name=name, codes=tuple(read_bytecode(data)))
         yield from self._plain(data, name, inner, depth)
 
 
@@ -358,7 +358,7 @@ def _notebook(data: bytes, inner: str) -> Iterator[Found]:
             waiting.extend(value.values())
     joined = "\n".join(reversed([text for text in texts if len(text) >= PLAUSIBLE]))
     if joined:
-        yield Piece(f"{inner}!strings", joined.encode("utf-8", "replace"), ".py")
+        yield UnpackedText(f"{inner}!strings", joined.encode("utf-8", "replace"), ".py")
 
 
 def _shown(name: str) -> str:

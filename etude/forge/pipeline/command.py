@@ -14,13 +14,13 @@ from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
 from etude.forge.install.package_index import read_index
 from etude.forge.origins.packaging.make import open_building
-from etude.forge.pipeline.journal import Entry, Journal
+from etude.forge.pipeline.journal import Journal, JournalEntry
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.candidate import Origin
-from etude.forge.steps.code_change import Wanted
+from etude.forge.steps.code_change import MakeRequest
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
-from etude.tasks.format.config import Register
+from etude.tasks.format.config import PromptStyle
 from etude.tasks.grading.grader import RUNNER
 
 
@@ -38,12 +38,12 @@ def make_from(
     """Makes tasks from a repository; installs it first where it is not. The facts of all that was tried so far."""
     if not origins or not registers:
         raise EtudeError("name at least one source of tasks (--from) and one register (--registers)")
-    wanted = Wanted(
+    wanted = MakeRequest(
         count,
         out,
         seed,
         tuple(_known("source", name, get_args(Origin)) for name in origins),
-        tuple(_known("register", name, get_args(Register)) for name in registers),
+        tuple(_known("register", name, get_args(PromptStyle)) for name in registers),
         workers,
     )
     started = time.monotonic()
@@ -54,7 +54,7 @@ def make_from(
         repo = open_repo(spec, repositories(layers), index=index)
         tried = 0
 
-        def told(entry: Entry) -> None:
+        def told(entry: JournalEntry) -> None:
             nonlocal tried
             tried += 1
             bar.note(tried=tried, now=entry.task or entry.reason)

@@ -19,7 +19,7 @@ FILE = "make.jsonl"
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One candidate."""
 
     candidate: str  # its key
@@ -40,7 +40,7 @@ class Journal:
 
     def __init__(self, folder: Path, asked: dict[str, Any]) -> None:
         self.path = folder / FILE
-        self.entries: list[Entry] = []
+        self.entries: list[JournalEntry] = []
         folder.mkdir(parents=True, exist_ok=True)
         durable.cut_torn_line(self.path)
         lines = self.path.read_text().splitlines() if self.path.exists() else []
@@ -52,7 +52,7 @@ class Journal:
                 if number == 0:
                     self._compare(facts["asked"], asked)
                 else:
-                    self.entries.append(Entry(**facts))
+                    self.entries.append(JournalEntry(**facts))
             except (ValueError, KeyError, TypeError) as error:
                 raise EtudeError(
                     f"{self.path}, line {number + 1}, is no line of a journal ({error}): move it away"
@@ -65,7 +65,7 @@ class Journal:
                 f"{self.path.parent} holds tasks of another command ({'; '.join(changed)}): choose another --out"
             )
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: JournalEntry) -> None:
         durable.append_line(self.path, json.dumps(asdict(entry)))
         self.entries.append(entry)
 

@@ -26,9 +26,9 @@ from etude.forge.gates.near_duplicates import Known
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.javascript import bugs as script_bugs
 from etude.forge.languages.javascript import deletions as scripts
-from etude.forge.languages.javascript.repository import ScriptWorld
+from etude.forge.languages.javascript.repository import JavaScriptRepository
 from etude.forge.languages.python import bugs
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.tests import timing_tests
 from etude.forge.origins.commit import propose as commits
 from etude.forge.origins.deletion import propose as delete
@@ -42,10 +42,10 @@ from etude.forge.origins.refactoring.make import make_refactoring
 from etude.forge.origins.refactoring.propose import refactorings
 from etude.forge.origins.test_writing import propose as untested
 from etude.forge.origins.test_writing.make import make_testing
-from etude.forge.pipeline.journal import Entry, Journal
+from etude.forge.pipeline.journal import Journal, JournalEntry
 from etude.forge.steps.baseline import baseline
 from etude.forge.steps.candidate import Candidate, Origin
-from etude.forge.steps.code_change import Made, Refused, Shop, Wanted, make_one
+from etude.forge.steps.code_change import MadeTask, MakeContext, MakeRequest, Refused, make_one
 from etude.forge.steps.write import VERSION
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
@@ -55,7 +55,7 @@ from etude.tasks.format.task import Task
 from etude.tasks.kinds.test_writing import mutants
 
 Propose = Callable[[random.Random], Iterator[Candidate]]
-Way = Callable[[Shop, Candidate, dict[str, float]], Awaitable[Made]]
+Way = Callable[[MakeContext, Candidate, dict[str, float]], Awaitable[MadeTask]]
 
 # Who proposes next, again and again.
 TURN: Final[tuple[Origin, ...]] = (
@@ -80,8 +80,8 @@ async def make_tasks(
     repo: Repo,
     environment: Environment,
     host: StoringHost,
-    wanted: Wanted,
-    on_entry: Callable[[Entry], None] = lambda _: None,
+    wanted: MakeRequest,
+    on_entry: Callable[[JournalEntry], None] = lambda _: None,
     building: Environment | None = None,
 ) -> Journal:
     """Tasks below `wanted.out` until there are `count`, or the repository has no more.
@@ -105,27 +105,27 @@ async def make_tasks(
         return journal
     release = await open_release(repo, building, host) if building is not None else None
     if release is not None and set(wanted.origins) == {"devops"}:  # nobody asks for what is known of the other one
-        shop = Shop(release.world, release.base, release.workspace, host, None, wanted, release=release)
+        shop = MakeContext(release.world, release.base, release.workspace, host, None, wanted, release=release)
         await _work(shop, journal, on_entry)
         return journal
     workspace = host.store.add(repo.tree)
     base = await baseline(host, environment, workspace)
     files = Files.scan(repo.tree)
-    kind = ScriptWorld if environment.suite.kind == "node" else World
+    kind = JavaScriptRepository if environment.suite.kind == "node" else PythonRepository
     world = kind(repo.name, repo.version, files, environment, base.green, base.traces, base.took)
-    timing = timing_tests(world) if isinstance(world, World) else set()
-    shop = Shop(world, base, workspace, host, repo.history, wanted, unsteady=timing, release=release)
+    timing = timing_tests(world) if isinstance(world, PythonRepository) else set()
+    shop = MakeContext(world, base, workspace, host, repo.history, wanted, unsteady=timing, release=release)
     await _work(shop, journal, on_entry)
     return journal
 
 
-async def _work(shop: Shop, journal: Journal, on_entry: Callable[[Entry], None]) -> None:
+async def _work(shop: MakeContext, journal: Journal, on_entry: Callable[[JournalEntry], None]) -> None:
     known = {entry.candidate for entry in journal.entries}
     for name in journal.tasks:
         shop.known.add(Task.load(shop.wanted.out / name))
     stream = (each for each in candidates(shop) if each.key not in known)
     room = asyncio.Semaphore(shop.wanted.workers)
-    under_way: deque[asyncio.Task[tuple[Entry, Path | None]]] = deque()
+    under_way: deque[asyncio.Task[tuple[JournalEntry, Path | None]]] = deque()
     dry = 0
     try:
         while len(journal.tasks) < shop.wanted.count and dry < DRY:
@@ -147,7 +147,7 @@ async def _work(shop: Shop, journal: Journal, on_entry: Callable[[Entry], None])
         _sweep(shop.wanted.out)
 
 
-def _settle(out: Path, entry: Entry, made: Path, others: Known) -> Entry:
+def _settle(out: Path, entry: JournalEntry, made: Path, others: Known) -> JournalEntry:
     """Gives a task that passed its name, unless an earlier one is nearly the same."""
     task = replace(Task.load(made), name=entry.task)
     twin = others.twin(task)
@@ -164,11 +164,11 @@ def _settle(out: Path, entry: Entry, made: Path, others: Known) -> Entry:
     return entry
 
 
-def candidates(shop: Shop) -> Iterator[Candidate]:
+def candidates(shop: MakeContext) -> Iterator[Candidate]:
     """Everything that could be tried, the origins in turns; each rng of its own, so that one never moves another."""
     world, wanted = shop.world, shop.wanted
     name = f"{wanted.seed}/{world.name}/{world.version}"
-    proposers = _of_scripts(shop, world) if isinstance(world, ScriptWorld) else _of_python(shop)
+    proposers = _of_scripts(shop, world) if isinstance(world, JavaScriptRepository) else _of_python(shop)
     streams = {
         origin: propose(random.Random(f"{name}/{origin}"))
         for origin, propose in proposers.items()
@@ -185,7 +185,7 @@ def candidates(shop: Shop) -> Iterator[Candidate]:
                 yield found
 
 
-def _of_python(shop: Shop) -> dict[Origin, Propose]:
+def _of_python(shop: MakeContext) -> dict[Origin, Propose]:
     world, history, release = shop.python, shop.history, shop.release
     found: dict[Origin, Propose] = {
         "deletion": partial(delete.deletions, world),
@@ -202,7 +202,7 @@ def _of_python(shop: Shop) -> dict[Origin, Propose]:
     return found
 
 
-def _of_scripts(shop: Shop, world: ScriptWorld) -> dict[Origin, Propose]:
+def _of_scripts(shop: MakeContext, world: JavaScriptRepository) -> dict[Origin, Propose]:
     history = shop.history
     found: dict[Origin, Propose] = {
         "deletion": partial(scripts.deletions, world),
@@ -213,7 +213,7 @@ def _of_scripts(shop: Shop, world: ScriptWorld) -> dict[Origin, Propose]:
     return found
 
 
-async def _one(shop: Shop, candidate: Candidate, room: asyncio.Semaphore) -> tuple[Entry, Path | None]:
+async def _one(shop: MakeContext, candidate: Candidate, room: asyncio.Semaphore) -> tuple[JournalEntry, Path | None]:
     """What came of a candidate, and the folder of its task where there is one."""
     async with room:
         started = time.monotonic()
@@ -230,7 +230,7 @@ async def _one(shop: Shop, candidate: Candidate, room: asyncio.Semaphore) -> tup
     facts = made.task.facts if made is not None else Facts()
     lists = {"fail_to_pass": facts.fail_to_pass, "pass_to_pass": facts.pass_to_pass, "held_out": facts.held_out}
     lists |= {"mutants": list(mutants(made.task))} if made is not None else {}
-    entry = Entry(
+    entry = JournalEntry(
         candidate.key,
         candidate.origin,
         candidate.how,
@@ -246,7 +246,7 @@ async def _one(shop: Shop, candidate: Candidate, room: asyncio.Semaphore) -> tup
     return entry, made.folder if made is not None else None
 
 
-async def _made(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
+async def _made(shop: MakeContext, candidate: Candidate, spent: dict[str, float]) -> MadeTask:
     return await WAYS.get(candidate.origin, make_one)(shop, candidate, spent)
 
 

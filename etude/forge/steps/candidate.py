@@ -13,7 +13,7 @@ Origin = Literal["deletion", "bug", "commit", "question", "testing", "documentat
 
 
 @dataclass(frozen=True)
-class Piece:
+class RemovedCode:
     """A function or class that was taken away or changed, as the repository had it."""
 
     path: str
@@ -36,7 +36,7 @@ class Candidate:
     origin: Origin
     how: str  # "bodies", "symbols", "slice"; the kinds of bugs; a commit's hash
     changes: Mapping[str, bytes | None] = field(repr=False)  # files of the workspace as the agent finds them
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RemovedCode, ...]
     expected: frozenset[str] = field(repr=False, default=frozenset())  # tests that could notice
     about: str = ""  # what somebody said about it: a commit's subject
     lines: int = 0  # how many the reference writes
@@ -80,7 +80,7 @@ class Testing(Candidate):
     mutants: tuple[Mapping[str, bytes], ...] = field(
         default=(), repr=False
     )  # files that a mistake changes, a mapping each
-    removed: tuple[Piece, ...] = field(default=(), repr=False)  # the tests that go
+    removed: tuple[RemovedCode, ...] = field(default=(), repr=False)  # the tests that go
 
     @property
     def key(self) -> str:
@@ -94,7 +94,7 @@ class Documenting(Candidate):
     """Functions (`pieces`) of one file that docstrings with examples are wanted for; `changes` has it without them."""
 
     mutants: tuple[Mapping[str, bytes], ...] = field(default=(), repr=False)  # as `Testing` has them
-    removed: tuple[Piece, ...] = field(default=(), repr=False)  # the docstrings that go, and their examples alone
+    removed: tuple[RemovedCode, ...] = field(default=(), repr=False)  # the docstrings that go, and their examples alone
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Generic, Literal
 
-from etude.forge.languages.base import AnyWorld, S
+from etude.forge.languages.base import Repository, S
 
 Shape = Literal["function", "group", "class", "slice"]
 
@@ -51,7 +51,7 @@ class Cut(Generic[S]):
         return len({each.path for each in self.definitions})
 
 
-def choose(world: AnyWorld[S], rng: random.Random) -> Iterator[Cut[S]]:
+def choose(world: Repository[S], rng: random.Random) -> Iterator[Cut[S]]:
     """Sets in the order in which they should be tried: the shapes take turns, the better ones of each come first."""
     links = Links(world)
     shapes: dict[Shape, list[Cut[S]]] = {"function": [], "group": [], "class": [], "slice": []}
@@ -74,7 +74,7 @@ def choose(world: AnyWorld[S], rng: random.Random) -> Iterator[Cut[S]]:
             yield cut
 
 
-def is_fit(world: AnyWorld[Any], cut: Cut[Any]) -> bool:
+def is_fit(world: Repository[Any], cut: Cut[Any]) -> bool:
     """Whether enough tests would notice, enough would not, and there is something to write."""
     count = cut.tests.bit_count()
     places = len({world.place(test) for test in world.named(cut.tests)}) if count < MOST_TESTS else LEAST_PLACES
@@ -88,7 +88,7 @@ def is_fit(world: AnyWorld[Any], cut: Cut[Any]) -> bool:
     )
 
 
-def score(world: AnyWorld[Any], cut: Cut[Any]) -> float:
+def score(world: Repository[Any], cut: Cut[Any]) -> float:
     """More lines and files, documented, reached by the same tests, few foreign ones."""
     documented = sum(bool(each.doc) for each in cut.definitions) / len(cut.definitions)
     together = sum(world.reach.get(each.id, 0).bit_count() for each in cut.definitions)
@@ -100,7 +100,7 @@ def score(world: AnyWorld[Any], cut: Cut[Any]) -> float:
 class Links(Generic[S]):
     """Which functions can be taken away, and which of them have to do with each other."""
 
-    def __init__(self, world: AnyWorld[S]) -> None:
+    def __init__(self, world: Repository[S]) -> None:
         self.functions = [
             each
             for each in world.symbols.values()
@@ -137,7 +137,7 @@ class Links(Generic[S]):
         return self.classes[definition.path, definition.owner] if definition.owner else []
 
 
-def grow(world: AnyWorld[S], links: Links[S], seed: S, shape: Shape) -> Cut[S]:
+def grow(world: Repository[S], links: Links[S], seed: S, shape: Shape) -> Cut[S]:
     """The seed and its neighbours, nearest first, as long as they bring in few foreign tests."""
     own = world.reach[seed.id]
     taken = {seed.id: seed}
@@ -161,7 +161,7 @@ def grow(world: AnyWorld[S], links: Links[S], seed: S, shape: Shape) -> Cut[S]:
     return Cut(shape, tuple(taken.values()), tests)
 
 
-def _classes(world: AnyWorld[S], links: Links[S]) -> Iterator[Cut[S]]:
+def _classes(world: Repository[S], links: Links[S]) -> Iterator[Cut[S]]:
     """All that a class does."""
     for members in links.classes.values():
         tests = 0

@@ -20,14 +20,14 @@ from etude.core.errors import EtudeError
 from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.gates.gates import ANOTHER, pass_gates
 from etude.forge.gates.near_duplicates import Known
-from etude.forge.languages.base import AnyWorld, Place
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.base import Repository, TestFunction
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.leaks.scrub import scrub
 from etude.forge.origins.commit import propose as commits
 from etude.forge.steps.baseline import Baseline
-from etude.forge.steps.candidate import Candidate, Origin, Piece
+from etude.forge.steps.candidate import Candidate, Origin, RemovedCode
 from etude.forge.steps.choose_functions import LEAST_TESTS
 from etude.forge.steps.hide_tests import split
 from etude.forge.steps.instructions import tell
@@ -36,7 +36,7 @@ from etude.forge.steps.write import write
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import task_layers
-from etude.tasks.format.config import Register
+from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import WORKSPACE, Task
 from etude.tasks.grading.check import check
@@ -45,44 +45,44 @@ if TYPE_CHECKING:
     from etude.forge.origins.packaging.make import Release
 
 ORIGINS: Final[tuple[Origin, ...]] = ("deletion", "bug", "commit")
-REGISTERS: Final[tuple[Register, ...]] = ("terse", "plain", "detailed")
+REGISTERS: Final[tuple[PromptStyle, ...]] = ("terse", "plain", "detailed")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MakeRequest:
     """What somebody asked for."""
 
     count: int
     out: Path
     seed: int = 0
     origins: tuple[Origin, ...] = ORIGINS
-    registers: tuple[Register, ...] = REGISTERS
+    registers: tuple[PromptStyle, ...] = REGISTERS
     workers: int = 2
 
 
 @dataclass(frozen=True)
-class Shop:
+class MakeContext:
     """Where the work is done."""
 
-    world: AnyWorld[Any]
+    world: Repository[Any]
     base: Baseline
     workspace: Layer
     host: StoringHost
     history: Path | None
-    wanted: Wanted
+    wanted: MakeRequest
     unsteady: set[str] = field(default_factory=set)  # nobody's judges: taking the time, or found red since
     known: Known = field(default_factory=Known)  # tasks that were made
     release: Release | None = None  # the same repository as something that is built
 
     @property
-    def python(self) -> World:
+    def python(self) -> PythonRepository:
         """The same world, for those who only know Python."""
-        assert isinstance(self.world, World)
+        assert isinstance(self.world, PythonRepository)
         return self.world
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeTask:
     """A task that passed, in a folder that has no name of its own yet."""
 
     task: Task
@@ -101,7 +101,7 @@ class Missed(Exception):
     """A test fails that was not expected to, and so did not run when the candidate was tried."""
 
 
-async def make_one(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
+async def make_one(shop: MakeContext, candidate: Candidate, spent: dict[str, float]) -> MadeTask:
     """A task below `wanted.out` under a hidden name. `spent` is told the seconds of each part."""
     try:
         return await _make(shop, candidate, spent, whole=False)
@@ -109,7 +109,7 @@ async def make_one(shop: Shop, candidate: Candidate, spent: dict[str, float]) ->
         return await _make(shop, candidate, spent, whole=True)
 
 
-async def _make(shop: Shop, candidate: Candidate, spent: dict[str, float], *, whole: bool) -> Made:
+async def _make(shop: MakeContext, candidate: Candidate, spent: dict[str, float], *, whole: bool) -> MadeTask:
     world, wanted = shop.world, shop.wanted
     with timed(spent, "trial"):
         trial = await attempt(
@@ -132,14 +132,14 @@ async def _make(shop: Shop, candidate: Candidate, spent: dict[str, float], *, wh
         if error.reason == ANOTHER and not trial.whole:
             raise Missed from error
         raise
-    return Made(task, folder)
+    return MadeTask(task, folder)
 
 
-def _own_tests(shop: Shop, candidate: Candidate) -> Sequence[Place]:
+def _own_tests(shop: MakeContext, candidate: Candidate) -> Sequence[TestFunction]:
     """A commit's own tests are the first to be held out."""
     if candidate.origin != "commit" or shop.history is None:
         return ()
-    return [Place(path, name) for path, name in commits.own_tests(shop.world, shop.history, candidate.how)]
+    return [TestFunction(path, name) for path, name in commits.own_tests(shop.world, shop.history, candidate.how)]
 
 
 def save(task: Task, folder: Path) -> None:
@@ -154,7 +154,7 @@ def save(task: Task, folder: Path) -> None:
 
 
 @asynccontextmanager
-async def being_made(shop: Shop, task: Task, spent: dict[str, float]) -> AsyncIterator[Path]:
+async def being_made(shop: MakeContext, task: Task, spent: dict[str, float]) -> AsyncIterator[Path]:
     """A folder with the task, under a hidden name; gone again where it turns out to be none."""
     folder = shop.wanted.out / f".{task.name}.making"
     try:
@@ -175,7 +175,7 @@ async def scrub_all(folder: Path, deleted: Sequence[Deleted], spent: dict[str, f
 
 
 async def judge_by_gates(
-    shop: Shop,
+    shop: MakeContext,
     folder: Path,
     spent: dict[str, float],
     *,
@@ -204,7 +204,7 @@ async def judge_by_gates(
         raise Refused(verdict.reason, verdict.detail)
 
 
-async def search_copies(shop: Shop, folder: Path, pieces: Sequence[Piece]) -> None:
+async def search_copies(shop: MakeContext, folder: Path, pieces: Sequence[RemovedCode]) -> None:
     """Scrubs the workspace of a task, and refuses it where a copy of these pieces is left for the agent to find."""
     deleted = [Deleted(piece.path, piece.name, piece.source) for piece in pieces]
     scrubbed = await asyncio.to_thread(scrub, folder / WORKSPACE, deleted)
@@ -215,7 +215,7 @@ async def search_copies(shop: Shop, folder: Path, pieces: Sequence[Piece]) -> No
         raise Refused("leak", "; ".join(str(leak) for leak in leaks[:3]))
 
 
-async def judge_by_check(shop: Shop, folder: Path, spent: dict[str, float]) -> None:
+async def judge_by_check(shop: MakeContext, folder: Path, spent: dict[str, float]) -> None:
     """The gates of a task that is no edit of the code: all that `etude tasks check` asks."""
     with timed(spent, "check"):
         report = await check(Task.load(folder), shop.host)
@@ -228,7 +228,7 @@ async def judge_by_check(shop: Shop, folder: Path, spent: dict[str, float]) -> N
 
 
 async def failing(
-    shop: Shop, changes: Mapping[str, bytes | None], expected: Collection[str] = (), gone: Collection[str] = ()
+    shop: MakeContext, changes: Mapping[str, bytes | None], expected: Collection[str] = (), gone: Collection[str] = ()
 ) -> list[str]:
     """Green tests that fail with these changes made, but for those that are `gone` with them. One that was not expected
     to is asked again, and is nobody's judge from then on if it passes."""

@@ -3,7 +3,7 @@
 At least three in ten are held out, whole functions each, so that an answer which knows only the visible cases fails.
 A file that makes its tests from data is hidden whole, with the data that only it names. What is shown should reach as
 much of what is missing as possible. Tests that carry the answer in them are hidden as well. What a test is in its file,
-its language knows (`AnyWorld`); runs nothing.
+its language knows (`Repository`); runs nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from etude.forge.languages.base import AnyWorld, Place, outermost
+from etude.forge.languages.base import Repository, TestFunction, outermost
 from etude.forge.steps.candidate import Candidate
 
 LEAST_HIDDEN: Final = 0.3  # share of the tests that notice
@@ -28,18 +28,18 @@ class Split:
     shown: tuple[str, ...]
     held_out: tuple[str, ...]
     files: dict[str, bytes | None]  # test files of the workspace without hidden functions
-    hidden: frozenset[Place]
+    hidden: frozenset[TestFunction]
 
 
 def split(
-    world: AnyWorld[Any],
+    world: Repository[Any],
     candidate: Candidate,
     broken: Collection[str],
     rng: random.Random,
-    preferred: Collection[Place] = (),
+    preferred: Collection[TestFunction] = (),
 ) -> Split | None:
     """None where not enough can be hidden, or nothing would be left to see."""
-    places: dict[Place, list[str]] = {}
+    places: dict[TestFunction, list[str]] = {}
     for test in sorted(broken):
         places.setdefault(world.place(test), []).append(test)
     movable = [place for place in places if world.is_movable(place)]
@@ -54,14 +54,14 @@ def split(
 
 
 def _draw(
-    world: AnyWorld[Any],
+    world: Repository[Any],
     candidate: Candidate,
-    places: dict[Place, list[str]],
-    movable: list[Place],
-    telling: set[Place],
+    places: dict[TestFunction, list[str]],
+    movable: list[TestFunction],
+    telling: set[TestFunction],
     rng: random.Random,
-    preferred: Collection[Place],
-) -> set[Place] | None:
+    preferred: Collection[TestFunction],
+) -> set[TestFunction] | None:
     """Of several draws the one whose visible tests reach most of what is missing, with a share nearest the middle."""
     total = sum(map(len, places.values()))
     pieces = {each.id for each in candidate.pieces}
@@ -69,7 +69,7 @@ def _draw(
         place: pieces & {outermost(name) for test in tests for name in world.traces.get(test, ())}
         for place, tests in places.items()
     }
-    best: tuple[float, set[Place]] | None = None
+    best: tuple[float, set[TestFunction]] | None = None
     for _ in range(DRAWS):
         hidden = {place for place in places if place in telling}
         order = rng.sample(movable, len(movable))

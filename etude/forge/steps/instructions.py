@@ -13,10 +13,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from etude.forge.languages.base import AnyWorld
-from etude.forge.steps.candidate import Candidate, Piece
+from etude.forge.languages.base import Repository
+from etude.forge.steps.candidate import Candidate, RemovedCode
 from etude.forge.steps.hide_tests import Split
-from etude.tasks.format.config import Register
+from etude.tasks.format.config import PromptStyle
 
 MOST_NAMES: Final = 6  # in a sentence
 FEW: Final = 3  # in a hurry
@@ -41,20 +41,22 @@ FIX_WORDS = re.compile(r"\b(fix|fixes|fixed|bug|bugs|regression|crash|wrong|erro
 
 
 @dataclass(frozen=True)
-class Told:
+class Instructions:
     """A category of the published taxonomy, and the instruction by register."""
 
     category: str
-    by_register: dict[Register, str]
+    by_register: dict[PromptStyle, str]
 
 
-def tell(world: AnyWorld[Any], candidate: Candidate, split: Split, said: dict[str, str], rng: random.Random) -> Told:
-    registers: dict[Register, str] = {
+def tell(
+    world: Repository[Any], candidate: Candidate, split: Split, said: dict[str, str], rng: random.Random
+) -> Instructions:
+    registers: dict[PromptStyle, str] = {
         "terse": _terse(world, candidate, split, rng),
         "plain": _plain(world, candidate, split),
         "detailed": _detailed(world, candidate, split, said),
     }
-    return Told(category(candidate), registers)
+    return Instructions(category(candidate), registers)
 
 
 def category(candidate: Candidate) -> str:
@@ -64,7 +66,7 @@ def category(candidate: Candidate) -> str:
     return "new feature" if any(piece.gone for piece in candidate.pieces) else "feature iteration"
 
 
-def _terse(world: AnyWorld[Any], candidate: Candidate, split: Split, rng: random.Random) -> str:
+def _terse(world: Repository[Any], candidate: Candidate, split: Split, rng: random.Random) -> str:
     files = " and ".join(sorted(candidate.changes)[:3])
     tests = " and ".join(dict.fromkeys(map(world.title, split.shown[:2])))
     if candidate.origin == "commit" and candidate.about:
@@ -85,7 +87,7 @@ def _terse(world: AnyWorld[Any], candidate: Candidate, split: Split, rng: random
     return sloppy(rng.choice(TERSE_LOST), rng).format(names=names + where) + _unseen_names(world, candidate, split)
 
 
-def _plain(world: AnyWorld[Any], candidate: Candidate, split: Split) -> str:
+def _plain(world: Repository[Any], candidate: Candidate, split: Split) -> str:
     where = ", ".join(f"`{path}`" for path in sorted(candidate.changes)[:MOST_NAMES])
     tests = _quoted(split.shown)
     if candidate.origin == "bug":
@@ -106,7 +108,7 @@ def _plain(world: AnyWorld[Any], candidate: Candidate, split: Split) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _detailed(world: AnyWorld[Any], candidate: Candidate, split: Split, said: dict[str, str]) -> str:
+def _detailed(world: Repository[Any], candidate: Candidate, split: Split, said: dict[str, str]) -> str:
     pieces = candidate.pieces
     if candidate.origin == "bug":
         title = "Wrong behaviour in " + ", ".join(f"`{piece.name}`" for piece in pieces[:MOST_NAMES])
@@ -127,7 +129,7 @@ def _detailed(world: AnyWorld[Any], candidate: Candidate, split: Split, said: di
     return "\n\n".join(parts) + "\n"
 
 
-def _spec(piece: Piece, candidate: Candidate, fence: str) -> str:
+def _spec(piece: RemovedCode, candidate: Candidate, fence: str) -> str:
     state = (
         "changed"
         if candidate.origin != "deletion" and not piece.gone
@@ -154,7 +156,7 @@ def _tests(split: Split, said: dict[str, str]) -> str:
     return "These fail now and have to pass:\n\n" + "\n".join(lines)
 
 
-def _unseen_names(world: AnyWorld[Any], candidate: Candidate, split: Split) -> str:
+def _unseen_names(world: Repository[Any], candidate: Candidate, split: Split) -> str:
     """Names that hidden tests need and that nothing visible mentions, as one more sentence."""
     gone = {piece.name.rpartition(".")[2] for piece in candidate.pieces if piece.gone}
     told = candidate.pieces[:FEW] if candidate.origin == "deletion" else ()
@@ -164,11 +166,11 @@ def _unseen_names(world: AnyWorld[Any], candidate: Candidate, split: Split) -> s
     return f" (also {', '.join(missing)})" if missing else ""
 
 
-def _short_names(pieces: Sequence[Piece]) -> list[str]:
+def _short_names(pieces: Sequence[RemovedCode]) -> list[str]:
     return [piece.name for piece in pieces[:MOST_NAMES]]
 
 
-def _missing(pieces: Sequence[Piece]) -> str:
+def _missing(pieces: Sequence[RemovedCode]) -> str:
     names = [f"`{piece.name}`" for piece in pieces[:MOST_NAMES]]
     more = f" and {len(pieces) - MOST_NAMES} more" if len(pieces) > MOST_NAMES else ""
     gone = sum(piece.gone for piece in pieces)

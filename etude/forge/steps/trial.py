@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from etude.forge.environments.suite_run import SuiteRun, run_suite
-from etude.forge.languages.base import AnyWorld
+from etude.forge.languages.base import Repository
 from etude.forge.steps.candidate import Candidate
 from etude.forge.steps.choose_functions import LEAST_PLACES, LEAST_TESTS, MOST_SHARE
 from etude.sandbox.base import Layer
@@ -34,7 +34,7 @@ class Trial:
 
 
 async def attempt(
-    world: AnyWorld[Any],
+    world: Repository[Any],
     host: StoringHost,
     workspace: Layer,
     candidate: Candidate,
@@ -74,12 +74,12 @@ async def attempt(
     return Trial(broken, kept, {test: ran.texts[test] for test in broken if test in ran.texts}, whole=whole)
 
 
-def _seconds(world: AnyWorld[Any], tests: list[str]) -> float:
+def _seconds(world: Repository[Any], tests: list[str]) -> float:
     files = {test.partition("::")[0] for test in tests}
     return sum(world.took.get(name, 0.0) for name in (*tests, *files))
 
 
-def _too_few(world: AnyWorld[Any], broken: list[str]) -> Trial | None:
+def _too_few(world: Repository[Any], broken: list[str]) -> Trial | None:
     if not broken:
         return Trial(reason="no test notices")
     if len(broken) < LEAST_TESTS or len({world.place(test) for test in broken}) < LEAST_PLACES:

@@ -13,12 +13,12 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from etude.forge.languages.base import AnyWorld, Place
+from etude.forge.languages.base import Repository, TestFunction
 from etude.forge.steps.candidate import Candidate
 from etude.forge.steps.difficulty import level
 from etude.forge.steps.hide_tests import Split
-from etude.forge.steps.instructions import Told
-from etude.tasks.format.config import SCHEMA, Config, Environment, Facts, Installed, Register, Verifier
+from etude.forge.steps.instructions import Instructions
+from etude.tasks.format.config import SCHEMA, Config, Environment, Facts, Installed, PromptStyle, Verifier
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 
@@ -29,12 +29,12 @@ STEERING: Final = ("conftest.py", "setup.py", "sitecustomize.py", "usercustomize
 
 
 def write(
-    world: AnyWorld[Any],
+    world: Repository[Any],
     candidate: Candidate,
     split: Split,
     kept: Sequence[str],
-    told: Told,
-    register: Register,
+    told: Instructions,
+    register: PromptStyle,
     seed: int,
 ) -> Task:
     """The task, in memory."""
@@ -73,7 +73,13 @@ def write(
 
 
 def assemble(
-    world: AnyWorld[Any], candidate: Candidate, told: Told, register: Register, seed: int, files: Files, **own: Any
+    world: Repository[Any],
+    candidate: Candidate,
+    told: Instructions,
+    register: PromptStyle,
+    seed: int,
+    files: Files,
+    **own: Any,
 ) -> Task:
     """The task of these files and `own` facts, with what all have: an image, instructions, where they come from."""
     environment, manner = world.environment, world.manner
@@ -112,19 +118,19 @@ def assemble(
 
 
 def choose_kept(
-    world: AnyWorld[Any], candidate: Candidate, kept: Sequence[str], rng: random.Random, read: Collection[str] = ()
+    world: Repository[Any], candidate: Candidate, kept: Sequence[str], rng: random.Random, read: Collection[str] = ()
 ) -> list[str]:
     """Tests that must stay green, whole functions, as far as time allows: those first that come near the change.
 
     The files in `read` are read in any case."""
     near = {name for name in world.reach if name.partition(":")[0] in candidate.changes}
-    places: dict[Place, list[str]] = {}
+    places: dict[TestFunction, list[str]] = {}
     for test in kept:
         # A grader that changes a test's source changes it for every class that inherits it: one of them is enough.
         if world.place(test) == world.collected(test) or not world.place(test).name:
             places.setdefault(world.collected(test), []).append(test)
 
-    def far(place: Place) -> bool:
+    def far(place: TestFunction) -> bool:
         return not any(near & world.traces.get(test, frozenset()) for test in places[place])
 
     order = sorted(rng.sample(list(places), len(places)), key=far)
@@ -141,7 +147,7 @@ def choose_kept(
     return [test for test in kept if test in chosen]
 
 
-def allowed_paths(world: AnyWorld[Any], candidate: Candidate) -> list[str]:
+def allowed_paths(world: Repository[Any], candidate: Candidate) -> list[str]:
     """The project's folders, as far as no test or setting lies in them; else the changed files by name."""
     found: list[str] = []
     covered: set[tuple[str, str]] = set()
@@ -161,7 +167,7 @@ def _kind(path: str) -> tuple[str, str]:
 
 
 def put(
-    files: dict[str, bytes], kinds: dict[str, Kind], world: AnyWorld[Any], at: str, path: str, data: bytes | None
+    files: dict[str, bytes], kinds: dict[str, Kind], world: Repository[Any], at: str, path: str, data: bytes | None
 ) -> None:
     """A file of the repository at its place in the task, as executable as it was; None is no file."""
     if data is None:
@@ -172,7 +178,7 @@ def put(
         kinds[at] = kind
 
 
-def beside_tests(world: AnyWorld[Any], path: str) -> bool:
+def beside_tests(world: Repository[Any], path: str) -> bool:
     """Data of the tests: anything in a folder that is theirs."""
     folder = PurePosixPath(path).parent
     return world.is_test(f"{folder}/new{world.manner.endings[0]}") and str(folder) != "."

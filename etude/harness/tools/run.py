@@ -16,7 +16,7 @@ from etude.harness.failures import ToolError
 from etude.harness.tool_context import Workbench
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.truncate import shorten
-from etude.sandbox.base import Result
+from etude.sandbox.base import CommandResult
 from etude.tokens.tokenizer import to_text
 
 # $1 command, $2 folder, $3 the workspace in case that folder is gone. Both streams of the command go to standard
@@ -63,7 +63,7 @@ class Run(Tool):
             shown += f"\n[exit {result.code}]"
         return Observation(shown.lstrip("\n"))
 
-    async def _run(self, command: str, seconds: float, workbench: Workbench) -> Result:
+    async def _run(self, command: str, seconds: float, workbench: Workbench) -> CommandResult:
         for shell in dict.fromkeys((workbench.state.get(self.name, self.settings.shell), "sh")):
             words = [shell, "-c", SCRIPT, shell, command, workbench.directory, workbench.root]
             result = await workbench.run(words, seconds=seconds, max_output=MAX_OUTPUT)

@@ -40,7 +40,7 @@ class Quantisation:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     file: int
     dtype: str  # as safetensors spells it
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class Stored:
         weight_map = _weight_map(directory)
         self._files, self._device = _weight_files(directory, weight_map), device
         self._open: OrderedDict[int, Any] = OrderedDict()  # files under our hands, the one used last at the end
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, TensorEntry] = {}
         self._read_headers(weight_map)
         self._packed = {_base(name) + "weight" for name in self._entries if name.endswith(f".{PACKED}")}
         companions = {_base(name) + part for name in self._packed for part in (PACKED, SCALE, SHAPE)}
@@ -185,7 +185,7 @@ class Stored:
                         continue  # a second copy: the index says which one counts
                     part = file.get_slice(name)
                     shape, dtype = tuple(part.get_shape()), str(part.get_dtype())
-                    self._entries[name] = Entry(number, dtype, shape, _bytes(shape, dtype))
+                    self._entries[name] = TensorEntry(number, dtype, shape, _bytes(shape, dtype))
         for name, file in weight_map.items():
             if name not in self._entries:
                 raise EtudeError(f"{self.directory / file} lacks {name!r}, which {INDEX} says is in it")

@@ -19,7 +19,7 @@ from etude.rl.groups import Rollout
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchShape:
     """What every group of a run shares."""
 
     groups: int  # in a step
@@ -40,7 +40,7 @@ class Algorithm:
         """How much better than expected each rollout of a group was."""
         raise NotImplementedError
 
-    def weights(self, lengths: Sequence[int], plan: Plan) -> list[float]:
+    def weights(self, lengths: Sequence[int], plan: BatchShape) -> list[float]:
         """What each sampled token of each rollout counts; `lengths` are sampled tokens.
 
         A constant, unless an algorithm says otherwise: the same for every token of a run, so that no rollout is
@@ -48,7 +48,7 @@ class Algorithm:
         """
         return [1.0 / (plan.groups * plan.group * plan.longest)] * len(lengths)
 
-    def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: Plan) -> list[list[Item]]:
+    def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: BatchShape) -> list[list[Item]]:
         """The training sequences of each rollout of a group."""
         advantages = self.advantages(rewards)
         weights = self.weights([rollout.sampled_tokens for rollout in rollouts], plan)

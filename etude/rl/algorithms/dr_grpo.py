@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pydantic
 from pydantic import Field
 
-from etude.rl.algorithms.base import Algorithm, Plan
+from etude.rl.algorithms.base import Algorithm, BatchShape
 
 
 class DrGrpo(Algorithm):
@@ -24,5 +24,5 @@ class DrGrpo(Algorithm):
         mean = sum(rewards) / len(rewards)
         return [reward - mean for reward in rewards]
 
-    def weights(self, lengths: Sequence[int], plan: Plan) -> list[float]:
+    def weights(self, lengths: Sequence[int], plan: BatchShape) -> list[float]:
         return [1.0 / (plan.groups * plan.group * (self.settings.tokens or plan.longest))] * len(lengths)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pydantic
 from pydantic import Field
 
-from etude.rl.algorithms.base import Algorithm, Plan
+from etude.rl.algorithms.base import Algorithm, BatchShape
 
 
 class Grpo(Algorithm):
@@ -24,5 +24,5 @@ class Grpo(Algorithm):
         deviation = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards))
         return [(reward - mean) / (deviation + self.settings.eps) for reward in rewards]
 
-    def weights(self, lengths: Sequence[int], plan: Plan) -> list[float]:
+    def weights(self, lengths: Sequence[int], plan: BatchShape) -> list[float]:
         return [1.0 / (plan.groups * plan.group * max(1, length)) for length in lengths]

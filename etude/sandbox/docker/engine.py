@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.core.errors import EtudeError
-from etude.sandbox.base import Limits, SandboxFailure
+from etude.sandbox.base import SandboxFailure, SandboxLimits
 from etude.sandbox.identity import process_tag, tag_is_dead
 
 PROGRAMS: Final = ("docker", "podman")
@@ -196,7 +196,7 @@ class Engine:
         found = [(name, min(_hard(kind), 1 << 15)) for name, kind in kinds.items()]
         return [f"--ulimit={name}={most}:{most}" for name, most in found]
 
-    def limits(self, limits: Limits) -> list[str]:
+    def limits(self, limits: SandboxLimits) -> list[str]:
         """Options of a container that may use so much."""
         files = min(limits.open_files, _hard(resource.RLIMIT_NOFILE))
         return [

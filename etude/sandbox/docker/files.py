@@ -38,7 +38,7 @@ _GROUP: Final = f"root:x:0:\nagent:x:{INSIDE}:\n"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ContainerPath:
     """One path of a container."""
 
     what: Literal["file", "folder", "link", "other"]
@@ -174,28 +174,30 @@ def _add_merged(
 # Out of a container
 
 
-def index(stream: Path, root: str) -> dict[str, Entry]:
+def index(stream: Path, root: str) -> dict[str, ContainerPath]:
     """What a stream of the folder `root` holds, by absolute path."""
-    found: dict[str, Entry] = {}
+    found: dict[str, ContainerPath] = {}
     for path, member, archive in _members(stream, root):
         if member.isreg():
-            entry = Entry("file", member.size, member.mode & 0o7777, "", _digest(archive.extractfile(member)))
+            entry = ContainerPath("file", member.size, member.mode & 0o7777, "", _digest(archive.extractfile(member)))
         elif member.islnk():
             first = found.get(_beside(root, member.linkname))
             if first is None:
                 continue  # its first name is no part of this folder, and engines then write it out
             entry = first
         elif member.isdir():
-            entry = Entry("folder", 0, member.mode & 0o7777, "", b"")
+            entry = ContainerPath("folder", 0, member.mode & 0o7777, "", b"")
         elif member.issym():
-            entry = Entry("link", 0, 0o777, member.linkname, b"")
+            entry = ContainerPath("link", 0, 0o777, member.linkname, b"")
         else:
-            entry = Entry("other", 0, member.mode & 0o7777, "", member.type)
+            entry = ContainerPath("other", 0, member.mode & 0o7777, "", member.type)
         found[path] = entry
     return found
 
 
-def differences(now: Mapping[str, Entry], base: Mapping[str, Entry], skip: Sequence[str] = ()) -> list[Row]:
+def differences(
+    now: Mapping[str, ContainerPath], base: Mapping[str, ContainerPath], skip: Sequence[str] = ()
+) -> list[Row]:
     """What differs, sorted by path, without what engines write themselves and what lies below `skip`."""
     rows: list[Row] = []
     hidden = (*_ENGINES_FOLDERS, *skip)

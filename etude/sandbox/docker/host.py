@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from etude.core.errors import EtudeError
-from etude.sandbox.base import WORKSPACE, Capabilities, Layer, Limits, SandboxFailure, Snapshot
+from etude.sandbox.base import WORKSPACE, Capabilities, Layer, SandboxFailure, SandboxLimits, Snapshot
 from etude.sandbox.docker.engine import COPY_SECONDS, KEPT, OWNER, Engine, Image, owner_label
-from etude.sandbox.docker.files import Entry, has_deletions, write_layers, write_root
+from etude.sandbox.docker.files import ContainerPath, has_deletions, write_layers, write_root
 from etude.sandbox.docker.sandbox import DockerRecipe, DockerSandbox
 from etude.sandbox.identity import INSIDE
 from etude.sandbox.local.programs import ENVIRONMENT
@@ -35,7 +35,7 @@ class Pristine:
     """A container of some layers that is never started, and what was looked at in it."""
 
     container: str
-    folders: dict[str, dict[str, Entry]] = field(default_factory=dict)
+    folders: dict[str, dict[str, ContainerPath]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class DockerHost:
         self,
         base: Sequence[Layer] | Snapshot,
         *,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         network: bool = False,
         env: Mapping[str, str] | None = None,
         workdir: str = WORKSPACE,
@@ -130,7 +130,7 @@ class DockerHost:
         layers = tuple(base.layers if isinstance(base, Snapshot) else base)
         if not workdir.startswith("/") or ".." in workdir.split("/"):
             raise EtudeError(f"{workdir!r} cannot be the working folder: give an absolute path without '..'")
-        recipe = await self._recipe(layers, limits or Limits(), network, dict(env or {}), workdir)
+        recipe = await self._recipe(layers, limits or SandboxLimits(), network, dict(env or {}), workdir)
         return await self.begin(recipe, base.path if isinstance(base, Snapshot) else None)
 
     async def begin(self, recipe: DockerRecipe, changes: Path | None) -> DockerSandbox:
@@ -178,7 +178,7 @@ class DockerHost:
         await self.close()
 
     async def _recipe(
-        self, layers: tuple[Layer, ...], limits: Limits, network: bool, env: dict[str, str], workdir: str
+        self, layers: tuple[Layer, ...], limits: SandboxLimits, network: bool, env: dict[str, str], workdir: str
     ) -> DockerRecipe:
         named = {layer: found for layer in layers if (found := self._image_of(layer)) is not None}
         others = tuple(layer for layer in layers if layer not in named)

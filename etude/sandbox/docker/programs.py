@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from etude.sandbox.base import Result, SandboxFailure
+from etude.sandbox.base import CommandResult, SandboxFailure
 from etude.sandbox.channel import Collector, Feeder
 
 START_SECONDS: Final = 60.0
@@ -132,12 +132,12 @@ class DockerProcess:
     def output(self) -> tuple[bytes, bytes]:
         return self._stdout.take(), self._stderr.take()
 
-    async def wait(self, timeout: float) -> Result | None:
+    async def wait(self, timeout: float) -> CommandResult | None:
         """As the protocol says; its leftovers are dead when this returns how it ended."""
         await asyncio.wait({self._ended}, timeout=timeout)
         return await self._finish() if self._ended.done() else None
 
-    async def kill(self) -> Result:
+    async def kill(self) -> CommandResult:
         if not self._ended.done():
             self._code = -signal.SIGKILL
         return await self._finish()
@@ -156,14 +156,14 @@ class DockerProcess:
     def last_words(self) -> str:
         return self.output()[1].decode(errors="replace").strip()[-400:] or "it left no message"
 
-    async def _finish(self) -> Result:
+    async def _finish(self) -> CommandResult:
         if self._done is None:
             self._done = asyncio.ensure_future(self._end())
         await asyncio.shield(self._done)
         code = self._code if self._code is not None else -signal.SIGKILL
         truncated = self._stdout.truncated or self._stderr.truncated
         stdout, stderr = self.output()
-        return Result(code, stdout, stderr, truncated=truncated, seconds=time.monotonic() - self._began)
+        return CommandResult(code, stdout, stderr, truncated=truncated, seconds=time.monotonic() - self._began)
 
     async def _end(self) -> None:
         # What is not in the container yet cannot be ended in it, and would come all the same.

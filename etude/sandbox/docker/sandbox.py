@@ -23,16 +23,24 @@ from etude.core.errors import EtudeError
 from etude.sandbox.base import (
     Capabilities,
     Change,
+    CommandResult,
     FailureCause,
     Layer,
-    Limits,
-    Result,
     SandboxFailure,
+    SandboxLimits,
     Snapshot,
     absolute,
 )
 from etude.sandbox.docker.engine import COPY_SECONDS
-from etude.sandbox.docker.files import Entry, changed_roots, differences, extract, index, write_files, write_tree
+from etude.sandbox.docker.files import (
+    ContainerPath,
+    changed_roots,
+    differences,
+    extract,
+    index,
+    write_files,
+    write_tree,
+)
 from etude.sandbox.docker.programs import START_SECONDS, DockerProcess
 from etude.sandbox.store.copied_tree import chosen
 from etude.sandbox.store.overlay_changes import Row, opened
@@ -79,7 +87,7 @@ class DockerRecipe:
     image: str
     options: tuple[str, ...]  # of `create`
     shows: tuple[str, ...]  # the host's folders, mounted read-only
-    limits: Limits
+    limits: SandboxLimits
     workdir: str
 
 
@@ -111,7 +119,7 @@ class DockerSandbox:
         return self._recipe.layers
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> SandboxLimits:
         return self._recipe.limits
 
     async def run(
@@ -123,7 +131,7 @@ class DockerSandbox:
         stdin: bytes = b"",
         timeout: float = 60.0,
         max_output: int | None = None,
-    ) -> Result:
+    ) -> CommandResult:
         limit = self.limits.output if max_output is None else max_output
         killed = self._killed_for_memory()
         process = await self._launch(argv, cwd, env, limit, stdin=bool(stdin))
@@ -347,7 +355,7 @@ class DockerSandbox:
 
     async def _file_command(
         self, script: str, arguments: Sequence[str], path: str, stdin: bytes = b"", most: int = 1 << 16
-    ) -> Result:
+    ) -> CommandResult:
         """A fixed script with the paths as its arguments; what a file did wrong comes back as its exit code."""
         argv = ["/bin/sh", "-c", script, "sh", *arguments]
         result = await self.run(argv, cwd="/", stdin=stdin, timeout=_FILE_SECONDS, max_output=most)
@@ -388,7 +396,7 @@ class DockerSandbox:
             told = "".join(f"C /{name}\n" for name in listed.splitlines())
         return changed_roots(told, self._recipe.shows)
 
-    async def _base(self, root: str, scratch: Path) -> dict[str, Entry]:
+    async def _base(self, root: str, scratch: Path) -> dict[str, ContainerPath]:
         """The same folder where nothing ever ran; looked at once for all sandboxes of these layers."""
         pristine = await self._host.pristine(self._recipe)
         if root not in pristine.folders:

@@ -23,7 +23,7 @@ _RESERVE = 16  # processes of our own: init, supervisors, what is being reaped
 
 
 @dataclass(frozen=True)
-class Group:
+class ControlGroup:
     """One sandbox's group: a folder for each hierarchy, and the file that counts its out-of-memory kills."""
 
     folders: tuple[Path, ...]
@@ -47,7 +47,7 @@ class Cgroups:
         self._parents = parents  # controller -> our folder; all the same one in version 2
         self._made = 0
 
-    def make(self, memory: int, processes: int, cpus: float) -> Group:
+    def make(self, memory: int, processes: int, cpus: float) -> ControlGroup:
         self._made += 1
         wanted = [name for name in self._parents if name != "cpu" or cpus > 0]
         folders = {name: self._parents[name] / str(self._made) for name in wanted}
@@ -65,10 +65,10 @@ class Cgroups:
             if "cpu" in folders:
                 self._limit_processors(folders["cpu"], cpus)
         except OSError:
-            Group(distinct, Path()).remove()
+            ControlGroup(distinct, Path()).remove()
             raise
         counter = "memory.events" if self.version == 2 else "memory.oom_control"
-        return Group(distinct, folders["memory"] / counter)
+        return ControlGroup(distinct, folders["memory"] / counter)
 
     def _limit_processors(self, folder: Path, cpus: float) -> None:
         """Only where asked for: beside it, a group counts as one task against all others of the machine."""

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from etude.sandbox.identity import INSIDE, Identity
-from etude.sandbox.local.cgroups import Group
 from etude.sandbox.local import kernel, programs
+from etude.sandbox.local.cgroups import ControlGroup
 from etude.sandbox.local.rootfs import ROOM
 
 _SCRATCH: Final = "/run"  # on the stage, for CRIU's own files: what it says, and what it found out about the kernel
@@ -48,11 +48,11 @@ class Criu:
 
 
 @dataclass(frozen=True)
-class Place:
+class SandboxProcess:
     """The sandbox that a fork of the launcher goes into; its process numbers are those of the sandbox already."""
 
     init: int  # pidfd
-    group: Group | None
+    group: ControlGroup | None
     identity: Identity
 
 
@@ -66,7 +66,7 @@ class Return:
     status: int  # its end is told here, as programs.py does
 
 
-def dump(place: Place, criu: Criu, images: int, pid: int, report: int) -> NoReturn:
+def dump(place: SandboxProcess, criu: Criu, images: int, pid: int, report: int) -> NoReturn:
     """Write a stopped process and all that it started into the folder behind `images`; it stays as it is."""
     with _reporting(report):
         loaded = _Loaded(criu, images)
@@ -77,7 +77,7 @@ def dump(place: Place, criu: Criu, images: int, pid: int, report: int) -> NoRetu
     os._exit(0)
 
 
-def restore(place: Place, criu: Criu, images: int, back: Return, report: int) -> NoReturn:
+def restore(place: SandboxProcess, criu: Criu, images: int, back: Return, report: int) -> NoReturn:
     """Make stopped processes of images, and be their supervisor from then on."""
     with _reporting(report):
         if place.group is not None:

@@ -19,7 +19,16 @@ from typing import Any, Final, Self
 
 from etude.core.errors import EtudeError
 from etude.sandbox import wire
-from etude.sandbox.base import WORKSPACE, Capabilities, Frozen, Layer, Limits, NotFrozen, SandboxFailure, Snapshot
+from etude.sandbox.base import (
+    WORKSPACE,
+    Capabilities,
+    Frozen,
+    Layer,
+    NotFrozen,
+    SandboxFailure,
+    SandboxLimits,
+    Snapshot,
+)
 from etude.sandbox.channel import Channel, Signal
 from etude.sandbox.local.criu import Criu
 from etude.sandbox.local.programs import ENVIRONMENT
@@ -111,13 +120,13 @@ class LocalHost:
         self,
         base: Sequence[Layer] | Snapshot,
         *,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         network: bool = False,
         env: Mapping[str, str] | None = None,
         workdir: str = WORKSPACE,
     ) -> LocalSandbox:
         recipe = Recipe(
-            tuple(base.layers if isinstance(base, Snapshot) else base), limits or Limits(), network, workdir
+            tuple(base.layers if isinstance(base, Snapshot) else base), limits or SandboxLimits(), network, workdir
         )
         # `python` is the interpreter that we run on, which a layer shows unless it says otherwise
         path = f"{Path(sys.executable).parent}:{ENVIRONMENT['PATH']}"
@@ -142,7 +151,7 @@ class LocalHost:
         criu = await self.criu()
         folder, facts = await asyncio.to_thread(freezer.opened, self.store, frozen)
         layers = tuple(self.store.layer(digest) for digest in facts["layers"])
-        recipe = Recipe(layers, Limits(**facts["limits"]), False, facts["workdir"])
+        recipe = Recipe(layers, SandboxLimits(**facts["limits"]), False, facts["workdir"])
         name = f"frozen sandbox {frozen.digest[:12]}"
         sandbox = await self._start_from(folder / freezer.CHANGES, name, recipe, facts["env"])
         try:

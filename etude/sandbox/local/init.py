@@ -23,8 +23,8 @@ from fcntl import ioctl
 from typing import Any, Final
 
 from etude.sandbox import wire
-from etude.sandbox.local.cgroups import oom_kills
 from etude.sandbox.local import kernel, programs
+from etude.sandbox.local.cgroups import oom_kills
 from etude.sandbox.local.programs import Fence
 from etude.sandbox.local.rootfs import Room
 from etude.sandbox.store.overlay_changes import differences

@@ -29,7 +29,7 @@ from etude.sandbox.identity import INSIDE, Identity, outside_identity
 from etude.sandbox.local import cgroups, init, kernel, seccomp
 from etude.sandbox.local import criu as memory
 from etude.sandbox.local.programs import Fence
-from etude.sandbox.local.rootfs import Plan, Room
+from etude.sandbox.local.rootfs import Room, RootPlan
 
 _NAMESPACES: Final = (
     kernel.CLONE_NEWUSER
@@ -48,7 +48,7 @@ class Child:
     number: int
     pid: int
     handle: int  # pidfd: readable when it is dead
-    group: cgroups.Group | None
+    group: cgroups.ControlGroup | None
 
 
 class Launcher:
@@ -119,7 +119,7 @@ class Launcher:
 
     def _start(self, message: wire.Message, descriptors: tuple[int, ...]) -> None:
         """What goes wrong is told to whoever waits at the sandbox's own socket."""
-        group: cgroups.Group | None = None
+        group: cgroups.ControlGroup | None = None
         pid = 0
         try:
             limits = message["limits"]
@@ -158,7 +158,7 @@ class Launcher:
         child = next((each for each in self._children.values() if each.number == message["sandbox"]), None)
         if child is None:
             raise OSError(errno.ESRCH, "the sandbox has ended")
-        place = memory.Place(child.handle, child.group, self._identity)
+        place = memory.SandboxProcess(child.handle, child.group, self._identity)
         criu = memory.Criu(message["program"], message["loader"], tuple(message["libraries"]))
         report, tell = os.pipe2(os.O_CLOEXEC)
         kernel.call("setns", child.handle, kernel.CLONE_NEWPID)  # for what we fork now
@@ -227,7 +227,7 @@ def _child(
     descriptors: tuple[int, ...],
     wait: int,
     calls: seccomp.Filter,
-    group: cgroups.Group | None,
+    group: cgroups.ControlGroup | None,
     loaded: init.Loaded,
 ) -> NoReturn:
     """In the new namespaces: become the sandbox's init."""
@@ -242,7 +242,8 @@ def _child(
         os.close(wait)
         plan, limits = message["plan"], message["limits"]
         room = Room(
-            Plan(tuple(plan["layers"]), tuple(plan["shows"]), limits["disk"], plan["network"], plan["workdir"]), changes
+            RootPlan(tuple(plan["layers"]), tuple(plan["shows"]), limits["disk"], plan["network"], plan["workdir"]),
+            changes,
         )
         # Only now: a change of user, which making the room may need, clears it.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, int(signal.SIGKILL))

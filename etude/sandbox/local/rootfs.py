@@ -42,7 +42,7 @@ _ETC_OF_THE_NETWORK: Final = ("hosts", "resolv.conf", "nsswitch.conf")
 
 
 @dataclass(frozen=True)
-class Plan:
+class RootPlan:
     """What to build, as it came over the socket."""
 
     layers: tuple[str, ...]  # folders on the host, top one first
@@ -55,7 +55,7 @@ class Plan:
 class Room:
     """The root of one sandbox, as its init works with it: the stage at once, the rest when it is furnished."""
 
-    def __init__(self, plan: Plan, changes: int | None) -> None:
+    def __init__(self, plan: RootPlan, changes: int | None) -> None:
         self._plan = plan
         self._changes = changes  # packed changes to start from, kept open for resets
         self._shown: list[tuple[str, str]] = []  # path on the stage, place in the room

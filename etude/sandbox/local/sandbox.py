@@ -23,12 +23,12 @@ from etude.sandbox import wire
 from etude.sandbox.base import (
     Capabilities,
     Change,
+    CommandResult,
     Frozen,
     Layer,
-    Limits,
     NotFrozen,
-    Result,
     SandboxFailure,
+    SandboxLimits,
     Snapshot,
     absolute,
 )
@@ -48,7 +48,7 @@ _MAX_READ: Final = 64 << 20
 class Recipe:
     """What a sandbox was made of, and is made of again when it is forked."""
 
-    def __init__(self, layers: tuple[Layer, ...], limits: Limits, network: bool, workdir: str) -> None:
+    def __init__(self, layers: tuple[Layer, ...], limits: SandboxLimits, network: bool, workdir: str) -> None:
         if not workdir.startswith("/") or ".." in workdir.split("/"):
             raise EtudeError(f"{workdir!r} cannot be the working folder: give an absolute path without '..'")
         self.layers, self.limits, self.network, self.workdir = layers, limits, network, workdir
@@ -89,7 +89,7 @@ class LocalSandbox:
         return self._recipe.layers
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> SandboxLimits:
         return self._recipe.limits
 
     async def run(
@@ -101,7 +101,7 @@ class LocalSandbox:
         stdin: bytes = b"",
         timeout: float = 60.0,
         max_output: int | None = None,
-    ) -> Result:
+    ) -> CommandResult:
         limit = self.limits.output if max_output is None else max_output
         return await self._finish(await self._launch(argv, cwd, env, bool(stdin), timeout, limit), stdin, timeout)
 
@@ -113,13 +113,13 @@ class LocalSandbox:
         stdin: bytes = b"",
         timeout: float = 60.0,
         max_output: int | None = None,
-    ) -> Result:
+    ) -> CommandResult:
         limit = self.limits.output if max_output is None else max_output
         loaded, argv = (program, [program]) if isinstance(program, str) else ("", program)
         process = await self._launch(argv, None, env, bool(stdin), timeout, limit, {"loaded": loaded})
         return await self._finish(process, stdin, timeout)
 
-    async def _finish(self, process: LocalProcess, stdin: bytes, timeout: float) -> Result:
+    async def _finish(self, process: LocalProcess, stdin: bytes, timeout: float) -> CommandResult:
         try:
             await process.send(stdin)
             await process.close_stdin()
@@ -414,7 +414,7 @@ class LocalProcess:
     def output(self) -> tuple[bytes, bytes]:
         return self._stdout.take(), self._stderr.take()
 
-    async def wait(self, timeout: float) -> Result | None:
+    async def wait(self, timeout: float) -> CommandResult | None:
         await asyncio.wait({self._done}, timeout=timeout)
         if not self._done.done():
             return None
@@ -424,9 +424,9 @@ class LocalProcess:
             raise SandboxFailure("protocol", f"a program could not be started: {answer['failure']}")
         truncated = self._stdout.truncated or self._stderr.truncated
         stdout, stderr = self.output()
-        return Result(stdout=stdout, stderr=stderr, truncated=truncated, **answer["done"])
+        return CommandResult(stdout=stdout, stderr=stderr, truncated=truncated, **answer["done"])
 
-    async def kill(self) -> Result:
+    async def kill(self) -> CommandResult:
         if self.running:
             self._sandbox.kill_program(self._number)
         result = await self.wait(_ANSWER_SECONDS)

@@ -28,10 +28,10 @@ from etude.sandbox.base import (
     WORKSPACE,
     Capabilities,
     Change,
+    CommandResult,
     Layer,
-    Limits,
-    Result,
     SandboxFailure,
+    SandboxLimits,
     Snapshot,
     absolute,
 )
@@ -77,14 +77,14 @@ class PlainHost:
         self,
         base: Sequence[Layer] | Snapshot,
         *,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         network: bool = False,
         env: Mapping[str, str] | None = None,
         workdir: str = WORKSPACE,
     ) -> PlainSandbox:
         layers = base.layers if isinstance(base, Snapshot) else tuple(base)
         changes = base.path if isinstance(base, Snapshot) else None
-        return await self._start(layers, limits or Limits(), dict(env or {}), workdir, changes)
+        return await self._start(layers, limits or SandboxLimits(), dict(env or {}), workdir, changes)
 
     async def close(self) -> None:
         await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
@@ -98,7 +98,7 @@ class PlainHost:
         await self.close()
 
     async def _start(
-        self, layers: tuple[Layer, ...], limits: Limits, env: dict[str, str], workdir: str, changes: Path | None
+        self, layers: tuple[Layer, ...], limits: SandboxLimits, env: dict[str, str], workdir: str, changes: Path | None
     ) -> PlainSandbox:
         sandbox = PlainSandbox(self, layers, limits, env, workdir, changes)
         try:
@@ -119,7 +119,7 @@ class PlainSandbox:
         self,
         host: PlainHost,
         layers: tuple[Layer, ...],
-        limits: Limits,
+        limits: SandboxLimits,
         env: dict[str, str],
         workdir: str,
         changes: Path | None,
@@ -152,7 +152,7 @@ class PlainSandbox:
         return self._layers
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> SandboxLimits:
         return self._limits
 
     async def run(
@@ -164,7 +164,7 @@ class PlainSandbox:
         stdin: bytes = b"",
         timeout: float = 60.0,
         max_output: int | None = None,
-    ) -> Result:
+    ) -> CommandResult:
         process = self._launch(argv, cwd, env, self._limits.output if max_output is None else max_output)
         try:
             await process.send(stdin)
@@ -357,16 +357,16 @@ class PlainProcess:
     def output(self) -> tuple[bytes, bytes]:
         return self._stdout.take(), self._stderr.take()
 
-    async def wait(self, timeout: float) -> Result | None:
+    async def wait(self, timeout: float) -> CommandResult | None:
         await asyncio.wait({self._done}, timeout=timeout)
         if not self._done.done():
             return None
         code, seconds = self._done.result()
         truncated = self._stdout.truncated or self._stderr.truncated
         stdout, stderr = self.output()
-        return Result(code, stdout, stderr, truncated=truncated, seconds=seconds)
+        return CommandResult(code, stdout, stderr, truncated=truncated, seconds=seconds)
 
-    async def kill(self) -> Result:
+    async def kill(self) -> CommandResult:
         self.end()
         result = await self.wait(_GRACE_SECONDS)
         if result is None:

@@ -38,7 +38,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TreeEntry:
     """One path of a tree. The digest of a tree is over these, so it does not depend on times or owners."""
 
     path: str  # absolute, in the sandbox
@@ -47,7 +47,7 @@ class Entry:
     content: str = ""  # sha256 of a file; target of a link
 
 
-def digest_of(entries: list[Entry], shows: tuple[str, ...]) -> str:
+def digest_of(entries: list[TreeEntry], shows: tuple[str, ...]) -> str:
     whole = hashlib.sha256(b"etude layer 1\0")
     for path in shows:
         whole.update(b"shows\0" + os.fsencode(path) + b"\0")
@@ -76,10 +76,10 @@ class Walk:
         self._owner = owner
         self._device = 0
         self._links: dict[tuple[int, int], tuple[int, int, str]] = {}  # inode -> seen, links in all, a path of it
-        self.entries: list[Entry] = []
+        self.entries: list[TreeEntry] = []
         self.bytes = 0
 
-    def into(self, target: int | None) -> list[Entry]:
+    def into(self, target: int | None) -> list[TreeEntry]:
         try:
             source = os.open(self._source, FOLDER)
         except OSError as error:
@@ -120,7 +120,7 @@ class Walk:
 
     def _enter(self, source: int, target: int | None, name: str, path: str, status: os.stat_result) -> None:
         mode = stat.S_IMODE(status.st_mode) & 0o777 | 0o700
-        self.entries.append(Entry(self._at + path, "d", mode))
+        self.entries.append(TreeEntry(self._at + path, "d", mode))
         try:
             inner = os.open(name, FOLDER, dir_fd=source)
         except OSError as error:
@@ -141,7 +141,7 @@ class Walk:
     def _link(self, source: int, target: int | None, name: str, path: str) -> None:
         where = os.readlink(name, dir_fd=source)
         _check_name(where.replace("/", ""), f"{self._source}{path}")
-        self.entries.append(Entry(self._at + path, "l", content=where))
+        self.entries.append(TreeEntry(self._at + path, "l", content=where))
         if target is not None:
             os.symlink(where, name, dir_fd=target)
             if self._owner is not None:
@@ -175,7 +175,7 @@ class Walk:
             os.close(file)
             if made is not None:
                 os.close(made)
-        self.entries.append(Entry(self._at + path, "f", mode, digest.hexdigest()))
+        self.entries.append(TreeEntry(self._at + path, "f", mode, digest.hexdigest()))
 
     def _check_file(self, status: os.stat_result, path: str) -> None:
         if not stat.S_ISREG(status.st_mode):

@@ -28,7 +28,7 @@ from typing import Any, Final
 from etude.core.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Layer, SandboxFailure, Snapshot
 from etude.sandbox.identity import outside_identity
-from etude.sandbox.store.importing import Bounds, Entry, Walk, check_path, digest_of
+from etude.sandbox.store.importing import Bounds, TreeEntry, Walk, check_path, digest_of
 from etude.sandbox.store.packed_changes import BadChanges, unpack
 
 _SYSTEM: Final = (
@@ -105,8 +105,8 @@ class Store:
             parts = path.split("/")
             for end in range(1, len(parts)):
                 folder = "/".join([base, *parts[:end]])
-                entries[folder] = Entry(folder, "d", 0o755)
-            entries[f"{base}/{path}"] = Entry(f"{base}/{path}", "f", 0o644, hashlib.sha256(content).hexdigest())
+                entries[folder] = TreeEntry(folder, "d", 0o755)
+            entries[f"{base}/{path}"] = TreeEntry(f"{base}/{path}", "f", 0o644, hashlib.sha256(content).hexdigest())
         digest = digest_of(list(entries.values()), shown)
         with suppress(FileNotFoundError):
             return self._load(digest)
@@ -263,7 +263,7 @@ class Store:
         return layer
 
     def _publish(
-        self, partial: Path, entries: list[Entry] | None, shows: tuple[str, ...], size: int, digest: str = ""
+        self, partial: Path, entries: list[TreeEntry] | None, shows: tuple[str, ...], size: int, digest: str = ""
     ) -> Layer:
         name = digest if entries is None else digest_of(entries, shows)
         _write_facts(partial, {"shows": shows, "bytes": size, "boot": boot(), "listed": entries is not None})
@@ -341,14 +341,14 @@ def _shown(shows: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(shows)
 
 
-def _bases(at: str) -> list[Entry]:
+def _bases(at: str) -> list[TreeEntry]:
     """The folders that lead to a layer's place."""
     if not at.startswith("/"):
         raise EtudeError(f"a layer cannot be placed at {at!r}: give an absolute path")
     parts = [part for part in at.split("/") if part]
     for part in parts:
         check_path(part)
-    return [Entry("/" + "/".join(parts[: end + 1]), "d", 0o755) for end in range(len(parts))]
+    return [TreeEntry("/" + "/".join(parts[: end + 1]), "d", 0o755) for end in range(len(parts))]
 
 
 @contextmanager

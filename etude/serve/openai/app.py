@@ -23,13 +23,13 @@ from etude.core.settings import EngineSettings
 from etude.engine.thread import EngineThread
 from etude.serve.openai.api_key import Gate
 from etude.serve.openai.body import Bodies
-from etude.serve.openai.choices import Answering, Choice, Piece
+from etude.serve.openai.choices import Answering, Choice, ChoiceDelta
 from etude.serve.openai.errors import RETRY, Handler, Refusal, errors_as_json, refusal_of
 from etude.serve.openai.metrics import CONTENT_TYPE, Metrics
 from etude.serve.openai.openapi import document
 from etude.serve.openai.prompts import Prompts, call_opening
 from etude.serve.openai.requests import Ask, read_chat, read_completion
-from etude.serve.openai.responses import ChatVoice, CompletionVoice, Manner, Voice
+from etude.serve.openai.responses import ChatVoice, CompletionVoice, ResponseOptions, Voice
 from etude.serve.openai.schema import MOST_TOOLS, chat_table, completion_table
 from etude.serve.openai.streaming import Reader, TextReader, TurnReader
 from etude.tokens.dialect import Dialect
@@ -153,7 +153,7 @@ class Front:
             if ask.stream:
                 return await self._stream(request, ask, choices, answering, voice)
             async with asyncio.timeout(self._settings.request_seconds), answering:
-                wholes = [Piece.empty() for _ in choices]
+                wholes = [ChoiceDelta.empty() for _ in choices]
                 async for choice, piece in answering.pieces():
                     wholes[choice.index].add(piece)
             return web.json_response(voice.whole(choices, wholes))
@@ -206,8 +206,8 @@ class Front:
                 request.transport.abort()
             raise _Stalled from None
 
-    def _manner(self, ask: Ask) -> Manner:
-        return Manner(
+    def _manner(self, ask: Ask) -> ResponseOptions:
+        return ResponseOptions(
             self._model, self._dialect, ask.logprobs, ask.sampling.top_logprobs, ask.token_ids, ask.include_usage
         )
 

@@ -22,7 +22,7 @@ Finish = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass
-class Piece:
+class ChoiceDelta:
     """What is new of one choice."""
 
     delta: Delta
@@ -32,10 +32,10 @@ class Piece:
     finish: Finish | None = None
 
     @classmethod
-    def empty(cls) -> Piece:
+    def empty(cls) -> ChoiceDelta:
         return cls(Delta(), [], [], [])
 
-    def add(self, other: Piece) -> None:
+    def add(self, other: ChoiceDelta) -> None:
         """Takes in what came after it."""
         self.delta.text += other.delta.text
         self.delta.thinking += other.delta.thinking
@@ -61,7 +61,7 @@ class Choice:
     finished: bool = False
     _held: Tokens = field(default_factory=lambda: Tokens([], [], []))
 
-    def read(self, tokens: Tokens) -> Piece:
+    def read(self, tokens: Tokens) -> ChoiceDelta:
         self.cached_tokens = tokens.cached_tokens
         delta = self.reader.take(tokens.ids)
         piece = self._piece(delta, tokens)
@@ -69,7 +69,7 @@ class Choice:
             piece.finish, self.finished = "stop", True
         return piece
 
-    def end(self, request: Request) -> Piece:
+    def end(self, request: Request) -> ChoiceDelta:
         """The last piece, when the engine has sampled all."""
         piece = self._piece(self.reader.end(), Tokens([], [], []))
         self.finished = True
@@ -79,7 +79,7 @@ class Choice:
             piece.finish = "tool_calls" if self.called and not self.reader.stopped else "stop"
         return piece
 
-    def _piece(self, delta: Delta, tokens: Tokens) -> Piece:
+    def _piece(self, delta: Delta, tokens: Tokens) -> ChoiceDelta:
         """With the tokens that the reader has read: those that it still looks at may lie behind a stop text."""
         self.called = self.called or bool(delta.calls)
         self._held = join([self._held, tokens]) if self._held.ids else tokens
@@ -87,7 +87,7 @@ class Choice:
         self.tokens = self.reader.used
         ids, logprobs, tops, _ = self._held
         self._held = Tokens(ids[count:], logprobs[count:], tops[count:])
-        return Piece(delta, ids[:count], logprobs[:count], tops[:count])
+        return ChoiceDelta(delta, ids[:count], logprobs[:count], tops[:count])
 
 
 class Answering:
@@ -114,7 +114,7 @@ class Answering:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def pieces(self) -> AsyncIterator[tuple[Choice, Piece]]:
+    async def pieces(self) -> AsyncIterator[tuple[Choice, ChoiceDelta]]:
         """What is new, as it comes; what comes while nobody asks is put together."""
         open_choices = list(self._choices)
         while open_choices:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from etude.core.policy import Call
 from etude.engine.request import Top
-from etude.serve.openai.choices import Choice, Piece
+from etude.serve.openai.choices import Choice, ChoiceDelta
 from etude.serve.openai.streaming import Delta, token_bytes
 from etude.tokens.dialect import Dialect
 
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Manner:
+class ResponseOptions:
     """What of an answer is told."""
 
     model: str
@@ -36,13 +36,13 @@ class Manner:
 
 
 class Voice(Protocol):
-    def whole(self, choices: Sequence[Choice], wholes: Sequence[Piece]) -> Json:
+    def whole(self, choices: Sequence[Choice], wholes: Sequence[ChoiceDelta]) -> Json:
         """The answer at once; `wholes` are all of each choice."""
 
     def begin(self, choice: Choice) -> Iterator[Json]:
         """The chunks before the first piece of a choice."""
 
-    def say(self, choice: Choice, piece: Piece) -> Iterator[Json]:
+    def say(self, choice: Choice, piece: ChoiceDelta) -> Iterator[Json]:
         """The chunks of a piece."""
 
     def usage(self, choices: Sequence[Choice]) -> Json:
@@ -50,13 +50,13 @@ class Voice(Protocol):
 
 
 class ChatVoice:
-    def __init__(self, manner: Manner, tools: Sequence[Json]) -> None:
+    def __init__(self, manner: ResponseOptions, tools: Sequence[Json]) -> None:
         self.manner = manner
         self._id, self._created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
         self._types = {tool["function"]["name"]: argument_types(tool) for tool in tools}
         self._calls: dict[int, int] = {}  # told so far, by choice
 
-    def whole(self, choices: Sequence[Choice], wholes: Sequence[Piece]) -> Json:
+    def whole(self, choices: Sequence[Choice], wholes: Sequence[ChoiceDelta]) -> Json:
         said = []
         for choice, piece in zip(choices, wholes, strict=True):
             delta = piece.delta
@@ -78,7 +78,7 @@ class ChatVoice:
             chunk["prompt_token_ids"] = list(choice.prompt)
         yield chunk
 
-    def say(self, choice: Choice, piece: Piece) -> Iterator[Json]:
+    def say(self, choice: Choice, piece: ChoiceDelta) -> Iterator[Json]:
         deltas = list(self._deltas(choice.index, piece.delta))
         if not deltas and piece.ids and (self.manner.logprobs or self.manner.token_ids):
             deltas = [{}]  # tokens without text have their facts all the same
@@ -111,7 +111,7 @@ class ChatVoice:
         values = {_clean(name): _value(_clean(text), types.get(name, ())) for name, text in call.arguments.items()}
         return {"name": _clean(call.name), "arguments": json.dumps(values, ensure_ascii=False)}
 
-    def _facts(self, piece: Piece) -> Json:
+    def _facts(self, piece: ChoiceDelta) -> Json:
         facts: Json = {"logprobs": None}
         if self.manner.logprobs:
             facts["logprobs"] = {"content": chat_logprobs(self.manner, piece), "refusal": None}
@@ -128,20 +128,20 @@ class ChatVoice:
 
 
 class CompletionVoice:
-    def __init__(self, manner: Manner) -> None:
+    def __init__(self, manner: ResponseOptions) -> None:
         self.manner = manner
         self._id, self._created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
         self._offsets: dict[int, _Offsets] = {}
 
-    def whole(self, choices: Sequence[Choice], wholes: Sequence[Piece]) -> Json:
+    def whole(self, choices: Sequence[Choice], wholes: Sequence[ChoiceDelta]) -> Json:
         said = [self._choice(*pair) | self._prompt(pair[0]) for pair in zip(choices, wholes, strict=True)]
         return self._envelope(said) | {"usage": usage_of(choices)}
 
     def begin(self, choice: Choice) -> Iterator[Json]:
         if self.manner.token_ids:
-            yield self._chunk(self._choice(choice, Piece.empty()) | self._prompt(choice))
+            yield self._chunk(self._choice(choice, ChoiceDelta.empty()) | self._prompt(choice))
 
-    def say(self, choice: Choice, piece: Piece) -> Iterator[Json]:
+    def say(self, choice: Choice, piece: ChoiceDelta) -> Iterator[Json]:
         told = piece.ids and (self.manner.logprobs or self.manner.token_ids)
         if piece.delta or told or piece.finish is not None:
             yield self._chunk(self._choice(choice, piece))
@@ -149,7 +149,7 @@ class CompletionVoice:
     def usage(self, choices: Sequence[Choice]) -> Json:
         return self._envelope([]) | {"usage": usage_of(choices)}
 
-    def _choice(self, choice: Choice, piece: Piece) -> Json:
+    def _choice(self, choice: Choice, piece: ChoiceDelta) -> Json:
         logprobs = None
         if self.manner.logprobs:
             offsets = self._offsets.setdefault(choice.index, _Offsets())
@@ -180,7 +180,7 @@ def usage_of(choices: Sequence[Choice]) -> Json:
     }
 
 
-def chat_logprobs(manner: Manner, piece: Piece) -> list[Json]:
+def chat_logprobs(manner: ResponseOptions, piece: ChoiceDelta) -> list[Json]:
     """One entry a token, those of thinking, calls and turn marks included."""
     tops: Sequence[Top] = piece.tops or [()] * len(piece.ids)
     return [
@@ -189,7 +189,7 @@ def chat_logprobs(manner: Manner, piece: Piece) -> list[Json]:
     ]
 
 
-def _logprob(manner: Manner, token: int, logprob: float) -> Json:
+def _logprob(manner: ResponseOptions, token: int, logprob: float) -> Json:
     data = token_bytes(manner.dialect, token)
     return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
 
@@ -207,7 +207,7 @@ class _Offsets:
         return before
 
 
-def completion_logprobs(manner: Manner, piece: Piece, offsets: _Offsets) -> Json:
+def completion_logprobs(manner: ResponseOptions, piece: ChoiceDelta, offsets: _Offsets) -> Json:
     spelled = [{_spelled(manner, token): logprob for token, logprob in top} for top in piece.tops]
     return {
         "tokens": [_spelled(manner, token) for token in piece.ids],
@@ -217,7 +217,7 @@ def completion_logprobs(manner: Manner, piece: Piece, offsets: _Offsets) -> Json
     }
 
 
-def _spelled(manner: Manner, token: int) -> str:
+def _spelled(manner: ResponseOptions, token: int) -> str:
     """A token's text; one that has none alone, part of a character or a control token, by its bytes or its id."""
     data = token_bytes(manner.dialect, token)
     try:

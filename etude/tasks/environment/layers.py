@@ -161,7 +161,11 @@ def _archive() -> bytes:
     root = Path(__file__).parents[2]
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive, tempfile.TemporaryDirectory() as folder:
-        for path in [root / "__init__.py", root / "tasks" / "__init__.py", *(root / "tasks" / "sandbox_side").glob("*.py")]:
+        for path in [
+            root / "__init__.py",
+            root / "tasks" / "__init__.py",
+            *(root / "tasks" / "sandbox_side").glob("*.py"),
+        ]:
             name = f"etude/{path.relative_to(root)}"
             compiled = Path(folder) / "compiled"
             py_compile.compile(

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from etude.sandbox.base import Layer, Limits, Result
+from etude.sandbox.base import CommandResult, Layer, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import inside_layer, program
 from etude.tasks.sandbox_side.test_process import LENGTH
@@ -28,10 +28,10 @@ async def start_suite(
     *,
     env: Mapping[str, str],
     timeout: float,
-    limits: Limits,
+    limits: SandboxLimits,
     max_output: int,
     suite: str = "pytest",
-) -> Result:
+) -> CommandResult:
     """Runs a job over these layers as the interpreter of the environment that is among them."""
     body = json.dumps(job).encode()
     command = [python, "-P", "-s", "-B", "-c", program(SUITES.get(suite, SUITE))]

@@ -25,7 +25,7 @@ LARGEST = 1 << 20  # bytes of a task.toml
 
 NetworkMode = Literal["no-network", "public", "allowlist"]
 Suite = Literal["unittest", "pytest", "node"]
-Register = Literal["terse", "plain", "detailed"]
+PromptStyle = Literal["terse", "plain", "detailed"]
 Split = Literal["train", "held_out", "unseen"]
 Grading = Literal["apart", "together"]
 AnswerKind = Literal["name", "names"]
@@ -329,7 +329,7 @@ with warnings.catch_warnings():
         level: int = 0  # 1 is the easiest; 0 is unknown
         seed: int | None = None  # with split and family, makes the same task again
         split: Split | None = None
-        register: Register | None = None  # how the instruction speaks
+        register: PromptStyle | None = None  # how the instruction speaks
         suite: Suite | None = None  # what the test ids belong to
         fail_to_pass: list[str] = []  # ids of tests that fail before and must pass after
         pass_to_pass: list[str] = []  # ids of tests that pass before and must still pass after

@@ -22,7 +22,7 @@ Kind = Literal["file", "executable", "link"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class TreeLimits:
     """How large a tree may be, so that a hostile one ends in a sentence and not in a full machine."""
 
     files: int = 100_000  # files and links
@@ -51,12 +51,12 @@ class Files(Mapping[str, bytes]):
         self.directory: Path | None = None  # the folder that holds exactly these files, where there is one
 
     @classmethod
-    def scan(cls, root: Path, limits: Limits | None = None, skip: Collection[str] = ()) -> Files:
+    def scan(cls, root: Path, limits: TreeLimits | None = None, skip: Collection[str] = ()) -> Files:
         """The files of a folder; contents are read when they are asked for. Entries named as in `skip` are left out."""
         found = cls({})
         found.directory = root
         sizes: dict[str, int] = {}
-        _scan(root, "", limits or Limits(), sizes, found._kinds, 0, skip)
+        _scan(root, "", limits or TreeLimits(), sizes, found._kinds, 0, skip)
         found._contents = {path: sizes[path] for path in sorted(sizes)}
         return found
 
@@ -186,7 +186,7 @@ def _check_target(path: str, target: str) -> None:
 def _scan(
     root: Path,
     below: str,
-    limits: Limits,
+    limits: TreeLimits,
     sizes: dict[str, int],
     kinds: dict[str, Kind],
     depth: int,

@@ -16,9 +16,9 @@ from typing import Literal
 
 from etude.core.errors import EtudeError
 from etude.tasks.format.config import Artifact, unknown_keys
-from etude.tasks.format.files import Limits
+from etude.tasks.format.files import TreeLimits
 from etude.tasks.format.task import CONFIG, INSTRUCTION, SOLUTION, TESTS, WORKSPACE, Task, matches
-from etude.tasks.grading.inherited_tests import Heritage, collected
+from etude.tasks.grading.inherited_tests import InheritedTests, collected
 from etude.tasks.kinds.docstring_examples import read_documented
 from etude.tasks.kinds.packaging_config import FILES
 from etude.tasks.kinds.test_writing import mutants
@@ -48,7 +48,7 @@ def lint(task: Task) -> list[Finding]:
     return sorted((finding for rule in RULES for finding in rule(task)), key=lambda found: order.index(found.severity))
 
 
-def lint_directory(directory: Path | str, limits: Limits | None = None) -> list[Finding]:
+def lint_directory(directory: Path | str, limits: TreeLimits | None = None) -> list[Finding]:
     """The same for a directory; one that cannot be loaded gives the reason as its one finding."""
     try:
         task = Task.load(directory, limits)
@@ -441,7 +441,7 @@ def _defined_tests(task: Task) -> Iterator[str]:
 def _written_in(task: Task, tests: Sequence[str]) -> Iterator[str]:
     """The files that hold the text of these tests: that of a class which others inherit from."""
     sources = {path: task.tests.text(path) for path in task.tests if path.endswith(".py")}
-    heritage = Heritage(sources)
+    heritage = InheritedTests(sources)
     for test in tests:
         path = _test_file(test)
         try:

@@ -18,9 +18,9 @@ from functools import cached_property
 from pathlib import Path
 
 from etude.core.errors import EtudeError
-from etude.tasks.format.config import Config, Facts
-from etude.tasks.format.files import Files, Limits
 from etude.tasks.format import config as toml
+from etude.tasks.format.config import Config, Facts
+from etude.tasks.format.files import Files, TreeLimits
 
 CONFIG = "task.toml"
 INSTRUCTION = "instruction.md"
@@ -41,7 +41,7 @@ class Task:
     files: Files = field(default_factory=lambda: Files({}))  # the whole directory
 
     @classmethod
-    def load(cls, directory: Path | str, limits: Limits | None = None) -> Task:
+    def load(cls, directory: Path | str, limits: TreeLimits | None = None) -> Task:
         """Reads a task directory; large files are read when they are asked for."""
         root = Path(directory)
         if not root.is_dir() or root.is_symlink():

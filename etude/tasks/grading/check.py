@@ -36,7 +36,7 @@ STUBS = ("None", "0", '""', "[]", "True")
 
 
 @dataclass(frozen=True)
-class Trial:
+class CheckedAnswer:
     """One answer, graded."""
 
     answer: str  # reference, null, stub None
@@ -59,7 +59,7 @@ class Trial:
 class CheckReport:
     task: str
     findings: tuple[Finding, ...]
-    trials: tuple[Trial, ...] = field(default=())
+    trials: tuple[CheckedAnswer, ...] = field(default=())
 
     @property
     def ok(self) -> bool:
@@ -131,18 +131,18 @@ async def check(
     for seed in seeds:  # the last one warm, as in training
         name = "reference" if seed is None else f"reference, hash seed {seed}"
         found = await grade(task, host, solution, settings, hash_seed=seed)
-        trials.append(Trial(name, "accepted", found.passed, found.reason, left_behind))
+        trials.append(CheckedAnswer(name, "accepted", found.passed, found.reason, left_behind))
     found = await grade(task, host, (), settings)
-    trials.append(Trial("null", "rejected", found.passed, found.reason, tuple(_complaints(task, found))))
+    trials.append(CheckedAnswer("null", "rejected", found.passed, found.reason, tuple(_complaints(task, found))))
     for value in stub_values(task, STUBS):
         files = stub(task, value)
         if files:
             found = await grade(task, host, carried_files(task, files), settings, quick=True)
-            trials.append(Trial(f"stub {value}", "rejected", found.passed, found.reason))
+            trials.append(CheckedAnswer(f"stub {value}", "rejected", found.passed, found.reason))
     return CheckReport(task.name, findings, tuple(trials))
 
 
-def _check_answer(task: Task, wanted: Answer, guesses: Sequence[str]) -> Iterator[Trial]:
+def _check_answer(task: Task, wanted: Answer, guesses: Sequence[str]) -> Iterator[CheckedAnswer]:
     """The reference is right; nothing, everything, and what is right elsewhere are not."""
     everything = all_names(task)
     answers = {
@@ -153,32 +153,32 @@ def _check_answer(task: Task, wanted: Answer, guesses: Sequence[str]) -> Iterato
     }
     found = grade_answer(task, f"It is this one.\n\n{reference_answer(wanted)}")
     unknown = tuple(f"{name} is no function of the workspace" for name in wanted.accepted if name not in everything)
-    yield Trial("reference", "accepted", found.passed, found.reason, unknown)
+    yield CheckedAnswer("reference", "accepted", found.passed, found.reason, unknown)
     for name, said in answers.items():
         found = grade_answer(task, said)
-        yield Trial(name, "rejected", found.passed, found.reason)
+        yield CheckedAnswer(name, "rejected", found.passed, found.reason)
 
 
 async def _check_noticing(
     task: Task, host: StoringHost, settings: GraderSettings | None, file: str, bluffs: Mapping[str, dict[str, bytes]]
-) -> list[Trial]:
+) -> list[CheckedAnswer]:
     """The tests or examples that were there before notice all; such as say nothing are not accepted."""
     solution = carried_files(task, task.reference)
     missing = () if file in task.solution else (f"the solution has no {file}",)
     found = await grade(task, host, solution, settings)  # which runs them under several hash seeds, and again
     missed = tuple(f"{name} is not noticed" for name in mutants(task) if found.tests.get(name) != "passed")
-    trials = [Trial("reference", "accepted", found.passed, found.reason, missing + missed)]
+    trials = [CheckedAnswer("reference", "accepted", found.passed, found.reason, missing + missed)]
     if not trials[0].ok:
         return trials
     found = await grade(task, host, (), settings)
-    trials.append(Trial("null", "rejected", found.passed, found.reason))
+    trials.append(CheckedAnswer("null", "rejected", found.passed, found.reason))
     for name, files in bluffs.items():
         found = await grade(task, host, carried_files(task, {**files}), settings, quick=True)
-        trials.append(Trial(name, "rejected", found.passed, found.reason))
+        trials.append(CheckedAnswer(name, "rejected", found.passed, found.reason))
     return trials
 
 
-async def _check_script(task: Task, host: StoringHost, settings: GraderSettings | None) -> list[Trial]:
+async def _check_script(task: Task, host: StoringHost, settings: GraderSettings | None) -> list[CheckedAnswer]:
     """A foreign task: its own solution must be accepted twice, and doing nothing must not be."""
     solution, ended = await solve(task, host, settings)
     wrong = () if ended.ok else (f"solution/solve.sh ended with {ended.code}",)
@@ -187,10 +187,10 @@ async def _check_script(task: Task, host: StoringHost, settings: GraderSettings 
         found = await grade(task, host, solution, settings)
         left = tuple(f"{path} is not carried: {why}" for path, why in found.refused) if not found.passed else ()
         trials.append(
-            Trial(f"solve.sh, run {number} of the tests", "accepted", found.passed, found.reason, wrong + left)
+            CheckedAnswer(f"solve.sh, run {number} of the tests", "accepted", found.passed, found.reason, wrong + left)
         )
     found = await grade(task, host, (), settings)
-    return [*trials, Trial("null", "rejected", found.passed, found.reason)]
+    return [*trials, CheckedAnswer("null", "rejected", found.passed, found.reason)]
 
 
 def _complaints(task: Task, found: Grade) -> list[str]:

@@ -20,13 +20,13 @@ from typing import Any, Final, Literal
 
 from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
-from etude.sandbox.base import WORKSPACE, Layer, Limits, Result, RunsApart, Sandbox
+from etude.sandbox.base import WORKSPACE, CommandResult, Layer, RunsApart, Sandbox, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import data_layers, inside_layer, installation, program, task_layers, task_variables
 from etude.tasks.environment.services import ROOM, as_told
 from etude.tasks.format.task import Task
-from etude.tasks.grading.submission import Carried, Changes, carried_files
-from etude.tasks.grading.test_plan import Plan, draw, header, repository_sources
+from etude.tasks.grading.submission import Carried, Submission, carried_files
+from etude.tasks.grading.test_plan import TestPlan, draw, header, repository_sources
 from etude.tasks.grading.verdict import Broken, Caught, Grade, caught, says_no, verdict
 from etude.tasks.kinds.answer import grade_answer
 from etude.tasks.kinds.docstrings import grade_documentation
@@ -55,7 +55,7 @@ class GraderFailure(EtudeError):
 async def grade(
     task: Task,
     host: StoringHost,
-    changes: Changes | Sequence[Carried],
+    changes: Submission | Sequence[Carried],
     settings: GraderSettings | None = None,
     *,
     rng: random.Random | None = None,
@@ -79,7 +79,7 @@ async def grade(
     """
     started = time.monotonic()
     settings = settings or GraderSettings()
-    changes = changes if isinstance(changes, Changes) else Changes(tuple(changes))
+    changes = changes if isinstance(changes, Submission) else Submission(tuple(changes))
     if task.facts.answer is not None:
         return dataclasses.replace(
             grade_answer(task, answer),
@@ -101,13 +101,13 @@ async def grade(
     layout = installation(task, host) if installed else None
     options, services = (layout.options, layout.services) if layout else ((), ())
     processes = settings.processes + ROOM * len(services)
-    limits = Limits(memory=settings.memory_mb << 20, disk=settings.disk_mb << 20, processes=processes)
+    limits = SandboxLimits(memory=settings.memory_mb << 20, disk=settings.disk_mb << 20, processes=processes)
     python = installed.python if installed else settings.python
     warm = hash_seed is None and not python and RUNNER in host.preload
     env = task_variables(task) | ({} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}) | dict(env or {})
     layers = [*task_layers(task, host), *_data_layers(task, host), *([] if warm else [inside_layer(host.store)]), *over]
 
-    async def judged(changes: Changes, excused: Collection[Caught] = ()) -> tuple[Grade, set[Caught]]:
+    async def judged(changes: Submission, excused: Collection[Caught] = ()) -> tuple[Grade, set[Caught]]:
         told = header(plan, task, _files(changes), cpu_seconds=cpu_seconds)
         judges: list[Mapping[str, Any]] = []
         out_of_memory, unplaced = False, []
@@ -150,7 +150,9 @@ async def grade(
     )
 
 
-async def _run(sandbox: Sandbox, job: bytes, seconds: float, warm: bool, python: str, env: Mapping[str, str]) -> Result:
+async def _run(
+    sandbox: Sandbox, job: bytes, seconds: float, warm: bool, python: str, env: Mapping[str, str]
+) -> CommandResult:
     """The runner, forked from a process that has it loaded, or started from its archive."""
     # As -I does, but for the environment, which is ours or the task's.
     cold = [python or sys.executable, "-P", "-s", "-S", "-B", "-c", program(RUNNER)]
@@ -160,7 +162,7 @@ async def _run(sandbox: Sandbox, job: bytes, seconds: float, warm: bool, python:
     return await sandbox.run_apart(RUNNER if warm else cold, env=env, stdin=job, timeout=timeout, max_output=MAX_REPORT)
 
 
-def _report(plan: Plan, result: Result) -> dict[str, Any]:
+def _report(plan: TestPlan, result: CommandResult) -> dict[str, Any]:
     """What the runner reported; only what starts with the nonce is a report."""
     nonce = plan.nonce.encode()
     if result.stdout.startswith(nonce):
@@ -183,7 +185,7 @@ def _report(plan: Plan, result: Result) -> dict[str, Any]:
     )
 
 
-def _files(changes: Changes) -> dict[str, list[Any] | None]:
+def _files(changes: Submission) -> dict[str, list[Any] | None]:
     return {
         each.path: None if each.data is None else [base64.b64encode(each.data).decode(), each.executable]
         for each in changes.carried

@@ -26,7 +26,7 @@ def collected(test: str) -> tuple[str, str]:
     return f"{module.replace('.', '/')}.py", f"{kind}.{method}"
 
 
-class Heritage:
+class InheritedTests:
     """The classes of a suite's files, read when they are asked for."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:

@@ -54,18 +54,18 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Changes:
+class Submission:
     carried: tuple[Carried, ...] = ()
     refused: tuple[Refused, ...] = ()
 
 
-async def collect(task: Task, sandbox: Sandbox, limits: CarryLimits | None = None) -> Changes:
+async def collect(task: Task, sandbox: Sandbox, limits: CarryLimits | None = None) -> Submission:
     """The agent's changes. A tree that cannot be listed or read is the agent's doing: nothing of it is carried."""
     limits = limits or CarryLimits()
     try:
         listed = await sandbox.diff(WORKSPACE)
     except OSError as error:
-        return Changes(refused=(Refused("", f"the workspace cannot be listed: {error.strerror}"),))
+        return Submission(refused=(Refused("", f"the workspace cannot be listed: {error.strerror}"),))
     carried: list[Carried] = []
     refused: list[Refused] = []
     room = limits.total_bytes
@@ -89,10 +89,10 @@ async def collect(task: Task, sandbox: Sandbox, limits: CarryLimits | None = Non
                     carried.append(Carried(path, data, bool(change.mode & 0o100)))
         if why:
             refused.append(Refused(path, why))
-    return Changes(tuple(carried), tuple(refused))
+    return Submission(tuple(carried), tuple(refused))
 
 
-def carried_files(task: Task, files: dict[str, bytes | None], limits: CarryLimits | None = None) -> Changes:
+def carried_files(task: Task, files: dict[str, bytes | None], limits: CarryLimits | None = None) -> Submission:
     """The same for files that are given (a solution, a saved attempt): what `collect` would let through."""
     limits = limits or CarryLimits()
     carried: list[Carried] = []
@@ -104,7 +104,7 @@ def carried_files(task: Task, files: dict[str, bytes | None], limits: CarryLimit
             refused.append(Refused(path, why))
         else:
             carried.append(Carried(path, data))
-    return Changes(tuple(carried), tuple(refused))
+    return Submission(tuple(carried), tuple(refused))
 
 
 def _files(listed: list[Change]) -> Iterator[tuple[Change, str]]:

@@ -21,7 +21,7 @@ NEVER_RAISED = "BufferError"
 
 
 @dataclass(frozen=True)
-class Place:
+class MutationSite:
     """A piece of the source, and what to put there: another value than `value`, or always the same text."""
 
     start: int
@@ -36,7 +36,7 @@ class TestFunction:
     """One test and the changes, any one of which makes it fail. A change is a set of places changed together."""
 
     name: str  # `Class.method` or `function`
-    changes: tuple[tuple[Place, ...], ...]
+    changes: tuple[tuple[MutationSite, ...], ...]
 
 
 @lru_cache(maxsize=256)
@@ -55,7 +55,7 @@ def find_tests(source: str) -> tuple[TestFunction, ...]:
     return tuple(found)
 
 
-def twist(source: str, chosen: list[tuple[Place, ...]], rng: random.Random) -> str:
+def twist(source: str, chosen: list[tuple[MutationSite, ...]], rng: random.Random) -> str:
     """The source with these changes made."""
     places = sorted((place for change in chosen for place in change), key=lambda place: place.start, reverse=True)
     data = source.encode()
@@ -73,13 +73,13 @@ def twist(source: str, chosen: list[tuple[Place, ...]], rng: random.Random) -> s
 
 def _changes(
     function: ast.FunctionDef | ast.AsyncFunctionDef, source: str, offsets: list[int]
-) -> tuple[tuple[Place, ...], ...]:
+) -> tuple[tuple[MutationSite, ...], ...]:
     if any("given" in ast.unparse(node) for node in function.decorator_list):
         return ()  # a property test would search long for the smallest input that fails
     used = [node.id for node in ast.walk(function) if isinstance(node, ast.Name)]
     # A parameter that is used elsewhere too is an input, and another input may well give what is then expected.
     columns = {name: column for name, column in _parameters(function).items() if used.count(name) == 1}
-    found: list[tuple[Place, ...]] = []
+    found: list[tuple[MutationSite, ...]] = []
     for statement in function.body:
         if isinstance(statement, ast.Raise) or _leaves(statement):
             break
@@ -90,33 +90,33 @@ def _changes(
 
 def _of_statement(
     statement: ast.stmt, columns: dict[str, list[ast.expr]], source: str, offsets: list[int]
-) -> Iterator[tuple[Place, ...]]:
+) -> Iterator[tuple[MutationSite, ...]]:
     """Changes of a statement that certainly runs, whole."""
 
     def span(node: ast.expr) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None
         return offsets[node.lineno - 1] + node.col_offset, offsets[node.end_lineno - 1] + node.end_col_offset
 
-    def other(left: ast.expr, right: ast.expr) -> Iterator[tuple[Place, ...]]:
+    def other(left: ast.expr, right: ast.expr) -> Iterator[tuple[MutationSite, ...]]:
         """Another expected value: the literal one, those of a parameter, or else a word that nothing returns."""
         for side in (right, left):
             if is_literal(side):
-                yield (Place(*span(side), value=ast.literal_eval(side)),)
+                yield (MutationSite(*span(side), value=ast.literal_eval(side)),)
                 return
         for side in (right, left):
             if isinstance(side, ast.Name) and side.id in columns:
                 values = [(span(each), ast.literal_eval(each)) for each in columns[side.id]]
-                yield tuple(Place(*place, value=value, parameter=True) for place, value in values)
+                yield tuple(MutationSite(*place, value=value, parameter=True) for place, value in values)
                 return
         # What calls nothing is what is expected; the tested code's answer must stay.
         silent = [side for side in (right, left) if not any(isinstance(node, ast.Call) for node in ast.walk(side))]
         for side in silent if len(silent) == 1 else (right, left):
-            yield (Place(*span(side), text='"{0}"'),)
+            yield (MutationSite(*span(side), text='"{0}"'),)
 
     if isinstance(statement, ast.With | ast.AsyncWith):
         for item in statement.items:
             if raised := _raises(item.context_expr):
-                yield (Place(*span(raised), text=NEVER_RAISED),)
+                yield (MutationSite(*span(raised), text=NEVER_RAISED),)
         return
     if isinstance(statement, ast.Assert):
         test = statement.test
@@ -125,7 +125,7 @@ def _of_statement(
         else:
             start, end = span(test)
             said = source.encode()[start:end].decode().replace("{", "{{").replace("}", "}}")
-            yield (Place(start, end, text=f"(not ({said}))"),)
+            yield (MutationSite(start, end, text=f"(not ({said}))"),)
         return
     call = statement.value if isinstance(statement, ast.Expr) else None
     if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.args):
@@ -137,9 +137,9 @@ def _of_statement(
         yield from other(call.args[0], call.args[1])
     elif name in OPPOSITES:
         _, end = span(call.func)
-        yield (Place(end - len(name), end, text=OPPOSITES[name]),)
+        yield (MutationSite(end - len(name), end, text=OPPOSITES[name]),)
     elif (raised := _raises(call)) is not None:
-        yield (Place(*span(raised), text=NEVER_RAISED),)
+        yield (MutationSite(*span(raised), text=NEVER_RAISED),)
 
 
 def _leaves(node: ast.stmt) -> bool:
@@ -179,7 +179,7 @@ def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, l
     return columns
 
 
-def _added(function: ast.FunctionDef | ast.AsyncFunctionDef, source: str, offsets: list[int]) -> Place:
+def _added(function: ast.FunctionDef | ast.AsyncFunctionDef, source: str, offsets: list[int]) -> MutationSite:
     """An assertion that fails, after everything else where that is certainly reached, and first of all where not."""
     first, last = function.body[0], function.body[-1]
     assert last.end_lineno is not None and last.end_col_offset is not None
@@ -187,16 +187,16 @@ def _added(function: ast.FunctionDef | ast.AsyncFunctionDef, source: str, offset
     said = 'self.assertEqual("{0}", "{1}")' if in_class and "assert " not in source else 'assert "{0}" == "{1}"'
     end = offsets[last.end_lineno - 1] + last.end_col_offset
     if function.body[0].lineno == function.lineno:  # def test(): pass
-        return Place(end, end, text=f"; {said}")
+        return MutationSite(end, end, text=f"; {said}")
     line = min([first.lineno, *(node.lineno for node in getattr(first, "decorator_list", []))])
     indent = " " * first.col_offset
     leaves = any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in ast.walk(function))
     if leaves or isinstance(last, ast.Raise):
         start = offsets[line - 1]
-        return Place(start, start, text=f"{indent}{said}\n")
+        return MutationSite(start, start, text=f"{indent}{said}\n")
     # A comment may follow on the last line.
     rest = source.encode()[end : offsets[last.end_lineno]].rstrip(b"\r\n")
-    return Place(end + len(rest), end + len(rest), text=f"\n{indent}{said}")
+    return MutationSite(end + len(rest), end + len(rest), text=f"\n{indent}{said}")
 
 
 def _line_offsets(source: str) -> list[int]:

@@ -23,8 +23,8 @@ from etude.core.errors import EtudeError
 from etude.tasks.format.config import Installed, Suite
 from etude.tasks.format.task import Task
 from etude.tasks.grading.canaries import Canaries, draw_canaries
-from etude.tasks.grading.inherited_tests import Heritage, collected
-from etude.tasks.grading.test_mutations import Place, find_tests, twist
+from etude.tasks.grading.inherited_tests import InheritedTests, collected
+from etude.tasks.grading.test_mutations import MutationSite, find_tests, twist
 from etude.tasks.grading.test_source import parsed, simple_tests, used_names
 
 MOST_CHANGED = 48  # test functions; of a larger suite the second judge runs no more than these
@@ -53,7 +53,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TestPlan:
     required: tuple[str, ...]
     parts: tuple[Part, ...]
     nonce: str
@@ -72,14 +72,14 @@ class Function:
     name: str
     runs: tuple[str, ...]  # what a judge is asked for: ids, or of parametrised tests what all their ids start with
     ids: tuple[str, ...]
-    changes: tuple[tuple[Place, ...], ...] = field(repr=False, default=())
+    changes: tuple[tuple[MutationSite, ...], ...] = field(repr=False, default=())
 
     @property
     def place(self) -> tuple[str, str]:
         return self.path, self.name
 
 
-def draw(task: Task, rng: random.Random | None = None) -> Plan:
+def draw(task: Task, rng: random.Random | None = None) -> TestPlan:
     """A plan for one run of the task's tests."""
     rng = rng or random.SystemRandom()
     facts = task.facts
@@ -106,10 +106,10 @@ def draw(task: Task, rng: random.Random | None = None) -> Plan:
         make = partial(_part, sources=sources, suite=facts.suite, rng=rng, canaries="class")
         parts = several_parts(task, functions, some, rng, make, MOST_JUDGES, HOPELESS)
     packages = (pytest_folder(task.name),) if facts.suite == "pytest" else ()
-    return Plan(required, parts, secrets.token_hex(16), facts.suite, apart, apart and plain, packages)
+    return TestPlan(required, parts, secrets.token_hex(16), facts.suite, apart, apart and plain, packages)
 
 
-def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> Plan:
+def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> TestPlan:
     """The same for a repository's own tests. Its suite need not be small: what costs much is bounded."""
     facts = task.facts
     if facts.suite == "node":
@@ -131,7 +131,7 @@ def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> Pl
     some = [each for each in functions if each.place in chosen]
     make = partial(_part, sources=sources, suite="pytest", rng=rng, canaries="functions")
     parts = several_parts(task, functions, some, rng, make, FEW_JUDGES, UNLIKELY)
-    return Plan(required, parts, secrets.token_hex(16), "pytest", apart=False, plain=False, installed=installed)
+    return TestPlan(required, parts, secrets.token_hex(16), "pytest", apart=False, plain=False, installed=installed)
 
 
 def required_ids(task: Task) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def _is_text(data: bytes) -> bool:
 
 def _changeable(functions: Sequence[Function], sources: dict[str, str]) -> list[Function]:
     """The functions, with what can be changed in each: nothing where other tests call it."""
-    changes: dict[tuple[str, str], tuple[tuple[Place, ...], ...]] = {}
+    changes: dict[tuple[str, str], tuple[tuple[MutationSite, ...], ...]] = {}
     for path in {function.path for function in functions}:
         used = used_names(sources[path])
         for test in find_tests(sources[path]):
@@ -197,7 +197,7 @@ def judges_needed(hidden: int, chance: float = HOPELESS) -> int:
     return min(MOST_JUDGES, max(2, math.ceil(chance ** (-1 / hidden)))) if hidden else 2
 
 
-def header(plan: Plan, task: Task, files: dict[str, Any], *, cpu_seconds: int) -> dict[str, Any]:
+def header(plan: TestPlan, task: Task, files: dict[str, Any], *, cpu_seconds: int) -> dict[str, Any]:
     """What the runner itself is told."""
     installed = plan.installed
     return {
@@ -234,7 +234,7 @@ def pytest_folder(task: str) -> str:
 def test_functions(task: Task, required: Sequence[str], sources: dict[str, str]) -> list[Function]:
     """The functions behind the required ids, in the order of the ids."""
     grouped: dict[tuple[str, str], list[str]] = {}
-    heritage = Heritage(sources)
+    heritage = InheritedTests(sources)
     for test in required:
         path, name = collected(test)
         if path not in sources:
@@ -259,7 +259,7 @@ def _part(
     rng: random.Random,
     canaries: Canaries,
 ) -> Part:
-    changes: dict[str, list[tuple[Place, ...]]] = {}
+    changes: dict[str, list[tuple[MutationSite, ...]]] = {}
     run: list[str] = []
     for function in functions:
         change = rng.choice(function.changes) if function.place in changed else ()

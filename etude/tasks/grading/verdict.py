@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from etude.tasks.grading.test_plan import Part, Plan
+from etude.tasks.grading.test_plan import Part, TestPlan
 
 Kind = Literal["passed", "tests", "answer", "tampering", "time", "memory", "crash"]
 STATUSES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")  # that a judge may tell
@@ -65,7 +65,7 @@ class Broken(Exception):
 
 
 def verdict(
-    plan: Plan, judges: list[Mapping[str, Any]], *, out_of_memory: bool = False, excused: Collection[Caught] = ()
+    plan: TestPlan, judges: list[Mapping[str, Any]], *, out_of_memory: bool = False, excused: Collection[Caught] = ()
 ) -> Grade:
     """The grade of a run whose runner reported this. What is `excused` counts for nothing."""
     told = [_read(part, judge["told"]) for part, judge in zip(plan.parts, judges, strict=False)]
@@ -99,7 +99,7 @@ def verdict(
     )
 
 
-def caught(plan: Plan, judges: list[Mapping[str, Any]], grade: Grade) -> set[Caught]:
+def caught(plan: TestPlan, judges: list[Mapping[str, Any]], grade: Grade) -> set[Caught]:
     """What passed before the judges of this grade and should not have."""
     told = [
         (part, _wrong(part, _read(part, judge["told"]), grade.tests))

@@ -24,7 +24,7 @@ from etude.tasks.grading.test_plan import (
     UNLIKELY,
     Function,
     Part,
-    Plan,
+    TestPlan,
     repository_sources,
     required_ids,
     several_parts,
@@ -37,7 +37,7 @@ Place = tuple[str, str]
 Changes = Mapping[Place, tuple[Change, ...]]
 
 
-def draw_scripts(task: Task, installed: Installed, rng: random.Random) -> Plan:
+def draw_scripts(task: Task, installed: Installed, rng: random.Random) -> TestPlan:
     """A plan for one run of the task's tests."""
     facts = task.facts
     required = required_ids(task)
@@ -53,7 +53,7 @@ def draw_scripts(task: Task, installed: Installed, rng: random.Random) -> Plan:
         raise EtudeError(f"task {task.name} has no held-out test that can be changed, so forging could not be told")
     make = partial(_part, sources=sources, files=files, changes=changes, rng=rng)
     parts = several_parts(task, functions, some, rng, make, MOST_JUDGES, UNLIKELY)  # three, where enough is held out
-    return Plan(required, parts, secrets.token_hex(16), "node", apart=False, plain=False, installed=installed)
+    return TestPlan(required, parts, secrets.token_hex(16), "node", apart=False, plain=False, installed=installed)
 
 
 def _file(task: Task, path: str, sources: Mapping[str, str]) -> TestFile:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from etude.core.settings import GraderSettings
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
-from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import Grade
 from etude.tasks.kinds.docstring_examples import (
     EXAMPLES,
@@ -37,7 +37,7 @@ MOST_BYTES = 100_000  # that a file may grow by
 async def grade_documentation(
     task: Task,
     host: StoringHost,
-    changes: Changes,
+    changes: Submission,
     settings: GraderSettings,
     *,
     rng: random.Random | None = None,

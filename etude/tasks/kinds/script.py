@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
-from etude.sandbox.base import WORKSPACE, Change, Layer, Limits, Result, Sandbox
+from etude.sandbox.base import WORKSPACE, Change, CommandResult, Layer, Sandbox, SandboxLimits
 from etude.sandbox.docker.host import DockerHost, ImageLayer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Artifact
 from etude.tasks.format.files import Files, check_path
 from etude.tasks.format.task import TESTS, Task
-from etude.tasks.grading.submission import Carried, CarryLimits, Changes, Refused
+from etude.tasks.grading.submission import Carried, CarryLimits, Refused, Submission
 from etude.tasks.grading.verdict import Grade, Kind
 
 IMAGE: Final = "environment"  # the folder with the Dockerfile
@@ -41,7 +41,7 @@ class BadReward(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class SandboxStart:
     """What a sandbox of the task starts over, and where."""
 
     layers: Sequence[Layer]
@@ -56,14 +56,14 @@ def judged_by_script(task: Task) -> bool:
     return not named and task.script(TESTS, "test") is not None
 
 
-async def agent_place(task: Task, host: StoringHost) -> Place:
+async def agent_place(task: Task, host: StoringHost) -> SandboxStart:
     """The task's image, built where the engine does not have it yet. It holds neither tests nor solution."""
     _check(task)
     image = await _image(task, _docker(task, host), task.config.agent.user)
     return _over(task, image)
 
 
-async def collect_files(task: Task, sandbox: Sandbox, workdir: str, limits: CarryLimits | None = None) -> Changes:
+async def collect_files(task: Task, sandbox: Sandbox, workdir: str, limits: CarryLimits | None = None) -> Submission:
     """The agent's files by their paths from the root: plain ones below the working folder, and artifacts."""
     limits = limits or CarryLimits()
     carried: dict[str, Carried] = {}
@@ -91,10 +91,12 @@ async def collect_files(task: Task, sandbox: Sandbox, workdir: str, limits: Carr
                 refused[path] = Refused(path, why)
             else:
                 carried[path] = Carried(path, data, bool(change.mode & 0o100))
-    return Changes(tuple(carried.values()), tuple(refused.values()))
+    return Submission(tuple(carried.values()), tuple(refused.values()))
 
 
-async def solve(task: Task, host: StoringHost, settings: GraderSettings | None = None) -> tuple[Changes, Result]:
+async def solve(
+    task: Task, host: StoringHost, settings: GraderSettings | None = None
+) -> tuple[Submission, CommandResult]:
     """What the task's own `solution/solve.sh` changes in a container of its own, and how the script ended."""
     script = task.script(SOLUTION, "solve")
     if script is None:
@@ -110,7 +112,7 @@ async def solve(task: Task, host: StoringHost, settings: GraderSettings | None =
 
 
 async def grade_by_script(
-    task: Task, host: StoringHost, changes: Changes, settings: GraderSettings | None = None
+    task: Task, host: StoringHost, changes: Submission, settings: GraderSettings | None = None
 ) -> Grade:
     """Runs the task's tests over these changes. What the machinery does wrong is a `SandboxFailure`."""
     started = time.monotonic()
@@ -164,7 +166,7 @@ def _checked(named: Mapping[str, Any]) -> dict[str, float]:
     return {name[:200]: float(value) for name, value in named.items()}
 
 
-async def _outcome(sandbox: Sandbox, result: Result, seconds: float) -> tuple[Kind, dict[str, float], str]:
+async def _outcome(sandbox: Sandbox, result: CommandResult, seconds: float) -> tuple[Kind, dict[str, float], str]:
     if result.timed_out:
         return "time", {}, f"tests/test.sh did not end within {seconds:g} s"
     try:
@@ -193,7 +195,7 @@ async def _reward_file(sandbox: Sandbox, name: str) -> bytes | None:
     return data
 
 
-async def _verifier_place(task: Task, docker: DockerHost) -> Place:
+async def _verifier_place(task: Task, docker: DockerHost) -> SandboxStart:
     """The agent's image anew, or in separate mode the verifier's own."""
     verifier = task.config.verifier
     if verifier.mode == "separate" and verifier.environment is not None and verifier.environment.docker_image:
@@ -205,9 +207,9 @@ async def _verifier_place(task: Task, docker: DockerHost) -> Place:
     return _over(task, image)
 
 
-def _over(task: Task, image: ImageLayer) -> Place:
+def _over(task: Task, image: ImageLayer) -> SandboxStart:
     workdir = task.config.environment.workdir or image.workdir
-    return Place([image.layer], _variables(task, "environment.env"), workdir)
+    return SandboxStart([image.layer], _variables(task, "environment.env"), workdir)
 
 
 async def _image(task: Task, docker: DockerHost, user: str | int | None) -> ImageLayer:
@@ -265,9 +267,9 @@ def _variables(task: Task, table: str) -> dict[str, str]:
     return found
 
 
-def _limits(task: Task, settings: GraderSettings) -> Limits:
+def _limits(task: Task, settings: GraderSettings) -> SandboxLimits:
     environment = task.config.environment
-    return Limits(
+    return SandboxLimits(
         memory=(environment.memory_mb or max(settings.memory_mb, 2048)) << 20,
         disk=(environment.storage_mb or max(settings.disk_mb, 1024)) << 20,
         processes=max(settings.processes, 256),

@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from etude.core.settings import GraderSettings
-from etude.sandbox.base import Layer, Limits, Result
+from etude.sandbox.base import CommandResult, Layer, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import installation, task_layers, task_variables
 from etude.tasks.environment.services import ROOM, ServiceFailure, as_told
 from etude.tasks.environment.suite_run import encoded, start_suite
 from etude.tasks.format.task import Task
 from etude.tasks.grading.equivalent_rewrites import reworded
-from etude.tasks.grading.submission import Changes
+from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import FAILED, MOST_TEXT, STATUSES, Grade, Kind
 from etude.tasks.sandbox_side.start_services import NOT_UP, SECONDS
 
@@ -43,7 +43,7 @@ class _Run:
     outcomes: dict[str, str]
     texts: dict[str, str]
     ended: bool
-    result: Result
+    result: CommandResult
 
     @property
     def failing(self) -> list[str]:
@@ -88,7 +88,7 @@ def wanted(task: Task) -> int:
 async def grade_tests(
     task: Task,
     host: StoringHost,
-    changes: Changes,
+    changes: Submission,
     settings: GraderSettings,
     *,
     rng: random.Random | None = None,
@@ -157,7 +157,7 @@ class _Bench:
         layout = installation(task, host)
         self.options, self.services = layout.options, layout.services
         processes = settings.processes + ROOM * len(self.services)
-        self.limits = Limits(memory=memory, disk=disk, processes=processes, cpu_seconds=math.ceil(self.seconds))
+        self.limits = SandboxLimits(memory=memory, disk=disk, processes=processes, cpu_seconds=math.ceil(self.seconds))
         self.details: dict[str, str] = {}
 
     async def judge(self, quick: bool) -> tuple[dict[str, str], Kind, str]:
@@ -244,7 +244,7 @@ class _Bench:
         return run
 
 
-def _read(result: Result) -> _Run:
+def _read(result: CommandResult) -> _Run:
     outcomes: dict[str, str] = {}
     texts: dict[str, str] = {}
     ready = ended = False

@@ -52,7 +52,7 @@ def _run(job: dict[str, Any], say: Callable[..., None], deadline: float) -> None
     numbers: dict[str, int] = {}
     failures = 0
 
-    def run(path: str) -> tuple[node.Told, float]:
+    def run(path: str) -> tuple[node.NodeReport, float]:
         began = time.monotonic()
         found = node.run_file(framework, path, options, trace=job["trace"] is not None, output=2, deadline=deadline)
         return found, time.monotonic() - began
@@ -73,7 +73,7 @@ def _run(job: dict[str, Any], say: Callable[..., None], deadline: float) -> None
 
 def _tell(
     path: str,
-    found: node.Told,
+    found: node.NodeReport,
     seconds: float,
     chosen: frozenset[str] | None,
     numbers: dict[str, int],

@@ -27,7 +27,7 @@ _EXIT_SECONDS: Final = 5.0
 
 
 @dataclass
-class Told:
+class NodeReport:
     """What the process of one file told."""
 
     tests: list[tuple[str, str, str, float]] = field(default_factory=list)  # id, status, text, seconds
@@ -49,7 +49,7 @@ def plain_name(name: str) -> str:
 
 def run_file(
     framework: str, path: str, options: Sequence[str], *, trace: bool, output: int, deadline: float = float("inf")
-) -> Told:
+) -> NodeReport:
     """Runs one test file to its end; what it and its children leave running is killed. Prints go to `output`."""
     token = secrets.token_hex(16)
     hear, tell = os.pipe()
@@ -66,7 +66,7 @@ def run_file(
     except OSError as error:
         for descriptor in (hear, tell, take, give):
             os.close(descriptor)
-        return Told(ended=f"node cannot be started: {error.strerror}")
+        return NodeReport(ended=f"node cannot be started: {error.strerror}")
     os.close(tell)
     os.close(take)
     with suppress(BrokenPipeError):
@@ -120,8 +120,8 @@ def _listen(hear: int, pid: int, deadline: float) -> tuple[bytes, int]:
     return bytes(told), status
 
 
-def _read(said: bytes, path: str, token: str, status: int) -> Told:
-    found = Told()
+def _read(said: bytes, path: str, token: str, status: int) -> NodeReport:
+    found = NodeReport()
     ended = False
     counts: dict[str, int] = {}
     for kind, *rest in _lines(said, token, found):
@@ -145,7 +145,7 @@ def _read(said: bytes, path: str, token: str, status: int) -> Told:
     return found
 
 
-def _lines(said: bytes, token: str, found: Told) -> Iterator[list[Any]]:
+def _lines(said: bytes, token: str, found: NodeReport) -> Iterator[list[Any]]:
     for line in said.splitlines():
         try:
             given, *rest = json.loads(line)

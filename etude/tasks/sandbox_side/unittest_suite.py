@@ -16,7 +16,7 @@ Tell = Callable[[str, str, str], None]  # id, status, text
 WORST = ("passed", "xfailed", "xpassed", "skipped", "failed", "error")
 
 
-class Result(unittest.TestResult):
+class ReportingResult(unittest.TestResult):
     def __init__(self, tell: Tell) -> None:
         super().__init__()
         self._tell = tell
@@ -78,4 +78,4 @@ def run(ids: Sequence[str], tell: Tell) -> None:
             suite.addTest(found(method))
         except BaseException as error:  # whatever importing the tested code did
             tell(name, "error", last_line((type(error), error)))
-    suite.run(Result(tell))
+    suite.run(ReportingResult(tell))

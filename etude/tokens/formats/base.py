@@ -15,7 +15,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Call
 from etude.tokens.parse import Kind
 from etude.tokens.tokenizer import to_bytes
-from etude.tokens.vocabulary import Piece
+from etude.tokens.vocabulary import MarkedText
 
 MOST_JOINED = 16  # marks inside one call's JSON that are taken for text of an argument
 
@@ -35,7 +35,7 @@ class Format:
     marks: tuple[str, ...]  # all the marks it is made of
     opener: str  # the mark at which words end and calls begin
     call: str  # the mark at which each call begins
-    read: Callable[[Sequence[Piece]], Calls]  # from the opener to the end of the turn
+    read: Callable[[Sequence[MarkedText]], Calls]  # from the opener to the end of the turn
     detect: Callable[[str], bool]  # whether a chat template writes calls this way
     call_id: Callable[[str, int], str] = lambda name, number: f"call{number:05d}"  # for a call that has no id yet
     typed: bool = True  # arguments are JSON: the schema's integers and booleans are written as such
@@ -60,7 +60,7 @@ class Head(NamedTuple):
 
 
 def read_section(
-    pieces: Sequence[Piece], marks: Section, head: Callable[[str, str], Head], tail: Sequence[str] = ("",)
+    pieces: Sequence[MarkedText], marks: Section, head: Callable[[str, str], Head], tail: Sequence[str] = ("",)
 ) -> Calls:
     """The calls of a section. `head` reads the texts before and behind the arguments' mark; `tail` may follow JSON."""
     found = Calls()
@@ -91,7 +91,7 @@ def read_section(
     return found
 
 
-def read_json(pieces: Sequence[Piece], at: int, lead: str = "") -> tuple[Any, int, str] | str:
+def read_json(pieces: Sequence[MarkedText], at: int, lead: str = "") -> tuple[Any, int, str] | str:
     """The JSON value that begins with the text of piece `at`, after `lead`.
 
     Returns it with the number of the piece in which it ends and the text behind it there, or a sentence when there is

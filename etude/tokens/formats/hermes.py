@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from etude.tokens.formats.base import Calls, Format, make_call, read_json
-from etude.tokens.vocabulary import Piece
+from etude.tokens.vocabulary import MarkedText
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
-def _read(pieces: Sequence[Piece]) -> Calls:
+def _read(pieces: Sequence[MarkedText]) -> Calls:
     found = Calls()
     at = 0
     while at < len(pieces):

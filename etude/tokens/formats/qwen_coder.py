@@ -16,14 +16,14 @@ from collections.abc import Sequence
 
 from etude.core.policy import Call
 from etude.tokens.formats.base import Calls, Format
-from etude.tokens.vocabulary import Piece
+from etude.tokens.vocabulary import MarkedText
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FUNCTION = re.compile(r"\s*<function=([^>\n]*)>\n?(.*?)</function>\s*", re.DOTALL)
 PARAMETER = re.compile(r"<parameter=([^>\n]*)>\n?(.*?)\n?</parameter>\n?", re.DOTALL)
 
 
-def _read(pieces: Sequence[Piece]) -> Calls:
+def _read(pieces: Sequence[MarkedText]) -> Calls:
     found = Calls()
     for place in range(0, len(pieces), 2):
         if pieces[place].mark != OPEN:

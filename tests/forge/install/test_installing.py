@@ -20,8 +20,8 @@ from etude.core.policy import Call, Policy
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import Stage, install, repositories, rules
-from etude.forge.install.package_index import Index, read_index
-from etude.forge.install.result import Installed, Memory, Unfit
+from etude.forge.install.package_index import PackageIndex, read_index
+from etude.forge.install.result import InstallResult, Memory, Unfit
 from etude.forge.install.rules.step_policy import Scripter, Steps, run
 from etude.forge.install.verify import verify
 from etude.forge.leaks.bare_host import bare_folders
@@ -32,8 +32,8 @@ from etude.tasks.format.files import Files
 Tiny = Callable[..., Path]
 
 
-def installed(root: Path, wheels: Path, store: Store, backend: str = "local", **more: object) -> Installed:
-    async def work() -> Installed:
+def installed(root: Path, wheels: Path, store: Store, backend: str = "local", **more: object) -> InstallResult:
+    async def work() -> InstallResult:
         repo = open_repo(str(root), repositories(store))
         async with await open_host(backend, store) as host:
             return await install(repo, host, read_index(wheels), **{"tries": 1, **more})  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="module")
-def good(tiny: Tiny, wheels: Path, store: Store) -> tuple[Path, Installed]:
+def good(tiny: Tiny, wheels: Path, store: Store) -> tuple[Path, InstallResult]:
     """A repository below `src` whose tests import a package that nothing names."""
     more = {
         "tests/test_more.py": "import yaml\n\ndef test_yaml():\n    assert yaml.load('a') == 'a'\n",
@@ -62,7 +62,7 @@ def good(tiny: Tiny, wheels: Path, store: Store) -> tuple[Path, Installed]:
     return root, installed(root, wheels, store)
 
 
-def test_a_repository_is_installed_and_verified(good: tuple[Path, Installed]) -> None:
+def test_a_repository_is_installed_and_verified(good: tuple[Path, InstallResult]) -> None:
     result = good[1]
     assert result.ok and result.reason == "" and (result.passed, result.failed) == (13, 0)
     assert len(result.commands) == 10 and len(result.verified) == 3
@@ -73,7 +73,7 @@ def test_a_repository_is_installed_and_verified(good: tuple[Path, Installed]) ->
 
 
 def test_the_layer_holds_the_dependencies_and_no_code_of_the_repository(
-    good: tuple[Path, Installed], store: Store
+    good: tuple[Path, InstallResult], store: Store
 ) -> None:
     environment = Environment.load(good[1].digest, store)
     assert environment.paths == ("src",) and environment.suite.folders == ("tests",)
@@ -92,7 +92,7 @@ def test_the_layer_holds_the_dependencies_and_no_code_of_the_repository(
 
 
 def test_installed_copies_of_scripts_and_pages_lead_to_the_workspace(
-    good: tuple[Path, Installed], store: Store
+    good: tuple[Path, InstallResult], store: Store
 ) -> None:
     environment = Environment.load(good[1].digest, store)
     prefix = environment.layer.path / "opt/env"
@@ -109,24 +109,24 @@ def test_installed_copies_of_scripts_and_pages_lead_to_the_workspace(
     assert asyncio.run(say()) == "4\n"
 
 
-def test_the_lock_names_every_distribution_with_its_hash(good: tuple[Path, Installed], store: Store) -> None:
+def test_the_lock_names_every_distribution_with_its_hash(good: tuple[Path, InstallResult], store: Store) -> None:
     lines = Environment.load(good[1].digest, store).lock.splitlines()
     names = [line.partition("==")[0] for line in lines]
     assert {"pytest", "pyyaml", "pluggy", "iniconfig", "packaging"} <= set(names) and "goodpkg" not in names
     assert all("--hash=sha256:" in line for line in lines), lines
 
 
-def test_a_second_call_only_reads(good: tuple[Path, Installed], store: Store, tmp_path: Path) -> None:
+def test_a_second_call_only_reads(good: tuple[Path, InstallResult], store: Store, tmp_path: Path) -> None:
     again = installed(good[0], tmp_path, store)  # there is nothing to install from
     assert again.cached and again.digest == good[1].digest and again.commands == good[1].commands
     assert again.environment is not None and again.environment.outcomes == good[1].environment.outcomes  # type: ignore[union-attr]
 
 
-def test_nothing_is_left_behind(good: tuple[Path, Installed], store: Store) -> None:
+def test_nothing_is_left_behind(good: tuple[Path, InstallResult], store: Store) -> None:
     assert leftovers(store) == []
 
 
-def test_the_command_answers_in_json(good: tuple[Path, Installed], wheels: Path, store: Store) -> None:
+def test_the_command_answers_in_json(good: tuple[Path, InstallResult], wheels: Path, store: Store) -> None:
     command = [sys.executable, "-m", "etude", "env", "install", str(good[0]), "--json"]
     words = [*command, "--store", str(store.root), "--find-links", str(wheels)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
@@ -148,7 +148,7 @@ def test_the_command_answers_in_json(good: tuple[Path, Installed], wheels: Path,
     ],
 )
 def test_what_is_wrong_with_the_tests_is_named_in_the_verdict(
-    good: tuple[Path, Installed], store: Store, tmp_path: Path, test: str, verdict: str
+    good: tuple[Path, InstallResult], store: Store, tmp_path: Path, test: str, verdict: str
 ) -> None:
     environment = good[1].environment
     assert environment is not None
@@ -195,7 +195,7 @@ def test_a_remembered_failure_is_told_at_once_under_the_same_terms(tiny: Tiny, w
     root, variables, began = tiny("redpkg"), read_index(wheels).variables, list[str]()
     tree = open_repo(str(root), repositories(store)).tree
     memory = Memory(store, store.add(tree, shows=()))
-    failed = Installed(False, "9 of 22 tests fail", tries=("first", "9 of 22 tests fail"), lasting=True)
+    failed = InstallResult(False, "9 of 22 tests fail", tries=("first", "9 of 22 tests fail"), lasting=True)
     memory.keep_failure(failed, variables, 60.0)
     known = installed(root, wheels, store, suite_seconds=50.0, note=began.append)
     assert known.cached and not began and (known.reason, known.tries) == (failed.reason, failed.tries)
@@ -318,6 +318,6 @@ def test_the_weaker_backend_is_refused(tiny: Tiny, wheels: Path, store: Store) -
 
 
 def test_a_folder_of_wheels_replaces_every_index(wheels: Path) -> None:
-    index: Index = read_index(wheels)
+    index: PackageIndex = read_index(wheels)
     assert index.variables["PIP_NO_INDEX"] == "1" and index.shows == (str(wheels),)
     assert "PIP_INDEX_URL" not in index.variables and "PIP_EXTRA_INDEX_URL" not in index.variables

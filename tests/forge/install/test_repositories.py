@@ -15,7 +15,7 @@ from etude.core.errors import EtudeError
 from etude.forge.install import fetch_package as fetch
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.package_index import read_index
-from etude.sandbox.base import Limits
+from etude.sandbox.base import SandboxLimits
 from etude.tasks.format.files import Files
 
 
@@ -134,7 +134,7 @@ def test_huge_files_are_refused_and_a_bomb_bursts_in_its_sandbox(
     links = tmp_path / "links"
     links.mkdir()
     pack(root, links, "heavy-1.0")
-    monkeypatch.setattr(fetch, "_LIMITS", Limits(disk=8 << 20))
+    monkeypatch.setattr(fetch, "_LIMITS", SandboxLimits(disk=8 << 20))
     with pytest.raises(EtudeError, match=r"(?i)cannot be (fetched|unpacked).*space"):
         open_repo("heavy", tmp_path / "repos", index=read_index(links))
     assert leftovers(tmp_path / "repos") == []

@@ -15,7 +15,7 @@ from etude.forge.gates import gates
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import Stage, install, repositories, rules
 from etude.forge.install.package_index import read_index
-from etude.forge.install.result import Installed
+from etude.forge.install.result import InstallResult
 from etude.forge.install.rules.service_stand_ins import UNNAMED, stand_ins_of
 from etude.forge.install.rules.step_policy import Scripter, Steps, run
 from etude.forge.leaks.audit import Leak, audit_tree
@@ -225,8 +225,8 @@ def till(tiny: Tiny) -> Path:
     return tiny("till", LEDGER)
 
 
-def installed(root: Path, shelf: Path, store: Store, **more: object) -> Installed:
-    async def work() -> Installed:
+def installed(root: Path, shelf: Path, store: Store, **more: object) -> InstallResult:
+    async def work() -> InstallResult:
         repo = open_repo(str(root), repositories(store))
         async with await open_host("local", store) as host:
             return await install(repo, host, read_index(shelf), **more)  # type: ignore[arg-type]
@@ -235,11 +235,11 @@ def installed(root: Path, shelf: Path, store: Store, **more: object) -> Installe
 
 
 @pytest.fixture(scope="module")
-def made(till: Path, shelf: Path, store: Store) -> Installed:
+def made(till: Path, shelf: Path, store: Store) -> InstallResult:
     return installed(till, shelf, store)
 
 
-def test_rules_install_a_stand_in_for_what_verification_missed(made: Installed) -> None:
+def test_rules_install_a_stand_in_for_what_verification_missed(made: InstallResult) -> None:
     assert made.ok, made.reason
     assert len(made.tries) == 1 and "Error 111 connecting to localhost:6379" in made.tries[0]
     assert made.notes == ("redis is a stand-in: fakeredis, on port 6379",)
@@ -250,7 +250,7 @@ def test_rules_install_a_stand_in_for_what_verification_missed(made: Installed) 
 
 
 def test_tasks_are_made_of_it_solved_by_the_reference_and_agents_reach_the_stand_in(
-    made: Installed,
+    made: InstallResult,
     till: Path,
     shelf: Path,
     store: Store,

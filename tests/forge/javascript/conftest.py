@@ -14,9 +14,9 @@ import pytest
 from etude.forge.environments.environment import Environment, Suite
 from etude.forge.install.checkout import Repo, open_repo
 from etude.forge.install.install import install
-from etude.forge.install.package_index import Index
-from etude.forge.install.result import Installed
-from etude.forge.languages.javascript.repository import ScriptWorld
+from etude.forge.install.package_index import PackageIndex
+from etude.forge.install.result import InstallResult
+from etude.forge.languages.javascript.repository import JavaScriptRepository
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.layers import Store
@@ -224,9 +224,9 @@ class Bench:
     def run(self, work: Awaitable[Result]) -> Result:
         return self.loop.run_until_complete(work)
 
-    def install(self, folder: Path) -> tuple[Repo, Installed]:
+    def install(self, folder: Path) -> tuple[Repo, InstallResult]:
         repo = open_repo(str(folder), self.store.root / "repositories")
-        return repo, self.run(install(repo, self.host, Index({}, ())))
+        return repo, self.run(install(repo, self.host, PackageIndex({}, ())))
 
 
 @dataclass
@@ -257,10 +257,10 @@ def shop(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Shop:
 def made(bench: Bench, shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What making tasks of the shop gave: the journal, and the folder."""
     from etude.forge.pipeline.make import make_tasks
-    from etude.forge.steps.code_change import Wanted
+    from etude.forge.steps.code_change import MakeRequest
 
     out = tmp_path_factory.mktemp("made")
-    wanted = Wanted(3, out, origins=("deletion",))
+    wanted = MakeRequest(3, out, origins=("deletion",))
     return bench.run(make_tasks(shop.repo, shop.environment, bench.host, wanted)), out
 
 
@@ -272,7 +272,7 @@ def laid(tmp_path: Path) -> Laid:
     return lambda files: lay_out(tmp_path / "laid", files)
 
 
-def script_world() -> ScriptWorld:
+def script_world() -> JavaScriptRepository:
     """The shop as if its tests had been traced: each function by the tests whose file is about it."""
     tests = ("test/cart.test.js", "test/money.test.js", "test/words.test.js")
     environment = Environment("shop", "", "0" * 64, Layer("", None, ()), "", ("",), Suite("node", tests, ("node",)), "")  # type: ignore[arg-type]
@@ -289,4 +289,4 @@ def script_world() -> ScriptWorld:
     inner = words.index("(word) => word !==")
     reached = {test: frozenset({slug} if "slug >" in test else ()) for test in green}
     reached["test/words.test.js::initials > of x"] = frozenset({f"lib/words.js:{inner}:{inner + 20}"})
-    return ScriptWorld("shop", "", files, environment, green, {"": frozenset(), **reached})
+    return JavaScriptRepository("shop", "", files, environment, green, {"": frozenset(), **reached})

@@ -10,9 +10,9 @@ import pytest
 
 from etude.forge.gates.attacks.javascript import cheats
 from etude.forge.languages.javascript.bugs import KINDS, bugs, mutations
-from etude.forge.languages.javascript.source import Script
+from etude.forge.languages.javascript.source import JavaScriptFile
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps.code_change import Wanted
+from etude.forge.steps.code_change import MakeRequest
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.tasks.format.task import Task
@@ -25,7 +25,7 @@ from .conftest import FILES, Bench, Shop, script_world
 
 def changed(body: str) -> set[str]:
     """Every way in which a function's one statement can be wrong."""
-    found = Script("m.js", f"function f(a, b) {{\n  {body}\n  return a;\n}}\n".encode())
+    found = JavaScriptFile("m.js", f"function f(a, b) {{\n  {body}\n  return a;\n}}\n".encode())
     edits = [each.edit for each in mutations(found, found.definitions["f"])]
     texts = [found.edited([edit]).decode() for edit in edits]
     return {text.removeprefix("function f(a, b) {\n").removesuffix("  return a;\n}\n").strip() for text in texts}
@@ -102,12 +102,12 @@ def test_a_counting_loop_keeps_its_step() -> None:
 def test_every_mistake_leaves_javascript_and_all_else_as_it_was() -> None:
     seen = set()
     for path in ("lib/money.js", "lib/words.js", "lib/cart.js"):
-        script = Script(path, FILES[path].encode())
+        script = JavaScriptFile(path, FILES[path].encode())
         for definition in script.definitions.values():
             for each in mutations(script, definition):
                 seen.add(each.kind)
                 after = script.edited([each.edit])
-                assert Script.read(path, after) is not None, (each.kind, definition.name)
+                assert JavaScriptFile.read(path, after) is not None, (each.kind, definition.name)
                 assert after.startswith(script.data[: each.edit.start]) and after.endswith(script.data[each.edit.end :])
     assert len(seen) > len(KINDS) // 2
 
@@ -128,7 +128,7 @@ def test_candidates_follow_the_seed_and_change_little() -> None:
 @pytest.fixture(scope="session")
 def bug(bench: Bench, shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Task:
     out = tmp_path_factory.mktemp("bugs")
-    journal = bench.run(make_tasks(shop.repo, shop.environment, bench.host, Wanted(1, out, origins=("bug",))))
+    journal = bench.run(make_tasks(shop.repo, shop.environment, bench.host, MakeRequest(1, out, origins=("bug",))))
     assert journal.tasks, journal.rejected
     return Task.load(out / journal.tasks[0])
 

@@ -11,7 +11,7 @@ import pytest
 
 from etude.forge.origins.commit.propose import commits, own_tests
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps.code_change import Wanted
+from etude.forge.steps.code_change import MakeRequest
 from etude.forge.steps.instructions import category
 from etude.tasks.format.task import Task
 
@@ -84,7 +84,7 @@ def test_a_commit_s_own_tests_are_calls_that_it_added_or_changed(checkout: Path)
 def test_a_commit_becomes_a_task(bench: Bench, checkout: Path, tmp_path: Path) -> None:
     repo, installed = bench.install(checkout)
     assert installed.environment is not None and repo.history is not None, installed.reason
-    wanted = Wanted(1, tmp_path, origins=("commit",))
+    wanted = MakeRequest(1, tmp_path, origins=("commit",))
     journal = bench.run(make_tasks(repo, installed.environment, bench.host, wanted))
     assert len(journal.tasks) == 1, journal.rejected
     task = Task.load(tmp_path / journal.tasks[0])

@@ -11,7 +11,7 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.forge.gates.attacks.javascript import AT_LOAD, IN_CALLS, cheats
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps.code_change import Wanted
+from etude.forge.steps.code_change import MakeRequest
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.tasks.environment.layers import task_layers, task_variables
@@ -113,7 +113,7 @@ def test_what_steers_the_tests_is_not_carried(bench: Bench, tasks: list[Task]) -
 
 def test_a_command_that_is_run_again_has_nothing_left_to_do(bench: Bench, shop: Shop, made: Any) -> None:
     journal, out = made
-    wanted = Wanted(3, out, origins=("deletion",))
+    wanted = MakeRequest(3, out, origins=("deletion",))
     again = bench.run(make_tasks(shop.repo, shop.environment, bench.host, wanted))
     assert again.tasks == journal.tasks
     lines = [json.loads(line) for line in Path(out / "make.jsonl").read_text().splitlines()]
@@ -121,6 +121,6 @@ def test_a_command_that_is_run_again_has_nothing_left_to_do(bench: Bench, shop: 
 
 
 def test_what_cannot_be_made_of_scripts_is_said_at_once(bench: Bench, shop: Shop, tmp_path: Path) -> None:
-    wanted = Wanted(3, tmp_path, origins=("deletion", "question"))
+    wanted = MakeRequest(3, tmp_path, origins=("deletion", "question"))
     with pytest.raises(EtudeError, match="deletion, bug, commit can be made, not question"):
         bench.run(make_tasks(shop.repo, shop.environment, bench.host, wanted))

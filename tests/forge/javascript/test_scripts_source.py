@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from etude.forge.languages.base import Place
+from etude.forge.languages.base import TestFunction
 from etude.forge.languages.javascript.bugs import mutations
 from etude.forge.languages.javascript.deletions import delete, deletions
-from etude.forge.languages.javascript.repository import ScriptWorld
-from etude.forge.languages.javascript.source import Script
+from etude.forge.languages.javascript.repository import JavaScriptRepository
+from etude.forge.languages.javascript.source import JavaScriptFile
 from etude.forge.steps.choose_functions import Cut
 from etude.tasks.javascript.test_mutations import changes_of
 from etude.tasks.javascript.test_source import read
@@ -19,7 +19,7 @@ from .conftest import FILES, script_world
 
 
 @pytest.fixture
-def world() -> ScriptWorld:
+def world() -> JavaScriptRepository:
     return script_world()
 
 
@@ -41,13 +41,13 @@ def world() -> ScriptWorld:
     ],
 )
 def test_functions_have_the_names_that_people_call_them_by(text: str, names: list[str] | str) -> None:
-    script = Script.read("a.js", text.encode())
+    script = JavaScriptFile.read("a.js", text.encode())
     found = list(script.definitions) if script is not None else []
     assert found[:2] == names.split() if isinstance(names, str) else found == names
 
 
 def test_a_body_goes_and_all_else_stays_byte_for_byte() -> None:
-    script = Script("lib/money.js", FILES["lib/money.js"].encode())
+    script = JavaScriptFile("lib/money.js", FILES["lib/money.js"].encode())
     found = script.definitions["showPrice"]
     assert found.doc == "A price as text: whole units, a mark, two digits."
     assert found.signature == "const showPrice = function showPrice(cents, mark = '.')"
@@ -60,7 +60,7 @@ def test_a_body_goes_and_all_else_stays_byte_for_byte() -> None:
 
 
 def test_arrows_without_a_block_and_functions_on_one_line_lose_their_bodies_too() -> None:
-    script = Script(
+    script = JavaScriptFile(
         "a.js", b"const a = (x) => x + 1;\nfunction b(y) { return y; }\n// \xc3\xa4\nconst c = () => ({});\n"
     )
     edits = [script.without_body(each) for each in script.definitions.values()]
@@ -71,7 +71,7 @@ def test_arrows_without_a_block_and_functions_on_one_line_lose_their_bodies_too(
 
 def test_a_zero_byte_in_a_string_is_javascript() -> None:
     data = b"const a = '\x00';\nfunction b() { if (a) { return '\x00'; } return 2; }\n"
-    script = Script("a.js", data)
+    script = JavaScriptFile("a.js", data)
     assert script.source(script.definitions["b"]).encode() in data
     assert script.edited([script.without_body(script.definitions["b"])]).startswith(
         b"const a = '\x00';\nfunction b() {"
@@ -84,7 +84,7 @@ def test_a_zero_byte_in_a_string_is_javascript() -> None:
 
 def test_places_of_the_engine_get_names_also_behind_letters_of_several_bytes() -> None:
     text = "const smile = '😀ä';\nfunction a() { return [1].map(() => 2); }\n"
-    script = Script("a.js", text.encode())
+    script = JavaScriptFile("a.js", text.encode())
     units = text.encode("utf-16-le")
     start = units.index("() => 2".encode("utf-16-le")) // 2
     found = script.around(start, start + len("() => 2"))
@@ -92,17 +92,17 @@ def test_places_of_the_engine_get_names_also_behind_letters_of_several_bytes() -
     assert script.around(0, 5) is None
 
 
-def test_traces_are_told_by_names(world: ScriptWorld) -> None:
+def test_traces_are_told_by_names(world: JavaScriptRepository) -> None:
     assert world.traces["test/words.test.js::slug > joins words"] == {"lib/words.js:slug"}
     assert world.traces["test/words.test.js::initials > of x"] == {"lib/words.js:initials"}
     assert world.reach["lib/words.js:slug"].bit_count() == 3
 
 
-def cut(world: ScriptWorld, *names: str) -> Cut:
+def cut(world: JavaScriptRepository, *names: str) -> Cut:
     return Cut("function", tuple(world.symbols[name] for name in names), 0)
 
 
-def test_a_function_goes_whole_where_only_its_export_mentions_it(world: ScriptWorld) -> None:
+def test_a_function_goes_whole_where_only_its_export_mentions_it(world: JavaScriptRepository) -> None:
     made = delete(world, cut(world, "lib/money.js:parsePrice"), whole=True)
     assert made is not None and [piece.gone for piece in made.pieces] == [True]
     after = (made.changes["lib/money.js"] or b"").decode()
@@ -110,53 +110,53 @@ def test_a_function_goes_whole_where_only_its_export_mentions_it(world: ScriptWo
     assert "module.exports = { showPrice };" in after
 
 
-def test_what_something_else_mentions_loses_its_body_alone(world: ScriptWorld) -> None:
+def test_what_something_else_mentions_loses_its_body_alone(world: JavaScriptRepository) -> None:
     made = delete(world, cut(world, "lib/money.js:showPrice"), whole=True)
     assert made is not None and [piece.gone for piece in made.pieces] == [False]
     assert made.how == "bodies"
 
 
-def test_methods_and_exported_functions_go_whole_or_lose_their_bodies(world: ScriptWorld) -> None:
+def test_methods_and_exported_functions_go_whole_or_lose_their_bodies(world: JavaScriptRepository) -> None:
     made = delete(world, cut(world, "lib/words.js:slug", "lib/cart.js:Cart.remove"), whole=True)
     assert made is not None and made.how == "slice"
     assert (made.changes["lib/words.js"] or b"").decode() == "'use strict';\n\nexports.initials" + WORDS_REST
     assert {piece.name: piece.gone for piece in made.pieces} == {"slug": True, "Cart.remove": True}
-    assert Script.read("lib/cart.js", made.changes["lib/cart.js"] or b"") is not None
+    assert JavaScriptFile.read("lib/cart.js", made.changes["lib/cart.js"] or b"") is not None
 
 
 WORDS_REST = FILES["lib/words.js"].partition("exports.initials")[2]
 
 
-def test_tests_belong_to_the_calls_that_they_are_written_in(world: ScriptWorld) -> None:
+def test_tests_belong_to_the_calls_that_they_are_written_in(world: JavaScriptRepository) -> None:
     path = "test/words.test.js"
-    assert world.place(f"{path}::slug > joins words") == Place(path, "slug > joins words")
-    assert world.place(f"{path}::initials > of x") == Place(path, "initials > *")
-    assert world.place(f"{path}::initials > ignores gaps") == Place(path, "initials > ignores gaps")
+    assert world.place(f"{path}::slug > joins words") == TestFunction(path, "slug > joins words")
+    assert world.place(f"{path}::initials > of x") == TestFunction(path, "initials > *")
+    assert world.place(f"{path}::initials > ignores gaps") == TestFunction(path, "initials > ignores gaps")
     assert world.title(f"{path}::slug > joins words") == '"joins words"'
     assert world.title(f"{path}::slug > empty[2]") == "empty"
 
 
-def test_hidden_tests_leave_their_files_and_whole_files_go_with_their_last_test(world: ScriptWorld) -> None:
+def test_hidden_tests_leave_their_files_and_whole_files_go_with_their_last_test(world: JavaScriptRepository) -> None:
     path = "test/words.test.js"
-    hidden = [Place(path, "slug > joins words"), Place(path, "initials > *")]
+    hidden = [TestFunction(path, "slug > joins words"), TestFunction(path, "initials > *")]
     assert all(map(world.is_movable, hidden))
     text = (dict(world.without_tests(hidden))[path] or b"").decode()
     assert "joins words" not in text and "of ${name}" not in text
-    assert "keeps numbers" in text and "ignores gaps" in text and Script.read(path, text.encode()) is not None
+    assert "keeps numbers" in text and "ignores gaps" in text and JavaScriptFile.read(path, text.encode()) is not None
     money = [place for place in world.places if place.path == "test/money.test.js"]
     assert dict(world.without_tests(money)) == {"test/money.test.js": None}
 
 
-def test_tests_that_hold_the_answer_are_found(world: ScriptWorld) -> None:
+def test_tests_that_hold_the_answer_are_found(world: JavaScriptRepository) -> None:
     made = delete(world, cut(world, "lib/words.js:slug"), whole=False)
     assert made is not None and list(world.telling(made)) == []
 
 
-def test_the_same_seed_gives_the_same_candidates(world: ScriptWorld) -> None:
+def test_the_same_seed_gives_the_same_candidates(world: JavaScriptRepository) -> None:
     keys = [[each.key for each in deletions(world, random.Random(seed))] for seed in (3, 3)]
     assert keys[0] == keys[1]
 
 
-def test_names_that_tests_take_from_the_project_are_told(world: ScriptWorld) -> None:
+def test_names_that_tests_take_from_the_project_are_told(world: JavaScriptRepository) -> None:
     assert world.used_names(["test/words.test.js::slug > joins words"]) == ["from `../lib/words`: `slug`"]
     assert {"slug", "assert", "strictEqual"} <= world.mentioned(["test/words.test.js::slug > joins words"])

@@ -18,10 +18,10 @@ import pytest
 
 from etude.forge.leaks.bytecode import BadBytecode, code_of_source, read_bytecode
 from etude.forge.leaks.git_and_sqlite import read_pack, read_rows
-from etude.forge.leaks.unpack import Limits, Piece, Unsearchable, unpack
+from etude.forge.leaks.unpack import UnpackedText, UnpackLimits, Unsearchable, unpack
 from redteam.leaks.hiding_places import HIDING_PLACES, bytecode
 
-SMALL = Limits(member=1 << 20, total=4 << 20, members=200, depth=4)
+SMALL = UnpackLimits(member=1 << 20, total=4 << 20, members=200, depth=4)
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -98,13 +98,13 @@ def test_damaged_files_never_fail(name: str, shop: Any) -> None:
             broken[rng.randrange(len(broken))] = rng.randrange(256)
         cut = bytes(broken[: rng.randint(1, len(broken))])
         for found in unpack(cut, "file", SMALL):
-            assert isinstance(found, Piece | Unsearchable)
+            assert isinstance(found, UnpackedText | Unsearchable)
 
 
 def test_noise_is_searched_and_hides_nothing() -> None:
     rng = random.Random(3)
     for size in (0, 1, 17, 300, 5000):
-        assert all(isinstance(found, Piece) for found in unpack(rng.randbytes(size), "noise", SMALL))
+        assert all(isinstance(found, UnpackedText) for found in unpack(rng.randbytes(size), "noise", SMALL))
 
 
 def test_bytecode_is_read_as_the_interpreter_has_it(shop: Any) -> None:

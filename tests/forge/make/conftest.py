@@ -12,7 +12,7 @@ import pytest
 
 from etude.forge.environments.environment import Environment, Suite
 from etude.forge.install.checkout import Repo
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.files import Files
@@ -240,27 +240,29 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Repo:
     return Repo("shop", "1.0", "path", tree, None)
 
 
-Build = Callable[..., World]
+Build = Callable[..., PythonRepository]
 
 
 @pytest.fixture(scope="session")
 def build_world() -> Build:
     """A world of files and traces that are given; nothing is run."""
 
-    def build(files: Mapping[str, str], traces: Mapping[str, set[str]], paths: tuple[str, ...] = ("src",)) -> World:
+    def build(
+        files: Mapping[str, str], traces: Mapping[str, set[str]], paths: tuple[str, ...] = ("src",)
+    ) -> PythonRepository:
         layer = Layer("0" * 64, Path("/nowhere"))
         suite = Suite("pytest", ("tests",))
         environment = Environment("tiny", "1", "ab" * 16, layer, "/opt/env/bin/python", paths, suite, "")
         green = tuple(sorted(test for test in traces if test))
         known = {test: frozenset(names) for test, names in traces.items()}
         data = {path: text.encode() for path, text in files.items()}
-        return World("tiny", "1", Files(data), environment, green, known)
+        return PythonRepository("tiny", "1", Files(data), environment, green, known)
 
     return build
 
 
 @pytest.fixture(scope="session")
-def shop_world(build_world: Build) -> World:
+def shop_world(build_world: Build) -> PythonRepository:
     """The shop, traced by hand."""
     money, cart, words = (f"src/shop/{name}.py:" for name in ("money", "cart", "words"))
     init, add = f"{cart}Cart.__init__", f"{cart}Cart.add"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from etude.forge.languages.python.bugs import KINDS, bugs, mutations
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
 
 
@@ -67,7 +67,7 @@ def test_every_mistake_in_real_files_is_still_python(name: str) -> None:
     assert len(seen) > len(KINDS) // 3
 
 
-def test_candidates_follow_the_seed_and_change_little(shop_world: World) -> None:
+def test_candidates_follow_the_seed_and_change_little(shop_world: PythonRepository) -> None:
     made = list(islice(bugs(shop_world, random.Random(1)), 12))
     assert [each.key for each in made] == [each.key for each in islice(bugs(shop_world, random.Random(1)), 12)]
     assert len({each.key for each in made}) == len(made)

@@ -12,15 +12,15 @@ from typer.testing import CliRunner
 
 from etude.cli.main import app
 from etude.forge.pipeline import command
-from etude.forge.pipeline.journal import Entry, Journal
+from etude.forge.pipeline.journal import Journal, JournalEntry
 
 
 def test_the_answer_counts_what_was_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def made(spec: str, out: Path, count: int, *rest: Any) -> dict[str, Any]:
         assert (spec, count, rest[0], rest[1]) == ("shop", 2, 7, ["deletion", "bug"])
         journal = Journal(out, {"seed": rest[0]})
-        journal.add(Entry("a", "bug", "constant", 1.0, reason="no test notices"))
-        journal.add(Entry("b", "deletion", "bodies", 3.0, "shop-b"))
+        journal.add(JournalEntry("a", "bug", "constant", 1.0, reason="no test notices"))
+        journal.add(JournalEntry("b", "deletion", "bodies", 3.0, "shop-b"))
         return command.facts(journal, out, 4.0) | {"repo": spec, "version": "1"}
 
     monkeypatch.setattr(command, "make_from", made)

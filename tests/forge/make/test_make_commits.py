@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.origins.commit.propose import commits, own_tests
 from etude.forge.steps.instructions import category
 
-Build = Callable[..., World]
+Build = Callable[..., PythonRepository]
 History = Callable[[list[tuple[str, dict[str, str]]]], Path]
 
 START = "def add(a, b):\n    return a + b\n\n\ndef keep():\n    return 1\n"

@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 
 from etude.forge.languages.python.references import Blocked, forget
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.origins.deletion.propose import delete, deletions
 from etude.forge.steps.choose_functions import Cut, Links, choose
 
-Build = Callable[..., World]
+Build = Callable[..., PythonRepository]
 
 
-def cut(world: World, *ids: str) -> Cut:
+def cut(world: PythonRepository, *ids: str) -> Cut:
     tests = 0
     for name in ids:
         tests |= world.reach.get(name, 0)
     return Cut("function", tuple(world.definitions[name] for name in ids), tests)
 
 
-def test_what_few_tests_reach_is_chosen_and_what_all_need_is_not(shop_world: World) -> None:
+def test_what_few_tests_reach_is_chosen_and_what_all_need_is_not(shop_world: PythonRepository) -> None:
     chosen = list(choose(shop_world, random.Random(0)))
     names = {name for each in chosen for name in each.ids}
     assert {"src/shop/money.py:parse_price", "src/shop/words.py:slug", "src/shop/cart.py:total"} <= names
@@ -35,20 +35,20 @@ def test_what_few_tests_reach_is_chosen_and_what_all_need_is_not(shop_world: Wor
 
 
 def test_what_runs_while_tests_are_collected_is_never_chosen(
-    shop_world: World, build_world: Build, shop_files: dict[str, str]
+    shop_world: PythonRepository, build_world: Build, shop_files: dict[str, str]
 ) -> None:
     early = {**shop_world.traces, "": frozenset({"src/shop/words.py:slug"})}
     world = build_world(shop_files, early)
     assert not any("slug" in name for each in choose(world, random.Random(0)) for name in each.ids)
 
 
-def test_the_same_seed_gives_the_same_candidates(shop_world: World) -> None:
+def test_the_same_seed_gives_the_same_candidates(shop_world: PythonRepository) -> None:
     keys = [[each.key for each in deletions(shop_world, random.Random(3))] for _ in range(2)]
     assert keys[0] == keys[1] and len(set(keys[0])) == len(keys[0]) > 4
     assert keys[0] != [each.key for each in deletions(shop_world, random.Random(4))]
 
 
-def test_bodies_leave_names_signatures_and_docstrings(shop_world: World) -> None:
+def test_bodies_leave_names_signatures_and_docstrings(shop_world: PythonRepository) -> None:
     made = delete(shop_world, cut(shop_world, "src/shop/cart.py:Cart.remove"), whole=False)
     assert made is not None and made.how == "bodies"
     before, after = shop_world.files.text("src/shop/cart.py"), made.changes["src/shop/cart.py"].decode()
@@ -58,7 +58,7 @@ def test_bodies_leave_names_signatures_and_docstrings(shop_world: World) -> None
     assert not made.pieces[0].gone
 
 
-def test_a_whole_symbol_goes_with_its_imports_exports_and_registrations(shop_world: World) -> None:
+def test_a_whole_symbol_goes_with_its_imports_exports_and_registrations(shop_world: PythonRepository) -> None:
     made = delete(shop_world, cut(shop_world, "src/shop/words.py:initials"), whole=True)
     assert made is not None and made.how == "symbols" and made.pieces[0].gone
     assert "initials" not in made.changes["src/shop/__init__.py"].decode()
@@ -68,13 +68,13 @@ def test_a_whole_symbol_goes_with_its_imports_exports_and_registrations(shop_wor
     assert "import string" not in words and "import re" in words  # nobody else needed it
 
 
-def test_a_symbol_that_others_call_loses_only_its_body(shop_world: World) -> None:
+def test_a_symbol_that_others_call_loses_only_its_body(shop_world: PythonRepository) -> None:
     made = delete(shop_world, cut(shop_world, "src/shop/money.py:show_price"), whole=True)
     assert made is not None and made.how == "bodies"
     assert list(made.changes) == ["src/shop/money.py"]
 
 
-def test_a_slice_takes_callers_and_callees_together(shop_world: World) -> None:
+def test_a_slice_takes_callers_and_callees_together(shop_world: PythonRepository) -> None:
     ids = ("src/shop/money.py:show_price", "src/shop/cart.py:Cart.lines")
     made = delete(shop_world, cut(shop_world, *ids), whole=True)
     assert made is not None and made.how == "slice"
@@ -82,7 +82,7 @@ def test_a_slice_takes_callers_and_callees_together(shop_world: World) -> None:
     assert "show_price" not in made.changes["src/shop/cart.py"].decode()
 
 
-def test_every_deletion_can_still_be_imported(shop_world: World, tmp_path: Path) -> None:
+def test_every_deletion_can_still_be_imported(shop_world: PythonRepository, tmp_path: Path) -> None:
     for number, made in enumerate(deletions(shop_world, random.Random(0))):
         root = tmp_path / str(number)
         for path in shop_world.files:

@@ -20,7 +20,7 @@ from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.origins.packaging.make import bare, copied
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps.code_change import Wanted
+from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
@@ -119,7 +119,7 @@ def made(
 ) -> tuple[Path, Journal]:
     loop, host = sandboxes
     out = tmp_path_factory.mktemp("made")
-    wanted = Wanted(1, out, origins=("devops",))
+    wanted = MakeRequest(1, out, origins=("devops",))
     return out, loop.run_until_complete(make_tasks(shop_to_build, tiny_environment, host, wanted, building=building))
 
 
@@ -198,6 +198,6 @@ def test_the_same_seed_proposes_the_same_and_a_second_start_repeats_nothing(
     loop, host = sandboxes
     out, journal = made
     again = loop.run_until_complete(
-        make_tasks(shop_to_build, tiny_environment, host, Wanted(1, out, origins=("devops",)), building=building)
+        make_tasks(shop_to_build, tiny_environment, host, MakeRequest(1, out, origins=("devops",)), building=building)
     )
     assert again.tasks == journal.tasks and again.tried == journal.tried

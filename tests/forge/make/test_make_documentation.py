@@ -21,7 +21,7 @@ from etude.forge.origins.docstrings.propose import documented
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps import code_change as one
-from etude.forge.steps.code_change import Wanted
+from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
@@ -113,7 +113,7 @@ def made(
 ) -> tuple[Journal, list[Task]]:
     loop, host = sandboxes
     out = tmp_path_factory.mktemp("documentation")
-    asked = Wanted(2, out, origins=("documentation",), workers=1)
+    asked = MakeRequest(2, out, origins=("documentation",), workers=1)
     journal = loop.run_until_complete(make_tasks(repo, tiny_environment, host, asked))
     return journal, [Task.load(out / name) for name in journal.tasks]
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from etude.forge.languages.python.repository import Place, World
+from etude.forge.languages.python.repository import Place, PythonRepository
 from etude.forge.languages.python.tests import without_tests
-from etude.forge.steps.candidate import Candidate, Piece
+from etude.forge.steps.candidate import Candidate, RemovedCode
 from etude.forge.steps.hide_tests import split
 
-Build = Callable[..., World]
-REMOVE = Candidate("deletion", "bodies", {"src/shop/cart.py": b""}, (Piece("src/shop/cart.py", "Cart.remove", ""),))
+Build = Callable[..., PythonRepository]
+REMOVE = Candidate(
+    "deletion", "bodies", {"src/shop/cart.py": b""}, (RemovedCode("src/shop/cart.py", "Cart.remove", ""),)
+)
 
 
-def test_at_least_three_in_ten_are_held_out_and_something_is_shown(shop_world: World) -> None:
+def test_at_least_three_in_ten_are_held_out_and_something_is_shown(shop_world: PythonRepository) -> None:
     for seed in range(20):
         for start in ("tests/test_money.py", "tests/test_words.py", "tests/test_cart.py"):
             broken = [test for test in shop_world.green if test.startswith(start)]
@@ -26,7 +28,7 @@ def test_at_least_three_in_ten_are_held_out_and_something_is_shown(shop_world: W
             assert not hidden & {test.partition("[")[0] for test in found.shown}  # parameters stay together
 
 
-def test_hidden_functions_go_and_everything_else_stays(shop_world: World) -> None:
+def test_hidden_functions_go_and_everything_else_stays(shop_world: PythonRepository) -> None:
     hidden = {Place("tests/test_money.py", "test_parse"), Place("tests/test_cart.py", "TestCart.test_lines")}
     files = dict(without_tests(shop_world, hidden))
     money, cart = (files[f"tests/test_{name}.py"].decode() for name in ("money", "cart"))
@@ -36,7 +38,7 @@ def test_hidden_functions_go_and_everything_else_stays(shop_world: World) -> Non
     assert "test_lines" not in cart and "def test_no_lines" in cart and "9.99" not in cart
 
 
-def test_a_file_without_other_tests_goes_whole(shop_world: World) -> None:
+def test_a_file_without_other_tests_goes_whole(shop_world: PythonRepository) -> None:
     hidden = {place for place in shop_world.places if place.path == "tests/test_words.py"}
     assert dict(without_tests(shop_world, hidden)) == {"tests/test_words.py": None}
 
@@ -113,7 +115,7 @@ def test_a_test_that_carries_the_answer_is_hidden_too(build_world: Build) -> Non
         {"src/t.py": f"def f(a):\n{body}", "tests/test_a.py": tests},
         {f"tests/test_a.py::test_{name}": {"src/t.py:f"} for name in ("copy", "x", "y", "z")},
     )
-    candidate = Candidate("deletion", "bodies", {}, (Piece("src/t.py", "f", f"def f(a):\n{body}"),))
+    candidate = Candidate("deletion", "bodies", {}, (RemovedCode("src/t.py", "f", f"def f(a):\n{body}"),))
     broken = [name for name in world.green if not name.endswith("copy")]
     for seed in range(5):
         found = split(world, candidate, broken, random.Random(seed))
@@ -129,7 +131,9 @@ def test_what_is_shown_reaches_what_is_missing(build_world: Build) -> None:
         "tests/test_t.py": "".join(f"def {n}(): pass\n" for n in names),
     }
     world = build_world(files, {f"tests/test_t.py::{name}": {f"src/t.py:{name[5]}"} for name in names})
-    candidate = Candidate("deletion", "bodies", {}, (Piece("src/t.py", "a", ""), Piece("src/t.py", "b", "")))
+    candidate = Candidate(
+        "deletion", "bodies", {}, (RemovedCode("src/t.py", "a", ""), RemovedCode("src/t.py", "b", ""))
+    )
     for seed in range(10):
         found = split(world, candidate, world.green, random.Random(seed))
         assert found is not None

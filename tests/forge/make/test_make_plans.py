@@ -14,7 +14,7 @@ import pytest
 
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import Repo
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted_code import Deleted
@@ -25,7 +25,7 @@ from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps import code_change as one
 from etude.forge.steps.candidate import Question
 from etude.forge.steps.choose_functions import Links
-from etude.forge.steps.code_change import Wanted
+from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
@@ -113,7 +113,7 @@ def _plans_alone() -> Iterator[None]:
     async def audit(host: StoringHost, layers: Sequence[Layer], deleted: Sequence[Deleted]) -> list[Leak]:
         return audit_tree(layers[-1].path / WORKSPACE.strip("/"), deleted)
 
-    def only(world: World, rng: random.Random) -> Iterator[Question]:
+    def only(world: PythonRepository, rng: random.Random) -> Iterator[Question]:
         return plans(world, Links(world), rng)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -135,7 +135,7 @@ def made(
     loop, host = sandboxes
     out = tmp_path_factory.mktemp("plans")
     journal = loop.run_until_complete(
-        make_tasks(repo, tiny_environment, host, Wanted(2, out, origins=("question",), workers=1))
+        make_tasks(repo, tiny_environment, host, MakeRequest(2, out, origins=("question",), workers=1))
     )
     return journal, [Task.load(out / name) for name in journal.tasks]
 

@@ -15,13 +15,13 @@ import pytest
 from etude.forge.environments.environment import Environment
 from etude.forge.gates.near_duplicates import Known
 from etude.forge.install.checkout import Repo
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.origins.question.propose import implementations, questions, reaches
 from etude.forge.origins.question.reviews import reviews
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.choose_functions import Links
-from etude.forge.steps.code_change import Wanted
+from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
@@ -175,7 +175,7 @@ def make(sandboxes: Sandboxes, tiny_environment: Environment, repo: Repo) -> Cal
     loop, host = sandboxes
 
     def run(out: Path, count: int, **wanted: Any) -> Journal:
-        asked = Wanted(count, out, origins=("question",), **wanted)
+        asked = MakeRequest(count, out, origins=("question",), **wanted)
         return loop.run_until_complete(make_tasks(repo, tiny_environment, host, asked))
 
     return run
@@ -343,9 +343,9 @@ def test_the_same_seed_asks_the_same(make: Callable[..., Journal], made: tuple[P
     ]
 
 
-def test_what_runs_while_tests_are_collected_is_not_asked_about(shop_world: World) -> None:
+def test_what_runs_while_tests_are_collected_is_not_asked_about(shop_world: PythonRepository) -> None:
     early = {f"src/shop/{name}" for name in ("cart.py:Cart.add", "money.py:show_price")}
-    world = World(
+    world = PythonRepository(
         *(shop_world.name, shop_world.version, shop_world.files, shop_world.environment, shop_world.green),
         {**shop_world.traces, "": frozenset(early)},
     )
@@ -353,13 +353,13 @@ def test_what_runs_while_tests_are_collected_is_not_asked_about(shop_world: Worl
         assert not early & set(asked.choices)
 
 
-def test_questions_come_in_turns_and_have_keys_of_their_own(shop_world: World) -> None:
+def test_questions_come_in_turns_and_have_keys_of_their_own(shop_world: PythonRepository) -> None:
     asked = list(questions(shop_world, random.Random(3)))
     assert len({each.key for each in asked}) == len(asked)
     assert [each.key for each in questions(shop_world, random.Random(3))] == [each.key for each in asked]
 
 
-def test_a_patch_without_its_bug_is_part_of_the_patch(shop_world: World) -> None:
+def test_a_patch_without_its_bug_is_part_of_the_patch(shop_world: PythonRepository) -> None:
     found = list(reviews(shop_world, Links(shop_world), random.Random(5)))
     assert found
     for each in found:

@@ -17,7 +17,7 @@ from etude.core.policy import Assistant, Call
 from etude.forge.environments.environment import Environment
 from etude.forge.gates.attacks.refactoring import NAMES, both
 from etude.forge.install.checkout import Repo
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.origins.refactoring.move_module import move
 from etude.forge.origins.refactoring.name_uses import Uses
 from etude.forge.origins.refactoring.propose import refactorings
@@ -29,7 +29,7 @@ from etude.forge.pipeline import make as making
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.candidate import Refactoring
-from etude.forge.steps.code_change import Wanted
+from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import Scripted, scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.hosts import StoringHost
@@ -46,7 +46,7 @@ PLAIN = {"PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHON
 
 
 @pytest.fixture(scope="module")
-def uses(shop_world: World) -> Uses:
+def uses(shop_world: PythonRepository) -> Uses:
     return Uses(shop_world)
 
 
@@ -90,7 +90,7 @@ def test_code_is_respelled_by_tokens_and_sentences_only_where_it_is_certain() ->
 # What is proposed
 
 
-def test_the_same_seed_proposes_the_same_each_once_and_with_all_kinds(shop_world: World) -> None:
+def test_the_same_seed_proposes_the_same_each_once_and_with_all_kinds(shop_world: PythonRepository) -> None:
     found = list(refactorings(shop_world, random.Random(1)))
     assert {each.how for each in found} == {"rename", "parameter", "move"}
     assert len({each.key for each in found}) == len(found)
@@ -213,7 +213,7 @@ def make(sandboxes: Sandboxes, tiny_environment: Environment, shop: Repo) -> Cal
     loop, host = sandboxes
 
     def run(out: Path, count: int, **wanted: Any) -> Journal:
-        asked = Wanted(count, out, origins=("refactor",), **wanted)
+        asked = MakeRequest(count, out, origins=("refactor",), **wanted)
         return loop.run_until_complete(make_tasks(shop, tiny_environment, host, asked))
 
     return run
@@ -336,12 +336,12 @@ def test_what_the_edit_breaks_is_refused_with_its_reason(
     repo = Repo("ask", "1.0", "path", write_tree(tmp_path / "ask", files), None)
     original = making.refactorings
 
-    def one(world: World, rng: random.Random) -> Iterator[Refactoring]:
+    def one(world: PythonRepository, rng: random.Random) -> Iterator[Refactoring]:
         return (each for each in original(world, rng) if each.old == "find_word")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(making, "refactorings", one)
-        wanted = Wanted(1, tmp_path / "out", origins=("refactor",))
+        wanted = MakeRequest(1, tmp_path / "out", origins=("refactor",))
         journal = loop.run_until_complete(make_tasks(repo, tiny_environment, host, wanted))
     (entry,) = journal.entries
     assert entry.reason == "the edit breaks a test" and "test_ask" in entry.detail

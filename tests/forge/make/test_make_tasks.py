@@ -18,9 +18,9 @@ from etude.forge.install.checkout import Repo, open_repo
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.pipeline import make as making
-from etude.forge.pipeline.journal import FILE, Entry, Journal
+from etude.forge.pipeline.journal import FILE, Journal, JournalEntry
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps.code_change import Wanted
+from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
@@ -52,7 +52,7 @@ def make(sandboxes: Sandboxes, tiny_environment: Environment, shop: Repo) -> Mak
     loop, host = sandboxes
 
     def run(out: Path, count: int, **wanted: Any) -> Journal:
-        return loop.run_until_complete(make_tasks(shop, tiny_environment, host, Wanted(count, out, **wanted)))
+        return loop.run_until_complete(make_tasks(shop, tiny_environment, host, MakeRequest(count, out, **wanted)))
 
     return run
 
@@ -152,7 +152,7 @@ def test_a_reverted_commit_becomes_a_task(
     ]
     checkout = history(steps).parent
     repo = open_repo(str(checkout), tmp_path / "repositories")
-    wanted = Wanted(1, tmp_path / "out", origins=("commit",), registers=("terse",))
+    wanted = MakeRequest(1, tmp_path / "out", origins=("commit",), registers=("terse",))
     journal = loop.run_until_complete(make_tasks(repo, tiny_environment, host, wanted))
     (name,) = journal.tasks
     task = Task.load(tmp_path / "out" / name)
@@ -181,7 +181,7 @@ def test_another_seed_in_the_same_folder_is_refused(make: Make, made: tuple[Path
 
 def test_a_torn_line_of_the_journal_is_forgotten(tmp_path: Path) -> None:
     journal = Journal(tmp_path, {"seed": 1})
-    journal.add(Entry("a", "bug", "constant", 1.0, reason="no test notices"))
+    journal.add(JournalEntry("a", "bug", "constant", 1.0, reason="no test notices"))
     with (tmp_path / FILE).open("a") as file:
         file.write('{"candidate": "b", "ori')
     again = Journal(tmp_path, {"seed": 1})

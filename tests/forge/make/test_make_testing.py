@@ -15,7 +15,7 @@ import pytest
 
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import Repo
-from etude.forge.languages.python.repository import Place, World
+from etude.forge.languages.python.repository import Place, PythonRepository
 from etude.forge.languages.python.source import Module
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted_code import Deleted
@@ -23,7 +23,7 @@ from etude.forge.origins.test_writing.propose import take_out, untested
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps import code_change as one
-from etude.forge.steps.code_change import Wanted
+from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, attempt, build_setup
 from etude.sandbox.base import WORKSPACE, Layer
@@ -128,7 +128,7 @@ def make(sandboxes: Sandboxes, tiny_environment: Environment, repo: Repo) -> Cal
     loop, host = sandboxes
 
     def run(out: Path, count: int, **wanted: Any) -> Journal:
-        asked = Wanted(count, out, origins=("testing",), **wanted)
+        asked = MakeRequest(count, out, origins=("testing",), **wanted)
         return loop.run_until_complete(make_tasks(repo, tiny_environment, host, asked))
 
     return run
@@ -225,7 +225,7 @@ def test_the_same_seed_gives_the_same_task(
     assert Task.load(tmp_path / name).digest == made[1][0].digest
 
 
-def test_functions_are_proposed_once_with_all_tests_that_reach_them(shop_world: World) -> None:
+def test_functions_are_proposed_once_with_all_tests_that_reach_them(shop_world: PythonRepository) -> None:
     found = list(untested(shop_world, random.Random(1)))
     assert found and len({each.key for each in found}) == len(found)
     assert [each.key for each in untested(shop_world, random.Random(1))] == [each.key for each in found]
@@ -234,7 +234,7 @@ def test_functions_are_proposed_once_with_all_tests_that_reach_them(shop_world: 
         assert each.expected == {test for test in shop_world.green if shop_world.traces[test] & ids}
 
 
-def test_what_goes_from_one_file_is_the_reference(shop_world: World) -> None:
+def test_what_goes_from_one_file_is_the_reference(shop_world: PythonRepository) -> None:
     asked = next(untested(shop_world, random.Random(1)))
     tests = ("TestCart.test_total", "TestCart.test_discount", "test_add_nothing")
     gone = {*(Place("tests/test_cart.py", name) for name in tests), Place("tests/test_money.py", "test_show")}

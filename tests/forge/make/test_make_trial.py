@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from etude.forge.environments.suite_run import SuiteRun
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.steps import trial
-from etude.forge.steps.candidate import Candidate, Piece
+from etude.forge.steps.candidate import Candidate, RemovedCode
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 
-Build = Callable[..., World]
+Build = Callable[..., PythonRepository]
 NAMES = ("one", "two", "three", "child", "clock", *(f"far_{number}" for number in range(8)))
 TEXT = "".join(f"def test_{name}():\n    pass\n\n\n" for name in NAMES)
 NEAR, (CHILD, CLOCK), FAR = (
@@ -41,7 +41,7 @@ def test_a_test_that_never_comes_near_and_passes_when_asked_again_is_left_out(
         {"src/t.py": "def f():\n    return 1\n", "tests/test_a.py": TEXT},
         {test: {"src/t.py:f"} if test in NEAR else set() for test in (*NEAR, CHILD, CLOCK, *FAR)},
     )
-    candidate = Candidate("deletion", "bodies", {"src/t.py": b""}, (Piece("src/t.py", "f", ""),), frozenset(NEAR))
+    candidate = Candidate("deletion", "bodies", {"src/t.py": b""}, (RemovedCode("src/t.py", "f", ""),), frozenset(NEAR))
     unsteady: set[str] = set()
     host, layer = cast("StoringHost", None), cast("Layer", None)
     for _ in range(2):
@@ -67,7 +67,7 @@ def test_of_a_slow_suite_only_what_could_notice_runs_unless_all_is_asked_for(
     world = build_world(
         {"src/t.py": "def f():\n    return 1\n", "tests/test_a.py": TEXT}, {test: set() for test in every}
     )
-    candidate = Candidate("deletion", "bodies", {"src/t.py": b""}, (Piece("src/t.py", "f", ""),), frozenset(NEAR))
+    candidate = Candidate("deletion", "bodies", {"src/t.py": b""}, (RemovedCode("src/t.py", "f", ""),), frozenset(NEAR))
 
     def attempt(seconds: float, took: dict[str, float], **options: Any) -> trial.Trial:
         asked.clear()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.tests import used_names
 from etude.forge.origins.deletion.propose import delete
 from etude.forge.steps import instructions as wording
@@ -18,7 +18,7 @@ from etude.forge.steps.hide_tests import split
 from etude.forge.steps.instructions import sloppy, tell
 
 
-def told(world: World, *names: str, whole: bool = True, seed: int = 0):  # type: ignore[no-untyped-def]
+def told(world: PythonRepository, *names: str, whole: bool = True, seed: int = 0):  # type: ignore[no-untyped-def]
     tests = 0
     for name in names:
         tests |= world.reach[name]
@@ -29,7 +29,7 @@ def told(world: World, *names: str, whole: bool = True, seed: int = 0):  # type:
     return candidate, tell(world, candidate, parted, {}, random.Random(seed))
 
 
-def test_the_specification_names_signatures_docstrings_and_imports(shop_world: World) -> None:
+def test_the_specification_names_signatures_docstrings_and_imports(shop_world: PythonRepository) -> None:
     _, found = told(shop_world, "src/shop/words.py:initials", "src/shop/words.py:slug")
     text = found.by_register["detailed"]
     assert "def initials(name):" in text and "def slug(title):" in text
@@ -39,7 +39,7 @@ def test_the_specification_names_signatures_docstrings_and_imports(shop_world: W
     assert told(shop_world, "src/shop/words.py:slug", whole=False)[1].category == "feature iteration"
 
 
-def test_what_tests_take_is_found_however_they_import_it(shop_world: World) -> None:
+def test_what_tests_take_is_found_however_they_import_it(shop_world: PythonRepository) -> None:
     tests = [
         "tests/test_cart.py::TestCart::test_total",
         "tests/test_money.py::test_show",
@@ -48,7 +48,7 @@ def test_what_tests_take_is_found_however_they_import_it(shop_world: World) -> N
     assert used_names(shop_world, tests) == ["from `shop`: `slug`, `total`", "from `shop.money`: `show_price`"]
 
 
-def test_all_registers_name_what_is_gone(shop_world: World) -> None:
+def test_all_registers_name_what_is_gone(shop_world: PythonRepository) -> None:
     for seed in range(10):
         _, found = told(shop_world, "src/shop/words.py:slug", seed=seed)
         assert all("slug" in text for text in found.by_register.values())
@@ -56,7 +56,7 @@ def test_all_registers_name_what_is_gone(shop_world: World) -> None:
         assert lengths == sorted(lengths) and lengths[0] < 160
 
 
-def test_an_issue_says_where_what_is_gone_belongs_with_or_without_a_docstring(shop_world: World) -> None:
+def test_an_issue_says_where_what_is_gone_belongs_with_or_without_a_docstring(shop_world: PythonRepository) -> None:
     candidate, _ = told(shop_world, "src/shop/words.py:slug")
     parted = split(shop_world, candidate, sorted(candidate.expected), random.Random(0))
     assert parted is not None
@@ -92,7 +92,7 @@ def test_a_slip_never_touches_a_name() -> None:
     ],
 )
 def test_a_commits_subject_is_taken_as_it_is_and_helped_where_it_names_nothing(
-    shop_world: World, monkeypatch: pytest.MonkeyPatch, subject: str, begins: str, hint: bool
+    shop_world: PythonRepository, monkeypatch: pytest.MonkeyPatch, subject: str, begins: str, hint: bool
 ) -> None:
     monkeypatch.setattr(wording, "SLOPPY", 0.0)
     cut = Cut("one", (shop_world.definitions["src/shop/words.py:slug"],), shop_world.reach["src/shop/words.py:slug"])
@@ -110,7 +110,7 @@ def test_a_slip_leaves_the_names_of_a_commits_subject_alone() -> None:
     assert len(slips) > 2 and all(slip.startswith("title ") and slip.endswith(" things") for slip in slips)
 
 
-def test_more_to_write_is_harder(shop_world: World) -> None:
+def test_more_to_write_is_harder(shop_world: PythonRepository) -> None:
     small, _ = told(shop_world, "src/shop/words.py:slug", whole=False)
     large, _ = told(shop_world, "src/shop/words.py:slug", "src/shop/money.py:parse_price", "src/shop/cart.py:total")
     assert 1 <= level(small) < level(large) <= 5

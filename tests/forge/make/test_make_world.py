@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from etude.forge.environments.environment import Suite
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.tests import timing_tests
 from etude.forge.steps.candidate import Candidate
 from etude.forge.steps.write import allowed_paths, choose_kept
 
-Build = Callable[..., World]
+Build = Callable[..., PythonRepository]
 
 INSIDE = {
     "setup.py": "",

@@ -21,19 +21,19 @@ from etude.forge.environments.environment import PREFIX, Environment, Suite, env
 from etude.forge.install.checkout import Repo
 from etude.forge.install.javascript.npm import node, read_npm
 from etude.forge.install.javascript.project_facts import Developing, Project, manifest, read_project
-from etude.forge.install.package_index import Index, interpreter, shown_folders
-from etude.forge.install.result import Installed, Memory, Unfit
+from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
+from etude.forge.install.result import InstallResult, Memory, Unfit
 from etude.forge.install.rules.proposal import Proposal
 from etude.forge.install.sandbox_files import drop, plain_folder, taken_out
 from etude.forge.install.verify import verify
 from etude.forge.leaks.bare_host import bare_folders
-from etude.sandbox.base import WORKSPACE, Layer, Limits, Sandbox
+from etude.sandbox.base import WORKSPACE, Layer, Sandbox, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.javascript.parsing import require_parser
 
 _BUILD: Final = "/home/agent/build"
 _CACHE: Final = "/home/agent/.npm"
-_LIMITS: Final = Limits(memory=3 << 30, disk=3 << 30, processes=512, cpu_seconds=3600, open_files=16384)
+_LIMITS: Final = SandboxLimits(memory=3 << 30, disk=3 << 30, processes=512, cpu_seconds=3600, open_files=16384)
 _MODULES: Final = "node_modules"
 _LOCK: Final = "package-lock.json"
 # What npm is given at each try, and which of the packages named for developing: those that the tests take, the same in
@@ -55,7 +55,7 @@ async def install_scripts(
     suite_seconds: float,
     seconds: float,
     note: Callable[[str], None],
-) -> Installed:
+) -> InstallResult:
     """Install a repository into an environment of the host's store, or say why it cannot be."""
     require_parser()
     started = time.monotonic()
@@ -64,7 +64,7 @@ async def install_scripts(
     if (known := remembered.result()) is not None:
         return known
     result = await _play(repo, host, workspace, suite_seconds, started + seconds, note)
-    result = Installed(**(vars(result) | {"seconds": time.monotonic() - started}))
+    result = InstallResult(**(vars(result) | {"seconds": time.monotonic() - started}))
     if result.environment is not None:
         result.environment.save(host.store.root)
         remembered.keep(result)
@@ -78,7 +78,7 @@ async def _play(
     suite_seconds: float,
     deadline: float,
     note: Callable[[str], None],
-) -> Installed:
+) -> InstallResult:
     tries: list[str] = []
     targets: list[Proposal] = []
     try:
@@ -86,7 +86,7 @@ async def _play(
         index = read_npm()
         targets = _targets(project)
     except Unfit as error:
-        return Installed(False, str(error))
+        return InstallResult(False, str(error))
     for options, developing in _TRIES:
         try:
             if time.monotonic() > deadline:
@@ -100,7 +100,7 @@ async def _play(
             if error.final:
                 break
             continue
-        return Installed(
+        return InstallResult(
             True,
             "",
             tuple(targets),
@@ -111,7 +111,7 @@ async def _play(
             tries=tuple(tries),
             environment=found.environment,
         )
-    return Installed(False, tries[-1], tuple(targets), tries=tuple(tries))
+    return InstallResult(False, tries[-1], tuple(targets), tries=tuple(tries))
 
 
 def _targets(project: Project) -> list[Proposal]:
@@ -128,7 +128,12 @@ def _targets(project: Project) -> list[Proposal]:
 
 
 async def _settle(
-    repo: Repo, project: Project, host: StoringHost, index: Index, options: tuple[str, ...], developing: Developing
+    repo: Repo,
+    project: Project,
+    host: StoringHost,
+    index: PackageIndex,
+    options: tuple[str, ...],
+    developing: Developing,
 ) -> Environment:
     base = host.store.add_files({}, shows=(*shown_folders(), *index.shows))
     variables = index.variables | {"npm_config_cache": _CACHE}

@@ -16,16 +16,16 @@ from typing import Final
 
 from etude.core.errors import EtudeError
 from etude.forge.install.fetch_package import UNPACK
-from etude.forge.install.package_index import Index, interpreter, shown_folders
+from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
 from etude.forge.install.rules.missing_packages import last_error
-from etude.sandbox.base import Limits, Snapshot
+from etude.sandbox.base import SandboxLimits, Snapshot
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store
 
 NAME: Final = re.compile(r"(?:@[a-z0-9][\w.-]*/)?[a-z0-9][\w.-]*", re.IGNORECASE)
 VERSION: Final = re.compile(r"\d+\.\d+\.\d+[\w.+-]*")
 _SECONDS: Final = 300.0
-_LIMITS: Final = Limits(memory=2 << 30, disk=2 << 30)
+_LIMITS: Final = SandboxLimits(memory=2 << 30, disk=2 << 30)
 # What decides where packages come from.
 _TAKEN: Final = ("registry", "cafile", "proxy", "https-proxy", "noproxy", "strict-ssl", "before")
 _QUIET: Final = {
@@ -46,7 +46,7 @@ def node() -> Path:
     return Path(found).resolve()
 
 
-def read_npm() -> Index:
+def read_npm() -> PackageIndex:
     """The host's settings, and what of the host's disk they need."""
     node()
     program = shutil.which("npm")
@@ -70,7 +70,7 @@ def read_npm() -> Index:
     places = [*filter(None, named), str(node()), *([str(Path(program).resolve().parents[1])])]
     covered = shown_folders()
     shows = [path for path in places if not any(path.startswith(f"{folder}/") for folder in covered)]
-    return Index(variables, tuple(dict.fromkeys(path for path in shows if Path(path).exists())))
+    return PackageIndex(variables, tuple(dict.fromkeys(path for path in shows if Path(path).exists())))
 
 
 async def fetch(name: str, version: str, store: Store) -> tuple[Snapshot, str]:

@@ -15,8 +15,8 @@ from email.parser import HeaderParser
 from posixpath import basename
 from typing import Any
 
-from etude.forge.install.project.config_files import read_ini, read_setup, read_toml
 from etude.forge.install.project import ci_commands as recipes
+from etude.forge.install.project.config_files import read_ini, read_setup, read_toml
 from etude.forge.install.project.requirements import canonical, needed, read_requirements
 
 _TESTING = re.compile(r"(unit|py)?[-_]?tests?([-_].*)?|testing|.*[-_]tests?")

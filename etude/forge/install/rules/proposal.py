@@ -12,7 +12,7 @@ from etude.harness.failures import ToolError
 from etude.harness.tool_context import Workbench
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.trajectory import Trajectory
-from etude.sandbox.base import Result
+from etude.sandbox.base import CommandResult
 
 Kind = Literal["tests", "import", "version", "script", "other"]
 PROPOSALS = 10
@@ -33,7 +33,7 @@ class Proposal:
     def facts(self) -> dict[str, str]:
         return asdict(self)
 
-    def judge(self, result: Result) -> str:
+    def judge(self, result: CommandResult) -> str:
         """Why the result is not what was described, or nothing."""
         if result.timed_out:
             return f"`{self.command}` did not end in time"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from etude.forge.languages.drawn_bugs import Mutation, mistaken
-from etude.forge.languages.javascript.repository import ScriptWorld
-from etude.forge.languages.javascript.source import Script, ScriptDefinition
+from etude.forge.languages.javascript.repository import JavaScriptRepository
+from etude.forge.languages.javascript.source import JavaScriptFile, ScriptDefinition
 from etude.forge.languages.python.source import Edit
 from etude.forge.steps.candidate import Candidate
 from etude.tasks.javascript.parsing import FUNCTIONS, bare, inner, text, walk
@@ -32,12 +32,12 @@ LOOPS: Final = ("while_statement", "do_statement", "for_statement")
 _NAMES: Final = ("identifier", "property_identifier", "private_property_identifier")
 
 
-def bugs(world: ScriptWorld, rng: random.Random) -> Iterator[Candidate]:
+def bugs(world: JavaScriptRepository, rng: random.Random) -> Iterator[Candidate]:
     """Candidates until there are no more, each function's mistakes drawn without repeats."""
     return mistaken(world, lambda each: mutations(world.scripts[each.path], each), rng)
 
 
-def mutations(script: Script, definition: ScriptDefinition) -> list[Mutation[ScriptDefinition]]:
+def mutations(script: JavaScriptFile, definition: ScriptDefinition) -> list[Mutation[ScriptDefinition]]:
     """Every change that is known for this function."""
     found: list[Mutation[ScriptDefinition]] = []
     if b"\0" in script.data[definition.first : definition.last]:  # which the texts of nodes do not have

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from etude.forge.languages.javascript.repository import ScriptWorld
-from etude.forge.languages.javascript.source import Script, ScriptDefinition
+from etude.forge.languages.javascript.repository import JavaScriptRepository
+from etude.forge.languages.javascript.source import JavaScriptFile, ScriptDefinition
 from etude.forge.languages.python.source import Edit
 from etude.forge.origins.deletion.propose import WHOLE
-from etude.forge.steps.candidate import Candidate, Piece
+from etude.forge.steps.candidate import Candidate, RemovedCode
 from etude.forge.steps.choose_functions import Cut, choose
 from etude.tasks.javascript.functions import WHOLE_MODULE
 from etude.tasks.javascript.parsing import text, walk
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-def deletions(world: ScriptWorld, rng: random.Random) -> Iterator[Candidate]:
+def deletions(world: JavaScriptRepository, rng: random.Random) -> Iterator[Candidate]:
     """Candidates in the order in which they should be tried."""
     for cut in choose(world, rng):
         made = delete(world, cut, whole=rng.random() < WHOLE)
@@ -33,7 +33,7 @@ def deletions(world: ScriptWorld, rng: random.Random) -> Iterator[Candidate]:
             yield made
 
 
-def delete(world: ScriptWorld, cut: Cut[ScriptDefinition], *, whole: bool) -> Candidate | None:
+def delete(world: JavaScriptRepository, cut: Cut[ScriptDefinition], *, whole: bool) -> Candidate | None:
     """The candidate without these functions; None where the result would not be JavaScript."""
     edits: dict[str, list[Edit]] = {}
     gone: set[str] = set()
@@ -48,19 +48,19 @@ def delete(world: ScriptWorld, cut: Cut[ScriptDefinition], *, whole: bool) -> Ca
     changes: dict[str, bytes | None] = {}
     for path, wanted in edits.items():
         changes[path] = world.scripts[path].edited(wanted)
-        if Script.read(path, changes[path] or b"") is None:
+        if JavaScriptFile.read(path, changes[path] or b"") is None:
             return None
     pieces = tuple(_piece(world, each, gone=each.id in gone) for each in cut.definitions)
     how = "slice" if cut.files > 1 else "symbols" if gone else "bodies"
     return Candidate("deletion", how, changes, pieces, frozenset(world.named(cut.tests)), lines=cut.lines)
 
 
-def _piece(world: ScriptWorld, each: ScriptDefinition, *, gone: bool) -> Piece:
+def _piece(world: JavaScriptRepository, each: ScriptDefinition, *, gone: bool) -> RemovedCode:
     source = world.scripts[each.path].source(each)
-    return Piece(each.path, each.name, source, each.signature, each.doc, each.size, gone)
+    return RemovedCode(each.path, each.name, source, each.signature, each.doc, each.size, gone)
 
 
-def _exports(world: ScriptWorld, each: ScriptDefinition, cut: Cut[ScriptDefinition]) -> list[Edit] | None:
+def _exports(world: JavaScriptRepository, each: ScriptDefinition, cut: Cut[ScriptDefinition]) -> list[Edit] | None:
     """The edits that make its file forget to export a function; None where something else mentions it."""
     if not each.defined.removable or each.repeated or each.name == WHOLE_MODULE:
         return None

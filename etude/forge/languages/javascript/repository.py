@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Final
 
 from etude.forge.install.javascript import project_facts as project
-from etude.forge.languages.base import AnyWorld, Manner, Place, stretches
-from etude.forge.languages.javascript.source import Script, ScriptDefinition
+from etude.forge.languages.base import Repository, TaskFiles, TestFunction, stretches
+from etude.forge.languages.javascript.source import JavaScriptFile, ScriptDefinition
 from etude.forge.languages.python.source import Edit, edited
 from etude.forge.languages.task_files import JAVASCRIPT
 from etude.forge.steps.candidate import Candidate
@@ -31,7 +31,7 @@ _BOUND = re.compile(
 
 
 @dataclass(frozen=True, eq=False)
-class ScriptWorld(AnyWorld[ScriptDefinition]):
+class JavaScriptRepository(Repository[ScriptDefinition]):
     """A JavaScript repository as the makers of candidates see it. `traces` come as the engine told them."""
 
     def __post_init__(self) -> None:
@@ -50,17 +50,17 @@ class ScriptWorld(AnyWorld[ScriptDefinition]):
         return found.id if found is not None else ""
 
     @property
-    def manner(self) -> Manner:
+    def manner(self) -> TaskFiles:
         return JAVASCRIPT
 
     @cached_property
-    def scripts(self) -> dict[str, Script]:
+    def scripts(self) -> dict[str, JavaScriptFile]:
         """The code of the project itself, by path."""
         return {
             path: script
             for path in self._readable
             if project.is_code(path) and not self.is_test(path)
-            if (script := Script.read(path, self.files[path])) is not None
+            if (script := JavaScriptFile.read(path, self.files[path])) is not None
         }
 
     @cached_property
@@ -79,11 +79,11 @@ class ScriptWorld(AnyWorld[ScriptDefinition]):
         return {each.id: each for script in self.scripts.values() for each in script.definitions.values()}
 
     @property
-    def sources(self) -> dict[str, Script]:
+    def sources(self) -> dict[str, JavaScriptFile]:
         return self.scripts
 
-    def read(self, path: str, data: bytes) -> Script | None:
-        return Script.read(path, data)
+    def read(self, path: str, data: bytes) -> JavaScriptFile | None:
+        return JavaScriptFile.read(path, data)
 
     @property
     def test_files(self) -> Collection[str]:
@@ -92,11 +92,11 @@ class ScriptWorld(AnyWorld[ScriptDefinition]):
     def is_test(self, path: str) -> bool:
         return path in self.suite.folders or project.is_test(path)
 
-    def place(self, test: str) -> Place:
+    def place(self, test: str) -> TestFunction:
         path, _, name = test.partition("::")
-        return Place(path, self.tests[path].home(name).path if path in self.tests else "")
+        return TestFunction(path, self.tests[path].home(name).path if path in self.tests else "")
 
-    def collected(self, test: str) -> Place:
+    def collected(self, test: str) -> TestFunction:
         return self.place(test)
 
     def title(self, test: str) -> str:
@@ -110,7 +110,7 @@ class ScriptWorld(AnyWorld[ScriptDefinition]):
             found[unit.path] = found.get(unit.path, "") + text(unit.statement)
         return found
 
-    def is_movable(self, place: Place) -> bool:
+    def is_movable(self, place: TestFunction) -> bool:
         """Whether no other test goes with it: a call that is a statement, or a file that nobody takes anything from."""
         if place.path not in self.tests:
             return False
@@ -129,7 +129,7 @@ class ScriptWorld(AnyWorld[ScriptDefinition]):
         ]
         return statement.type == "expression_statement" and all(each.path.startswith(unit.path) for each in inside)
 
-    def telling(self, candidate: Candidate) -> Iterator[Place]:
+    def telling(self, candidate: Candidate) -> Iterator[TestFunction]:
         copied = set().union(*(stretches(piece.source, COPIED) for piece in candidate.pieces))
         for place in self.places:
             file = self.tests.get(place.path)
@@ -138,7 +138,7 @@ class ScriptWorld(AnyWorld[ScriptDefinition]):
                 if copied & stretches(said.decode("utf-8", "replace"), COPIED):
                     yield place
 
-    def without_tests(self, hidden: Collection[Place]) -> Iterator[tuple[str, bytes | None]]:
+    def without_tests(self, hidden: Collection[TestFunction]) -> Iterator[tuple[str, bytes | None]]:
         by_path: dict[str, set[str]] = {}
         for place in hidden:
             by_path.setdefault(place.path, set()).add(place.name)
@@ -147,7 +147,7 @@ class ScriptWorld(AnyWorld[ScriptDefinition]):
             if not left and not self._is_taken(path):
                 yield path, None
             else:
-                script = Script(path, self.files[path])
+                script = JavaScriptFile(path, self.files[path])
                 units = [unit for name in sorted(names - {""}) for unit in self.tests[path].all_at(name)]
                 edits: list[Edit] = [script.without(unit.statement) for unit in units]
                 yield path, edited(self.files[path], edits)

@@ -81,7 +81,7 @@ class ScriptDefinition:
         return " ".join(head.split())
 
 
-class Script:
+class JavaScriptFile:
     """One file, parsed. `read` gives None for what is no JavaScript in UTF-8."""
 
     def __init__(self, path: str, data: bytes) -> None:
@@ -94,7 +94,7 @@ class Script:
         self.root = root
 
     @classmethod
-    def read(cls, path: str, data: bytes) -> Script | None:
+    def read(cls, path: str, data: bytes) -> JavaScriptFile | None:
         try:
             return cls(path, data)
         except (ValueError, RecursionError):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from etude.forge.languages.drawn_bugs import Mutation, mistaken
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Definition, Edit, Module
 from etude.forge.steps.candidate import Candidate
 
@@ -38,7 +38,7 @@ ARITHMETIC = {
 }
 
 
-def bugs(world: World, rng: random.Random) -> Iterator[Candidate]:
+def bugs(world: PythonRepository, rng: random.Random) -> Iterator[Candidate]:
     """Candidates until there are no more, each function's mistakes drawn without repeats."""
     return mistaken(world, lambda each: mutations(world.modules[each.path], each), rng)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Definition, Edit, Module
 
 Lines = dict[str, list[tuple[int, int]]]  # path -> first and last lines that go
@@ -49,7 +49,7 @@ class Cleaning:
             self.listings.setdefault(place, listing).going.update(listing.going)
         self.importers |= other.importers
 
-    def finish(self, world: World) -> dict[str, list[Edit]]:
+    def finish(self, world: PythonRepository) -> dict[str, list[Edit]]:
         """All edits by file."""
         found = {path: list(edits) for path, edits in self.edits.items()}
         for (path, _, _), listing in self.listings.items():
@@ -57,7 +57,7 @@ class Cleaning:
         return found
 
 
-def forget(world: World, definition: Definition, going: Lines) -> Cleaning:
+def forget(world: PythonRepository, definition: Definition, going: Lines) -> Cleaning:
     """Everything but the definition's own removal. `going` are lines that disappear anyway."""
     cleaning = Cleaning()
     shared = [module for path, module in world.tests.items() if path.rpartition("/")[2] == "conftest.py"]
@@ -72,7 +72,7 @@ def forget(world: World, definition: Definition, going: Lines) -> Cleaning:
     return cleaning
 
 
-def _forget(world: World, path: str, name: str, going: Lines, cleaning: Cleaning) -> None:
+def _forget(world: PythonRepository, path: str, name: str, going: Lines, cleaning: Cleaning) -> None:
     bound = _bound(world, path, name)
     for module in world.modules.values():
         for node, parents in list(_mentions(module, name, going)):
@@ -102,7 +102,7 @@ def _forget(world: World, path: str, name: str, going: Lines, cleaning: Cleaning
                 cleaning.importers.add(test.path)
 
 
-def _bound(world: World, path: str, name: str) -> set[str]:
+def _bound(world: PythonRepository, path: str, name: str) -> set[str]:
     """Files in which the name means this symbol: where it is defined, and where it is imported from there."""
     bound = {path}
     importing = [

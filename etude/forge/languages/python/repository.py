@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from etude.forge.languages.base import AnyWorld, Manner, Place
+from etude.forge.languages.base import Repository, TaskFiles, TestFunction
 from etude.forge.languages.python import tests as python_tests
 from etude.forge.languages.python.source import Definition, Module, identifiers
 from etude.forge.languages.task_files import PYTHON
 from etude.forge.steps.candidate import Candidate
-from etude.tasks.grading.inherited_tests import Heritage, collected
+from etude.tasks.grading.inherited_tests import InheritedTests, collected
 
 TEST_FOLDERS = ("test", "tests")
 TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_tests?|tests?|conftest)\.py$")
@@ -26,11 +26,11 @@ ASIDE_FILES = ("setup.py", "noxfile.py", "tasks.py", "fabfile.py", "conf.py")
 
 
 @dataclass(frozen=True, eq=False)
-class World(AnyWorld[Definition]):
+class PythonRepository(Repository[Definition]):
     """A Python repository as the makers of candidates see it."""
 
     @property
-    def manner(self) -> Manner:
+    def manner(self) -> TaskFiles:
         return PYTHON
 
     @property
@@ -48,7 +48,7 @@ class World(AnyWorld[Definition]):
     def test_files(self) -> Collection[str]:
         return self.tests.keys()
 
-    def collected(self, test: str) -> Place:
+    def collected(self, test: str) -> TestFunction:
         return place_of(test)
 
     def title(self, test: str) -> str:
@@ -58,13 +58,13 @@ class World(AnyWorld[Definition]):
         module = Module.read(path, data)
         return {name: module.source(each) for name, each in module.definitions.items()} if module is not None else {}
 
-    def is_movable(self, place: Place) -> bool:
+    def is_movable(self, place: TestFunction) -> bool:
         return python_tests.is_movable(self, place)
 
-    def telling(self, candidate: Candidate) -> Iterator[Place]:
+    def telling(self, candidate: Candidate) -> Iterator[TestFunction]:
         return python_tests.telling(self, candidate)
 
-    def without_tests(self, hidden: Collection[Place]) -> Iterator[tuple[str, bytes | None]]:
+    def without_tests(self, hidden: Collection[TestFunction]) -> Iterator[tuple[str, bytes | None]]:
         return python_tests.without_tests(self, hidden)
 
     def used_names(self, tests: Sequence[str]) -> list[str]:
@@ -114,13 +114,13 @@ class World(AnyWorld[Definition]):
         """Every function, method and class of the project, by "path:name"."""
         return {each.id: each for module in self.modules.values() for each in module.definitions.values()}
 
-    def place(self, test: str) -> Place:
+    def place(self, test: str) -> TestFunction:
         """Where a test is written: an inherited one in the class that it comes from."""
         place = place_of(test)
-        return Place(place.path, "") if place.path in self._making_tests else self._homes.get(place) or place
+        return TestFunction(place.path, "") if place.path in self._making_tests else self._homes.get(place) or place
 
     @cached_property
-    def _homes(self) -> dict[Place, Place | None]:
+    def _homes(self) -> dict[TestFunction, TestFunction | None]:
         return {place: self._home(place) for place in dict.fromkeys(map(place_of, self.green))}
 
     @cached_property
@@ -130,15 +130,15 @@ class World(AnyWorld[Definition]):
         lost = [place for place, home in self._homes.items() if home is None and place.path in self.tests]
         return frozenset(place.path for place in lost if place.name.rpartition(".")[2] not in written)
 
-    def _home(self, place: Place) -> Place | None:
+    def _home(self, place: TestFunction) -> TestFunction | None:
         if place.path not in self.tests:
             return None
-        home = Place(*self._heritage.home(place.path, place.name))
+        home = TestFunction(*self._heritage.home(place.path, place.name))
         return home if home.name in self.tests[home.path].definitions else None
 
     @cached_property
-    def _heritage(self) -> Heritage:
-        return Heritage({path: module.text for path, module in self.tests.items()})
+    def _heritage(self) -> InheritedTests:
+        return InheritedTests({path: module.text for path, module in self.tests.items()})
 
     @cached_property
     def words(self) -> dict[str, set[str]]:
@@ -185,9 +185,9 @@ class World(AnyWorld[Definition]):
         return found
 
 
-def place_of(test: str) -> Place:
+def place_of(test: str) -> TestFunction:
     """Where the function of an id stands: `a/test_b.py::C::test_d[e]`."""
-    return Place(*collected(test))
+    return TestFunction(*collected(test))
 
 
 def _is_aside(path: str) -> bool:

@@ -10,13 +10,13 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from etude.forge.languages.base import Place, stretches
+from etude.forge.languages.base import TestFunction, stretches
 from etude.forge.languages.python.source import Defined, Edit, Module, identifiers
 from etude.forge.steps.candidate import Candidate
 from etude.tasks.grading.inherited_tests import collected
 
 if TYPE_CHECKING:
-    from etude.forge.languages.python.repository import World
+    from etude.forge.languages.python.repository import PythonRepository
 
 COPIED: Final = 4  # neighbouring lines of deleted code that a test may not contain
 STOPWATCHES: Final = {"timeit", "default_timer"} | {
@@ -24,7 +24,7 @@ STOPWATCHES: Final = {"timeit", "default_timer"} | {
 }
 
 
-def is_movable(world: World, place: Place) -> bool:
+def is_movable(world: PythonRepository, place: TestFunction) -> bool:
     """Whether a test can be taken out of its file: it is written there once, and no other file inherits it."""
     module = world.tests.get(place.path)
     if module is not None and not place.name:
@@ -35,7 +35,7 @@ def is_movable(world: World, place: Place) -> bool:
     return not world.heirs.get(found.owner.rpartition(".")[2], set()) - {place.path}
 
 
-def timing_tests(world: World) -> set[str]:
+def timing_tests(world: PythonRepository) -> set[str]:
     """Green tests that take the time themselves, or in a helper: what they say is the machine's mood."""
     timing = {
         f"{path}:{name}"
@@ -47,7 +47,7 @@ def timing_tests(world: World) -> set[str]:
     return {test for test in world.green if own[test] in timing or not timing.isdisjoint(world.traces.get(test, ()))}
 
 
-def without_tests(world: World, hidden: Collection[Place]) -> Iterator[tuple[str, bytes | None]]:
+def without_tests(world: PythonRepository, hidden: Collection[TestFunction]) -> Iterator[tuple[str, bytes | None]]:
     """The files that hold hidden tests, without them; None for a file that has no other test."""
     by_path: dict[str, set[str]] = {}
     for place in hidden:
@@ -63,7 +63,7 @@ def without_tests(world: World, hidden: Collection[Place]) -> Iterator[tuple[str
         yield path, None
 
 
-def _data(world: World, hidden: Collection[str]) -> Iterator[str]:
+def _data(world: PythonRepository, hidden: Collection[str]) -> Iterator[str]:
     """Data beside the tests that hidden files name, by name or without its ending, and no other test file does."""
     if not hidden:
         return
@@ -93,14 +93,14 @@ def _edits(module: Module, names: set[str]) -> Iterator[Edit]:
             yield module.without_body(owner, b"pass")
 
 
-def _is_imported(world: World, path: str) -> bool:
+def _is_imported(world: PythonRepository, path: str) -> bool:
     """Whether another test file takes something from this one."""
     stem = re.escape(path.removesuffix(".py").rpartition("/")[2])
     takes = re.compile(rf"(?m)^\s*(from\s+\S*\b{stem}\b|(from\s+\S+\s+)?import\s.*\b{stem}\b)")
     return any(takes.search(each.text) for other, each in world.tests.items() if other != path)
 
 
-def telling(world: World, candidate: Candidate) -> Iterator[Place]:
+def telling(world: PythonRepository, candidate: Candidate) -> Iterator[TestFunction]:
     """Tests that contain a stretch of the deleted code. What helpers of theirs contain is for the audit to find."""
     copied = set().union(*(stretches(piece.source, COPIED) for piece in candidate.pieces))
     firsts = {stretch[0] for stretch in copied}
@@ -108,22 +108,22 @@ def telling(world: World, candidate: Candidate) -> Iterator[Place]:
         if not any(first in module.text for first in firsts):
             continue
         for name, each in module.definitions.items():
-            if Place(path, name) not in world.places:
+            if TestFunction(path, name) not in world.places:
                 continue
             if copied & stretches(module.source(each), COPIED):
-                yield Place(path, name)
+                yield TestFunction(path, name)
 
 
-def used_names(world: World, tests: Sequence[str]) -> list[str]:
+def used_names(world: PythonRepository, tests: Sequence[str]) -> list[str]:
     """What test functions take from the project, as they import it."""
     found: dict[str, set[str]] = {}
-    for path in sorted({Place(*collected(test)).path for test in tests}):
+    for path in sorted({TestFunction(*collected(test)).path for test in tests}):
         module = world.tests.get(path)
         if module is None:
             continue
         mentioned: set[str] = set()
         for test in tests:
-            place = Place(*collected(test))
+            place = TestFunction(*collected(test))
             each = module.definitions.get(place.name) if place.path == path else None
             mentioned |= each.uses if each is not None else set()
         if not mentioned:
@@ -152,21 +152,21 @@ def _attributes(tree: ast.Module, top: str, mentioned: set[str]) -> Iterator[str
             yield node.attr
 
 
-def _is_package(world: World, node: ast.ImportFrom) -> bool:
+def _is_package(world: PythonRepository, node: ast.ImportFrom) -> bool:
     return not node.level and _top(world, node.module or "")
 
 
-def _top(world: World, name: str) -> bool:
+def _top(world: PythonRepository, name: str) -> bool:
     """Whether a dotted name belongs to the project."""
     first = name.partition(".")[0]
     roots = [f"{root}/" if root else "" for root in world.environment.paths or ("",)]
     return any(f"{root}{first}.py" in world.modules or f"{root}{first}/__init__.py" in world.modules for root in roots)
 
 
-def mentioned(world: World, tests: Sequence[str]) -> set[str]:
+def mentioned(world: PythonRepository, tests: Sequence[str]) -> set[str]:
     """Every name in the source of these tests."""
     found: set[str] = set()
-    for place in {Place(*collected(test)) for test in tests}:
+    for place in {TestFunction(*collected(test)) for test in tests}:
         module = world.tests.get(place.path)
         each = module.definitions.get(place.name) if module is not None else None
         found |= set(identifiers(each.node)) if each is not None else set()

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.core.errors import EtudeError
-from etude.forge.languages.base import AnyWorld, S, Source
-from etude.forge.steps.candidate import Candidate, Piece
+from etude.forge.languages.base import Repository, S, Source
+from etude.forge.steps.candidate import Candidate, RemovedCode
 
 LATEST: Final = 2000  # commits that are looked at
 MOST_FILES: Final = 8
@@ -33,7 +33,7 @@ _ENV: Final = {
 }
 
 
-def commits(world: AnyWorld[Any], history: Path) -> Iterator[Candidate]:
+def commits(world: Repository[Any], history: Path) -> Iterator[Candidate]:
     """The newest first: those are the least likely to have been changed since."""
     listed = _git(history, "log", "--no-merges", f"--max-count={LATEST}", "--format=%H%x00%s", "HEAD")
     for line in listed.decode("utf-8", "replace").splitlines():
@@ -43,7 +43,7 @@ def commits(world: AnyWorld[Any], history: Path) -> Iterator[Candidate]:
             yield made
 
 
-def revert(world: AnyWorld[Any], history: Path, commit: str, subject: str) -> Candidate | None:
+def revert(world: Repository[Any], history: Path, commit: str, subject: str) -> Candidate | None:
     """The candidate without this commit's changes to the code, where they can be undone."""
     listed = _git(history, "diff-tree", "-r", "--no-commit-id", "--no-renames", "--name-status", "-z", commit)
     parts = listed.decode("utf-8", "surrogateescape").split("\0")[:-1]
@@ -54,7 +54,7 @@ def revert(world: AnyWorld[Any], history: Path, commit: str, subject: str) -> Ca
     if not code or not tests or gone or len(code) > MOST_FILES:
         return None
     changes: dict[str, bytes | None] = {}
-    pieces: list[Piece] = []
+    pieces: list[RemovedCode] = []
     lines = 0
     for path in code:
         now, then = world.files[path], _show(history, commit, path)
@@ -83,7 +83,7 @@ def revert(world: AnyWorld[Any], history: Path, commit: str, subject: str) -> Ca
     return Candidate("commit", commit[:12], changes, tuple(pieces), frozenset(expected), about, lines)
 
 
-def own_tests(world: AnyWorld[Any], history: Path, commit: str) -> set[tuple[str, str]]:
+def own_tests(world: Repository[Any], history: Path, commit: str) -> set[tuple[str, str]]:
     """The tests that a commit added or changed, as (path, name)."""
     found = set()
     for path in world.test_files:
@@ -116,9 +116,9 @@ def _lines(file: Source[Any]) -> set[bytes]:
     return set(file.data.splitlines(keepends=True))
 
 
-def _piece(file: Source[S], each: S, after: Source[S] | None) -> Piece:
+def _piece(file: Source[S], each: S, after: Source[S] | None) -> RemovedCode:
     gone = after is None or each.name not in after.definitions
-    return Piece(each.path, each.name, file.source(each), each.signature, each.doc, each.size, gone)
+    return RemovedCode(each.path, each.name, file.source(each), each.signature, each.doc, each.size, gone)
 
 
 def merged(now: bytes, then: bytes, other: bytes) -> bytes | None:

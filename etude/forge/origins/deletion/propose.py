@@ -12,15 +12,15 @@ import re
 from collections.abc import Iterator
 
 from etude.forge.languages.python.references import Blocked, Cleaning, Lines, forget
-from etude.forge.languages.python.repository import World, place_of
+from etude.forge.languages.python.repository import PythonRepository, place_of
 from etude.forge.languages.python.source import Definition, Edit, Module
-from etude.forge.steps.candidate import Candidate, Piece
+from etude.forge.steps.candidate import Candidate, RemovedCode
 from etude.forge.steps.choose_functions import MOST_SHARE, Cut, choose
 
 WHOLE = 0.5  # share of the candidates whose symbols are removed whole, where that is possible
 
 
-def deletions(world: World, rng: random.Random) -> Iterator[Candidate]:
+def deletions(world: PythonRepository, rng: random.Random) -> Iterator[Candidate]:
     """Candidates in the order in which they should be tried."""
     for cut in choose(world, rng):
         whole = rng.random() < WHOLE
@@ -29,7 +29,7 @@ def deletions(world: World, rng: random.Random) -> Iterator[Candidate]:
             yield made
 
 
-def delete(world: World, cut: Cut[Definition], *, whole: bool) -> Candidate | None:
+def delete(world: PythonRepository, cut: Cut[Definition], *, whole: bool) -> Candidate | None:
     """The candidate without these functions; None where the result would not be Python."""
     cleaning, removed = _removals(world, cut) if whole else (Cleaning(), [])
     tests = cut.tests | world.masked(test for test in world.green if place_of(test).path in cleaning.importers)
@@ -58,7 +58,7 @@ def delete(world: World, cut: Cut[Definition], *, whole: bool) -> Candidate | No
     return Candidate("deletion", how, changes, pieces, frozenset(world.named(tests)), lines=cut.lines)
 
 
-def _removals(world: World, cut: Cut[Definition]) -> tuple[Cleaning, list[Definition]]:
+def _removals(world: PythonRepository, cut: Cut[Definition]) -> tuple[Cleaning, list[Definition]]:
     """Which of the symbols can go whole, with the cleaning that this takes."""
     wanted = list(cut.definitions)
     if cut.shape == "class":
@@ -81,14 +81,14 @@ def _removals(world: World, cut: Cut[Definition]) -> tuple[Cleaning, list[Defini
     return cleaning, removed
 
 
-def _stub_edits(world: World, definition: Definition) -> Iterator[tuple[str, Edit]]:
+def _stub_edits(world: PythonRepository, definition: Definition) -> Iterator[tuple[str, Edit]]:
     stub = world.stubs.get(f"{definition.path}i")
     found = stub.definitions.get(definition.name) if stub is not None else None
     if stub is not None and found is not None and not found.repeated and not found.alone:
         yield stub.path, stub.without(found)
 
 
-def without_dead_imports(world: World, before: Module, data: bytes) -> bytes:
+def without_dead_imports(world: PythonRepository, before: Module, data: bytes) -> bytes:
     """The file without imports that only the deleted code needed, as its author would have left it."""
     after = Module.read(before.path, data)
     if after is None or before.path.endswith("__init__.py"):
@@ -117,7 +117,7 @@ def identifiers_in_use(tree: ast.Module) -> Iterator[str]:
             yield from re.findall(r"\w+", node.value)
 
 
-def _is_known_from(world: World, path: str, name: str) -> bool:
+def _is_known_from(world: PythonRepository, path: str, name: str) -> bool:
     """Whether somebody takes an imported name from this file instead of from where it is at home."""
     stem = path.removesuffix(".py").rpartition("/")[2]
     for module in [*world.modules.values(), *world.tests.values()]:
@@ -126,9 +126,9 @@ def _is_known_from(world: World, path: str, name: str) -> bool:
     return False
 
 
-def _piece(world: World, each: Definition, *, gone: bool) -> Piece:
+def _piece(world: PythonRepository, each: Definition, *, gone: bool) -> RemovedCode:
     source = world.modules[each.path].source(each)
-    return Piece(each.path, each.name, source, each.signature, each.doc, each.size, gone)
+    return RemovedCode(each.path, each.name, source, each.signature, each.doc, each.size, gone)
 
 
 def _outermost(definitions: list[Definition]) -> list[Definition]:

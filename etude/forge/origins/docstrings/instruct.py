@@ -11,8 +11,8 @@ from typing import Final
 
 from etude.forge.origins.docstrings.propose import LEAST_EXAMPLES
 from etude.forge.steps.candidate import Documenting
-from etude.forge.steps.instructions import Told, sloppy
-from etude.tasks.format.config import Register
+from etude.forge.steps.instructions import Instructions, sloppy
+from etude.tasks.format.config import PromptStyle
 
 TERSE: Final = (
     "{names} has no docs, please write docstrings with doctest examples ({least} each, name all params)",
@@ -21,13 +21,13 @@ TERSE: Final = (
 )
 
 
-def tell_documentation(asked: Documenting, rng: random.Random) -> Told:
-    registers: dict[Register, str] = {
+def tell_documentation(asked: Documenting, rng: random.Random) -> Instructions:
+    registers: dict[PromptStyle, str] = {
         "terse": _terse(asked, rng),
         "plain": _plain(asked),
         "detailed": _detailed(asked),
     }
-    return Told("documentation", registers)
+    return Instructions("documentation", registers)
 
 
 def _terse(asked: Documenting, rng: random.Random) -> str:

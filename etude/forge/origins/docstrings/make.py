@@ -13,18 +13,27 @@ from pathlib import Path
 from typing import Final
 
 from etude.forge.environments.suite_run import run_variants
-from etude.forge.languages.base import Place
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.base import TestFunction
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.leaks.scrub import CODE
 from etude.forge.origins.docstrings.instruct import tell_documentation
 from etude.forge.origins.docstrings.propose import LEAST_EXAMPLES, docstring, without_docstrings
 from etude.forge.origins.test_writing.make import ASSERTED, SHARE, Mistake, choose_mistakes, mistakes
 from etude.forge.origins.test_writing.propose import LEAST_MISTAKES as LEAST
 from etude.forge.steps.candidate import Candidate, Documenting
-from etude.forge.steps.code_change import Made, Refused, Shop, being_made, failing, judge_by_check, search_copies, timed
-from etude.forge.steps.instructions import Told
+from etude.forge.steps.code_change import (
+    MadeTask,
+    MakeContext,
+    Refused,
+    being_made,
+    failing,
+    judge_by_check,
+    search_copies,
+    timed,
+)
+from etude.forge.steps.instructions import Instructions
 from etude.forge.steps.write import assemble, put
-from etude.tasks.format.config import Documentation, Register
+from etude.tasks.format.config import Documentation, PromptStyle
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 from etude.tasks.kinds.docstring_examples import FILE, examples_file, module_name
@@ -69,7 +78,7 @@ sys.exit(1 if failed else 0)
 """
 
 
-async def make_documentation(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
+async def make_documentation(shop: MakeContext, candidate: Candidate, spent: dict[str, float]) -> MadeTask:
     """A task below `wanted.out` under a hidden name. `spent` is told the seconds of each part."""
     assert isinstance(candidate, Documenting)
     rng = random.Random(f"{shop.wanted.seed}/{candidate.key}")
@@ -83,10 +92,10 @@ async def make_documentation(shop: Shop, candidate: Candidate, spent: dict[str, 
             await asyncio.to_thread(_take_out_copies, shop.python, found, folder / WORKSPACE)
             await search_copies(shop, folder, found.removed)
         await judge_by_check(shop, folder, spent)
-    return Made(task, folder)
+    return MadeTask(task, folder)
 
 
-async def _noticed(shop: Shop, asked: Documenting, rng: random.Random) -> Documenting:
+async def _noticed(shop: MakeContext, asked: Documenting, rng: random.Random) -> Documenting:
     """The candidate with mistakes that its own examples notice."""
     world = shop.python
     (path,) = asked.changes
@@ -112,7 +121,7 @@ async def _noticed(shop: Shop, asked: Documenting, rng: random.Random) -> Docume
     for files, run in zip(tried, runs, strict=True):
         failed = [test for test, outcome in run.outcomes.items() if outcome in ("failed", "error")]
         if run.complete and failed:
-            by = frozenset(Place(*test.split("::")[:2]) for test in failed if "::" in test)
+            by = frozenset(TestFunction(*test.split("::")[:2]) for test in failed if "::" in test)
             found.append(Mistake(files, by, any(ASSERTED.search(run.texts.get(test, "")) for test in failed)))
     chosen = choose_mistakes([mistake for mistake in found if mistake.by])
     if len(chosen) < LEAST:
@@ -120,7 +129,7 @@ async def _noticed(shop: Shop, asked: Documenting, rng: random.Random) -> Docume
     return replace(asked, mutants=tuple(mistake.files for mistake in chosen))
 
 
-async def _run_rest(shop: Shop, asked: Documenting) -> None:
+async def _run_rest(shop: MakeContext, asked: Documenting) -> None:
     """The suite that the agent finds is green; where it runs docstrings, those are gone."""
     ids = [(piece.path, f".{piece.name}") for piece in asked.pieces]
     gone = [
@@ -132,7 +141,7 @@ async def _run_rest(shop: Shop, asked: Documenting) -> None:
         raise Refused("another test fails", ", ".join(failed[:3]))
 
 
-def _take_out_copies(world: World, asked: Documenting, tree: Path) -> None:
+def _take_out_copies(world: PythonRepository, asked: Documenting, tree: Path) -> None:
     """Files that show one of the removed examples go, as most are too short for the leak audit; code is refused."""
     shown: set[bytes] = set()
     for piece in asked.pieces:
@@ -150,7 +159,9 @@ def _take_out_copies(world: World, asked: Documenting, tree: Path) -> None:
             place.unlink()
 
 
-def write_documentation(world: World, asked: Documenting, told: Told, register: Register, seed: int) -> Task:
+def write_documentation(
+    world: PythonRepository, asked: Documenting, told: Instructions, register: PromptStyle, seed: int
+) -> Task:
     """The task, in memory."""
     files: dict[str, bytes] = {}
     kinds: dict[str, Kind] = {}

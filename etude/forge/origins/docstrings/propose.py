@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from etude.forge.languages.python.bugs import mutations
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Definition, Edit, Module
 from etude.forge.origins.test_writing.propose import LEAST_MISTAKES
-from etude.forge.steps.candidate import Documenting, Piece
+from etude.forge.steps.candidate import Documenting, RemovedCode
 from etude.tasks.kinds.docstring_examples import Documented, read_documented
 
 TOGETHER: Final = (1, 1, 2, 3)  # functions of a task
@@ -23,7 +23,7 @@ LEAST_EXAMPLES: Final = 2  # that each of them has
 ROUNDS: Final = 2  # tasks that begin at the same function
 
 
-def documented(world: World, rng: random.Random) -> Iterator[Documenting]:
+def documented(world: PythonRepository, rng: random.Random) -> Iterator[Documenting]:
     """In an order that is drawn; no set of functions twice."""
     fit: dict[str, list[Definition]] = {}
     for each in world.definitions.values():
@@ -62,26 +62,26 @@ def without_docstrings(module: Module, chosen: Sequence[Definition]) -> list[Edi
     return edits
 
 
-def _is_fit(world: World, each: Definition) -> bool:
+def _is_fit(world: PythonRepository, each: Definition) -> bool:
     if isinstance(each.node, ast.ClassDef) or not each.deletable or each.id in world.early or ">>>" not in each.doc:
         return False
     found = docstring(world.modules[each.path], each)
     return found.shown >= LEAST_EXAMPLES and not found.looks and not found.unnamed
 
 
-def _mistakes(world: World, chosen: Sequence[Definition]) -> int:
+def _mistakes(world: PythonRepository, chosen: Sequence[Definition]) -> int:
     return sum(len(mutations(world.modules[each.path], each)) for each in chosen)
 
 
-def _candidate(world: World, chosen: Sequence[Definition]) -> Documenting:
+def _candidate(world: PythonRepository, chosen: Sequence[Definition]) -> Documenting:
     module = world.modules[chosen[0].path]
     pieces = tuple(
-        Piece(each.path, each.name, module.source(each), each.signature, each.doc, each.size) for each in chosen
+        RemovedCode(each.path, each.name, module.source(each), each.signature, each.doc, each.size) for each in chosen
     )
     removed = []
     for each in chosen:
         examples = [f"{one.source}{one.want}" for one in docstring(module, each).examples]
-        removed += [Piece(each.path, "", each.doc), Piece(each.path, "", "".join(examples))]
+        removed += [RemovedCode(each.path, "", each.doc), RemovedCode(each.path, "", "".join(examples))]
     changes = {module.path: module.edited(without_docstrings(module, chosen))}
     how = "docstring" if len(chosen) == 1 else "docstrings"
     lines = sum(each.size for each in chosen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etude.forge.origins.packaging.config_entries import Entry, entries, without
+from etude.forge.origins.packaging.config_entries import ConfigEntry, entries, without
 from etude.forge.origins.packaging.propose import TARGET
 from etude.tasks.format.task import Task
 
@@ -38,7 +38,7 @@ def _solved(task: Task) -> dict[str, str]:
     return {path: task.solution.text(path) for path in task.solution}
 
 
-def _gone(task: Task) -> list[Entry]:
+def _gone(task: Task) -> list[ConfigEntry]:
     found = [entry for path, text in _solved(task).items() for entry in entries(path, text)]
     return [entry for entry in found if f"{entry.path}:{entry.name}" in task.facts.deleted]
 
@@ -47,7 +47,7 @@ def _encoded(texts: dict[str, str]) -> dict[str, bytes | None]:
     return {path: text.encode("utf-8", "surrogateescape") for path, text in texts.items()}
 
 
-def _hollow(entry: Entry) -> str:
+def _hollow(entry: ConfigEntry) -> str:
     """The entry with nothing in it: a target of the standard library, an empty list, an empty text."""
     if TARGET.search(entry.text):
         return TARGET.sub("os:getcwd", entry.text)

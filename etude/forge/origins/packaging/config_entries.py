@@ -19,7 +19,7 @@ FILES = ("pyproject.toml", "setup.cfg", "setup.py")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ConfigEntry:
     """One key with its value: `table` is ("project", "scripts"), ("options.extras_require",), or ("setup",)."""
 
     path: str
@@ -35,28 +35,28 @@ class Entry:
         return ".".join((*self.table, self.key))
 
 
-def entries(path: str, text: str) -> list[Entry]:
+def entries(path: str, text: str) -> list[ConfigEntry]:
     """Those that are about packaging; none where the file cannot be read."""
     if path == "pyproject.toml":
         return list(_toml(path, text))
     return list(_ini(path, text) if path == "setup.cfg" else _setup(path, text))
 
 
-def without(text: str, gone: Sequence[Entry]) -> str:
+def without(text: str, gone: Sequence[ConfigEntry]) -> str:
     """The text without these entries, and without the heads of tables that have no other."""
     for each in sorted(gone, key=lambda one: one.start, reverse=True):
         text = text[: each.start] + text[each.end :]
     return _without_empty_tables(text, {each.table for each in gone if each.path != "setup.py"})
 
 
-def exchanged(text: str, entry: Entry, old: str, new: str) -> str | None:
+def exchanged(text: str, entry: ConfigEntry, old: str, new: str) -> str | None:
     """The text with one word of an entry exchanged, where it stands there once."""
     if entry.text.count(old) != 1:
         return None
     return text[: entry.start] + entry.text.replace(old, new) + text[entry.end :]
 
 
-def _toml(path: str, text: str) -> Iterator[Entry]:
+def _toml(path: str, text: str) -> Iterator[ConfigEntry]:
     try:
         tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -89,7 +89,7 @@ def _toml(path: str, text: str) -> Iterator[Entry]:
             value = value[part]
         owner = (*table, *parts[:-1])
         if owner[:1] == ("project",) or (owner[:1] == ("tool",) and owner[1:2] and owner[1] in TOOLS):
-            yield Entry(path, owner, parts[-1], offsets[number], offsets[end], statement, value)
+            yield ConfigEntry(path, owner, parts[-1], offsets[number], offsets[end], statement, value)
         number = end
 
 
@@ -108,18 +108,18 @@ def _statement_end(lines: list[str], start: int) -> int | None:
     return None
 
 
-def _ini(path: str, text: str) -> Iterator[Entry]:
+def _ini(path: str, text: str) -> Iterator[ConfigEntry]:
     section, at = "", 0
     open_entry: tuple[str, str, int, list[str]] | None = None  # section, key, start, lines
 
-    def closed() -> Iterator[Entry]:
+    def closed() -> Iterator[ConfigEntry]:
         if open_entry is not None and SECTIONS.fullmatch(open_entry[0]):
             name, key, start, lines = open_entry
             while lines and not lines[-1].strip():
                 lines.pop()
             whole = "".join(lines)
             value = whole.partition("=")[2].strip()
-            yield Entry(path, (name,), key, start, start + len(whole), whole, value)
+            yield ConfigEntry(path, (name,), key, start, start + len(whole), whole, value)
 
     for line in text.splitlines(keepends=True):
         if line.startswith("["):
@@ -135,7 +135,7 @@ def _ini(path: str, text: str) -> Iterator[Entry]:
     yield from closed()
 
 
-def _setup(path: str, text: str) -> Iterator[Entry]:
+def _setup(path: str, text: str) -> Iterator[ConfigEntry]:
     """Keyword arguments of the one call of `setup`."""
     try:
         tree = ast.parse(text)
@@ -164,7 +164,7 @@ def _setup(path: str, text: str) -> Iterator[Entry]:
             value = ast.literal_eval(keyword.value)
         except (ValueError, TypeError, RecursionError):
             value = None
-        yield Entry(path, ("setup",), keyword.arg, start, end, text[start:end], value)
+        yield ConfigEntry(path, ("setup",), keyword.arg, start, end, text[start:end], value)
 
 
 def _called(node: ast.Call) -> str:

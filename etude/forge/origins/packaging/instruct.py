@@ -9,11 +9,11 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.origins.packaging.propose import CATEGORY, Packaging
 from etude.forge.origins.packaging.requirements import Demand, Facts
-from etude.forge.steps.instructions import Told, sloppy
-from etude.tasks.format.config import Register
+from etude.forge.steps.instructions import Instructions, sloppy
+from etude.tasks.format.config import PromptStyle
 
 TERSE: Final = (
     "packaging of {name} is broken, please fix: {wanted}",
@@ -23,21 +23,23 @@ TERSE: Final = (
 )
 
 
-def tell_packaging(world: World, candidate: Packaging, asked: Sequence[Demand], now: Facts, rng: random.Random) -> Told:
-    registers: dict[Register, str] = {
+def tell_packaging(
+    world: PythonRepository, candidate: Packaging, asked: Sequence[Demand], now: Facts, rng: random.Random
+) -> Instructions:
+    registers: dict[PromptStyle, str] = {
         "terse": _terse(world, asked, rng),
         "plain": _plain(world, candidate, asked, now),
         "detailed": _detailed(world, candidate, asked, now),
     }
-    return Told(CATEGORY, registers)
+    return Instructions(CATEGORY, registers)
 
 
-def _terse(world: World, asked: Sequence[Demand], rng: random.Random) -> str:
+def _terse(world: PythonRepository, asked: Sequence[Demand], rng: random.Random) -> str:
     wanted = "; ".join(each.wanted.replace("`", "") for each in asked)
     return sloppy(rng.choice(TERSE), rng).format(name=world.name, wanted=wanted) + "\n"
 
 
-def _plain(world: World, candidate: Packaging, asked: Sequence[Demand], now: Facts) -> str:
+def _plain(world: PythonRepository, candidate: Packaging, asked: Sequence[Demand], now: Facts) -> str:
     said = _symptoms(world, asked, now)
     wanted = "\n".join(f"- {each.wanted}" for each in asked)
     return (
@@ -47,7 +49,7 @@ def _plain(world: World, candidate: Packaging, asked: Sequence[Demand], now: Fac
     )
 
 
-def _detailed(world: World, candidate: Packaging, asked: Sequence[Demand], now: Facts) -> str:
+def _detailed(world: PythonRepository, candidate: Packaging, asked: Sequence[Demand], now: Facts) -> str:
     parts = [
         f"# The packaging of {world.name} is broken",
         "\n".join(f"- {each}" for each in _symptoms(world, asked, now)),
@@ -65,7 +67,7 @@ def _detailed(world: World, candidate: Packaging, asked: Sequence[Demand], now: 
     return "\n\n".join(parts) + "\n"
 
 
-def _symptoms(world: World, asked: Sequence[Demand], now: Facts) -> list[str]:
+def _symptoms(world: PythonRepository, asked: Sequence[Demand], now: Facts) -> list[str]:
     if not now["built"]:
         why = " ".join(str(now["why"]).replace("`", "'").split()).removeprefix("the project cannot be built: ")
         return [f"{world.name} cannot be built any more (`{why[:200]}`)."]

@@ -23,9 +23,9 @@ from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import run_suite
 from etude.forge.install.build_environment import building_environment
 from etude.forge.install.checkout import Repo
-from etude.forge.install.package_index import Index
+from etude.forge.install.package_index import PackageIndex
 from etude.forge.install.result import Unfit
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.origins.packaging.attacks import bluffs
 from etude.forge.origins.packaging.config_entries import FILES
@@ -35,14 +35,14 @@ from etude.forge.origins.packaging.requirements import BUILT, Demand, Facts, dem
 from etude.forge.steps.baseline import Baseline, baseline
 from etude.forge.steps.candidate import Candidate
 from etude.forge.steps.choose_functions import LEAST_TESTS
-from etude.forge.steps.code_change import Made, Refused, Shop, being_made, judge_by_gates, scrub_all, timed
-from etude.forge.steps.instructions import Told
+from etude.forge.steps.code_change import MadeTask, MakeContext, Refused, being_made, judge_by_gates, scrub_all, timed
+from etude.forge.steps.instructions import Instructions
 from etude.forge.steps.write import assemble, choose_kept, put
 from etude.sandbox.base import WORKSPACE as PLACE
-from etude.sandbox.base import Layer, Limits
+from etude.sandbox.base import Layer, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import environment_variables
-from etude.tasks.format.config import Register
+from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 from etude.tasks.grading.grader import grade
@@ -58,7 +58,7 @@ INFORMATION: Final = re.compile(
     r"(^|/)[^/]*\.(egg-info|dist-info)(/|$)|(^|/)(uv|poetry|pdm|Pipfile)\.lock$|(^|/)pylock\..*toml$"
 )
 COPY: Final = re.compile(r"(^|/)(PKG-INFO|METADATA)$")
-_LIMITS: Final = Limits(memory=2 << 30, disk=1 << 30, processes=256, cpu_seconds=600)
+_LIMITS: Final = SandboxLimits(memory=2 << 30, disk=1 << 30, processes=256, cpu_seconds=600)
 _SECONDS: Final = 400.0
 
 
@@ -66,7 +66,7 @@ _SECONDS: Final = 400.0
 class Release:
     """A repository that can be built, and what its distribution is like while nothing is broken."""
 
-    world: World  # without copies of the metadata
+    world: PythonRepository  # without copies of the metadata
     base: Baseline
     workspace: Layer
     host: StoringHost
@@ -99,7 +99,7 @@ def place_of_tests(environment: Environment, files: Files) -> str:
     return f"{there[0]}/{name}" if there else name
 
 
-async def open_building(repo: Repo, environment: Environment, host: StoringHost, index: Index) -> Environment:
+async def open_building(repo: Repo, environment: Environment, host: StoringHost, index: PackageIndex) -> Environment:
     """The environment's twin in which the repository can be built; an `EtudeError` where there is none."""
     try:
         file = place_of_tests(environment, Files.scan(repo.tree))
@@ -116,7 +116,7 @@ async def open_release(repo: Repo, environment: Environment, host: StoringHost) 
         files.write(folder / "files")
         workspace = host.store.add(folder / "files")
     base = await baseline(host, environment, workspace)
-    world = World(repo.name, repo.version, files, environment, base.green, base.traces, base.took)
+    world = PythonRepository(repo.name, repo.version, files, environment, base.green, base.traces, base.took)
     file = place_of_tests(environment, files)
     kept = host.store.root / "environments" / f"{environment.digest[:32]}-{workspace.digest[:32]}.release.json"
     try:
@@ -133,7 +133,7 @@ async def open_release(repo: Repo, environment: Environment, host: StoringHost) 
     return Release(world, base, workspace, host, known["facts"], file, source)
 
 
-async def _measure(world: World, host: StoringHost, workspace: Layer, file: str) -> dict[str, Any]:
+async def _measure(world: PythonRepository, host: StoringHost, workspace: Layer, file: str) -> dict[str, Any]:
     """What the distribution is like, each time; what takes how long; where the version comes from."""
     started = time.monotonic()
     first, second = [await _facts(host, world.environment, workspace, file, {}, seed) for seed in (1, 2)]
@@ -173,7 +173,7 @@ async def _facts(
 
 
 async def _version_source(
-    world: World, host: StoringHost, workspace: Layer, file: str, version: str
+    world: PythonRepository, host: StoringHost, workspace: Layer, file: str, version: str
 ) -> list[str] | None:
     """The one file whose text decides which version is built."""
     said = re.compile(rf"version[^\n]*[\"']{re.escape(version)}[\"']", re.IGNORECASE)
@@ -185,7 +185,7 @@ async def _version_source(
     return None
 
 
-async def make_release(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
+async def make_release(shop: MakeContext, candidate: Candidate, spent: dict[str, float]) -> MadeTask:
     """A task below `wanted.out` under a hidden name. `spent` is told the seconds of each part."""
     release = shop.release
     assert isinstance(candidate, Packaging) and release is not None
@@ -200,7 +200,7 @@ async def make_release(shop: Shop, candidate: Candidate, spent: dict[str, float]
     task = write_release(release, candidate, text, (broken, kept), told, register, wanted.seed)
     async with being_made(shop, task, spent) as folder:
         await _judge(shop, release, candidate, folder, (broken, kept), spent)
-    return Made(task, folder)
+    return MadeTask(task, folder)
 
 
 async def _demands(release: Release, candidate: Packaging) -> tuple[list[Demand], Facts]:
@@ -245,8 +245,8 @@ def write_release(
     candidate: Packaging,
     text: bytes,
     tests: tuple[Sequence[str], Sequence[str]],
-    told: Told,
-    register: Register,
+    told: Instructions,
+    register: PromptStyle,
     seed: int,
 ) -> Task:
     """The task, in memory. No test of it is in the workspace: the first of them is as good as any other."""
@@ -304,7 +304,7 @@ def _bare_text(task: Task, path: str) -> str:
 
 
 async def _judge(
-    shop: Shop,
+    shop: MakeContext,
     release: Release,
     candidate: Packaging,
     folder: Path,

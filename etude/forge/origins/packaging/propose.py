@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from etude.forge.origins.packaging.config_entries import FILES, Entry, entries, exchanged, without
-from etude.forge.steps.candidate import Candidate, Piece
+from etude.forge.origins.packaging.config_entries import FILES, ConfigEntry, entries, exchanged, without
+from etude.forge.steps.candidate import Candidate, RemovedCode
 from etude.tasks.format.files import Files
 
 Area = Literal["scripts", "extras", "dependencies", "python", "contents", "version", "metadata"]
@@ -49,7 +49,7 @@ class Packaging(Candidate):
     areas: tuple[Area, ...] = ()
 
 
-def area_of(entry: Entry) -> Area | None:
+def area_of(entry: ConfigEntry) -> Area | None:
     """By the outermost part of its name that means something."""
     name = [*entry.table, entry.key]
     if entry.path == "setup.cfg":
@@ -85,7 +85,7 @@ def _text(files: Files, path: str) -> str | None:
     return text if "\r" not in text else None
 
 
-def _of_area(texts: dict[str, str], area: Area, own: Sequence[Entry], rng: random.Random) -> Iterator[Packaging]:
+def _of_area(texts: dict[str, str], area: Area, own: Sequence[ConfigEntry], rng: random.Random) -> Iterator[Packaging]:
     if area == "python" or not own:
         return
     if area == "metadata":
@@ -99,7 +99,7 @@ def _of_area(texts: dict[str, str], area: Area, own: Sequence[Entry], rng: rando
     yield from rng.sample([way for way in ways if way is not None], sum(way is not None for way in ways))
 
 
-def _mixed(texts: dict[str, str], known: Sequence[tuple[Area, Entry]], rng: random.Random) -> Iterator[Packaging]:
+def _mixed(texts: dict[str, str], known: Sequence[tuple[Area, ConfigEntry]], rng: random.Random) -> Iterator[Packaging]:
     areas = sorted({area for area, _ in known})
     for _ in range(MIXED if len(areas) > 1 else 0):
         chosen = rng.sample(areas, rng.randint(2, min(3, len(areas))))
@@ -107,7 +107,7 @@ def _mixed(texts: dict[str, str], known: Sequence[tuple[Area, Entry]], rng: rand
         yield _lost(texts, gone)
 
 
-def _lost(texts: dict[str, str], gone: Sequence[Entry]) -> Packaging:
+def _lost(texts: dict[str, str], gone: Sequence[ConfigEntry]) -> Packaging:
     changes: dict[str, bytes | None] = {}
     for path in sorted({each.path for each in gone}):
         changes[path] = without(texts[path], [each for each in gone if each.path == path]).encode()
@@ -115,7 +115,7 @@ def _lost(texts: dict[str, str], gone: Sequence[Entry]) -> Packaging:
     return Packaging("devops", _how(areas, "lost"), changes, _pieces(gone), lines=_lines(gone), areas=areas)
 
 
-def _wrong(texts: dict[str, str], entry: Entry, area: Area, rng: random.Random) -> Packaging | None:
+def _wrong(texts: dict[str, str], entry: ConfigEntry, area: Area, rng: random.Random) -> Packaging | None:
     """One word of an entry is another: a target that does not exist, a folder that is not there, a name misspelt."""
     words = _words(entry.value, area) or _words(entry.text.partition("=")[2], area)
     if not words:
@@ -161,9 +161,11 @@ def _how(areas: Sequence[Area], manner: str) -> str:
     return f"{manner} {' and '.join(areas)}"
 
 
-def _pieces(gone: Sequence[Entry]) -> tuple[Piece, ...]:
-    return tuple(Piece(each.path, each.name, each.text, lines=each.text.count("\n") + 1, gone=True) for each in gone)
+def _pieces(gone: Sequence[ConfigEntry]) -> tuple[RemovedCode, ...]:
+    return tuple(
+        RemovedCode(each.path, each.name, each.text, lines=each.text.count("\n") + 1, gone=True) for each in gone
+    )
 
 
-def _lines(gone: Sequence[Entry]) -> int:
+def _lines(gone: Sequence[ConfigEntry]) -> int:
     return sum(each.text.rstrip().count("\n") + 1 for each in gone)

@@ -9,10 +9,10 @@ import random
 from collections.abc import Mapping
 from typing import Final
 
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.steps.candidate import Question
-from etude.forge.steps.instructions import Told, sloppy
-from etude.tasks.format.config import Register
+from etude.forge.steps.instructions import Instructions, sloppy
+from etude.tasks.format.config import PromptStyle
 
 CATEGORY: Final = {"review": "code review", "plan": "planning"}
 OTHERS: Final = "question answering"
@@ -53,13 +53,13 @@ TERSE: Final = {
 }
 
 
-def tell_question(world: World, asked: Question, rng: random.Random) -> Told:
-    registers: dict[Register, str] = {
+def tell_question(world: PythonRepository, asked: Question, rng: random.Random) -> Instructions:
+    registers: dict[PromptStyle, str] = {
         "terse": _terse(asked, rng),
         "plain": _plain(asked),
         "detailed": _detailed(world, asked),
     }
-    return Told(CATEGORY.get(asked.how, OTHERS), registers)
+    return Instructions(CATEGORY.get(asked.how, OTHERS), registers)
 
 
 def _terse(asked: Question, rng: random.Random) -> str:
@@ -101,7 +101,7 @@ def _plain(asked: Question) -> str:
     return f"{said}\n\n{_shown(asked)}Nothing has to be changed. {_closing(asked)}\n"
 
 
-def _detailed(world: World, asked: Question) -> str:
+def _detailed(world: PythonRepository, asked: Question) -> str:
     parts = [f"# {_TITLES[asked.how]}", _plain(asked).partition("\n\n")[0]]
     if shown := _shown(asked).strip():
         parts.append(shown)

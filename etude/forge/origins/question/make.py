@@ -19,15 +19,15 @@ from typing import Final
 
 from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
 from etude.forge.languages.base import outermost
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.origins.question.instruct import tell_question
 from etude.forge.origins.question.propose import otherwise
 from etude.forge.origins.question.prove_plan import planned
 from etude.forge.steps.candidate import Candidate, Question
 from etude.forge.steps.code_change import (
-    Made,
+    MadeTask,
+    MakeContext,
     Refused,
-    Shop,
     being_made,
     failing,
     judge_by_check,
@@ -35,9 +35,9 @@ from etude.forge.steps.code_change import (
     search_copies,
     timed,
 )
-from etude.forge.steps.instructions import Told
+from etude.forge.steps.instructions import Instructions
 from etude.forge.steps.write import assemble, put
-from etude.tasks.format.config import Answer, Register
+from etude.tasks.format.config import Answer, PromptStyle
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import TESTS, WORKSPACE, Task
 from etude.tasks.kinds.answer import reference_answer
@@ -56,7 +56,7 @@ sys.exit(set(re.split('[,\\s]+', told.strip())) != set(open('/tests/accepted.txt
 """
 
 
-async def make_question(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
+async def make_question(shop: MakeContext, candidate: Candidate, spent: dict[str, float]) -> MadeTask:
     """A task below `wanted.out` under a hidden name. `spent` is told the seconds of each part."""
     assert isinstance(candidate, Question)
     with timed(spent, "trial"):
@@ -70,10 +70,10 @@ async def make_question(shop: Shop, candidate: Candidate, spent: dict[str, float
             with timed(spent, "leaks"):
                 await search_copies(shop, folder, found.pieces)
         await judge_by_check(shop, folder, spent)
-    return Made(task, folder)
+    return MadeTask(task, folder)
 
 
-async def _answered(shop: Shop, asked: Question) -> Question:
+async def _answered(shop: MakeContext, asked: Question) -> Question:
     """The question, with the answer that execution gives."""
     if asked.how == "review":
         return await _reviewed(shop, asked)
@@ -84,7 +84,7 @@ async def _answered(shop: Shop, asked: Question) -> Question:
     return await (_raised(shop, asked) if asked.how == "raises" else _traced(shop, asked))
 
 
-async def _reviewed(shop: Shop, asked: Question) -> Question:
+async def _reviewed(shop: MakeContext, asked: Question) -> Question:
     broken = await failing(shop, asked.changes, asked.expected)
     if not broken:
         raise Refused("no test notices")
@@ -95,7 +95,7 @@ async def _reviewed(shop: Shop, asked: Question) -> Question:
     return asked
 
 
-async def _traced(shop: Shop, asked: Question) -> Question:
+async def _traced(shop: MakeContext, asked: Question) -> Question:
     """As the baseline saw it among others, so the test has to do by itself, whatever the hash seed."""
     for seed in SEEDS:
         run = await run_suite(
@@ -110,7 +110,7 @@ async def _traced(shop: Shop, asked: Question) -> Question:
     return asked
 
 
-async def _raised(shop: Shop, asked: Question) -> Question:
+async def _raised(shop: MakeContext, asked: Question) -> Question:
     world = shop.python
     able = [world.definitions[name] for name in asked.choices]
     each = 4 * shop.base.seconds + 20  # the machine may be busy
@@ -131,7 +131,9 @@ async def _raised(shop: Shop, asked: Question) -> Question:
     return replace(asked, accepted=(who[0].id,), pieces=tuple(each for each in asked.pieces if each.id == who[0].id))
 
 
-def write_question(world: World, asked: Question, told: Told, register: Register, seed: int) -> Task:
+def write_question(
+    world: PythonRepository, asked: Question, told: Instructions, register: PromptStyle, seed: int
+) -> Task:
     """The task, in memory."""
     answer = Answer(kind=asked.kind, accepted=list(asked.accepted))
     files: dict[str, bytes] = {}

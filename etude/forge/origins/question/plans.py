@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from etude.forge.languages.python.bugs import mutations
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Definition
-from etude.forge.steps.candidate import Piece, Question
+from etude.forge.steps.candidate import Question, RemovedCode
 from etude.forge.steps.choose_functions import LEAST_TESTS, MOST_SHARE, Links
 
 BROKEN: Final = (2, 2, 3)  # functions of a plan
@@ -23,7 +23,7 @@ MOST_TESTS: Final = 60  # that reach one of them: each is tried several times
 FAR: Final = 0.3  # share of the others that are taken from anywhere, and not from its neighbourhood
 
 
-def plans(world: World, links: Links[Definition], rng: random.Random) -> Iterator[Question]:
+def plans(world: PythonRepository, links: Links[Definition], rng: random.Random) -> Iterator[Question]:
     """In an order that is drawn; no set of functions twice."""
     most = min(MOST_TESTS, MOST_SHARE * len(world.green))
     functions = [
@@ -44,19 +44,19 @@ def plans(world: World, links: Links[Definition], rng: random.Random) -> Iterato
                 yield _plan(world, chosen)
 
 
-def could_be_blamed(world: World, broken: Definition, other: str) -> bool:
+def could_be_blamed(world: PythonRepository, broken: Definition, other: str) -> bool:
     """Whether a function that runs wherever this one fails might be mended instead: it uses this one, or there is no
     test without this one that shows that it is right as it is."""
     uses = broken.short in world.definitions[other].uses
     return uses or not world.reach.get(other, 0) & ~world.reach[broken.id]
 
 
-def _plan(world: World, broken: Sequence[Definition]) -> Question:
+def _plan(world: PythonRepository, broken: Sequence[Definition]) -> Question:
     tests = 0
     for one in broken:
         tests |= world.reach[one.id]
     pieces = tuple(
-        Piece(one.path, one.name, world.modules[one.path].source(one), one.signature, one.doc, one.size)
+        RemovedCode(one.path, one.name, world.modules[one.path].source(one), one.signature, one.doc, one.size)
         for one in sorted(broken, key=lambda one: one.id)
     )
     names = tuple(piece.id for piece in pieces)
@@ -64,7 +64,7 @@ def _plan(world: World, broken: Sequence[Definition]) -> Question:
     return Question("question", "plan", {}, pieces, found, kind="names", accepted=names, choices=names)
 
 
-def _rivals(world: World, each: Definition) -> bool:
+def _rivals(world: PythonRepository, each: Definition) -> bool:
     """Whether a function that runs in every test of this one could be blamed as well."""
     tests = world.reach[each.id]
     everywhere = [name for name, others in world.reach.items() if name != each.id and not tests & ~others]

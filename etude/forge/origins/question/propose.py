@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from etude.forge.languages.base import outermost
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import PLUMBING, Definition, Edit, Module
 from etude.forge.origins.question.plans import plans
 from etude.forge.origins.question.reviews import reviews
-from etude.forge.steps.candidate import Piece, Question
+from etude.forge.steps.candidate import Question, RemovedCode
 from etude.forge.steps.choose_functions import Links
 from etude.tasks.format.config import AnswerKind
 
@@ -35,7 +35,7 @@ RAISING: Final = 2  # functions on a test's way that could raise something
 MOST_RAISING: Final = 40
 
 
-def questions(world: World, rng: random.Random) -> Iterator[Question]:
+def questions(world: PythonRepository, rng: random.Random) -> Iterator[Question]:
     """The kinds in turns, as long as each has some."""
     links = Links(world)
     seeds = {kind: random.Random(rng.random()) for kind in KINDS}
@@ -57,7 +57,7 @@ def questions(world: World, rng: random.Random) -> Iterator[Question]:
                 yield found
 
 
-def reaches(world: World, rng: random.Random) -> Iterator[Question]:
+def reaches(world: PythonRepository, rng: random.Random) -> Iterator[Question]:
     """Functions of the files that a test comes through, those that it runs among others that it does not."""
     known = [each for each in world.definitions.values() if _is_clear(world, each)]
     for test in _tests(world, rng):
@@ -72,7 +72,7 @@ def reaches(world: World, rng: random.Random) -> Iterator[Question]:
             yield _about(world, "reach", test, chosen, names)
 
 
-def implementations(world: World, rng: random.Random) -> Iterator[Question]:
+def implementations(world: PythonRepository, rng: random.Random) -> Iterator[Question]:
     """A name that several functions have, of which a test runs one."""
     by_name: dict[str, list[Definition]] = {}
     for each in world.definitions.values():
@@ -95,7 +95,7 @@ def implementations(world: World, rng: random.Random) -> Iterator[Question]:
                 break
 
 
-def raising(world: World, rng: random.Random) -> Iterator[Question]:
+def raising(world: PythonRepository, rng: random.Random) -> Iterator[Question]:
     """Tests that expect an exception, with the functions on their way that have a `raise`. Who it is, a trial tells."""
     for test in _tests(world, rng):
         place = world.place(test)
@@ -109,7 +109,7 @@ def raising(world: World, rng: random.Random) -> Iterator[Question]:
             yield _about(world, "raises", test, able, tuple(each.id for each in able))
 
 
-def otherwise(world: World, definition: Definition) -> bytes:
+def otherwise(world: PythonRepository, definition: Definition) -> bytes:
     """The file with every `raise` of a function raising something that nobody expects."""
     module = world.modules[definition.path]
     edits = [Edit(*module.span(node), b"raise KeyboardInterrupt('etude')") for node in _raises(definition)]
@@ -123,7 +123,9 @@ def _raises(definition: Definition) -> list[ast.Raise]:
     return [node for node in inside if isinstance(node, ast.Raise) and node.exc is not None]
 
 
-def _about(world: World, how: str, test: str, right: Sequence[Definition], choices: tuple[str, ...]) -> Question:
+def _about(
+    world: PythonRepository, how: str, test: str, right: Sequence[Definition], choices: tuple[str, ...]
+) -> Question:
     kind: AnswerKind = "names" if how == "reach" else "name"
     names = tuple(sorted(each.id for each in right))
     pieces = tuple(_piece(world.modules[each.path], each) for each in right)
@@ -132,16 +134,16 @@ def _about(world: World, how: str, test: str, right: Sequence[Definition], choic
     return Question("question", how, {}, pieces, expected, "", lines, kind, names, choices, test)
 
 
-def _tests(world: World, rng: random.Random) -> Iterator[str]:
+def _tests(world: PythonRepository, rng: random.Random) -> Iterator[str]:
     """One test of each function, those of the same parameters being much alike; inherited ones are hard to name."""
     found = [ids[0] for place, ids in world.places.items() if place.name and "[" not in ids[0]]
     yield from rng.sample(found, len(found))
 
 
-def _is_clear(world: World, each: Definition) -> bool:
+def _is_clear(world: PythonRepository, each: Definition) -> bool:
     """Whether it can be said of a test that it runs this function: not while it is imported, not twice in its file."""
     return each.deletable and each.id not in world.early and not each.short.startswith("__")
 
 
-def _piece(module: Module, each: Definition) -> Piece:
-    return Piece(each.path, each.name, module.source(each), each.signature, each.doc, each.size)
+def _piece(module: Module, each: Definition) -> RemovedCode:
+    return RemovedCode(each.path, each.name, module.source(each), each.signature, each.doc, each.size)

@@ -21,13 +21,13 @@ from etude.forge.environments.suite_run import SuiteRun, run_variants
 from etude.forge.languages.base import outermost
 from etude.forge.languages.drawn_bugs import Mutation, combined
 from etude.forge.languages.python.bugs import mutations
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Definition
 from etude.forge.origins.question.plans import could_be_blamed
 from etude.forge.origins.question.reviews import BLUNT
 from etude.forge.steps.candidate import Question
 from etude.forge.steps.choose_functions import MOST_SHARE
-from etude.forge.steps.code_change import Refused, Shop, failing
+from etude.forge.steps.code_change import MakeContext, Refused, failing
 
 TRIED: Final = 4  # mistakes of each function
 SECONDS: Final = 60.0  # of tests that all of them together may take
@@ -44,7 +44,7 @@ class _Bug:
     traces: Mapping[str, Collection[str]]  # the functions that each of them runs
 
 
-async def planned(shop: Shop, asked: Question) -> Question:
+async def planned(shop: MakeContext, asked: Question) -> Question:
     """The question with its bugs and failing tests, or `Refused`."""
     bugs = await _bugs(shop, asked)
     whole = _changes(shop.python, bugs)
@@ -66,7 +66,7 @@ async def planned(shop: Shop, asked: Question) -> Question:
     return replace(asked, changes=whole, said=said, guesses=guesses, lines=lines)
 
 
-async def _bugs(shop: Shop, asked: Question) -> list[_Bug]:
+async def _bugs(shop: MakeContext, asked: Question) -> list[_Bug]:
     """One of each function: by itself it is noticed, and nothing else could be blamed for it."""
     world = shop.python
     rng = random.Random(f"{shop.wanted.seed}/{asked.key}/bugs")
@@ -94,7 +94,7 @@ async def _bugs(shop: Shop, asked: Question) -> list[_Bug]:
     return await _traced(shop, [kept[name] for name in asked.accepted])
 
 
-async def _traced(shop: Shop, kept: Sequence[tuple[Mutation[Definition], Sequence[str]]]) -> list[_Bug]:
+async def _traced(shop: MakeContext, kept: Sequence[tuple[Mutation[Definition], Sequence[str]]]) -> list[_Bug]:
     """The same with what the failing tests of each say and run."""
     world = shop.python
     tests = list(dict.fromkeys(test for _, failed in kept for test in failed))
@@ -109,7 +109,7 @@ async def _traced(shop: Shop, kept: Sequence[tuple[Mutation[Definition], Sequenc
     return bugs
 
 
-def _refuse_others(world: World, name: str, traces: Mapping[str, Collection[str]]) -> None:
+def _refuse_others(world: PythonRepository, name: str, traces: Mapping[str, Collection[str]]) -> None:
     everywhere = set(world.definitions).intersection(*traces.values())
     if name not in everywhere:
         raise Refused("the trace is not always the same", name)
@@ -119,7 +119,7 @@ def _refuse_others(world: World, name: str, traces: Mapping[str, Collection[str]
 
 
 async def _try(
-    shop: Shop, variants: Sequence[Mapping[str, bytes | None]], tests: Sequence[str], *, trace: bool = False
+    shop: MakeContext, variants: Sequence[Mapping[str, bytes | None]], tests: Sequence[str], *, trace: bool = False
 ) -> list[SuiteRun]:
     each = 4 * shop.base.seconds + 20  # the machine may be busy
     return await run_variants(
@@ -135,7 +135,7 @@ async def _try(
     )
 
 
-async def _need_all(shop: Shop, bugs: Sequence[_Bug], broken: Sequence[str]) -> None:
+async def _need_all(shop: MakeContext, bugs: Sequence[_Bug], broken: Sequence[str]) -> None:
     """With some of the bugs mended and others not, some of the tests that fail with all of them still fail."""
     parts = [part for size in range(1, len(bugs)) for part in combinations(bugs, size)]
     runs = await _try(shop, [_changes(shop.python, part) for part in parts], broken)
@@ -146,19 +146,21 @@ async def _need_all(shop: Shop, bugs: Sequence[_Bug], broken: Sequence[str]) -> 
             raise Refused("bugs hide each other", _joined(bug.mistake.definition.id for bug in part))
 
 
-def _changed(world: World, mistakes: Sequence[Mutation[Definition]]) -> Mapping[str, bytes | None] | None:
+def _changed(world: PythonRepository, mistakes: Sequence[Mutation[Definition]]) -> Mapping[str, bytes | None] | None:
     made = combined(world, mistakes)
     return made.changes if made is not None else None
 
 
-def _changes(world: World, bugs: Sequence[_Bug | Mutation[Definition]]) -> Mapping[str, bytes | None]:
+def _changes(world: PythonRepository, bugs: Sequence[_Bug | Mutation[Definition]]) -> Mapping[str, bytes | None]:
     changes = _changed(world, [bug.mistake if isinstance(bug, _Bug) else bug for bug in bugs])
     if changes is None:
         raise Refused("no Python is left")
     return changes
 
 
-def _guesses(world: World, accepted: Sequence[str], traces: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+def _guesses(
+    world: PythonRepository, accepted: Sequence[str], traces: Mapping[str, Collection[str]]
+) -> tuple[str, ...]:
     """Everything that the failing tests run, one function of the right ones, those that most of the tests run, those
     that the tests mention, those that they mention most."""
     run = Counter(name for _, names in sorted(traces.items()) for name in sorted(names))

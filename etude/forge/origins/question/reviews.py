@@ -13,9 +13,9 @@ from typing import Final
 
 from etude.forge.languages.python.bugs import mutations
 from etude.forge.languages.python.harmless_changes import harmless
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Definition, Edit, Module
-from etude.forge.steps.candidate import Piece, Question
+from etude.forge.steps.candidate import Question, RemovedCode
 from etude.forge.steps.choose_functions import LEAST_TESTS, MOST_SHARE, Links
 
 CHANGED: Final = (3, 4, 5)  # functions of a patch
@@ -25,7 +25,7 @@ BLUNT: Final = ("condition", "lost statement")  # bugs that are seen at once; la
 ALSO: Final = 0.5  # share of the broken functions that are changed harmlessly too
 
 
-def reviews(world: World, links: Links[Definition], rng: random.Random) -> Iterator[Question]:
+def reviews(world: PythonRepository, links: Links[Definition], rng: random.Random) -> Iterator[Question]:
     """Patches in an order that is drawn, each function broken a few times at most."""
     most = MOST_SHARE * len(world.green)
     functions = [each for each in links.functions if LEAST_TESTS <= world.reach[each.id].bit_count() <= most]
@@ -41,7 +41,7 @@ def reviews(world: World, links: Links[Definition], rng: random.Random) -> Itera
 
 
 def review(
-    world: World, links: Links[Definition], broken: Definition, bug: Edit, rng: random.Random
+    world: PythonRepository, links: Links[Definition], broken: Definition, bug: Edit, rng: random.Random
 ) -> Question | None:
     """A patch in which this function has this bug; None where too few others can be changed without harm."""
     near = links.near(broken)
@@ -77,7 +77,9 @@ def review(
     )
 
 
-def _harmless(world: World, one: Definition, beside: Sequence[Edit], rng: random.Random) -> list[tuple[str, Edit]]:
+def _harmless(
+    world: PythonRepository, one: Definition, beside: Sequence[Edit], rng: random.Random
+) -> list[tuple[str, Edit]]:
     """One change, now and then two, that meet neither each other nor what is there."""
     taken = list(beside)
     found: list[tuple[str, Edit]] = []
@@ -92,7 +94,7 @@ def _meet(one: Edit, other: Edit) -> bool:
     return one.start <= other.end and other.start <= one.end
 
 
-def _edited(world: World, edits: Sequence[tuple[str, Edit]]) -> dict[str, bytes | None] | None:
+def _edited(world: PythonRepository, edits: Sequence[tuple[str, Edit]]) -> dict[str, bytes | None] | None:
     by_path: dict[str, list[Edit]] = {}
     for path, edit in edits:
         by_path.setdefault(path, []).append(edit)
@@ -111,5 +113,5 @@ def _diff(path: str, before: bytes, after: bytes | None) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-def _piece(world: World, one: Definition) -> Piece:
-    return Piece(one.path, one.name, world.modules[one.path].source(one), one.signature, one.doc, one.size)
+def _piece(world: PythonRepository, one: Definition) -> RemovedCode:
+    return RemovedCode(one.path, one.name, world.modules[one.path].source(one), one.signature, one.doc, one.size)

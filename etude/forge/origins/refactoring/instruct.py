@@ -10,8 +10,8 @@ import random
 from typing import Final
 
 from etude.forge.steps.candidate import Refactoring
-from etude.forge.steps.instructions import Told, sloppy
-from etude.tasks.format.config import RefactorKind, Register
+from etude.forge.steps.instructions import Instructions, sloppy
+from etude.tasks.format.config import PromptStyle, RefactorKind
 
 CATEGORIES: Final[dict[str, str]] = {"rename": "refactor", "parameter": "migration", "move": "project structure"}
 TERSE: Final[dict[str, tuple[str, ...]]] = {
@@ -35,11 +35,11 @@ TERSE: Final[dict[str, tuple[str, ...]]] = {
 GREEN: Final = "Tests that are not in the repository check this, beside its own tests in their new form."
 
 
-def tell_refactoring(asked: Refactoring, rng: random.Random) -> Told:
+def tell_refactoring(asked: Refactoring, rng: random.Random) -> Instructions:
     terse = sloppy(rng.choice(TERSE[asked.how]), rng, {"kwargs"}).format(**_words(asked))
     plain, detailed = {"rename": _rename, "parameter": _parameter, "move": _move}[asked.how](asked)
-    registers: dict[Register, str] = {"terse": f"{terse}\n", "plain": plain, "detailed": detailed}
-    return Told(CATEGORIES[asked.how], registers)
+    registers: dict[PromptStyle, str] = {"terse": f"{terse}\n", "plain": plain, "detailed": detailed}
+    return Instructions(CATEGORIES[asked.how], registers)
 
 
 def kind_of(asked: Refactoring) -> RefactorKind:

@@ -17,16 +17,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from etude.forge.environments.suite_run import SuiteRun, run_suite
-from etude.forge.languages.base import Place
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.base import TestFunction
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
 from etude.forge.origins.refactoring.instruct import kind_of, tell_refactoring
 from etude.forge.steps.candidate import Candidate, Refactoring
 from etude.forge.steps.choose_functions import LEAST_TESTS
-from etude.forge.steps.code_change import Made, Refused, Shop, being_made, judge_by_gates, scrub_all, timed
-from etude.forge.steps.instructions import Told
+from etude.forge.steps.code_change import MadeTask, MakeContext, Refused, being_made, judge_by_gates, scrub_all, timed
+from etude.forge.steps.instructions import Instructions
 from etude.forge.steps.write import allowed_paths, assemble, beside_tests, choose_kept, put
-from etude.tasks.format.config import Refactor, Register
+from etude.tasks.format.config import PromptStyle, Refactor
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 
@@ -43,7 +43,7 @@ class _Proven:
     kept: tuple[str, ...]  # tests that pass before and after
 
 
-async def make_refactoring(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
+async def make_refactoring(shop: MakeContext, candidate: Candidate, spent: dict[str, float]) -> MadeTask:
     """A task below `wanted.out` under a hidden name. `spent` is told the seconds of each part."""
     assert isinstance(candidate, Refactoring)
     with timed(spent, "trial"):
@@ -57,7 +57,7 @@ async def make_refactoring(shop: Shop, candidate: Candidate, spent: dict[str, fl
         green = [*proven.noticing, *proven.proof, *proven.kept]
         whole = shop.world.files.replaced(_whole(candidate))
         await judge_by_gates(shop, folder, spent, green=green, deleted=[], whole=whole)
-    return Made(task, folder)
+    return MadeTask(task, folder)
 
 
 def _whole(asked: Refactoring) -> dict[str, bytes | None]:
@@ -65,11 +65,11 @@ def _whole(asked: Refactoring) -> dict[str, bytes | None]:
     return {**asked.edits, path: text}
 
 
-def _tests_alone(world: World, asked: Refactoring) -> dict[str, bytes | None]:
+def _tests_alone(world: PythonRepository, asked: Refactoring) -> dict[str, bytes | None]:
     return {path: data for path, data in _whole(asked).items() if world.is_test(path)}
 
 
-async def _prove(shop: Shop, asked: Refactoring) -> _Proven:
+async def _prove(shop: MakeContext, asked: Refactoring) -> _Proven:
     world, timeout = shop.python, 5 * shop.base.seconds + 30
 
     async def run(changes: Mapping[str, bytes | None], tests: Sequence[str] | None = None) -> SuiteRun:
@@ -105,21 +105,21 @@ async def _prove(shop: Shop, asked: Refactoring) -> _Proven:
     return _Proven(tuple(_chosen(world, asked, noticing)), tuple(proof), tuple(kept))
 
 
-def _is_gone(world: World, asked: Refactoring, test: str) -> bool:
+def _is_gone(world: PythonRepository, asked: Refactoring, test: str) -> bool:
     """Whether a test in the code itself, a doctest, gets another id."""
     path, _, name = test.partition("::")
     return path not in world.tests and (asked.edits.get(path, b"") is None or asked.old in re.findall(r"\w+", name))
 
 
-def _chosen(world: World, asked: Refactoring, noticing: Sequence[str]) -> list[str]:
+def _chosen(world: PythonRepository, asked: Refactoring, noticing: Sequence[str]) -> list[str]:
     """So many of the tests that notice, whole functions: those first that speak of what changes."""
     new = asked.new if asked.how != "move" else asked.dotted[1].rpartition(".")[2]
-    places: dict[Place, list[str]] = {}
+    places: dict[TestFunction, list[str]] = {}
     for test in noticing:
         if world.place(test) == world.collected(test) or not world.place(test).name:
             places.setdefault(world.collected(test), []).append(test)
 
-    def speaks(place: Place) -> bool:
+    def speaks(place: TestFunction) -> bool:
         data = asked.edits.get(place.path)
         module = Module.read(place.path, data) if data is not None else None
         found = module.definitions.get(place.name) if module is not None else None
@@ -149,7 +149,7 @@ def _said(tests: Collection[str], run: SuiteRun) -> str:
 
 
 def write_refactoring(
-    world: World, asked: Refactoring, proven: _Proven, told: Told, register: Register, seed: int
+    world: PythonRepository, asked: Refactoring, proven: _Proven, told: Instructions, register: PromptStyle, seed: int
 ) -> Task:
     """The task, in memory."""
     rng = random.Random(f"{seed}/{asked.key}/kept")
@@ -196,7 +196,7 @@ def write_refactoring(
     )
 
 
-def _allowed(world: World, changed: Candidate, asked: Refactoring) -> list[str]:
+def _allowed(world: PythonRepository, changed: Candidate, asked: Refactoring) -> list[str]:
     """The project's folders, a new one among them, the documents that change; and the tests that do, by name: what
     lies in the task's own is laid over them."""
     found = allowed_paths(world, changed)

@@ -17,7 +17,7 @@ from etude.forge.origins.refactoring.leftover_tests import moved_module
 from etude.forge.origins.refactoring.name_uses import Uses
 from etude.forge.origins.refactoring.rename_symbol import changed_modules, proof_file
 from etude.forge.origins.refactoring.synonyms import other_name
-from etude.forge.steps.candidate import Piece, Refactoring
+from etude.forge.steps.candidate import Refactoring, RemovedCode
 from etude.tasks.grading.submission import STEERING
 
 INTO: Final = ("core", "parts", "internals", "support")  # packages that a module may get
@@ -106,7 +106,7 @@ def move(uses: Uses, path: str, target: str) -> Refactoring | None:
         "refactor",
         "move",
         {},
-        (Piece(path, old, "", lines=lines),),
+        (RemovedCode(path, old, "", lines=lines),),
         lines=len(edits) * 3,
         old=path,
         new=target,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final
 
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
 from etude.tasks.grading.submission import STEERING
 
@@ -34,7 +34,7 @@ LARGEST: Final = 1 << 20  # bytes of a document
 class Uses:
     """A repository's names."""
 
-    world: World
+    world: PythonRepository
 
     @cached_property
     def python(self) -> dict[str, Module]:

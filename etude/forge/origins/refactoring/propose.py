@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.origins.refactoring.move_module import moves
 from etude.forge.origins.refactoring.name_uses import Uses
 from etude.forge.origins.refactoring.rename_parameter import parameters
@@ -13,7 +13,7 @@ from etude.forge.origins.refactoring.rename_symbol import renames
 from etude.forge.steps.candidate import Refactoring
 
 
-def refactorings(world: World, rng: random.Random) -> Iterator[Refactoring]:
+def refactorings(world: PythonRepository, rng: random.Random) -> Iterator[Refactoring]:
     """Each with its whole edit. A kind that has no more is left out."""
     uses = Uses(world)
     seeds = [random.Random(rng.random()) for _ in range(3)]

@@ -18,7 +18,7 @@ from etude.forge.origins.refactoring.name_uses import Uses, last_name
 from etude.forge.origins.refactoring.rename_symbol import changed_modules, proof_file
 from etude.forge.origins.refactoring.replace_name import in_braces
 from etude.forge.origins.refactoring.synonyms import other_name
-from etude.forge.steps.candidate import Piece, Refactoring
+from etude.forge.steps.candidate import Refactoring, RemovedCode
 from etude.tasks.grading.submission import STEERING
 
 LEAST_CALLS: Final = 1  # that name it, tests counted
@@ -171,7 +171,7 @@ def reparametrise(uses: Uses, family: list[Definition], old: str, new: str) -> R
     if first.path not in files or not any(path in world.tests for path in files):
         return None
     pieces = tuple(
-        Piece(each.path, each.name, world.modules[each.path].source(each), each.signature, each.doc, each.size)
+        RemovedCode(each.path, each.name, world.modules[each.path].source(each), each.signature, each.doc, each.size)
         for each in family
     )
     functions = [(uses.dotted(each.path), *_called(each)) for each in family]

@@ -17,7 +17,7 @@ from etude.forge.origins.refactoring.leftover_tests import renamed_function, ren
 from etude.forge.origins.refactoring.name_uses import Uses, known_attributes
 from etude.forge.origins.refactoring.replace_name import respelled_code, respelled_text
 from etude.forge.origins.refactoring.synonyms import is_distinct, other_name
-from etude.forge.steps.candidate import Piece, Refactoring
+from etude.forge.steps.candidate import Refactoring, RemovedCode
 from etude.tasks.grading.submission import STEERING
 
 SHORTEST: Final = 3  # letters
@@ -96,7 +96,7 @@ def rename(uses: Uses, definition: Definition, new: str) -> Refactoring | None:
     if definition.path not in edits or mentions < LEAST_MENTIONS or not any(path in world.tests for path in edits):
         return None
     source = world.modules[definition.path].source(definition)
-    piece = Piece(definition.path, definition.name, source, definition.signature, definition.doc, definition.size)
+    piece = RemovedCode(definition.path, definition.name, source, definition.signature, definition.doc, definition.size)
     return Refactoring(
         "refactor",
         "rename",

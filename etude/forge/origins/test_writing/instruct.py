@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from etude.forge.languages.python.repository import World
-from etude.forge.steps.candidate import Piece, Testing
-from etude.forge.steps.instructions import LONGEST_DOC, Told, sloppy
-from etude.tasks.format.config import Register
+from etude.forge.languages.python.repository import PythonRepository
+from etude.forge.steps.candidate import RemovedCode, Testing
+from etude.forge.steps.instructions import LONGEST_DOC, Instructions, sloppy
+from etude.tasks.format.config import PromptStyle
 
 TERSE: Final = (
     "need tests for {names}, put them in {file}",
@@ -21,13 +21,13 @@ TERSE: Final = (
 )
 
 
-def tell_testing(world: World, asked: Testing, rng: random.Random) -> Told:
-    registers: dict[Register, str] = {
+def tell_testing(world: PythonRepository, asked: Testing, rng: random.Random) -> Instructions:
+    registers: dict[PromptStyle, str] = {
         "terse": _terse(asked, rng),
         "plain": _plain(asked),
         "detailed": _detailed(asked),
     }
-    return Told("testing", registers)
+    return Instructions("testing", registers)
 
 
 def _terse(asked: Testing, rng: random.Random) -> str:
@@ -65,7 +65,7 @@ def _detailed(asked: Testing) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _spec(piece: Piece) -> str:
+def _spec(piece: RemovedCode) -> str:
     text = f"`{piece.name}`:\n\n```python\n{piece.signature}\n```"
     doc = piece.doc.strip().splitlines()[:LONGEST_DOC]
     return text + ("\n\n" + "\n".join(f"> {line}".rstrip() for line in doc) if doc else "")

@@ -15,18 +15,27 @@ from itertools import zip_longest
 from typing import Final
 
 from etude.forge.environments.suite_run import run_variants
-from etude.forge.languages.base import Place
+from etude.forge.languages.base import TestFunction
 from etude.forge.languages.python.bugs import mutations
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Edit, Module
 from etude.forge.origins.test_writing.instruct import tell_testing
 from etude.forge.origins.test_writing.propose import LEAST_MISTAKES as LEAST
 from etude.forge.origins.test_writing.propose import can_go, home, take_out
-from etude.forge.steps.candidate import Candidate, Piece, Testing
-from etude.forge.steps.code_change import Made, Refused, Shop, being_made, failing, judge_by_check, search_copies, timed
-from etude.forge.steps.instructions import Told
+from etude.forge.steps.candidate import Candidate, RemovedCode, Testing
+from etude.forge.steps.code_change import (
+    MadeTask,
+    MakeContext,
+    Refused,
+    being_made,
+    failing,
+    judge_by_check,
+    search_copies,
+    timed,
+)
+from etude.forge.steps.instructions import Instructions
 from etude.forge.steps.write import assemble, put
-from etude.tasks.format.config import Register
+from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.config import Testing as TestingFacts
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
@@ -63,11 +72,11 @@ class Mistake:
     """One that was tried."""
 
     files: Mapping[str, bytes]
-    by: frozenset[Place]  # who notices
+    by: frozenset[TestFunction]  # who notices
     asserted: bool  # something was compared
 
 
-async def make_testing(shop: Shop, candidate: Candidate, spent: dict[str, float]) -> Made:
+async def make_testing(shop: MakeContext, candidate: Candidate, spent: dict[str, float]) -> MadeTask:
     """A task below `wanted.out` under a hidden name. `spent` is told the seconds of each part."""
     assert isinstance(candidate, Testing)
     rng = random.Random(f"{shop.wanted.seed}/{candidate.key}")
@@ -80,10 +89,10 @@ async def make_testing(shop: Shop, candidate: Candidate, spent: dict[str, float]
         with timed(spent, "leaks"):
             await search_copies(shop, folder, found.removed)
         await judge_by_check(shop, folder, spent)
-    return Made(task, folder)
+    return MadeTask(task, folder)
 
 
-async def _noticed(shop: Shop, asked: Testing, rng: random.Random) -> Testing:
+async def _noticed(shop: MakeContext, asked: Testing, rng: random.Random) -> Testing:
     """The candidate with mistakes, and without the tests that notice them."""
     world = shop.python
     tests = [test for test in sorted(asked.expected) if test not in shop.unsteady]
@@ -120,7 +129,7 @@ async def _noticed(shop: Shop, asked: Testing, rng: random.Random) -> Testing:
 def choose_mistakes(found: Sequence[Mistake]) -> list[Mistake]:
     """Those that few tests notice first; crashes last, and no more than their share."""
     chosen: list[Mistake] = []
-    gone: frozenset[Place] = frozenset()
+    gone: frozenset[TestFunction] = frozenset()
     for each in sorted(found, key=lambda each: (not each.asserted, len(each.by))):
         crashes = sum(not other.asserted for other in chosen)
         room = each.asserted or crashes + 1 <= CRASHES * (len(chosen) + 1)
@@ -131,7 +140,7 @@ def choose_mistakes(found: Sequence[Mistake]) -> list[Mistake]:
 
 
 def mistakes(
-    world: World, pieces: Sequence[Piece], rng: random.Random, also: Sequence[Edit] = ()
+    world: PythonRepository, pieces: Sequence[RemovedCode], rng: random.Random, also: Sequence[Edit] = ()
 ) -> list[dict[str, bytes]]:
     """One after the other of each function, no two alike; with other edits made too."""
     pools = []
@@ -144,7 +153,7 @@ def mistakes(
     return [{path: data} for path, data in whole][:TRIED]
 
 
-async def _run_rest(shop: Shop, asked: Testing) -> None:
+async def _run_rest(shop: MakeContext, asked: Testing) -> None:
     """The suite that the agent finds is green."""
     world = shop.world
     removed = {(piece.path, piece.name) for piece in asked.removed}
@@ -153,7 +162,9 @@ async def _run_rest(shop: Shop, asked: Testing) -> None:
         raise Refused("another test fails", ", ".join(failed[:3]))
 
 
-def write_testing(world: World, asked: Testing, told: Told, register: Register, seed: int) -> Task:
+def write_testing(
+    world: PythonRepository, asked: Testing, told: Instructions, register: PromptStyle, seed: int
+) -> Task:
     """The task, in memory."""
     files: dict[str, bytes] = {}
     kinds: dict[str, Kind] = {}

@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
-from etude.forge.languages.base import Place
+from etude.forge.languages.base import TestFunction
 from etude.forge.languages.python.bugs import mutations
-from etude.forge.languages.python.repository import World
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
 from etude.forge.languages.python.tests import is_movable, without_tests
-from etude.forge.steps.candidate import Piece, Testing
+from etude.forge.steps.candidate import RemovedCode, Testing
 from etude.forge.steps.choose_functions import choose
 
 MOST_FUNCTIONS: Final = 4
@@ -27,7 +27,7 @@ LEAST_MISTAKES: Final = 4  # that can be made in the functions
 SAME: Final = 0.9  # share of the tests that two sets of functions may have in common
 
 
-def untested(world: World, rng: random.Random) -> Iterator[Testing]:
+def untested(world: PythonRepository, rng: random.Random) -> Iterator[Testing]:
     """In the order in which they should be tried; of two that the same tests reach only the first."""
     known: list[int] = []
     for cut in choose(world, rng):
@@ -40,22 +40,22 @@ def untested(world: World, rng: random.Random) -> Iterator[Testing]:
         pieces = []
         for each in cut.definitions:
             source = world.modules[each.path].source(each)
-            pieces.append(Piece(each.path, each.name, source, each.signature, each.doc, each.size))
+            pieces.append(RemovedCode(each.path, each.name, source, each.signature, each.doc, each.size))
         tests = frozenset(world.named(cut.tests))
         yield Testing("testing", cut.shape, {}, tuple(pieces), tests, lines=cut.lines)
 
 
-def can_go(world: World, place: Place) -> bool:
+def can_go(world: PythonRepository, place: TestFunction) -> bool:
     """Whether a test function can be taken out by itself."""
     return bool(place.name) and is_movable(world, place)
 
 
-def home(places: Collection[Place]) -> str:
+def home(places: Collection[TestFunction]) -> str:
     """The test file that most of these are in."""
     return Counter(place.path for place in sorted(places, key=str)).most_common(1)[0][0]
 
 
-def take_out(world: World, asked: Testing, gone: Collection[Place], path: str) -> Testing | None:
+def take_out(world: PythonRepository, asked: Testing, gone: Collection[TestFunction], path: str) -> Testing | None:
     """The same without these tests, those of one file as the reference; None where a file would be no Python then."""
     own = {place for place in gone if place.path == path}
     changes = dict(without_tests(world, gone))
@@ -66,15 +66,15 @@ def take_out(world: World, asked: Testing, gone: Collection[Place], path: str) -
     removed = []
     for place in sorted(gone, key=lambda place: (place.path, place.name)):
         written = world.tests[place.path]
-        removed.append(Piece(place.path, place.name, written.source(written.definitions[place.name])))
+        removed.append(RemovedCode(place.path, place.name, written.source(written.definitions[place.name])))
     file = _free_name(world, path.rpartition("/")[0], asked.pieces)
     return replace(asked, changes=changes, file=file, reference=reference, removed=tuple(removed))
 
 
-def _only(world: World, module: Module, wanted: set[Place]) -> bytes | None:
+def _only(world: PythonRepository, module: Module, wanted: set[TestFunction]) -> bytes | None:
     """The test file with these tests alone, and all that is no test."""
     stays = {
-        Place(module.path, name)
+        TestFunction(module.path, name)
         for name, each in module.definitions.items()
         if each.short.startswith("test") and not isinstance(each.node, ast.ClassDef)
     } - wanted
@@ -82,7 +82,7 @@ def _only(world: World, module: Module, wanted: set[Place]) -> bytes | None:
     return data if data is not None and Module.read(module.path, data) is not None else None
 
 
-def _free_name(world: World, folder: str, pieces: Collection[Piece]) -> str:
+def _free_name(world: PythonRepository, folder: str, pieces: Collection[RemovedCode]) -> str:
     """A file of that folder that no other test module has the name of: pytest may not tell two apart."""
     first = next(iter(pieces)).name
     owner, _, short = first.rpartition(".")

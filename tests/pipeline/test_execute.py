@@ -5,8 +5,8 @@ import pytest
 from etude.core import recipe
 from etude.core.errors import EtudeError
 from etude.core.run import Run
-from etude.pipeline.execute import execute as pipeline
 from etude.pipeline import stages
+from etude.pipeline.execute import execute as pipeline
 
 
 def test_nano_is_about_a_million_parameters_and_a_few_minutes():

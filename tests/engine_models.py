@@ -1,4 +1,4 @@
-"""Small models and slow, obvious references for the engine's tests."""
+"""Small models, slow and obvious references, and a served model: fixtures of the engine, server and policy tests."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def greedy(logprobs: Callable[..., torch.Tensor]) -> Callable[..., tuple[list[in
 
 def _benchmark(name: str) -> ModuleType:
     """A file of benchmarks/, imported as it is when it runs as a program: it finds its neighbours."""
-    folder = str(Path(__file__).parents[2] / "benchmarks")
+    folder = str(Path(__file__).parents[1] / "benchmarks")
     sys.path.insert(0, folder)
     try:
         return importlib.import_module(name)

@@ -11,8 +11,8 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Sampling
-from etude.rollout.rollout import Outcome, Void, build_setup
 from etude.rollout import scheduler as rollout_batch
+from etude.rollout.rollout import Outcome, Void, build_setup
 from etude.rollout.scheduler import Job, attempt_all, attempt_each, attempt_job, sample_seed
 from etude.tasks.format.task import Task
 

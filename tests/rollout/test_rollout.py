@@ -23,14 +23,14 @@ from etude.forge.katas.source import katas
 from etude.harness.loop import Event
 from etude.policies.scripted import Scripted, reference
 from etude.policies.table import make_policy
-from etude.rollout.rollout import RETRIED, Judged, Outcome, Scored, Setup, Void, attempt, build_setup
+from etude.rollout.rollout import RETRIED, GradeCache, Outcome, Scored, Setup, Void, attempt, build_setup
 from etude.rollout.store import load_attempt, regrade, save_attempt, saved_attempts
 from etude.rollout.view import RolloutView, printable
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.format.task import Task
 from etude.tasks.grading.grader import GraderFailure
-from etude.tasks.grading.submission import Carried, Changes, Refused
+from etude.tasks.grading.submission import Carried, Refused, Submission
 from etude.tasks.grading.verdict import Grade
 from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
@@ -193,7 +193,7 @@ def test_a_full_disk_makes_the_attempt_void(grounds: Grounds, task: Task, tmp_pa
 
 
 def test_faults_of_every_kind_become_voids_and_no_reward() -> None:
-    path = Path(__file__).parents[1] / "benchmarks" / "rollout_faults.py"
+    path = Path(__file__).parents[2] / "benchmarks" / "rollout_faults.py"
     spec = importlib.util.spec_from_file_location("rollout_faults", path)
     assert spec is not None and spec.loader is not None
     faults = importlib.util.module_from_spec(spec)
@@ -332,9 +332,9 @@ def test_the_view_shows_an_attempt_and_lets_nothing_reach_the_terminal(grounds: 
 
 
 def test_equal_attempts_are_judged_once_and_a_failure_is_nobodys_grade(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Changes] = []
+    calls: list[Submission] = []
 
-    async def slow(task: Task, host: object, changes: Changes, settings: object, answer: str) -> Grade:
+    async def slow(task: Task, host: object, changes: Submission, settings: object, answer: str) -> Grade:
         calls.append(changes)
         await asyncio.sleep(0)
         if changes.refused:
@@ -343,14 +343,16 @@ def test_equal_attempts_are_judged_once_and_a_failure_is_nobodys_grade(monkeypat
 
     monkeypatch.setattr("etude.rollout.rollout.grade", slow)
     first, second = katas("train", 2, levels=[1])
-    good, broken = Changes((Carried("a.py", b"x"),)), Changes(refused=(Refused("b.py", "too large"),))
-    judged, host = Judged(most=2), cast(Any, None)
+    good, broken = Submission((Carried("a.py", b"x"),)), Submission(refused=(Refused("b.py", "too large"),))
+    judged, host = GradeCache(most=2), cast(Any, None)
 
-    async def ask(task: Task, changes: Changes) -> Grade:
+    async def ask(task: Task, changes: Submission) -> Grade:
         return await judged.grade(task, host, changes, GraderSettings())
 
     async def work() -> None:
-        together = await asyncio.gather(*(ask(first, good) for _ in range(5)), ask(second, good), ask(first, Changes()))
+        together = await asyncio.gather(
+            *(ask(first, good) for _ in range(5)), ask(second, good), ask(first, Submission())
+        )
         assert [grade.passed for grade in together] == [True] * 6 + [False]
         assert len(calls) == 3 and (judged.asked, judged.reused) == (7, 4)
         for _ in range(2):

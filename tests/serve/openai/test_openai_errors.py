@@ -22,7 +22,7 @@ from etude.policies.engine_client import EngineClient
 from etude.serve.openai.api_key import read_key
 from etude.serve.openai.body import Bodies
 from etude.serve.openai.errors import Refusal
-from etude.serve.server import Door, serve
+from etude.serve.server import ServeAccess, serve
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "say hello"}]}
 TEXT = {"model": "tiny", "prompt": "say"}
@@ -312,7 +312,7 @@ def test_the_engines_routes_need_a_key_and_a_bad_key_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(EtudeError, match="set an API key"):
-        serve(tmp_path, EngineSettings(), door=Door("x", None, engine_routes=True))
+        serve(tmp_path, EngineSettings(), door=ServeAccess("x", None, engine_routes=True))
     monkeypatch.delenv("ETUDE_API_KEY", raising=False)
     assert read_key(None) is None
     (tmp_path / "key").write_text("  a-long-enough-key\n")
