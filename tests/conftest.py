@@ -18,8 +18,6 @@ from typing import Any
 
 import pytest
 
-pytest_plugins = ["tests.engine_models"]
-
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
@@ -35,6 +33,8 @@ from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 from etude.tasks.grading.grader import RUNNER
 
 prepare(threads=1)
+
+pytest_plugins = ["tests.engine_models"]
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
