@@ -33,7 +33,7 @@ from etude.forge.gates.attacks.table import CHEATS, cheat_script
 from etude.forge.katas.source import FAMILIES, katas
 from etude.policies.scripted import Scripted
 from etude.policies.table import make_policy
-from etude.rollout.rollout import Outcome, Scored, attempt, build_setup
+from etude.rollout.rollout import Outcome, Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.importing import Bounds
 from etude.sandbox.store.layers import Store
@@ -143,7 +143,7 @@ async def cheat_matrix(host: StoringHost, options: argparse.Namespace) -> dict[s
             for name in names:
 
                 async def cheat(mine: Task = mine, mode: tuple[str, str] = mode, name: str = name) -> None:
-                    tallies[mode].add(name, await attempt(mine, cheating(name, mine), host, setup))
+                    tallies[mode].add(name, await run_rollout(mine, cheating(name, mine), host, setup))
 
                 jobs.append(cheat)
     await all_of(jobs, options.at_once)
@@ -178,7 +178,7 @@ async def policies_over_families(host: StoringHost, each: int, at_once: int) -> 
         for name in ("reference", "null", "stub", sample[number % len(sample)]):
 
             async def play(task: Task = task, name: str = name, seed: int = number) -> None:
-                outcome = await attempt(task, make_policy(name, task, seed=seed), host, setup)
+                outcome = await run_rollout(task, make_policy(name, task, seed=seed), host, setup)
                 tally.add(name if name in ("reference", "null", "stub") else "cheat", outcome)
                 if isinstance(outcome, Scored) and outcome.passed != (name == "reference"):
                     print(f"wrong: {name} on {task.name}: {outcome.grade.reason or 'accepted'}", file=sys.stderr)

@@ -31,8 +31,8 @@ from etude.core.policy import Assistant
 from etude.forge.gates.attacks.table import CHEATS, cheat_script
 from etude.forge.katas.source import katas
 from etude.harness.trajectory import Trajectory
-from etude.rollout.rollout import Setup, build_setup, temporary_host
-from etude.rollout.store import load_attempt, saved_attempts
+from etude.rollout.rollout import RolloutSetup, build_setup, temporary_host
+from etude.rollout.store import load_rollout, saved_rollouts
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import carried_files
@@ -43,7 +43,7 @@ AT_ONCE = 4
 
 
 class Bench:
-    def __init__(self, host: StoringHost, setup: Setup) -> None:
+    def __init__(self, host: StoringHost, setup: RolloutSetup) -> None:
         self.host, self.setup, self.rules = host, setup, Rules()
         self.places = asyncio.Semaphore(AT_ONCE)
         self.seconds: list[float] = []  # of auditing alone
@@ -119,9 +119,9 @@ def installed(count: int, rules: Rules) -> list[tuple[str, Ruling]]:
 def trained(folders: list[Path], rules: Rules) -> list[tuple[str, Ruling]]:
     found: list[tuple[str, Ruling]] = []
     for folder in folders:
-        for path in saved_attempts(folder):
+        for path in saved_rollouts(folder):
             try:
-                saved = load_attempt(path)
+                saved = load_rollout(path)
             except EtudeError as error:
                 print(f"left out: {error}")
                 continue

@@ -33,7 +33,7 @@ from etude.core.settings import AgentLimits, GraderSettings, HarnessSettings
 from etude.forge.katas.source import katas
 from etude.harness.tools.base import Observation, Tool
 from etude.policies.scripted import Scripted, reference
-from etude.rollout.rollout import Outcome, Scored, Setup, Void, attempt, build_setup
+from etude.rollout.rollout import Outcome, RolloutSetup, Scored, Void, build_setup, run_rollout
 from etude.sandbox.base import CommandResult, SandboxFailure, SandboxLimits
 from etude.sandbox.local.host import LocalHost
 from etude.sandbox.local.sandbox import LocalSandbox
@@ -231,7 +231,7 @@ def full_disk(outcome: Outcome) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-async def play(fault: Fault, task: Task, hosts: dict[str, LocalHost], setup: Setup) -> Outcome | None:
+async def play(fault: Fault, task: Task, hosts: dict[str, LocalHost], setup: RolloutSetup) -> Outcome | None:
     """One rollout. None: the fault came too late to do anything."""
     alone = fault.name in ("grader killed", "sandbox dies during the agent's work")
     real = hosts["alone" if alone else "shared"]
@@ -277,7 +277,7 @@ async def play(fault: Fault, task: Task, hosts: dict[str, LocalHost], setup: Set
             policy = writes(task, "import os\nfor p in (1, os.getppid()):\n    os.kill(p, 9)\nos.kill(-1, 9)")
         case "model: memory used up":
             policy = writes(task, "hog = []\nwhile True: hog.append(bytearray(1 << 24))")
-    return await attempt(task, policy, host, setup, save=save)
+    return await run_rollout(task, policy, host, setup, save=save)
 
 
 def got(outcome: Outcome) -> str:

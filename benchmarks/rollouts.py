@@ -25,7 +25,7 @@ from etude.core.policy import Assistant, Call
 from etude.core.process import available_cores
 from etude.forge.katas.source import katas
 from etude.policies.scripted import Scripted, edits_between
-from etude.rollout.rollout import Scored, Void, attempt, build_setup
+from etude.rollout.rollout import Scored, Void, build_setup, run_rollout
 from etude.sandbox.hosts import open_host
 from etude.tasks.format.task import Task
 from etude.tasks.grading.grader import RUNNER
@@ -57,14 +57,14 @@ async def measure(seconds: float, at_once: int, seed: int) -> dict[str, object]:
         async with await open_host("local", Path(folder), [RUNNER]) as host:
             prepared = list(islice(stream, WARM_UP))
             for task in prepared:
-                await attempt(task, Scripted(four_calls(task)), host, setup)
+                await run_rollout(task, Scripted(four_calls(task)), host, setup)
             deadline = time.monotonic() + seconds
 
             async def work() -> None:
                 nonlocal unsolved
                 while time.monotonic() < deadline:
                     task = next(stream)
-                    outcome = await attempt(task, Scripted(four_calls(task)), host, setup)
+                    outcome = await run_rollout(task, Scripted(four_calls(task)), host, setup)
                     if isinstance(outcome, Scored):
                         took.append(outcome.seconds)
                         graded.append(outcome.grade.seconds)

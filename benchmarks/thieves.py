@@ -28,7 +28,7 @@ from etude.forge.gates.near_duplicates import load_tasks
 from etude.forge.katas.source import katas
 from etude.forge.leaks.deleted_code import deleted_of
 from etude.policies.scripted import Scripted
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.base import SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.layers import default_store
@@ -63,7 +63,7 @@ async def control(host: StoringHost, seconds: float) -> dict[str, bool]:
     solved: dict[str, bool] = {}
     for name, place in CONTROL.items():
         left = careless(task, place)
-        outcome = await attempt(left, Scripted(thief_script(name, left, seconds=seconds)), host, setup())
+        outcome = await run_rollout(left, Scripted(thief_script(name, left, seconds=seconds)), host, setup())
         solved[name] = isinstance(outcome, Scored) and outcome.passed
     return solved
 
@@ -89,7 +89,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         async def work(advance: Callable[[int], None]) -> None:
             for task, name in waiting:
                 policy = Scripted(thief_script(name, task, seconds=options.seconds))
-                outcome = await attempt(task, policy, host, setup(), policy_name=f"thief:{name}")
+                outcome = await run_rollout(task, policy, host, setup(), policy_name=f"thief:{name}")
                 tried[name] += 1
                 advance(1)
                 if not isinstance(outcome, Scored):

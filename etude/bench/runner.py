@@ -26,8 +26,8 @@ from etude.forge.curriculum.sources import open_source
 from etude.harness.metrics import measure
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.engine_client import launch
-from etude.rollout.rollout import Scored, Setup, Void, build_setup, check_lengths
-from etude.rollout.scheduler import Job, attempt_each, sample_seed
+from etude.rollout.rollout import RolloutSetup, Scored, Void, build_setup, check_lengths
+from etude.rollout.scheduler import RolloutJob, run_each, sample_seed
 from etude.rollout.view import printable
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -100,7 +100,7 @@ async def bench_policy(
     settings: BenchSettings,
     *,
     host: StoringHost,
-    setup: Setup,
+    setup: RolloutSetup,
     name: str = "",
     script: Callable[[Task], Policy] | None = None,
     on_progress: Progress | None = None,
@@ -111,7 +111,7 @@ async def bench_policy(
     kept: dict[int, _Kept] = {}
     spoiled: list[Void] = []
     retried: list[Void] = []
-    each = attempt_each(
+    each = run_each(
         _jobs(tasks, settings, script),
         policy,
         host,
@@ -156,11 +156,11 @@ async def bench_policy(
 
 def _jobs(
     tasks: Sequence[tuple[TaskSet, Task]], settings: BenchSettings, script: Callable[[Task], Policy] | None
-) -> Iterator[Job]:
+) -> Iterator[RolloutJob]:
     for _, task in tasks:
         own = script(task) if script is not None else None
         for sample in range(settings.samples):
-            yield Job(task, sample, sample_seed(settings.seed, task.name, sample), own)
+            yield RolloutJob(task, sample, sample_seed(settings.seed, task.name, sample), own)
 
 
 @dataclass(frozen=True)

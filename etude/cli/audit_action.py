@@ -25,7 +25,7 @@ from etude.core.settings import EndpointSettings
 from etude.harness.trajectory_files import FACTS, load_trajectory
 from etude.policies.endpoint.policy import EndpointPolicy
 from etude.policies.table import hosted_policy, is_hosted
-from etude.rollout.store import OUTCOME, load_attempt, saved_attempts
+from etude.rollout.store import OUTCOME, load_rollout, saved_rollouts
 from etude.tasks.format.task import Task
 
 
@@ -86,7 +86,7 @@ def _attempts(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
         elif (path / OUTCOME).is_file() or (path / FACTS).is_file():
             yield str(path), path
         else:
-            below = [(str(folder), folder) for folder in saved_attempts(path)]
+            below = [(str(folder), folder) for folder in saved_rollouts(path)]
             below = below or [(str(file.parent), file.parent) for file in sorted(path.glob(f"*/{FACTS}"))]
             if not below:
                 raise EtudeError(f"{path} holds no saved attempt; `etude rollout TASK --save {path}` makes one")
@@ -97,7 +97,7 @@ def _open(folder: Path) -> tuple[BlindView, Task | None]:
     """The dossier of a saved attempt; of a trajectory without its outcome, what its messages tell."""
     if not (folder / OUTCOME).is_file():
         return open_conversation(load_trajectory(folder).messages), None
-    saved = load_attempt(folder)
+    saved = load_rollout(folder)
     if saved.trajectory is None:  # the machinery failed before anything was done
         return BlindView(saved.task.instruction), saved.task
     return open_blind_view(saved.task, saved.trajectory, saved.changes), saved.task

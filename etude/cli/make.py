@@ -25,8 +25,11 @@ def tasks_make(
             "--from", help="Any of deletion, bug, commit, question, testing, documentation, refactor and devops."
         ),
     ] = "deletion,bug,commit",
-    registers: Annotated[
-        str, typer.Option("--registers", help="How instructions speak: any of terse, plain and detailed.")
+    prompt_styles: Annotated[
+        str,
+        typer.Option(
+            "--prompt-styles", "--registers", help="How instructions speak: any of terse, plain and detailed."
+        ),
     ] = "terse,plain,detailed",
     workers: Annotated[int, typer.Option("--workers", min=1, max=256, help="Candidates tried at once.")] = 2,
     store: StoreFolder = None,
@@ -39,7 +42,7 @@ def tasks_make(
     def work() -> dict[str, Any]:
         from etude.forge.pipeline.command import make_from
 
-        return make_from(repo, out, count, seed, _listed(origins), _listed(registers), workers, store, find_links)
+        return make_from(repo, out, count, seed, _listed(origins), _listed(prompt_styles), workers, store, find_links)
 
     def show(found: dict[str, Any]) -> None:
         table(("rejected", "why"), [(number, reason) for reason, number in found["rejected"].items()])

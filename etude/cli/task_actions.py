@@ -34,8 +34,8 @@ from etude.pipeline.stages import bench_model, find_model, prepare, recipe_of
 from etude.policies.endpoint.policy import EndpointPolicy
 from etude.policies.engine_client import EngineClient, launch
 from etude.policies.table import hosted_policy, is_hosted, make_policy
-from etude.rollout.rollout import Scored, Setup, attempt, build_setup, temporary_host
-from etude.rollout.store import load_attempt, regrade, save_attempt, saved_attempts
+from etude.rollout.rollout import RolloutSetup, Scored, build_setup, run_rollout, temporary_host
+from etude.rollout.store import load_rollout, regrade, save_rollout, saved_rollouts
 from etude.rollout.view import RolloutView
 from etude.tasks.format.config import Installed
 from etude.tasks.format.swe_rows import read_rows, task_of, tree_at
@@ -161,7 +161,7 @@ def roll_out(
     async def work() -> dict[str, Any]:
         try:
             async with temporary_host(backend) as host:
-                outcome = await attempt(
+                outcome = await run_rollout(
                     task, made, host, setup, policy_name=policy, sampling=sampling, on_event=on_event
                 )
         finally:
@@ -173,7 +173,7 @@ def roll_out(
         if isinstance(made, EndpointPolicy):
             facts["spent"] = made.spent
         if save is not None:
-            facts["saved"] = str(save_attempt(outcome, save, f"{task.name}-{seed}"))
+            facts["saved"] = str(save_rollout(outcome, save, f"{task.name}-{seed}"))
         if isinstance(outcome, Scored):
             grade = outcome.grade
             return (
@@ -249,7 +249,7 @@ def _watch(
     model: str,
     policy: Callable[[], Awaitable[EngineClient | EndpointPolicy]],
     settings: Recipe,
-    setup: Setup,
+    setup: RolloutSetup,
     seed: int,
     backend: str,
     view: RolloutView | None,
@@ -257,7 +257,9 @@ def _watch(
     async def work() -> dict[str, Any]:
         sampling, on_event = _sampling(settings, seed), view.on_event if view else None
         async with temporary_host(backend) as host, await policy() as made:
-            outcome = await attempt(task, made, host, setup, policy_name=model, sampling=sampling, on_event=on_event)
+            outcome = await run_rollout(
+                task, made, host, setup, policy_name=model, sampling=sampling, on_event=on_event
+            )
         if view:
             view.show_outcome(outcome)
         facts: dict[str, Any] = {"task": task.name, "model": model, "seconds": round(outcome.seconds, 3)}
@@ -338,8 +340,8 @@ def export_saved(folder: Path, out: Path, overrides: Sequence[str]) -> dict[str,
     """Writes the trajectories of saved attempts as ATIF documents, a folder for each attempt below `out`."""
     tools = [schema_of(tool) for tool in build_tools(recipes.load(None, overrides).harness.tools).values()]
     written = []
-    for path in saved_attempts(folder):
-        trajectory = load_attempt(path).trajectory
+    for path in saved_rollouts(folder):
+        trajectory = load_rollout(path).trajectory
         if trajectory is None:
             continue
         target = out / path.name
@@ -355,7 +357,7 @@ def export_saved(folder: Path, out: Path, overrides: Sequence[str]) -> dict[str,
 def regrade_saved(root: Path, backend: str, overrides: Sequence[str]) -> dict[str, Any]:
     """Grades every saved attempt below `root` again, without a model."""
     settings = recipes.load(None, overrides)
-    total = sum(1 for _ in saved_attempts(root))
+    total = sum(1 for _ in saved_rollouts(root))
     if not total:
         raise EtudeError(f"{root} holds no saved attempt; `etude rollout TASK --save {root}` makes one")
 
@@ -381,7 +383,7 @@ def regrade_saved(root: Path, backend: str, overrides: Sequence[str]) -> dict[st
     return {"attempts": rows, "graded": len(rows), "left_out": total - len(rows), "changed": changed}
 
 
-def _setup(settings: Recipe, dialect: Dialect | None, hosted: bool = False) -> Setup:
+def _setup(settings: Recipe, dialect: Dialect | None, hosted: bool = False) -> RolloutSetup:
     native = hosted and dialect is None and settings.endpoint.form == "tools"
     return build_setup(settings.harness, settings.reward, settings.grader, dialect=dialect, native_calls=native)
 

@@ -21,6 +21,7 @@ import pydantic
 
 from etude.core.errors import EtudeError
 from etude.core.recipe import hint, validate
+from etude.core.renamed import COMPONENTS, SETTINGS, current
 
 
 def resolve(kind: str, use: str, settings: Mapping[str, Any], table: Mapping[str, str], where: str = "") -> Any:
@@ -29,6 +30,7 @@ def resolve(kind: str, use: str, settings: Mapping[str, Any], table: Mapping[str
     `kind` names it in errors ("corpus source"), `where` is the dotted path of its table in the recipe.
     """
     found = load_class(kind, use, table)
+    settings = current(settings, SETTINGS, where or kind)
     model = getattr(found, "Settings", None)
     if not (isinstance(model, type) and issubclass(model, pydantic.BaseModel)):
         raise EtudeError(f"{kind} {use} needs a nested class Settings(pydantic.BaseModel) that says what it takes")
@@ -52,6 +54,7 @@ def load_class(kind: str, use: str, table: Mapping[str, str]) -> Any:
             classes = [key for key, value in vars(module).items() if isinstance(value, type)]
             raise EtudeError(f"{file} has no class {name}{hint(name, classes)}")
         return found
+    use = use if use in table else COMPONENTS.get(use, use)
     if use not in table:
         near = hint(use, list(table)) or f"; known: {', '.join(table)}"
         raise EtudeError(f"no {kind} is called {use!r}{near}, or give your own as ./file.py:Class")

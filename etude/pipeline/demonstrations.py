@@ -17,8 +17,8 @@ from etude.core.policy import Message
 from etude.core.settings import DemosSettings
 from etude.forge.curriculum.sources import open_source
 from etude.policies.scripted import Habits, Scripted, reference
-from etude.rollout.rollout import Scored, Setup
-from etude.rollout.scheduler import Job, attempt_all
+from etude.rollout.rollout import RolloutSetup, Scored
+from etude.rollout.scheduler import RolloutJob, run_all
 from etude.sandbox.hosts import StoringHost
 
 
@@ -34,15 +34,15 @@ async def make_demos(
     settings: DemosSettings,
     seed: int,
     host: StoringHost,
-    setup: Setup,
+    setup: RolloutSetup,
     on_done: Callable[[], None],
 ) -> Demos:
     """Solves `settings.count` tasks of the source, each once."""
     habits = Habits(**settings.habits)
     source = open_source(settings.tasks, "demos.tasks")
     tasks = islice(source.tasks(), settings.count)
-    jobs = [Job(task, policy=Scripted(reference(task, seed, habits), setup.dialect)) for task in tasks]
-    outcomes = await attempt_all(
+    jobs = [RolloutJob(task, policy=Scripted(reference(task, seed, habits), setup.dialect)) for task in tasks]
+    outcomes = await run_all(
         jobs, Scripted(()), host, setup, concurrency=settings.concurrency, on_outcome=lambda *_: on_done()
     )
     scored = [outcome for outcome in outcomes if isinstance(outcome, Scored)]

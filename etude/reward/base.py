@@ -18,7 +18,7 @@ from etude.tasks.grading.verdict import Grade
 
 
 @dataclass(frozen=True)
-class Attempt:
+class GradedRollout:
     """Everything about one attempt: what was asked, what was done, what of it reached the grader, how it came out."""
 
     task: Task
@@ -41,6 +41,6 @@ class Part:
         """Whether attempts at this task are worth more or less by it; where not, it is not asked and not logged."""
         return True
 
-    def score(self, attempt: Attempt) -> float:
+    def score(self, attempt: GradedRollout) -> float:
         """A finite number, more is better; its weight is the recipe's business."""
         raise NotImplementedError

@@ -1,7 +1,7 @@
 """The reward of a recipe: its parts by name, each with a weight. The sum trains; the parts are logged beside it.
 
-Tasks made from repositories are watched whatever a recipe says: where it does not name `honest`, that part is added
-for them. `weight = 0` takes its cost away; the verdicts stay.
+Tasks made from repositories are watched whatever a recipe says: where it does not name `hack_penalty`, that part is
+added for them. `weight = 0` takes its cost away; the verdicts stay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 from etude.audit.base import Ruling
 from etude.core.component import resolve
 from etude.core.errors import EtudeError
-from etude.reward.base import Attempt, Part
+from etude.core.renamed import COMPONENTS
+from etude.reward.base import GradedRollout, Part
 from etude.reward.hack_penalty import HackPenalty
 
 PARTS = {
@@ -22,7 +23,7 @@ PARTS = {
     "effort": "etude.reward.effort:Effort",
     "diff": "etude.reward.diff_size:Diff",
     "ending": "etude.reward.ending:Ending",
-    "honest": "etude.reward.hack_penalty:Honest",
+    "hack_penalty": "etude.reward.hack_penalty:HackPenalty",
 }
 
 
@@ -41,7 +42,7 @@ class Reward:
 
     parts: tuple[Weighted, ...]
 
-    def score(self, attempt: Attempt) -> tuple[float, dict[str, float]]:
+    def score(self, attempt: GradedRollout) -> tuple[float, dict[str, float]]:
         """The weighted sum, and what each part said before its weight."""
         values: dict[str, float] = {}
         concerned = [each for each in self.parts if each.part.concerns(attempt.task)]
@@ -52,7 +53,7 @@ class Reward:
             values[each.name] = float(value)
         return sum(each.weight * values[each.name] for each in concerned), values
 
-    def rule(self, attempt: Attempt) -> Ruling | None:
+    def rule(self, attempt: GradedRollout) -> Ruling | None:
         """What the monitor says of it; None where this reward does not ask."""
         parts = [each.part for each in self.parts if isinstance(each.part, HackPenalty)]
         return next((part.judge(attempt) for part in parts if part.concerns(attempt.task)), None)
@@ -69,6 +70,7 @@ def build_reward(wanted: Sequence[Mapping[str, Any]], where: str = "reward.parts
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
             raise EtudeError(f"{place}.weight is {weight!r}, not a finite number")
         settings = {key: value for key, value in entry.items() if key not in ("use", "weight")}
+        use = COMPONENTS.get(use, use)
         part = resolve("reward", use, settings, PARTS, place)
         if not isinstance(part, Part):
             raise EtudeError(f"{place}: {use} is not a reward; derive it from etude.reward.base.Part")
@@ -79,5 +81,5 @@ def build_reward(wanted: Sequence[Mapping[str, Any]], where: str = "reward.parts
     if not found:
         raise EtudeError(f"{where} is empty: name at least one reward, such as {{ use = 'tests' }}")
     if not any(isinstance(each.part, HackPenalty) for each in found):
-        found.append(Weighted("honest", 1.0, HackPenalty(HackPenalty.Settings.model_validate({"tasks": "made"}))))
+        found.append(Weighted("hack_penalty", 1.0, HackPenalty(HackPenalty.Settings.model_validate({"tasks": "made"}))))
     return Reward(tuple(found))

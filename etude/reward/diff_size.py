@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pydantic
 
-from etude.reward.base import Attempt, Part
+from etude.reward.base import GradedRollout, Part
 from etude.tasks.format.task import Task
 
 LONGEST = 20_000  # lines of one file that are compared line by line
@@ -22,7 +22,7 @@ class Diff(Part):
 
     settings: Settings
 
-    def score(self, attempt: Attempt) -> float:
+    def score(self, attempt: GradedRollout) -> float:
         made = changed_lines(attempt.task, {each.path: each.data for each in attempt.changes.carried})
         excess = made - changed_lines(attempt.task, attempt.task.reference)
         return -min(1.0, max(0, excess) / self.settings.lines)

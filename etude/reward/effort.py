@@ -14,7 +14,7 @@ import pydantic
 from pydantic import Field
 
 from etude.harness.trajectory import Effort as Counts
-from etude.reward.base import Attempt, Part
+from etude.reward.base import GradedRollout, Part
 
 
 def penalty(x: float, k: float, q: float) -> float:
@@ -36,7 +36,7 @@ class Effort(Part):
 
     settings: Settings
 
-    def score(self, attempt: Attempt) -> float:
+    def score(self, attempt: GradedRollout) -> float:
         return -penalty(self.weigh(attempt.trajectory.effort), self.settings.k, self.settings.q)
 
     def weigh(self, counts: Counts) -> float:

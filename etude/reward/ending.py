@@ -6,11 +6,11 @@ stop: its rollouts grow to the limit, and training slows down with them.
 
 from __future__ import annotations
 
-from etude.reward.base import Attempt, Part
+from etude.reward.base import GradedRollout, Part
 
 BY_ITSELF = ("finish", "final")
 
 
 class Ending(Part):
-    def score(self, attempt: Attempt) -> float:
+    def score(self, attempt: GradedRollout) -> float:
         return 0.0 if attempt.trajectory.stop in BY_ITSELF else -1.0

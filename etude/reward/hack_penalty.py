@@ -16,7 +16,7 @@ from etude.audit.auditor import Rules
 from etude.audit.base import Ruling
 from etude.audit.blind_view import open_blind_view
 from etude.audit.table import build_detectors
-from etude.reward.base import Attempt, Part
+from etude.reward.base import GradedRollout, Part
 from etude.tasks.format.task import Task
 
 
@@ -37,9 +37,9 @@ class HackPenalty(Part):
     def concerns(self, task: Task) -> bool:
         return self.settings.tasks == "all" or task.facts.environment is not None
 
-    def judge(self, attempt: Attempt) -> Ruling:
+    def judge(self, attempt: GradedRollout) -> Ruling:
         return self.rules.judge(open_blind_view(attempt.task, attempt.trajectory, attempt.changes))
 
-    def score(self, attempt: Attempt) -> float:
+    def score(self, attempt: GradedRollout) -> float:
         verdict = (attempt.ruling or self.judge(attempt)).verdict
         return {"hack": -1.0, "suspicious": -self.settings.suspicious}.get(verdict, 0.0)

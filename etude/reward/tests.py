@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pydantic
 
-from etude.reward.base import Attempt, Part
+from etude.reward.base import GradedRollout, Part
 
 
 class Tests(Part):
@@ -15,6 +15,6 @@ class Tests(Part):
 
     settings: Settings
 
-    def score(self, attempt: Attempt) -> float:
+    def score(self, attempt: GradedRollout) -> float:
         grade = attempt.grade
         return 1.0 if grade.passed else self.settings.partial * grade.share

@@ -14,7 +14,7 @@ from typing import Any
 
 from etude.core.errors import EtudeError
 from etude.rollout.rollout import Scored
-from etude.rollout.store import OUTCOME, TASKS, save_attempt
+from etude.rollout.store import OUTCOME, TASKS, save_rollout
 
 FILE = "rl.json"
 
@@ -65,7 +65,7 @@ def keep_readable(newest: Iterable[tuple[str, Scored]], root: Path, keep: int) -
     """Writes these attempts for people, and removes all but the newest `keep` of what lies there."""
     for name, outcome in newest:
         if not (root / name).exists():
-            save_attempt(outcome, root, name)
+            save_rollout(outcome, root, name)
     if not root.is_dir():
         return
     there = sorted(path for path in root.iterdir() if (path / OUTCOME).is_file())

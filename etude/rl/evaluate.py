@@ -22,21 +22,21 @@ from etude.core.component import load_class
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.forge.curriculum.sources import SOURCES, open_source
-from etude.rollout.scheduler import Job, sample_seed
+from etude.rollout.scheduler import RolloutJob, sample_seed
 
 APART = 1000  # added to the seed of the benchmark's source: other tasks of the same kind
 FACTS = "best.json"
 NOT_THE_MODEL = ("optimiser.safetensors", "learner.json")
 
 
-def held_out_jobs(recipe: Recipe) -> list[Job]:
+def held_out_jobs(recipe: Recipe) -> list[RolloutJob]:
     """Every attempt of one evaluation: the same tasks and seeds each time."""
     spec, start = apart(recipe.bench.tasks, recipe.bench.count)
     tasks = list(islice(open_source(spec, "bench.tasks").tasks(start), recipe.rl.eval_tasks))
     if not tasks:
         raise EtudeError("bench.tasks has no task left for evaluations; add some, or set rl.eval_every = 0")
     return [
-        Job(task, sample, sample_seed(recipe.bench.seed + APART, task.name, sample))
+        RolloutJob(task, sample, sample_seed(recipe.bench.seed + APART, task.name, sample))
         for task in tasks
         for sample in range(recipe.rl.eval_samples)
     ]

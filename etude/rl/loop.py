@@ -36,7 +36,7 @@ from etude.rl.metrics import Clock, describe, staleness
 from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import Outcome, Scored, Void
-from etude.rollout.scheduler import Job
+from etude.rollout.scheduler import RolloutJob
 
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
 STAGE = "rl"
@@ -69,7 +69,7 @@ class Training:
         self.voids_before = dict(commit.totals.void)
         self.branches = journal.branches()
         self.best = Best(run.path)
-        self.jobs: list[Job] = []
+        self.jobs: list[RolloutJob] = []
         if self.rl.eval_every:
             self.jobs = held_out_jobs(recipe)
         self.started = time.monotonic()
@@ -226,7 +226,7 @@ class Training:
             "void_groups": self.producer.voids["group"],
             "probe_mean": agreement.mean,
             "probe_max": agreement.max,
-            "judged_once": self.world.judged_once,
+            "grades_reused": self.world.grades_reused,
             "loss": 0.0,
             "grad_norm": 0.0,
         }

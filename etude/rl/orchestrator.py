@@ -84,9 +84,9 @@ async def _open(
         sampling=Sampling(max_tokens=longest, temperature=rl.temperature),
     )
     host = await stack.enter_async_context(await open_host(backend, store, preload=(RUNNER,)))
-    judged = GradeCache()
-    stack.push_async_callback(judged.close)
-    setup = replace(setup, judged=judged)
+    grades = GradeCache()
+    stack.push_async_callback(grades.close)
+    setup = replace(setup, grade_cache=grades)
     latest = run.latest(STAGE)
     commit = Checkpoint.read(latest) if latest is not None else Checkpoint()
     journal = Journal(home / "journal.db", run.lineage)

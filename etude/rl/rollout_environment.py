@@ -12,8 +12,8 @@ from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.harness.loop import Event
 from etude.policies.engine_client import EngineClient
-from etude.rollout.rollout import Outcome, Setup, Void, attempt
-from etude.rollout.scheduler import Job, attempt_job
+from etude.rollout.rollout import Outcome, RolloutSetup, Void, run_rollout
+from etude.rollout.scheduler import RolloutJob, run_job
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -28,7 +28,7 @@ class RolloutEnvironment:
 
     host: StoringHost
     engine: EngineClient
-    setup: Setup
+    setup: RolloutSetup
     recipe: Recipe
 
     def play(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Awaitable[Outcome]:
@@ -37,30 +37,32 @@ class RolloutEnvironment:
                 on_grading()
 
         sampling = replace(self.setup.sampling, seed=seed)
-        return attempt(task, self.engine, self.host, self.setup, policy_name="rl", sampling=sampling, on_event=on_event)
+        return run_rollout(
+            task, self.engine, self.host, self.setup, policy_name="rl", sampling=sampling, on_event=on_event
+        )
 
-    def evaluate(self, job: Job) -> Awaitable[Outcome]:
+    def evaluate(self, job: RolloutJob) -> Awaitable[Outcome]:
         sampling = replace(self.setup.sampling, temperature=self.recipe.bench.temperature)
         setup = replace(self.setup, sampling=sampling)
-        return attempt_job(job, self.engine, self.host, setup, retries=self.recipe.rl.retries, policy_name="eval")
+        return run_job(job, self.engine, self.host, setup, retries=self.recipe.rl.retries, policy_name="eval")
 
     async def solvable(self, task: Task) -> bool | None:
         """Whether the grader accepts the reference, which a task without one has not; None: the machinery failed."""
         if task.facts.answer is not None:
             return grade_answer(task, reference_answer(task.facts.answer)).passed
         solution = carried_files(task, task.reference)
-        if not solution.carried or self.setup.judged is None:
+        if not solution.carried or self.setup.grade_cache is None:
             return False
         try:
-            return (await self.setup.judged.grade(task, self.host, solution, self.setup.grader)).passed
+            return (await self.setup.grade_cache.grade(task, self.host, solution, self.setup.grader)).passed
         except (GraderFailure, SandboxFailure):
             return None
 
     @property
-    def judged_once(self) -> float:
+    def grades_reused(self) -> float:
         """Share of the attempts so far whose grade was that of an equal one."""
-        judged = self.setup.judged
-        return judged.reused / max(1, judged.asked) if judged is not None else 0.0
+        cache = self.setup.grade_cache
+        return cache.reused / max(1, cache.asked) if cache is not None else 0.0
 
     async def blame(self, void: Void) -> None:
         """Raises when a void rollout means that the sandboxes or the engine are gone: then none would do better."""

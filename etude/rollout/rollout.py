@@ -29,7 +29,7 @@ from etude.harness.prompt import system_text, task_text
 from etude.harness.tools.base import Tool
 from etude.harness.tools.table import build_tools
 from etude.harness.trajectory import Trajectory
-from etude.reward.base import Attempt
+from etude.reward.base import GradedRollout
 from etude.reward.compose import Reward, build_reward
 from etude.sandbox.base import FailureCause, SandboxFailure, SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
@@ -59,7 +59,7 @@ _Key = tuple[int, Submission, str]
 
 
 @dataclass(frozen=True)
-class Setup:
+class RolloutSetup:
     """What all attempts of a run share."""
 
     tools: dict[str, Tool]
@@ -70,7 +70,7 @@ class Setup:
     system: str = ""
     grader: GraderSettings = field(default_factory=GraderSettings)
     sandbox: SandboxLimits = field(default_factory=SandboxLimits)
-    judged: GradeCache | None = None  # None grades every attempt, equal ones too
+    grade_cache: GradeCache | None = None  # None grades every attempt, equal ones too
 
 
 class GradeCache:
@@ -122,12 +122,12 @@ def build_setup(
     sampling: Sampling | None = None,
     sandbox: SandboxLimits | None = None,
     native_calls: bool = False,
-) -> Setup:
+) -> RolloutSetup:
     """A setup from the sections of a recipe. With `native_calls` the policy itself tells of the tools."""
     harness = harness or HarnessSettings()
     tools = build_tools(harness.tools)
     spec = "none" if native_calls or (dialect is not None and dialect.shows_tools) else harness.spec
-    return Setup(
+    return RolloutSetup(
         tools=tools,
         reward=build_reward((reward or RewardSettings()).parts),
         dialect=dialect,
@@ -189,11 +189,11 @@ class Void:
 Outcome = Scored | Void
 
 
-async def attempt(
+async def run_rollout(
     task: Task,
     policy: Policy,
     host: StoringHost,
-    setup: Setup,
+    setup: RolloutSetup,
     *,
     policy_name: str = "",
     sampling: Sampling | None = None,
@@ -202,7 +202,7 @@ async def attempt(
 ) -> Outcome:
     """Lets a policy try a task once. `save` keeps the outcome; where it cannot, nothing was gained: Void."""
     started = time.monotonic()
-    outcome = await _attempt(task, policy, host, setup, policy_name, sampling or setup.sampling, on_event, started)
+    outcome = await _run(task, policy, host, setup, policy_name, sampling or setup.sampling, on_event, started)
     if save is not None:
         try:
             save(outcome)
@@ -212,11 +212,11 @@ async def attempt(
     return outcome
 
 
-async def _attempt(
+async def _run(
     task: Task,
     policy: Policy,
     host: StoringHost,
-    setup: Setup,
+    setup: RolloutSetup,
     policy_name: str,
     sampling: Sampling,
     on_event: Callable[[Event], None] | None,
@@ -269,14 +269,14 @@ async def score(
     trajectory: Trajectory,
     changes: Submission,
     host: StoringHost,
-    setup: Setup,
+    setup: RolloutSetup,
     started: float | None = None,
 ) -> Scored:
     """Grades and rewards what an agent left behind. Raises what the machinery did wrong."""
     started = time.monotonic() if started is None else started
-    judge = setup.judged.grade if setup.judged is not None else grade
+    judge = setup.grade_cache.grade if setup.grade_cache is not None else grade
     graded = await judge(task, host, changes, setup.grader, answer=trajectory.last_words)
-    made = Attempt(task, trajectory, changes, graded)
+    made = GradedRollout(task, trajectory, changes, graded)
     made = replace(made, ruling=setup.reward.rule(made))
     total, parts = setup.reward.score(made)
     return Scored(task, trajectory, changes, graded, total, parts, time.monotonic() - started, made.ruling)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from etude.core.policy import Policy
-from etude.rollout.rollout import Outcome, Setup, Void, attempt
+from etude.rollout.rollout import Outcome, RolloutSetup, Void, run_rollout
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 
@@ -24,7 +24,7 @@ RETRIES = 2  # times a void attempt is repeated before it stays void
 
 
 @dataclass(frozen=True)
-class Job:
+class RolloutJob:
     """One attempt to make."""
 
     task: Task
@@ -38,20 +38,22 @@ def sample_seed(seed: int, task: str, sample: int) -> int:
     return random.Random(f"{seed}/{task}/{sample}").getrandbits(31)
 
 
-async def attempt_job(
-    job: Job,
+async def run_job(
+    job: RolloutJob,
     policy: Policy,
     host: StoringHost,
-    setup: Setup,
+    setup: RolloutSetup,
     *,
     retries: int = RETRIES,
     policy_name: str = "",
-    on_retry: Callable[[Job, Void], None] | None = None,
+    on_retry: Callable[[RolloutJob, Void], None] | None = None,
 ) -> Outcome:
     """One job. A void attempt is repeated with the same seed, at most `retries` times and only where that can help."""
     sampling = replace(setup.sampling, seed=job.seed)
     for left in range(retries, -1, -1):
-        outcome = await attempt(job.task, job.policy or policy, host, setup, policy_name=policy_name, sampling=sampling)
+        outcome = await run_rollout(
+            job.task, job.policy or policy, host, setup, policy_name=policy_name, sampling=sampling
+        )
         if not isinstance(outcome, Void) or not outcome.retry or not left:
             break
         if on_retry is not None:
@@ -59,26 +61,24 @@ async def attempt_job(
     return outcome
 
 
-async def attempt_each(
-    jobs: Iterable[Job],
+async def run_each(
+    jobs: Iterable[RolloutJob],
     policy: Policy,
     host: StoringHost,
-    setup: Setup,
+    setup: RolloutSetup,
     *,
     concurrency: int,
     retries: int = RETRIES,
     policy_name: str = "",
-    on_retry: Callable[[Job, Void], None] | None = None,
-) -> AsyncGenerator[tuple[int, Job, Outcome], None]:
+    on_retry: Callable[[RolloutJob, Void], None] | None = None,
+) -> AsyncGenerator[tuple[int, RolloutJob, Outcome], None]:
     """(number of the job, job, outcome) as they come. Use it with `aclosing` where you may leave early."""
     source = enumerate(jobs)
-    running: dict[asyncio.Task[Outcome], tuple[int, Job]] = {}
+    running: dict[asyncio.Task[Outcome], tuple[int, RolloutJob]] = {}
     try:
         while True:
             for number, job in islice(source, max(1, concurrency) - len(running)):
-                work = attempt_job(
-                    job, policy, host, setup, retries=retries, policy_name=policy_name, on_retry=on_retry
-                )
+                work = run_job(job, policy, host, setup, retries=retries, policy_name=policy_name, on_retry=on_retry)
                 running[asyncio.create_task(work)] = number, job
             if not running:
                 return
@@ -92,21 +92,21 @@ async def attempt_each(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def attempt_all(
-    jobs: Sequence[Job],
+async def run_all(
+    jobs: Sequence[RolloutJob],
     policy: Policy,
     host: StoringHost,
-    setup: Setup,
+    setup: RolloutSetup,
     *,
     concurrency: int,
     retries: int = RETRIES,
     policy_name: str = "",
-    on_outcome: Callable[[Job, Outcome], None] | None = None,
-    on_retry: Callable[[Job, Void], None] | None = None,
+    on_outcome: Callable[[RolloutJob, Outcome], None] | None = None,
+    on_retry: Callable[[RolloutJob, Void], None] | None = None,
 ) -> list[Outcome]:
     """All outcomes in the order of their jobs; `on_outcome` hears of each as it comes."""
     outcomes: dict[int, Outcome] = {}
-    each = attempt_each(
+    each = run_each(
         jobs, policy, host, setup, concurrency=concurrency, retries=retries, policy_name=policy_name, on_retry=on_retry
     )
     async with aclosing(each):

@@ -23,7 +23,7 @@ import pydantic
 from etude.core.errors import EtudeError
 from etude.harness.trajectory import Trajectory
 from etude.harness.trajectory_files import FACTS, load_trajectory, save_trajectory
-from etude.rollout.rollout import Cause, Outcome, Scored, Setup, Void, score
+from etude.rollout.rollout import Cause, Outcome, RolloutSetup, Scored, Void, score
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.files import Files, TreeLimits
@@ -65,7 +65,7 @@ class _Saved(pydantic.BaseModel, extra="forbid", strict=True):
 
 
 @dataclass(frozen=True)
-class SavedAttempt:
+class SavedRollout:
     """An attempt as it was saved."""
 
     path: Path
@@ -81,7 +81,7 @@ class SavedAttempt:
 class Regraded:
     """A saved attempt, before and after."""
 
-    before: SavedAttempt
+    before: SavedRollout
     after: Scored
 
     @property
@@ -92,7 +92,7 @@ class Regraded:
 # Saving
 
 
-def save_attempt(outcome: Outcome, root: Path, name: str) -> Path:
+def save_rollout(outcome: Outcome, root: Path, name: str) -> Path:
     """Writes an outcome below `root`; a full disk is an `EtudeError` and leaves nothing behind."""
     target, working = root / name, root / f".{name}.saving"
     if target.exists():
@@ -142,7 +142,7 @@ def _keep_task(task: Task, root: Path) -> _TaskRef:
     directory = task.files.directory
     if directory is not None:
         return _TaskRef(
-            name=task.name, digest=task.digest, directory=str(directory.resolve()), asked=task.facts.register
+            name=task.name, digest=task.digest, directory=str(directory.resolve()), asked=task.facts.prompt_style
         )
     kept = root / TASKS / task.digest
     if not kept.exists():
@@ -156,7 +156,7 @@ def _keep_task(task: Task, root: Path) -> _TaskRef:
 # Reading
 
 
-def load_attempt(directory: Path) -> SavedAttempt:
+def load_rollout(directory: Path) -> SavedRollout:
     """A saved attempt with its task, both checked; `EtudeError` says what is wrong."""
     file = directory / OUTCOME
     if not file.is_file() or file.is_symlink() or file.stat().st_size > LARGEST:
@@ -173,7 +173,7 @@ def load_attempt(directory: Path) -> SavedAttempt:
         raise EtudeError(f"{directory / CARRIED} holds a link, which no grader would be given")
     carried = [Carried(path, data, path in saved.executable) for path, data in files.items()]
     carried += [Carried(path, None) for path in saved.deleted]
-    return SavedAttempt(
+    return SavedRollout(
         path=directory,
         task=task,
         trajectory=load_trajectory(directory) if (directory / FACTS).exists() else None,
@@ -196,7 +196,7 @@ def _load_task(found: _TaskRef, directory: Path) -> Task:
     return dataclasses.replace(task, name=found.name)
 
 
-def saved_attempts(root: Path) -> Iterator[Path]:
+def saved_rollouts(root: Path) -> Iterator[Path]:
     """The folders of attempts below `root`, or `root` itself when it is one."""
     if (root / OUTCOME).is_file():
         yield root
@@ -208,12 +208,12 @@ def saved_attempts(root: Path) -> Iterator[Path]:
             yield path
 
 
-async def regrade(root: Path, host: StoringHost, setup: Setup) -> AsyncIterator[Regraded]:
+async def regrade(root: Path, host: StoringHost, setup: RolloutSetup) -> AsyncIterator[Regraded]:
     """Grades every saved attempt below `root` again, and rewards it as `setup` says. Void ones are left out.
 
     Nothing is written; what the machinery does wrong is raised.
     """
-    for path in saved_attempts(root):
-        saved = load_attempt(path)
+    for path in saved_rollouts(root):
+        saved = load_rollout(path)
         if not saved.void and saved.trajectory is not None:
             yield Regraded(saved, await score(saved.task, saved.trajectory, saved.changes, host, setup))

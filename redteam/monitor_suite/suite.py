@@ -22,7 +22,7 @@ from etude.harness.loop import run_agent
 from etude.harness.prompt import task_text
 from etude.harness.trajectory import Trajectory
 from etude.policies.scripted import Scripted
-from etude.rollout.rollout import Setup
+from etude.rollout.rollout import RolloutSetup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import workspace_layer
 from etude.tasks.format.task import Task
@@ -103,7 +103,9 @@ def frozen_list() -> dict[str, str]:
     return found
 
 
-async def play(task: Task, said: list[Assistant], host: StoringHost, setup: Setup) -> tuple[Trajectory, Submission]:
+async def play(
+    task: Task, said: list[Assistant], host: StoringHost, setup: RolloutSetup
+) -> tuple[Trajectory, Submission]:
     """Lets a script act in a sandbox; what it did, and what it changed. Nothing is graded."""
     async with await host.start([workspace_layer(task, host)], limits=setup.sandbox) as sandbox:
         trajectory = await run_agent(

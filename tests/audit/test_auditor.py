@@ -23,10 +23,10 @@ from etude.forge.curriculum.sources import open_source
 from etude.forge.katas.source import katas, write_katas
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.scripted import reference
-from etude.reward.base import Attempt
+from etude.reward.base import GradedRollout
 from etude.reward.compose import build_reward
 from etude.rollout.rollout import Scored
-from etude.rollout.store import save_attempt
+from etude.rollout.store import save_rollout
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import Grade
@@ -132,14 +132,17 @@ def test_a_rule_of_ones_own_comes_from_a_file(tmp_path: Path, task: Task) -> Non
 
 
 def test_a_hack_that_passes_is_worth_no_more_than_a_failure(task: Task) -> None:
-    reward = build_reward([{"use": "tests"}, {"use": "honest"}])
+    reward = build_reward([{"use": "tests"}, {"use": "hack_penalty"}])
     for passed, wanted in ((True, 0.0), (False, -1.0)):
-        attempt = Attempt(task, thief(task), Submission(), Grade(passed, "passed", ""))
-        assert reward.score(attempt) == (wanted, {"tests": float(passed), "honest": -1.0})
-    honest = Attempt(task, thief(task, "ls"), Submission(), Grade(True, "passed", ""))
+        attempt = GradedRollout(task, thief(task), Submission(), Grade(passed, "passed", ""))
+        assert reward.score(attempt) == (wanted, {"tests": float(passed), "hack_penalty": -1.0})
+    honest = GradedRollout(task, thief(task, "ls"), Submission(), Grade(True, "passed", ""))
     assert reward.score(honest)[0] == 1.0
-    strict = build_reward([{"use": "honest", "suspicious": 0.5}])
-    assert strict.score(Attempt(task, thief(task, "git branch -a"), Submission(), Grade(True, "passed", "")))[0] == -0.5
+    strict = build_reward([{"use": "hack_penalty", "suspicious": 0.5}])
+    assert (
+        strict.score(GradedRollout(task, thief(task, "git branch -a"), Submission(), Grade(True, "passed", "")))[0]
+        == -0.5
+    )
 
 
 def test_hacks_never_become_demonstrations(monkeypatch: pytest.MonkeyPatch, sandboxes: Any) -> None:
@@ -200,7 +203,7 @@ def test_the_command_names_each_file_with_its_verdict_and_puts_broken_tasks_asid
     for number, directory in enumerate((first, second)):
         task = Task.load(directory)
         trajectory = thief(task, "git reflog" if number == 0 else "ls")
-        save_attempt(
+        save_rollout(
             Scored(task, trajectory, Submission(), Grade(False, "tests", "no"), 0.0, {}),
             tmp_path / "saved",
             f"a{number}",

@@ -248,7 +248,19 @@ def test_a_users_file_that_is_wrong_is_named_in_one_sentence(tmp_path: Path, tex
 # Imports
 
 
-@pytest.mark.parametrize("module", ["recipe", "component", "run", "policy", "settings", "progress", "cli", "pipeline"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "core.recipe",
+        "core.component",
+        "core.run",
+        "core.policy",
+        "core.settings",
+        "core.progress",
+        "cli.main",
+        "pipeline.execute",
+    ],
+)
 def test_recipes_and_runs_need_no_torch(module: str):
     check = f"import sys, etude.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], timeout=60, check=False).returncode == 0

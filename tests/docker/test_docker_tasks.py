@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from etude.policies.table import make_policy
-from etude.rollout.rollout import Scored, attempt, build_setup
-from etude.rollout.store import load_attempt, save_attempt
+from etude.rollout.rollout import Scored, build_setup, run_rollout
+from etude.rollout.store import load_rollout, save_rollout
 from etude.tasks.format.task import Task
 from etude.tasks.grading.check import check
 from etude.tasks.grading.grader import grade
@@ -105,8 +105,8 @@ def test_a_policy_attempts_it_through_the_harness_and_the_saved_attempt_is_grade
     dock: Dock, folder: Path, tmp_path: Path
 ) -> None:
     task = Task.load(folder)
-    outcome = dock.run(attempt(task, make_policy("null", task), dock.host, build_setup()))
+    outcome = dock.run(run_rollout(task, make_policy("null", task), dock.host, build_setup()))
     assert isinstance(outcome, Scored), outcome
     assert (outcome.passed, outcome.reward) == (False, 0.0)
-    saved = load_attempt(save_attempt(outcome, tmp_path / "saved", "one"))
+    saved = load_rollout(save_rollout(outcome, tmp_path / "saved", "one"))
     assert saved.changes == outcome.changes

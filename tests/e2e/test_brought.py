@@ -14,7 +14,7 @@ from etude.model.checkpoint.directory import read_config, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.pipeline.execute import execute as pipeline
-from etude.rollout.store import load_attempt, saved_attempts
+from etude.rollout.store import load_rollout, saved_rollouts
 from etude.tokens.dialect import open_dialect
 
 SETTINGS = [
@@ -66,8 +66,8 @@ def test_a_brought_checkpoint_is_fine_tuned_and_trained_in_its_own_words(
     assert facts["steps"] == 2 and facts["rollouts"] == 8 and facts["void"] == 0 and facts["probe_max"] <= 1e-3
     rows = [row for row in read_metrics(run) if row["stage"] == "rl"]
     assert all(row["load_max"] >= 1 for row in rows)
-    for folder in saved_attempts(run / "rl" / "trajectories"):
-        trajectory = load_attempt(folder).trajectory
+    for folder in saved_rollouts(run / "rl" / "trajectories"):
+        trajectory = load_rollout(folder).trajectory
         assert trajectory is not None and trajectory.tokenizer == open_dialect(model).fingerprint
         assert trajectory.trainable and all(segment.routed for segment in trajectory.segments)
     assert outcome.model is not None and read_config(outcome.model).model_type == shape

@@ -18,7 +18,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import System, ToolResult, User
 from etude.forge.curriculum.sources import open_source
 from etude.forge.katas import vocabulary as words
-from etude.forge.katas.source import FAMILIES, REGISTERS, Katas, choose_families, katas, write_katas
+from etude.forge.katas.source import FAMILIES, PROMPT_STYLES, Katas, choose_families, katas, write_katas
 from etude.forge.katas.vocabulary import is_held_out
 from etude.harness.prompt import system_text
 from etude.harness.tools.table import build_tools
@@ -209,10 +209,10 @@ def test_registers_differ_and_name_what_is_missing():
         index = int(task.name.rpartition("-")[2])
         families = [family.name for family in choose_families(split)]
         told = {
-            register: next(katas(split, 1, seed, registers=[register], families=families, start=index))
-            for register in REGISTERS
+            prompt_style: next(katas(split, 1, seed, prompt_styles=[prompt_style], families=families, start=index))
+            for prompt_style in PROMPT_STYLES
         }
-        texts = [told[register].instruction for register in REGISTERS]
+        texts = [told[prompt_style].instruction for prompt_style in PROMPT_STYLES]
         assert len(texts[0]) < len(texts[1]) < len(texts[2])
         for text, symbol in itertools.product(texts, task.facts.deleted):
             path, _, name = symbol.partition(":")
@@ -277,7 +277,7 @@ def test_the_page_about_katas_shows_every_family_and_true_examples():
     for family in FAMILIES.values():
         assert f"| `{family.name}` | {family.level} | {family.about} |" in page
     for level in (1, 2, 3):
-        task = next(katas("train", 1, seed=0, levels=[level], registers=["plain"]))
+        task = next(katas("train", 1, seed=0, levels=[level], prompt_styles=["plain"]))
         assert task.instruction in page
         for path in task.solution:
             assert task.workspace.text(path).strip() in page and task.solution.text(path).strip() in page

@@ -11,7 +11,7 @@ import pytest
 
 from etude.forge.environments.environment import Environment, Suite, environment_digest
 from etude.policies.table import make_policy
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import task_layers, task_variables
 from etude.tasks.format.config import Installed
@@ -49,7 +49,7 @@ def test_an_attempt_at_a_repositorys_task_is_scored(
 ) -> None:
     loop, host = sandboxes
     task = repository_task()
-    outcome = loop.run_until_complete(attempt(task, make_policy(policy, task, None, 0), host, build_setup()))
+    outcome = loop.run_until_complete(run_rollout(task, make_policy(policy, task, None, 0), host, build_setup()))
     assert isinstance(outcome, Scored) and outcome.passed is passed
 
 

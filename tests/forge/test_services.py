@@ -18,7 +18,7 @@ from etude.forge.environments.environment import Environment, environment_digest
 from etude.forge.environments.suite_run import run_suite, run_variants
 from etude.policies.scripted import Scripted
 from etude.policies.table import make_policy
-from etude.rollout.rollout import Scored, Void, attempt, build_setup
+from etude.rollout.rollout import Scored, Void, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.importing import Bounds
 from etude.tasks.environment.services import Service, read_services
@@ -181,7 +181,7 @@ def test_a_service_that_does_not_come_up_is_nobodys_grade(
     with pytest.raises(GraderFailure) as raised:
         loop.run_until_complete(grade(task, host, ()))
     assert (raised.value.cause, str(raised.value)) == ("service", WHY)
-    outcome = loop.run_until_complete(attempt(task, make_policy("null", task), host, build_setup()))
+    outcome = loop.run_until_complete(run_rollout(task, make_policy("null", task), host, build_setup()))
     assert isinstance(outcome, Void) and (outcome.cause, outcome.retry, outcome.message) == ("sandbox", True, WHY)
 
 
@@ -203,7 +203,7 @@ def test_an_agents_commands_reach_the_service_from_first_to_last(
     task = repository_task(FILES, fail_to_pass=NAMES[:1], environment=told(served()))
     shown = f"python - <<'end'\n{ASK}\nprint(ask())\nend"
     script = [Assistant(calls=(Call("run", {"command": shown}),))] * 2
-    outcome = loop.run_until_complete(attempt(task, Scripted(script), host, build_setup()))
+    outcome = loop.run_until_complete(run_rollout(task, Scripted(script), host, build_setup()))
     assert isinstance(outcome, Scored)
     answers = [message.text for message in outcome.trajectory.messages if isinstance(message, ToolResult)]
     expected = "{'descriptors': 3, 'leads': True, 'cwd': '/', 'asked': %d}"

@@ -24,8 +24,8 @@ def folder(tmp_path: Path) -> Path:
         task = task.__class__(f"k{number}", task.instruction, task.config, task.facts, task.files)
         task.save(root / f"k{number}")
         (root / f"k{number}" / "instructions").mkdir()
-        for register in ("terse", "plain", "detailed"):
-            (root / f"k{number}" / "instructions" / f"{register}.md").write_text(f"{register} k{number}\n")
+        for prompt_style in ("terse", "plain", "detailed"):
+            (root / f"k{number}" / "instructions" / f"{prompt_style}.md").write_text(f"{prompt_style} k{number}\n")
     return root
 
 
@@ -73,7 +73,7 @@ def _walk(folder: Path, shares: list[int], **settings: int) -> Curriculum:
 
 
 @pytest.mark.parametrize(
-    ("start", "shares", "state", "register"),
+    ("start", "shares", "state", "prompt_style"),
     [
         ("plain", [], "open", "plain"),
         ("plain", [2, 1, 3], "open", "plain"),
@@ -87,18 +87,20 @@ def _walk(folder: Path, shares: list[int], **settings: int) -> Curriculum:
     ],
 )
 def test_what_is_too_easy_gets_fewer_words_and_what_is_too_hard_more(
-    folder: Path, start: str, shares: list[int], state: str, register: str
+    folder: Path, start: str, shares: list[int], state: str, prompt_style: str
 ) -> None:
     config = folder / "k0" / "task.toml"
-    lines = [f'register = "{start}"' if x.startswith("register") else x for x in config.read_text().splitlines()]
+    lines = [
+        f'prompt_style = "{start}"' if x.startswith("prompt_style") else x for x in config.read_text().splitlines()
+    ]
     config.write_text("\n".join(lines) + "\n")
     source = _walk(folder, shares)
     standing = source.standings()["k0"]
-    assert (standing.state, standing.register) == (state, register)
+    assert (standing.state, standing.prompt_style) == (state, prompt_style)
     task = next(source.tasks(len(shares)), None)
     assert (task is None) == (state != "open")
-    if task is not None and register != start:
-        assert task.instruction == f"{register} k0\n" and task.facts.register == register
+    if task is not None and prompt_style != start:
+        assert task.instruction == f"{prompt_style} k0\n" and task.facts.prompt_style == prompt_style
 
 
 def test_what_lies_between_is_asked_most(folder: Path) -> None:
@@ -159,9 +161,9 @@ def test_instructions_that_are_too_long_are_never_asked(folder: Path) -> None:
     (folder / "k0/instructions/detailed.md").write_text("many words " * 20)
     (folder / "k0/instructions/plain.md").write_text("many words " * 10)
     source = _walk(folder, [0, 0], longest=40)
-    assert (source.standings()["k0"].state, source.standings()["k0"].register) == ("set aside", "terse")
+    assert (source.standings()["k0"].state, source.standings()["k0"].prompt_style) == ("set aside", "terse")
     source = supply(folder, begin="detailed", longest=40)
-    assert {standing.register for name, standing in source.standings().items() if name != "k0"} == {"detailed"}
+    assert {standing.prompt_style for name, standing in source.standings().items() if name != "k0"} == {"detailed"}
     (folder / "k0/instructions/terse.md").write_text("many words " * 5)
     assert "k0" not in supply(folder, longest=40).standings()
     with pytest.raises(EtudeError, match="longer than longest = 4 characters"):

@@ -12,7 +12,7 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, ToolResult
 from etude.harness.trajectory import MessageRecord, Trajectory
-from etude.reward.base import Attempt
+from etude.reward.base import GradedRollout
 from etude.reward.compose import build_reward
 from etude.reward.effort import penalty
 from etude.tasks.format.files import Files
@@ -50,7 +50,7 @@ def test_the_reward_of_the_page_scores_an_attempt(parts: Any) -> None:
     )
     task = Task("t", "Do it.", files=Files({f"{WORKSPACE}/a.py": b"1\n"}))
     changes = Submission((Carried("a.py", b"1\n2\n3\n"), Carried("b.py", None)))
-    total, said = build_reward(parts).score(Attempt(task, trajectory, changes, Grade(True, "passed", "")))
+    total, said = build_reward(parts).score(GradedRollout(task, trajectory, changes, Grade(True, "passed", "")))
     assert said["Tidy"] == pytest.approx(1 - 2 / 10 - 0.1)
     effort = trajectory.effort
     x = 1e-3 * effort.call_tokens + 2e-4 * effort.output_tokens + 0.02 * effort.calls + 0.02 * effort.turns

@@ -11,7 +11,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, ToolResult
 from etude.core.settings import RewardSettings
 from etude.harness.trajectory import MessageRecord, Trajectory
-from etude.reward.base import Attempt, Part
+from etude.reward.base import GradedRollout, Part
 from etude.reward.compose import Reward, Weighted, build_reward
 from etude.tasks.format.config import Facts, Installed
 from etude.tasks.format.files import Files
@@ -24,11 +24,13 @@ AFTER = b"def f():\n    return 1\n"
 TASK = Task("t", "Do it.", files=Files({f"{WORKSPACE}/a.py": BEFORE, f"{SOLUTION}/a.py": AFTER}))
 
 
-def attempt(passed: bool = False, statuses: str = "pf", kind: Any = "tests", files: Any = None) -> Attempt:
+def attempt(passed: bool = False, statuses: str = "pf", kind: Any = "tests", files: Any = None) -> GradedRollout:
     names = {"p": "passed", "f": "failed"}
     tests = {str(number): names[letter] for number, letter in enumerate(statuses)}
     carried = tuple(Carried(path, data) for path, data in (files or {}).items())
-    return Attempt(TASK, Trajectory(), Submission(carried), Grade(passed, "passed" if passed else kind, "", tests))
+    return GradedRollout(
+        TASK, Trajectory(), Submission(carried), Grade(passed, "passed" if passed else kind, "", tests)
+    )
 
 
 def test_tests_pay_for_a_solved_task_alone_unless_asked_otherwise() -> None:
@@ -66,14 +68,14 @@ def test_tasks_from_repositories_are_watched_whatever_a_recipe_says() -> None:
     stolen = MessageRecord(Assistant(calls=(Call("run", {"command": "cat /solution/files/a.py"}),)))
     thief = Trajectory(entries=[stolen, MessageRecord(ToolResult("run", "def f(): ..."))])
     for task, trajectory, verdict in ((made, thief, "hack"), (made, Trajectory(), "clean"), (TASK, thief, None)):
-        hacked = Attempt(task, trajectory, Submission(), Grade(True, "passed", ""))
+        hacked = GradedRollout(task, trajectory, Submission(), Grade(True, "passed", ""))
         reward = build_reward([{"use": "tests"}])
         ruling = reward.rule(hacked)
         assert (ruling and ruling.verdict) == verdict
         total, parts = reward.score(replace(hacked, ruling=ruling))
         assert total == (0.0 if verdict == "hack" else 1.0)
-        assert parts.get("honest") == {"hack": -1.0, "clean": 0.0, None: None}[verdict]
-        free = build_reward([{"use": "tests"}, {"use": "honest", "weight": 0}])
+        assert parts.get("hack_penalty") == {"hack": -1.0, "clean": 0.0, None: None}[verdict]
+        free = build_reward([{"use": "tests"}, {"use": "hack_penalty", "weight": 0}])
         assert free.score(hacked)[0] == 1.0 and free.rule(hacked) is not None
 
 
@@ -104,7 +106,7 @@ def test_one_reward_twice_and_none_at_all_are_refused() -> None:
 
 def test_a_part_that_gives_no_number_is_named() -> None:
     class Odd(Part):
-        def score(self, attempt: Attempt) -> float:
+        def score(self, attempt: GradedRollout) -> float:
             return float("inf")
 
     with pytest.raises(EtudeError, match="odd gave inf for t"):
@@ -113,6 +115,6 @@ def test_a_part_that_gives_no_number_is_named() -> None:
 
 @pytest.mark.parametrize(("stop", "said"), [("finish", 0), ("final", 0), ("tokens", -1), ("malformed", -1)])
 def test_an_attempt_that_its_agent_did_not_end_costs_the_ending(stop: Any, said: float) -> None:
-    attempt = Attempt(Task("t", "Do it."), Trajectory(stop=stop), Submission(()), Grade(True, "passed", ""))
+    attempt = GradedRollout(Task("t", "Do it."), Trajectory(stop=stop), Submission(()), Grade(True, "passed", ""))
     total, parts = build_reward([{"use": "tests"}, {"use": "ending", "weight": 0.2}]).score(attempt)
     assert parts["ending"] == said and total == pytest.approx(1 + 0.2 * said)

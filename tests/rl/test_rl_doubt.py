@@ -71,7 +71,7 @@ def test_the_reference_of_a_repositorys_task_is_graded_to_know(
     from dataclasses import replace
 
     engine: Any = None
-    world = RolloutEnvironment(host, engine, replace(build_setup(), judged=judged), Recipe())
+    world = RolloutEnvironment(host, engine, replace(build_setup(), grade_cache=judged), Recipe())
     task = repository_task()
     wrong = Files({p: b"x = 1\n" if p.startswith(SOLUTION) and p.endswith(".py") else d for p, d in task.files.items()})
     assert loop.run_until_complete(world.solvable(task)) is True

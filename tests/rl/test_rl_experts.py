@@ -18,7 +18,7 @@ from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.rl.orchestrator import train
-from etude.rollout.store import load_attempt, saved_attempts
+from etude.rollout.store import load_rollout, saved_rollouts
 from etude.tokens.tokenizer import Tokenizer
 
 BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"
@@ -63,8 +63,8 @@ def test_the_loop_replays_the_engines_experts_balances_them_and_goes_on_after_a_
     saved = [load_file(path / "checkpoints" / f"rl-000000{step}" / "model.safetensors")[BIAS] for step in (2, 3)]
     assert set(np.abs(np.round(saved[1] / 1e-3)).tolist()) <= {0, 1, 2, 3} and np.abs(saved[1]).max() > 1.5e-3
     assert np.abs(saved[1] - saved[0]).max() == pytest.approx(1e-3, rel=1e-3)  # one step further, not from zero again
-    for folder in saved_attempts(path / "rl" / "trajectories"):
-        trajectory = load_attempt(folder).trajectory
+    for folder in saved_rollouts(path / "rl" / "trajectories"):
+        trajectory = load_rollout(folder).trajectory
         assert trajectory is not None
         for segment in trajectory.segments:
             assert len(segment.ids) - segment.routed == 1 or segment.origins[-1] == "environment"

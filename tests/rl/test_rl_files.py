@@ -17,7 +17,7 @@ from etude.rl.checkpoint import Checkpoint, Totals, keep_readable
 from etude.rl.evaluate import Best, apart, held_out_jobs
 from etude.rl.metrics import Clock, processor_seconds
 from etude.rollout.rollout import Scored
-from etude.rollout.store import saved_attempts
+from etude.rollout.store import saved_rollouts
 from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import Grade
 
@@ -74,12 +74,12 @@ def test_only_the_newest_rollouts_stay_readable_and_their_tasks_with_them(tmp_pa
     ]
     root = tmp_path / "trajectories"
     keep_readable(found[:4], root, 3)
-    assert [path.name for path in saved_attempts(root)] == ["000000-01-0", "000001-00-0", "000001-01-0"]
+    assert [path.name for path in saved_rollouts(root)] == ["000000-01-0", "000001-00-0", "000001-01-0"]
     keep_readable(found[4:], root, 3)
-    assert [path.name for path in saved_attempts(root)] == ["000002-01-0", "000003-00-0", "000003-01-0"]
+    assert [path.name for path in saved_rollouts(root)] == ["000002-01-0", "000003-00-0", "000003-01-0"]
     assert {path.name for path in (root / "tasks").iterdir()} == {task.digest for task in tasks[2:]}
     keep_readable([], root, 0)
-    assert not list(saved_attempts(root)) and not list((root / "tasks").iterdir())
+    assert not list(saved_rollouts(root)) and not list((root / "tasks").iterdir())
 
 
 def test_a_commit_point_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from etude.forge.katas.source import write_katas
 from etude.rl.orchestrator import board_path, train
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import Outcome, Void
-from etude.rollout.store import load_attempt, saved_attempts
+from etude.rollout.store import load_rollout, saved_rollouts
 from etude.tasks.format.task import Task
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rl_kill.py"
@@ -114,7 +114,7 @@ def test_the_loop_trains_publishes_probes_evaluates_and_commits(
     assert any(not np.array_equal(last[name], before[name]) for name in last)
     best = json.loads((path / "best" / "best.json").read_text())
     assert best["step"] == facts["best_step"] and (path / "best" / "tokenizer.json").exists()
-    kept = [load_attempt(folder) for folder in saved_attempts(path / "rl" / "trajectories")]
+    kept = [load_rollout(folder) for folder in saved_rollouts(path / "rl" / "trajectories")]
     assert 1 <= len(kept) <= 4 and all(attempt.trajectory is not None for attempt in kept)
     assert nothing_left(path)
 

@@ -23,8 +23,8 @@ from etude.forge.katas.source import katas
 from etude.harness.loop import Event
 from etude.policies.scripted import Scripted, reference
 from etude.policies.table import make_policy
-from etude.rollout.rollout import RETRIED, GradeCache, Outcome, Scored, Setup, Void, attempt, build_setup
-from etude.rollout.store import load_attempt, regrade, save_attempt, saved_attempts
+from etude.rollout.rollout import RETRIED, GradeCache, Outcome, RolloutSetup, Scored, Void, build_setup, run_rollout
+from etude.rollout.store import load_rollout, regrade, save_rollout, saved_rollouts
 from etude.rollout.view import RolloutView, printable
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost, open_host
@@ -40,9 +40,9 @@ class Grounds:
     def __init__(self, loop: asyncio.AbstractEventLoop, host: StoringHost) -> None:
         self.run, self.host = loop.run_until_complete, host
 
-    def attempt(self, task: Task, policy: Any, setup: Setup | None = None, **options: Any) -> Outcome:
+    def run_rollout(self, task: Task, policy: Any, setup: RolloutSetup | None = None, **options: Any) -> Outcome:
         host = options.pop("host", self.host)
-        return self.run(attempt(task, policy, host, setup or build_setup(), **options))
+        return self.run(run_rollout(task, policy, host, setup or build_setup(), **options))
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +57,12 @@ def task() -> Task:
 
 def test_scripted_policies_come_out_as_they_should(grounds: Grounds) -> None:
     for task in katas("unseen", 2, seed=1):
-        outcome = grounds.attempt(task, make_policy("reference", task), policy_name="reference")
+        outcome = grounds.run_rollout(task, make_policy("reference", task), policy_name="reference")
         assert isinstance(outcome, Scored)
         assert (outcome.passed, outcome.reward, outcome.parts) == (True, 1.0, {"tests": 1.0})
         assert (outcome.trajectory.task, outcome.trajectory.policy) == (task.name, "reference")
         for name in ("null", "stub", "cheat:equal-to-all", "cheat:daemon", "cheat:linked-solution"):
-            outcome = grounds.attempt(task, make_policy(name, task))
+            outcome = grounds.run_rollout(task, make_policy(name, task))
             assert isinstance(outcome, Scored)
             assert (outcome.passed, outcome.reward) == (False, 0.0)
 
@@ -71,7 +71,7 @@ def test_the_weaker_backend_is_stamped_into_every_grade(task: Task, tmp_path: Pa
     async def play() -> list[Outcome]:
         async with await open_host("plain", tmp_path) as host:
             policies = [make_policy(name, task) for name in ("reference", "null")]
-            return [await attempt(task, policy, host, build_setup()) for policy in policies]
+            return [await run_rollout(task, policy, host, build_setup()) for policy in policies]
 
     outcomes = asyncio.run(play())
     assert [isinstance(outcome, Scored) and outcome.passed for outcome in outcomes] == [True, False]
@@ -83,7 +83,7 @@ def test_with_a_tokenizer_the_trajectory_has_tokens(grounds: Grounds, task: Task
     reward = RewardSettings(parts=[{"use": "tests"}, {"use": "effort", "weight": 0.5}])
     setup = build_setup(reward=reward, dialect=dialect)
     setup = dataclasses.replace(setup, sampling=dataclasses.replace(setup.sampling, max_tokens=2000))
-    outcome = grounds.attempt(task, make_policy("reference", task, dialect), setup)
+    outcome = grounds.run_rollout(task, make_policy("reference", task, dialect), setup)
     assert isinstance(outcome, Scored)
     assert outcome.passed
     assert outcome.trajectory.segments[0].ids
@@ -127,7 +127,7 @@ class Says:
 )
 def test_a_policy_that_fails_makes_the_attempt_void(grounds: Grounds, task: Task, sample: Any, words: str) -> None:
     setup = build_setup(HarnessSettings(limits=AgentLimits(sample_seconds=0.05)))
-    outcome = grounds.attempt(task, Says(sample), setup)
+    outcome = grounds.run_rollout(task, Says(sample), setup)
     assert isinstance(outcome, Void)
     assert (outcome.cause, outcome.retry) == ("policy", True)
     assert words in outcome.message
@@ -137,12 +137,12 @@ def test_a_policy_that_fails_makes_the_attempt_void(grounds: Grounds, task: Task
 
 def test_what_the_model_does_badly_is_a_score(grounds: Grounds, task: Task) -> None:
     for sample in (Sample("<call>{", "stop"), Sample("I give up.", "stop"), Sample("x" * 50, "length")):
-        outcome = grounds.attempt(task, Says(sample))
+        outcome = grounds.run_rollout(task, Says(sample))
         assert isinstance(outcome, Scored)
         assert outcome.reward == 0
     path = next(iter(task.solution))
     spoiled = [Assistant(calls=(Call("run", {"command": f"rm -rf {path}; ln -s / {path}"}), Call("finish")))]
-    outcome = grounds.attempt(task, Scripted(spoiled))
+    outcome = grounds.run_rollout(task, Scripted(spoiled))
     assert isinstance(outcome, Scored)
     assert outcome.changes.refused[0].path == path
 
@@ -171,7 +171,7 @@ class Failing:
 @pytest.mark.parametrize("cause", list(RETRIED))
 def test_a_sandbox_that_fails_makes_the_attempt_void(grounds: Grounds, task: Task, cause: Any, start: int) -> None:
     host = Failing(grounds.host, SandboxFailure(cause, "injected"), start)
-    outcome = grounds.attempt(task, make_policy("reference", task), host=host)
+    outcome = grounds.run_rollout(task, make_policy("reference", task), host=host)
     assert isinstance(outcome, Void)
     assert (outcome.cause, outcome.retry, outcome.message) == ("sandbox", RETRIED[cause], "injected")
     assert (outcome.trajectory is not None) == (start == 2)
@@ -179,7 +179,7 @@ def test_a_sandbox_that_fails_makes_the_attempt_void(grounds: Grounds, task: Tas
 
 def test_a_full_disk_makes_the_attempt_void(grounds: Grounds, task: Task, tmp_path: Path) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    outcome = grounds.attempt(task, make_policy("reference", task), host=Failing(grounds.host, full, 0))
+    outcome = grounds.run_rollout(task, make_policy("reference", task), host=Failing(grounds.host, full, 0))
     assert isinstance(outcome, Void)
     assert (outcome.cause, outcome.retry) == ("sandbox", False)
     assert "No space left" in outcome.message
@@ -187,7 +187,7 @@ def test_a_full_disk_makes_the_attempt_void(grounds: Grounds, task: Task, tmp_pa
     def save(outcome: Outcome) -> None:
         raise full
 
-    outcome = grounds.attempt(task, make_policy("reference", task), save=save)
+    outcome = grounds.run_rollout(task, make_policy("reference", task), save=save)
     assert isinstance(outcome, Void)
     assert (outcome.cause, outcome.retry) == ("harness", False)
 
@@ -216,15 +216,15 @@ def test_attempts_are_saved_and_graded_again_without_a_model(grounds: Grounds, t
     task.save(on_disk)
     for number, mine in enumerate((task, Task.load(on_disk))):
         for name in ("reference", "stub"):
-            outcome = grounds.attempt(
+            outcome = grounds.run_rollout(
                 mine,
                 make_policy(name, mine),
-                save=lambda outcome, name=name, number=number: save_attempt(
+                save=lambda outcome, name=name, number=number: save_rollout(
                     outcome, tmp_path / "out", f"{name}{number}"
                 ),  # type: ignore[misc]
             )
             assert isinstance(outcome, Scored)
-            kept = load_attempt(tmp_path / "out" / f"{name}{number}")
+            kept = load_rollout(tmp_path / "out" / f"{name}{number}")
             assert kept.trajectory == outcome.trajectory
             assert kept.changes == outcome.changes
             assert (kept.passed, kept.reward, kept.void) == (name == "reference", outcome.reward, "")
@@ -251,25 +251,25 @@ def test_an_attempt_at_a_task_that_was_asked_in_other_words_is_read_again(
     (on_disk / "instructions").mkdir()
     (on_disk / "instructions" / "detailed.md").write_text("fix it\n")
     asked = Task.load(on_disk).worded("detailed")
-    assert (asked.instruction, asked.facts.register) == ("fix it\n", "detailed")
-    saved = save_attempt(grounds.attempt(asked, make_policy("null", asked)), tmp_path / "out", "one")
-    assert load_attempt(saved).task.instruction == "fix it\n"
+    assert (asked.instruction, asked.facts.prompt_style) == ("fix it\n", "detailed")
+    saved = save_rollout(grounds.run_rollout(asked, make_policy("null", asked)), tmp_path / "out", "one")
+    assert load_rollout(saved).task.instruction == "fix it\n"
     (on_disk / "instructions" / "detailed.md").write_text("fix that\n")
     with pytest.raises(EtudeError, match="has changed since"):
-        load_attempt(saved)
+        load_rollout(saved)
     (on_disk / "instructions" / "detailed.md").unlink()
     with pytest.raises(EtudeError, match=r"no instructions/detailed\.md"):
-        load_attempt(saved)
+        load_rollout(saved)
 
 
 def test_voids_are_saved_and_left_out_of_grading_again(grounds: Grounds, task: Task, tmp_path: Path) -> None:
     for trajectory in (None, "seen"):
-        outcome = grounds.attempt(task, Says(ConnectionResetError("gone")))
+        outcome = grounds.run_rollout(task, Says(ConnectionResetError("gone")))
         assert isinstance(outcome, Void)
         if trajectory is None:
             outcome = dataclasses.replace(outcome, trajectory=None)
-        save_attempt(outcome, tmp_path, f"void-{trajectory}")
-    assert [load_attempt(path).void for path in saved_attempts(tmp_path)] == ["policy", "policy"]
+        save_rollout(outcome, tmp_path, f"void-{trajectory}")
+    assert [load_rollout(path).void for path in saved_rollouts(tmp_path)] == ["policy", "policy"]
 
     async def again() -> list[Any]:
         return [each async for each in regrade(tmp_path, grounds.host, build_setup())]
@@ -278,10 +278,10 @@ def test_voids_are_saved_and_left_out_of_grading_again(grounds: Grounds, task: T
 
 
 def test_a_saved_attempt_that_was_changed_is_refused(grounds: Grounds, task: Task, tmp_path: Path) -> None:
-    outcome = grounds.attempt(task, make_policy("null", task))
-    saved = save_attempt(outcome, tmp_path, "one")
+    outcome = grounds.run_rollout(task, make_policy("null", task))
+    saved = save_rollout(outcome, tmp_path, "one")
     with pytest.raises(EtudeError, match="exists already"):
-        save_attempt(outcome, tmp_path, "one")
+        save_rollout(outcome, tmp_path, "one")
     facts = json.loads((saved / "outcome.json").read_text())
     for change, words in (
         ({"reward": "much"}, "reward"),
@@ -291,18 +291,18 @@ def test_a_saved_attempt_that_was_changed_is_refused(grounds: Grounds, task: Tas
     ):
         (saved / "outcome.json").write_text(json.dumps(facts | change))
         with pytest.raises(EtudeError, match=words):
-            load_attempt(saved)
+            load_rollout(saved)
     (saved / "outcome.json").write_text(json.dumps(facts))
     (saved / "carried" / "a.py").symlink_to("../outcome.json")
     with pytest.raises(EtudeError, match="link"):
-        load_attempt(saved)
+        load_rollout(saved)
     (saved / "carried" / "a.py").unlink()
     instruction = tmp_path / "tasks" / facts["task"]["digest"] / "instruction.md"
     instruction.write_text("Something else.")
     with pytest.raises(EtudeError, match="has changed since"):
-        load_attempt(saved)
+        load_rollout(saved)
     with pytest.raises(EtudeError, match="is no saved attempt"):
-        load_attempt(tmp_path)
+        load_rollout(tmp_path)
 
 
 # Watching
@@ -318,7 +318,7 @@ def test_the_view_shows_an_attempt_and_lets_nothing_reach_the_terminal(grounds: 
         view.on_event(event)
 
     evil = Assistant("thinking \x1b]0;owned\x07", calls=(Call("run", {"command": "printf '\\033[2Jhi'; seq 100"}),))
-    outcome = grounds.attempt(task, Scripted([evil, *reference(task)]), on_event=both)
+    outcome = grounds.run_rollout(task, Scripted([evil, *reference(task)]), on_event=both)
     view.show_outcome(outcome)
     view.show_outcome(Void(task, "sandbox", True, "it \x1b[31m died"))
     text = screen.getvalue()

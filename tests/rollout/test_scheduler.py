@@ -13,7 +13,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Sampling
 from etude.rollout import scheduler as rollout_batch
 from etude.rollout.rollout import Outcome, Void, build_setup
-from etude.rollout.scheduler import Job, attempt_all, attempt_each, attempt_job, sample_seed
+from etude.rollout.scheduler import RolloutJob, run_all, run_each, run_job, sample_seed
 from etude.tasks.format.task import Task
 
 SETUP = build_setup()
@@ -63,18 +63,18 @@ def _scored(task: Task, seed: int) -> Any:
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> Attempts:
     made = Attempts()
-    monkeypatch.setattr(rollout_batch, "attempt", made)
+    monkeypatch.setattr(rollout_batch, "run_rollout", made)
     return made
 
 
-def jobs(number: int) -> list[Job]:
-    return [Job(Task(str(i), ""), seed=i * 31) for i in range(number)]
+def jobs(number: int) -> list[RolloutJob]:
+    return [RolloutJob(Task(str(i), ""), seed=i * 31) for i in range(number)]
 
 
 def test_outcomes_come_in_the_order_of_their_jobs_with_their_seeds(attempts: Attempts) -> None:
     heard: list[str] = []
     outcomes: Any = asyncio.run(
-        attempt_all(
+        run_all(
             jobs(20), NOBODY, NOBODY, SETUP, concurrency=6, on_outcome=lambda job, outcome: heard.append(job.task.name)
         )
     )
@@ -89,9 +89,7 @@ def test_void_attempts_are_repeated_where_that_can_help(attempts: Attempts) -> N
     attempts.voids = {"0": [True], "1": [True, True], "2": [True] * 3, "3": [False]}
     again: list[str] = []
     outcomes = asyncio.run(
-        attempt_all(
-            jobs(5), NOBODY, NOBODY, SETUP, concurrency=9, on_retry=lambda job, void: again.append(job.task.name)
-        )
+        run_all(jobs(5), NOBODY, NOBODY, SETUP, concurrency=9, on_retry=lambda job, void: again.append(job.task.name))
     )
     assert [isinstance(one, Void) for one in outcomes] == [False, False, True, True, False]
     assert sorted(again) == ["0", "1", "1", "2", "2"]
@@ -103,7 +101,7 @@ def test_void_attempts_are_repeated_where_that_can_help(attempts: Attempts) -> N
 def test_a_job_may_have_its_own_policy_and_no_retries(attempts: Attempts) -> None:
     own: Any = object()
     attempts.voids = {"a": [True]}
-    outcome = asyncio.run(attempt_job(Job(Task("a", ""), policy=own), NOBODY, NOBODY, SETUP, retries=0))
+    outcome = asyncio.run(run_job(RolloutJob(Task("a", ""), policy=own), NOBODY, NOBODY, SETUP, retries=0))
     assert isinstance(outcome, Void)
     assert attempts.seen == [("a", 0, own)]
 
@@ -114,10 +112,10 @@ def test_an_endless_stream_of_jobs_is_taken_as_places_come_free(attempts: Attemp
     def stream() -> Any:
         for i in count():
             taken.append(i)
-            yield Job(Task(str(i), ""), seed=i)
+            yield RolloutJob(Task(str(i), ""), seed=i)
 
     async def play() -> int:
-        each = attempt_each(stream(), NOBODY, NOBODY, SETUP, concurrency=4)
+        each = run_each(stream(), NOBODY, NOBODY, SETUP, concurrency=4)
         seen = 0
         async with aclosing(each):
             async for _ in each:
@@ -136,7 +134,7 @@ def test_an_error_ends_the_batch_and_leaves_nothing_running(attempts: Attempts) 
 
     async def play() -> int:
         with pytest.raises(EtudeError, match="no ids"):
-            await attempt_all(jobs(8), NOBODY, NOBODY, SETUP, concurrency=8)
+            await run_all(jobs(8), NOBODY, NOBODY, SETUP, concurrency=8)
         return len(asyncio.all_tasks())
 
     assert asyncio.run(play()) == 1

@@ -12,7 +12,7 @@ from etude.core.policy import Assistant, Call
 from etude.core.settings import GraderSettings
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.scripted import scripted
-from etude.rollout.rollout import GradeCache, Scored, attempt, build_setup, score
+from etude.rollout.rollout import GradeCache, Scored, build_setup, run_rollout, score
 from etude.sandbox.base import WORKSPACE as PLACE
 from etude.tasks.environment.layers import task_layers
 from etude.tasks.format.config import Answer, Config, Facts, read
@@ -130,7 +130,7 @@ def test_a_policy_answers_and_its_edits_change_nothing(grounds: Any) -> None:
     setup = build_setup()
     task = asked(Answer(kind="name", accepted=["a.py:f"]))
     for policy, passed in (("reference", True), ("null", False)):
-        outcome = grounds.run(attempt(task, scripted(policy, task), grounds.host, setup))
+        outcome = grounds.run(run_rollout(task, scripted(policy, task), grounds.host, setup))
         assert isinstance(outcome, Scored), outcome
         assert outcome.passed is passed and outcome.reward == float(passed)
     edits = Submission(refused=(Refused("a.py", "the task does not allow it"),))

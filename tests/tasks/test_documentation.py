@@ -9,7 +9,7 @@ import pytest
 from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import Environment
 from etude.policies.scripted import scripted
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.tasks.format.config import Config, Documentation, Facts, Installed
 from etude.tasks.format.files import Files
 from etude.tasks.format.lint import lint
@@ -236,6 +236,6 @@ def test_such_a_task_is_checked_and_what_is_wrong_with_it_is_said(grounds: Any, 
 
 def test_who_writes_docstrings_as_asked_is_not_called_a_cheat(grounds: Any, task: Task) -> None:
     for policy, passed in (("reference", True), ("null", False)):
-        outcome = grounds.run(attempt(task, scripted(policy, task), grounds.host, build_setup()))
+        outcome = grounds.run(run_rollout(task, scripted(policy, task), grounds.host, build_setup()))
         assert isinstance(outcome, Scored) and outcome.passed is passed, outcome
         assert outcome.ruling is not None and outcome.ruling.verdict == "clean" and outcome.reward == float(passed)

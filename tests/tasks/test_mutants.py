@@ -10,7 +10,7 @@ import pytest
 from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import Environment
 from etude.policies.scripted import scripted
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.tasks.format import config
 from etude.tasks.format.config import Config, Facts, Installed
 from etude.tasks.format.files import Files
@@ -224,7 +224,7 @@ def test_what_is_wrong_with_such_a_task_is_said(task: Task) -> None:
 
 def test_who_writes_tests_as_asked_is_not_called_a_cheat(grounds: Any, task: Task) -> None:
     setup = build_setup()
-    outcome = grounds.run(attempt(task, scripted("reference", task), grounds.host, setup))
+    outcome = grounds.run(run_rollout(task, scripted("reference", task), grounds.host, setup))
     assert isinstance(outcome, Scored) and outcome.passed, outcome
     assert outcome.ruling is not None and outcome.ruling.verdict == "clean" and outcome.reward == 1
     assert carried_files(task, {FILE: b""}).carried

@@ -43,7 +43,7 @@ class TaskResult:
     """What came of asking a task once."""
 
     number: int
-    register: str
+    prompt_style: str
     step: int  # of the weights that were trained with it
     passed: int
     tried: int
@@ -54,7 +54,7 @@ class Standing:
     """Where a task stands: whether it is asked at all, how, and what its attempts in that register came to."""
 
     state: State
-    register: str  # "" for a task that has only one instruction
+    prompt_style: str  # "" for a task that has only one instruction
     passed: int = 0
     tried: int = 0
 
@@ -129,8 +129,10 @@ class Curriculum:
     def standings(self) -> dict[str, Standing]:
         results, broken = self.results(), self._broken()
         return {
-            name: Standing("quarantined", register) if name in broken else self._standing(name, results.get(name, ()))
-            for name, (_, register) in self._ladders.items()
+            name: Standing("quarantined", prompt_style)
+            if name in broken
+            else self._standing(name, results.get(name, ()))
+            for name, (_, prompt_style) in self._ladders.items()
         }
 
     def _broken(self) -> set[str]:
@@ -138,8 +140,8 @@ class Curriculum:
 
     def _standing(self, name: str, results: Sequence[TaskResult]) -> Standing:
         """Where its results have brought a task: a walk along the registers, each of them taken once."""
-        ladder, register = self._ladders[name]
-        seen = {register}
+        ladder, prompt_style = self._ladders[name]
+        seen = {prompt_style}
         passed = tried = groups = 0
         for result in results:
             passed, tried, groups = passed + result.passed, tried + result.tried, groups + 1
@@ -147,13 +149,13 @@ class Curriculum:
             if not easy and (passed or groups < self.settings.patience):
                 continue
             step = 1 if easy else -1
-            at = ladder.index(register) + step if register in ladder else -1
+            at = ladder.index(prompt_style) + step if prompt_style in ladder else -1
             if not 0 <= at < len(ladder) or ladder[at] in seen:
-                return Standing("retired" if easy else "set aside", register, passed, tried)
-            register = ladder[at]
-            seen.add(register)
+                return Standing("retired" if easy else "set aside", prompt_style, passed, tried)
+            prompt_style = ladder[at]
+            seen.add(prompt_style)
             passed = tried = groups = 0
-        return Standing("open", register, passed, tried)
+        return Standing("open", prompt_style, passed, tried)
 
     def _choose(self, number: int) -> tuple[str, str] | None:
         asked: dict[str, int] = defaultdict(int)
@@ -172,7 +174,7 @@ class Curriculum:
         rng = random.Random(f"supply/{self.settings.seed}/{number}")
         names = sorted(free)
         (name,) = rng.choices(names, [free[name].worth for name in names])
-        chosen = (name, free[name].register)
+        chosen = (name, free[name].prompt_style)
         self._base.execute("INSERT INTO asked VALUES (?, ?, ?)", (number, *chosen))
         return chosen
 
@@ -182,9 +184,9 @@ class Curriculum:
             raise EtudeError(f"the task {found[0]}, which this run was asking, is gone from {self.settings.path}")
         return found and (str(found[0]), str(found[1]))
 
-    def _worded(self, name: str, register: str) -> Task:
+    def _worded(self, name: str, prompt_style: str) -> Task:
         task = Task.load(self._paths[name])
-        return task.worded(register) if register else task
+        return task.worded(prompt_style) if prompt_style else task
 
 
 def _ladder(path: Path, settings: Curriculum.Settings) -> tuple[list[str], str] | None:
@@ -199,7 +201,7 @@ def _ladder(path: Path, settings: Curriculum.Settings) -> tuple[list[str], str] 
     if not ladder:
         return None
     _, facts = read((path / CONFIG).read_bytes(), str(path / CONFIG))
-    wanted = settings.begin or facts.register or ""
+    wanted = settings.begin or facts.prompt_style or ""
     return ladder, wanted if wanted in ladder else ladder[0]
 
 

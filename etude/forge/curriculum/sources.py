@@ -23,7 +23,7 @@ from etude.tasks.format.task import CONFIG, Task, task_folders
 SOURCES = {
     "katas": "etude.forge.katas.source:Katas",
     "folder": "etude.forge.curriculum.sources:Folder",
-    "supply": "etude.forge.curriculum.curriculum:Supply",
+    "curriculum": "etude.forge.curriculum.curriculum:Curriculum",
 }
 
 

@@ -17,12 +17,12 @@ LONGEST_EXAMPLE = 60  # characters of a call and its value; longer ones say less
 DULL = ("", "0", '""', "[]", "{}", "set()", "None")  # values that make a poor example
 
 
-def instruct(repository: Repository, register: PromptStyle, rng: random.Random) -> str:
+def instruct(repository: Repository, prompt_style: PromptStyle, rng: random.Random) -> str:
     holes = repository.holes
-    named = " and ".join(_place(repository, hole, quoted=register != "terse") for hole in holes)
-    if register == "terse":
+    named = " and ".join(_place(repository, hole, quoted=prompt_style != "terse") for hole in holes)
+    if prompt_style == "terse":
         return rng.choice(TERSE).format(named)
-    if register == "plain":
+    if prompt_style == "plain":
         return "\n".join([rng.choice(PLAIN).format(named), *(_rule(hole, alone=len(holes) == 1) for hole in holes)])
     title = " and ".join(f"`{hole.function.name}`" for hole in holes)
     parts = [f"# {title} {'do' if len(holes) > 1 else 'does'} not work"]

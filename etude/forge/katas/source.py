@@ -40,7 +40,7 @@ VERSION = 1  # goes into each task's provenance: a change to a family makes othe
 TRIES = 50  # draws before a family is given up; a good one needs one or two
 NEIGHBOUR = 0.25  # share of the smaller katas whose deleted function has another one beside it in its file
 LEVELS: tuple[Level, ...] = (1, 2, 3)
-REGISTERS: tuple[PromptStyle, ...] = ("terse", "plain", "detailed")
+PROMPT_STYLES: tuple[PromptStyle, ...] = ("terse", "plain", "detailed")
 
 _ROOMS = (arithmetic, strings, sequences, mappings, loops, branches, scanning, pairs, systems)
 FAMILIES: dict[str, Family] = {family.name: family for room in _ROOMS for family in room.FAMILIES}
@@ -73,7 +73,7 @@ def katas(
     count: int | None = None,
     seed: int = 0,
     levels: Sequence[Level] = LEVELS,
-    registers: Sequence[PromptStyle] = REGISTERS,
+    prompt_styles: Sequence[PromptStyle] = PROMPT_STYLES,
     families: Sequence[str] = (),
     suite: Suite = "unittest",
     start: int = 0,
@@ -84,14 +84,14 @@ def katas(
     `invented` is the share of words, numbers and marks that come from beyond the lists.
     """
     chosen = choose_families(split, levels, families)
-    if not registers:
+    if not prompt_styles:
         raise EtudeError("katas need at least one register: terse, plain or detailed")
     order: list[Family] = []
     for index in itertools.count(start) if count is None else range(start, start + count):
         turn, place = divmod(index, len(chosen))
         if place == 0 or not order:
             order = random.Random(f"{split}/{seed}/{turn}").sample(chosen, len(chosen))
-        yield _kata(split, seed, index, order[place], registers, suite, invented)
+        yield _kata(split, seed, index, order[place], prompt_styles, suite, invented)
 
 
 def choose_families(split: Split, levels: Sequence[int] = LEVELS, names: Sequence[str] = ()) -> list[Family]:
@@ -114,14 +114,14 @@ def write_katas(
     count: int = 100,
     seed: int = 0,
     levels: Sequence[Level] = LEVELS,
-    registers: Sequence[PromptStyle] = REGISTERS,
+    prompt_styles: Sequence[PromptStyle] = PROMPT_STYLES,
     families: Sequence[str] = (),
     suite: Suite = "unittest",
 ) -> list[Path]:
     """Writes tasks as directories below `out`, each under its own name, and returns where."""
     written: list[Path] = []
     with progress.track("writing katas", total=count, unit="tasks") as bar:
-        for task in katas(split, count, seed, levels, registers, families, suite):
+        for task in katas(split, count, seed, levels, prompt_styles, families, suite):
             target = Path(out) / task.name
             task.save(target)
             written.append(target)
@@ -141,8 +141,8 @@ class Katas:
         levels: list[Level] = Field(
             [1], description="1 one expression, 2 a loop or branch, 3 two functions in two files"
         )
-        registers: list[PromptStyle] = Field(
-            list(REGISTERS), description="how instructions speak: terse, plain, detailed"
+        prompt_styles: list[PromptStyle] = Field(
+            list(PROMPT_STYLES), description="how instructions speak: terse, plain, detailed"
         )
         families: list[str] = Field([], description="only these families; empty is all")
         invented: float = Field(0.0, ge=0, le=1, description="share of words, numbers and marks from beyond the lists")
@@ -160,7 +160,7 @@ class Katas:
             count,
             wants.seed,
             wants.levels,
-            wants.registers,
+            wants.prompt_styles,
             wants.families,
             start=start,
             invented=wants.invented,
@@ -172,7 +172,7 @@ def _kata(
     seed: int,
     index: int,
     family: Family,
-    registers: Sequence[PromptStyle],
+    prompt_styles: Sequence[PromptStyle],
     suite: Suite,
     invented: float,
 ) -> Task:
@@ -183,9 +183,9 @@ def _kata(
             repository = _repository(family, pick)
         except Unfit:
             continue
-        register = registers[rng.randrange(len(registers))]
-        instruction = instruct(repository, register, rng)
-        return _task(repository, family, pick, instruction, register, split, seed, index, suite)
+        prompt_style = prompt_styles[rng.randrange(len(prompt_styles))]
+        instruction = instruct(repository, prompt_style, rng)
+        return _task(repository, family, pick, instruction, prompt_style, split, seed, index, suite)
     raise EtudeError(f"the family {family.name} gave no usable kata in {TRIES} draws; this is a bug of the family")
 
 
@@ -210,7 +210,7 @@ def _task(
     family: Family,
     pick: Pick,
     instruction: str,
-    register: PromptStyle,
+    prompt_style: PromptStyle,
     split: Split,
     seed: int,
     index: int,
@@ -236,7 +236,7 @@ def _task(
         level=family.level,
         seed=seed,
         split=split,
-        register=register,
+        prompt_style=prompt_style,
         suite=suite,
         fail_to_pass=_spelled(repository.fail_to_pass, suite),
         pass_to_pass=_spelled(repository.pass_to_pass, suite),

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from etude.corpus.document import Document, Rejected, SourceSettings
 from etude.forge.katas.draft import Level
-from etude.forge.katas.source import REGISTERS, katas
+from etude.forge.katas.source import PROMPT_STYLES, katas
 from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.task import Task
 
@@ -25,8 +25,8 @@ class KataCode:
         count: int = Field(5000, ge=1, description="katas whose text is taken")
         seed: int = Field(1000, ge=0, description="of the katas: another one than that of the tasks to learn on")
         levels: list[Level] = Field([1], description="1 one expression, 2 a loop or branch, 3 two functions")
-        registers: list[PromptStyle] = Field(
-            list(REGISTERS), description="how instructions speak: terse, plain, detailed"
+        prompt_styles: list[PromptStyle] = Field(
+            list(PROMPT_STYLES), description="how instructions speak: terse, plain, detailed"
         )
         invented: float = Field(0.0, ge=0, le=1, description="share of words, numbers and marks from beyond the lists")
         asked: float = Field(0.5, ge=0, le=1, description="share of katas whose instruction stands beside the change")
@@ -37,7 +37,7 @@ class KataCode:
 
     def documents(self) -> Iterator[Document | Rejected]:
         wants = self.settings
-        stream = katas("train", wants.count, wants.seed, wants.levels, wants.registers, invented=wants.invented)
+        stream = katas("train", wants.count, wants.seed, wants.levels, wants.prompt_styles, invented=wants.invented)
         for task in stream:
             yield from self._of(task)
 

@@ -30,20 +30,20 @@ def make_from(
     count: int,
     seed: int,
     origins: Sequence[str],
-    registers: Sequence[str],
+    prompt_styles: Sequence[str],
     workers: int,
     store: Path | None,
     find_links: Path | None,
 ) -> dict[str, Any]:
     """Makes tasks from a repository; installs it first where it is not. The facts of all that was tried so far."""
-    if not origins or not registers:
+    if not origins or not prompt_styles:
         raise EtudeError("name at least one source of tasks (--from) and one register (--registers)")
     wanted = MakeRequest(
         count,
         out,
         seed,
         tuple(_known("source", name, get_args(Origin)) for name in origins),
-        tuple(_known("register", name, get_args(PromptStyle)) for name in registers),
+        tuple(_known("prompt style", name, get_args(PromptStyle)) for name in prompt_styles),
         workers,
     )
     started = time.monotonic()

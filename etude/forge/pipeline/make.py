@@ -96,7 +96,7 @@ async def make_tasks(
         "environment": environment.digest,
         "seed": wanted.seed,
         "from": list(wanted.origins),
-        "registers": list(wanted.registers),
+        "registers": list(wanted.prompt_styles),
         "make": VERSION,
     }
     journal = Journal(wanted.out, asked)

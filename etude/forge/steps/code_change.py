@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from etude.forge.origins.packaging.make import Release
 
 ORIGINS: Final[tuple[Origin, ...]] = ("deletion", "bug", "commit")
-REGISTERS: Final[tuple[PromptStyle, ...]] = ("terse", "plain", "detailed")
+PROMPT_STYLES: Final[tuple[PromptStyle, ...]] = ("terse", "plain", "detailed")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class MakeRequest:
     out: Path
     seed: int = 0
     origins: tuple[Origin, ...] = ORIGINS
-    registers: tuple[PromptStyle, ...] = REGISTERS
+    prompt_styles: tuple[PromptStyle, ...] = PROMPT_STYLES
     workers: int = 2
 
 
@@ -122,7 +122,7 @@ async def _make(shop: MakeContext, candidate: Candidate, spent: dict[str, float]
     if parted is None:
         raise Refused("too few tests can be held out")
     told = tell(world, candidate, parted, trial.said, rng)
-    task = write(world, candidate, parted, trial.kept, told, rng.choice(wanted.registers), wanted.seed)
+    task = write(world, candidate, parted, trial.kept, told, rng.choice(wanted.prompt_styles), wanted.seed)
     try:
         async with being_made(shop, task, spent) as folder:
             deleted = [Deleted(piece.path, piece.name, piece.source) for piece in candidate.pieces]

@@ -51,12 +51,12 @@ class Instructions:
 def tell(
     world: Repository[Any], candidate: Candidate, split: Split, said: dict[str, str], rng: random.Random
 ) -> Instructions:
-    registers: dict[PromptStyle, str] = {
+    prompt_styles: dict[PromptStyle, str] = {
         "terse": _terse(world, candidate, split, rng),
         "plain": _plain(world, candidate, split),
         "detailed": _detailed(world, candidate, split, said),
     }
-    return Instructions(category(candidate), registers)
+    return Instructions(category(candidate), prompt_styles)
 
 
 def category(candidate: Candidate) -> str:

@@ -34,7 +34,7 @@ def write(
     split: Split,
     kept: Sequence[str],
     told: Instructions,
-    register: PromptStyle,
+    prompt_style: PromptStyle,
     seed: int,
 ) -> Task:
     """The task, in memory."""
@@ -61,7 +61,7 @@ def write(
         world,
         candidate,
         told,
-        register,
+        prompt_style,
         seed,
         Files(files, kinds),
         fail_to_pass=list(split.shown),
@@ -76,7 +76,7 @@ def assemble(
     world: Repository[Any],
     candidate: Candidate,
     told: Instructions,
-    register: PromptStyle,
+    prompt_style: PromptStyle,
     seed: int,
     files: Files,
     **own: Any,
@@ -97,7 +97,7 @@ def assemble(
         family=f"{world.name}: {candidate.origin}, {candidate.how}",
         level=level(candidate),
         seed=seed,
-        register=register,
+        prompt_style=prompt_style,
         suite=manner.suite,
         environment=Installed(
             digest=environment.digest,
@@ -114,7 +114,7 @@ def assemble(
         environment=Environment(workdir="/app", network_mode="no-network"),
     )
     name = f"{world.name}-{candidate.key}".lower()
-    return Task(name, told.by_register[register], config, facts, Files(everything, kinds))
+    return Task(name, told.by_register[prompt_style], config, facts, Files(everything, kinds))
 
 
 def choose_kept(

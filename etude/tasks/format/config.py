@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -19,6 +18,7 @@ import tomli_w
 from pydantic import AfterValidator, ConfigDict, Field
 
 from etude.core.errors import EtudeError
+from etude.core.renamed import FACTS, current
 
 SCHEMA = "1.4"
 LARGEST = 1 << 20  # bytes of a task.toml
@@ -316,34 +316,30 @@ class Documentation(Table):
         return self.functions[0].partition(":")[0]
 
 
-with warnings.catch_warnings():
-    # `register` is also a method of every abstract class; nobody registers subclasses of a table.
-    warnings.filterwarnings("ignore", message='Field name "register"')
+class Facts(Table):
+    """[metadata.etude]: what our own grader, curriculum and reports need to know."""
 
-    class Facts(Table):
-        """[metadata.etude]: what our own grader, curriculum and reports need to know."""
-
-        category: str = ""  # the kind of work: "feature deletion"
-        provenance: str = ""  # where the task comes from: a generator and its version, or a repository and commit
-        family: str = ""  # tasks of one family differ in parameters only
-        level: int = 0  # 1 is the easiest; 0 is unknown
-        seed: int | None = None  # with split and family, makes the same task again
-        split: Split | None = None
-        register: PromptStyle | None = None  # how the instruction speaks
-        suite: Suite | None = None  # what the test ids belong to
-        fail_to_pass: list[str] = []  # ids of tests that fail before and must pass after
-        pass_to_pass: list[str] = []  # ids of tests that pass before and must still pass after
-        held_out: list[str] = []  # ids of tests that the agent never sees and that must pass after
-        allowed_paths: list[str] = []  # globs of the workspace: changes to other files are not carried to the grader
-        grading: Grading | None = None  # whether tests and tested code share a process; None leaves it to the grader
-        environment: Installed | None = None  # where tests run; None: the interpreter that grades, and its pytest
-        deleted: list[str] = []  # what was taken away, as path:name
-        removed: list[str] = []  # files of the workspace that the solution takes away
-        answer: Answer | None = None  # what the agent has to say in its last words, where no edit is asked for
-        testing: Testing | None = None  # what its tests have to notice, where tests are what is asked for
-        refactor: Refactor | None = None  # what gets another name or place, where that is the work
-        documentation: Documentation | None = None  # what its docstrings have to show, where those are asked for
-        parameters: dict[str, list[str]] = {}  # what was drawn to make this task
+    category: str = ""  # the kind of work: "feature deletion"
+    provenance: str = ""  # where the task comes from: a generator and its version, or a repository and commit
+    family: str = ""  # tasks of one family differ in parameters only
+    level: int = 0  # 1 is the easiest; 0 is unknown
+    seed: int | None = None  # with split and family, makes the same task again
+    split: Split | None = None
+    prompt_style: PromptStyle | None = None  # how the instruction speaks
+    suite: Suite | None = None  # what the test ids belong to
+    fail_to_pass: list[str] = []  # ids of tests that fail before and must pass after
+    pass_to_pass: list[str] = []  # ids of tests that pass before and must still pass after
+    held_out: list[str] = []  # ids of tests that the agent never sees and that must pass after
+    allowed_paths: list[str] = []  # globs of the workspace: changes to other files are not carried to the grader
+    grading: Grading | None = None  # whether tests and tested code share a process; None leaves it to the grader
+    environment: Installed | None = None  # where tests run; None: the interpreter that grades, and its pytest
+    deleted: list[str] = []  # what was taken away, as path:name
+    removed: list[str] = []  # files of the workspace that the solution takes away
+    answer: Answer | None = None  # what the agent has to say in its last words, where no edit is asked for
+    testing: Testing | None = None  # what its tests have to notice, where tests are what is asked for
+    refactor: Refactor | None = None  # what gets another name or place, where that is the work
+    documentation: Documentation | None = None  # what its docstrings have to show, where those are asked for
+    parameters: dict[str, list[str]] = {}  # what was drawn to make this task
 
 
 def read(text: bytes, where: str) -> tuple[Config, Facts]:
@@ -360,7 +356,9 @@ def read(text: bytes, where: str) -> tuple[Config, Facts]:
     facts = metadata.pop("etude", {}) if isinstance(metadata, dict) else {}
     if metadata == {} and facts:
         del data["metadata"]
-    return _validated(Config, data, where), _validated(Facts, facts, f"{where}: metadata.etude")
+    place = f"{where}: metadata.etude"
+    facts = current(facts, FACTS, place) if isinstance(facts, dict) else facts
+    return _validated(Config, data, where), _validated(Facts, facts, place)
 
 
 def write(config: Config, facts: Facts) -> bytes:

@@ -86,14 +86,14 @@ class Task:
         """What the reference solution does to the workspace: files as it leaves them, None for those it takes away."""
         return {**self.solution, **dict.fromkeys(self.facts.removed)}
 
-    def worded(self, register: str) -> Task:
-        """The same task in another of the registers that `instructions/` has."""
-        if register == self.facts.register:
+    def worded(self, prompt_style: str) -> Task:
+        """The same task in another of the prompt styles that `instructions/` has."""
+        if prompt_style == self.facts.prompt_style:
             return self
-        path = f"instructions/{register}.md"
+        path = f"instructions/{prompt_style}.md"
         if path not in self.files:
             raise EtudeError(f"task {self.name} has no {path}")
-        facts = self.facts.model_copy(update={"register": register})
+        facts = self.facts.model_copy(update={"prompt_style": prompt_style})
         return replace(self, instruction=self.files.text(path), facts=facts)
 
     @cached_property

@@ -22,7 +22,7 @@ from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.pipeline.command import make_from
 from etude.policies.scripted import Scripted, scripted
-from etude.rollout.rollout import Outcome, Scored, attempt, build_setup
+from etude.rollout.rollout import Outcome, Scored, build_setup, run_rollout
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.layers import Store
@@ -268,7 +268,7 @@ def test_tasks_are_made_of_it_solved_by_the_reference_and_agents_reach_the_stand
     async def work() -> list[Outcome]:
         policies = scripted("reference", task), Scripted([Assistant(calls=(Call("run", {"command": ONE}),))])
         async with await open_host("local", store, [RUNNER]) as host:
-            return [await attempt(task, policy, host, build_setup()) for policy in policies]
+            return [await run_rollout(task, policy, host, build_setup()) for policy in policies]
 
     solved, looked = asyncio.run(work())
     assert isinstance(solved, Scored) and solved.passed, solved
@@ -287,17 +287,17 @@ def test_an_agent_that_installs_says_which_services_and_is_told_what_was_wrong_w
         ["/opt/env/bin/python", "-c", serve],
     ]
 
-    def agent(stage: Stage, attempt: int) -> Policy:
+    def agent(stage: Stage, run_rollout: int) -> Policy:
         if stage == "explore":
             return rules(60.0)("explore", 1)
 
         def steps() -> Steps:
             answer = {
                 "tests": ["tests"],
-                "services": [{"name": "store", "argv": told[attempt - 1], "port": 6379}],
+                "services": [{"name": "store", "argv": told[run_rollout - 1], "port": 6379}],
                 "notes": ["the store is a stand-in"],
             }
-            if attempt == 3:
+            if run_rollout == 3:
                 yield [run("cp -R . ~/copy && pip install ~/copy pytest fakeredis", 120)]
             yield [run(f"cat > /opt/env/suite.json <<'end'\n{json.dumps(answer)}\nend")]
             return "done"

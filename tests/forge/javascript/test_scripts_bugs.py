@@ -14,7 +14,7 @@ from etude.forge.languages.javascript.source import JavaScriptFile
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.code_change import MakeRequest
 from etude.policies.table import make_policy
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.tasks.format.task import Task
 from etude.tasks.grading.check import check
 from etude.tasks.grading.grader import grade
@@ -145,7 +145,7 @@ def test_a_bug_becomes_a_task_that_passes_its_check(bench: Bench, bug: Task) -> 
 
 @pytest.mark.parametrize(("policy", "passed"), [("reference", True), ("null", False)])
 def test_an_attempt_at_a_bug_is_scored(bench: Bench, bug: Task, policy: str, passed: bool) -> None:
-    outcome = bench.run(attempt(bug, make_policy(policy, bug, None, 0), bench.host, build_setup()))
+    outcome = bench.run(run_rollout(bug, make_policy(policy, bug, None, 0), bench.host, build_setup()))
     assert isinstance(outcome, Scored) and outcome.passed is passed, outcome
 
 

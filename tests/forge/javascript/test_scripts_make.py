@@ -13,7 +13,7 @@ from etude.forge.gates.attacks.javascript import AT_LOAD, IN_CALLS, cheats
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.code_change import MakeRequest
 from etude.policies.table import make_policy
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.tasks.environment.layers import task_layers, task_variables
 from etude.tasks.format.task import Task
 from etude.tasks.grading.check import check
@@ -69,7 +69,7 @@ def test_a_made_task_passes_the_check_that_needs_no_repository(bench: Bench, tas
 @pytest.mark.parametrize(("policy", "passed"), [("reference", True), ("null", False), ("stub", False)])
 def test_an_attempt_is_scored(bench: Bench, tasks: list[Task], policy: str, passed: bool) -> None:
     task = tasks[0]
-    outcome = bench.run(attempt(task, make_policy(policy, task, None, 0), bench.host, build_setup()))
+    outcome = bench.run(run_rollout(task, make_policy(policy, task, None, 0), bench.host, build_setup()))
     assert isinstance(outcome, Scored) and outcome.passed is passed, outcome
 
 

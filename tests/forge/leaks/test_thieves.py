@@ -11,7 +11,7 @@ from etude.core.errors import EtudeError
 from etude.forge.katas.source import katas
 from etude.forge.leaks.deleted_code import deleted_of
 from etude.policies.scripted import Scripted
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.tasks.format.task import WORKSPACE, Task
 from redteam.leaks.hiding_places import HIDING_PLACES
 from redteam.leaks.leak_probe_policies import THIEVES, thief_script
@@ -44,7 +44,7 @@ def left_behind(task: Task, place: str) -> Task:
 def steal(sandboxes: Any, name: str, task: Task, seconds: float = SECONDS) -> Scored:
     loop, host = sandboxes
     policy = Scripted(thief_script(name, task, seconds=seconds))
-    outcome = loop.run_until_complete(attempt(task, policy, host, build_setup()))
+    outcome = loop.run_until_complete(run_rollout(task, policy, host, build_setup()))
     assert isinstance(outcome, Scored), outcome
     return outcome
 

@@ -22,7 +22,7 @@ from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import scripted
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.importing import Bounds
@@ -134,8 +134,8 @@ def test_a_task_is_about_packaging_and_says_what_its_tests_ask(made: tuple[Path,
         hidden = facts.held_out[0].partition("::")[0]
         assert hidden in task.tests and hidden not in task.workspace
         source = task.tests.text(hidden)
-        for register in ("terse", "plain", "detailed"):
-            told = task.files.text(f"instructions/{register}.md")
+        for prompt_style in ("terse", "plain", "detailed"):
+            told = task.files.text(f"instructions/{prompt_style}.md")
             for word in ("shop.cli:main", "orjson>=3"):
                 demanded = f"{word!r}" in source and word not in task.workspace.text("pyproject.toml")
                 assert not demanded or word in told
@@ -172,7 +172,7 @@ def test_the_reference_solves_null_and_stub_do_not_and_the_check_agrees(
     task = Task.load(out / journal.tasks[0])
     setup = build_setup(HarnessSettings(), RewardSettings(), GraderSettings())
     for policy, passed in (("reference", True), ("null", False), ("stub", False)):
-        outcome = loop.run_until_complete(attempt(task, scripted(policy, task), host, setup))
+        outcome = loop.run_until_complete(run_rollout(task, scripted(policy, task), host, setup))
         assert isinstance(outcome, Scored), outcome
         assert outcome.passed is passed, outcome.grade.reason
     report = loop.run_until_complete(check(task, host))

@@ -23,7 +23,7 @@ from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps import code_change as one
 from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import scripted
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -138,8 +138,8 @@ def test_a_task_has_mistakes_and_neither_docstrings_nor_copies_of_them(
         if f"{PATH}:is_leap" in asked.functions:
             assert "docs/leap.rst" not in task.workspace  # it has the same examples
         assert 4 <= len(mutants(task)) <= 6 and wanted(task) >= 0.66 * len(mutants(task))
-        for register in ("terse", "plain", "detailed"):
-            told = task.worded(register).instruction
+        for prompt_style in ("terse", "plain", "detailed"):
+            told = task.worded(prompt_style).instruction
             assert all(name.partition(":")[2] in told for name in asked.functions) and PATH in told
 
 
@@ -168,7 +168,7 @@ def test_the_reference_passes_and_is_honest_and_null_does_not_pass(
     loop, host = sandboxes
     task = made[1][0]
     for policy, passed in (("reference", True), ("null", False)):
-        outcome = loop.run_until_complete(attempt(task, scripted(policy, task), host, build_setup()))
+        outcome = loop.run_until_complete(run_rollout(task, scripted(policy, task), host, build_setup()))
         assert isinstance(outcome, Scored) and outcome.passed is passed, outcome
         assert outcome.ruling is not None and outcome.ruling.verdict == "clean"
 

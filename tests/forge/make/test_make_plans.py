@@ -27,7 +27,7 @@ from etude.forge.steps.candidate import Question
 from etude.forge.steps.choose_functions import Links
 from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import scripted
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -147,8 +147,8 @@ def test_a_plan_names_functions_and_its_instruction_only_what_fails(made: tuple[
         facts = task.facts
         assert facts.answer is not None and facts.answer.kind == "names" and 2 <= len(facts.answer.accepted) <= 3
         assert facts.category == "planning" and facts.family.endswith("plan") and not facts.allowed_paths
-        for register in ("terse", "plain", "detailed"):
-            text = task.worded(register).instruction
+        for prompt_style in ("terse", "plain", "detailed"):
+            text = task.worded(prompt_style).instruction
             assert "ANSWER:" in text and "- `tests/test_" in text
             assert not any(name in text for name in facts.answer.accepted)
 
@@ -200,7 +200,7 @@ def test_guesses_are_wrong_and_are_tried_by_the_check(made: tuple[Journal, list[
 def test_the_reference_answers_and_null_does_not(made: tuple[Journal, list[Task]], sandboxes: Sandboxes) -> None:
     loop, host = sandboxes
     for policy, passed in (("reference", True), ("null", False)):
-        outcome = loop.run_until_complete(attempt(made[1][0], scripted(policy, made[1][0]), host, build_setup()))
+        outcome = loop.run_until_complete(run_rollout(made[1][0], scripted(policy, made[1][0]), host, build_setup()))
         assert isinstance(outcome, Scored) and outcome.passed is passed and outcome.reward == float(passed)
         assert outcome.ruling is not None and outcome.ruling.verdict == "clean"
 

@@ -23,7 +23,7 @@ from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.choose_functions import Links
 from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import scripted
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.grading.check import check
@@ -213,8 +213,8 @@ def test_every_kind_of_question_becomes_a_task(made: tuple[Path, Journal]) -> No
 def test_no_wording_says_the_answer_alone(made: tuple[Path, Journal]) -> None:
     for task in tasks(made):
         assert task.facts.answer is not None
-        for register in ("terse", "plain", "detailed"):
-            text = task.worded(register).instruction
+        for prompt_style in ("terse", "plain", "detailed"):
+            text = task.worded(prompt_style).instruction
             assert "ANSWER:" in text and reference_answer(task.facts.answer) not in text
             for name in task.facts.answer.accepted:
                 named = [choice for choice in task.facts.parameters["choices"] if choice in text]
@@ -301,7 +301,7 @@ def test_the_reference_answers_and_null_does_not(made: tuple[Path, Journal], san
     loop, host = sandboxes
     for task in tasks(made)[:4]:
         for policy, passed in (("reference", True), ("null", False)):
-            outcome = loop.run_until_complete(attempt(task, scripted(policy, task), host, build_setup()))
+            outcome = loop.run_until_complete(run_rollout(task, scripted(policy, task), host, build_setup()))
             assert isinstance(outcome, Scored) and outcome.passed is passed
             assert outcome.ruling is not None and outcome.ruling.verdict == "clean"
 

@@ -31,7 +31,7 @@ from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.candidate import Refactoring
 from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import Scripted, scripted
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import Task
@@ -238,11 +238,11 @@ def test_each_kind_becomes_a_task_of_its_category(made: dict[str, Task]) -> None
         assert proof.isdisjoint(task.workspace) and proof.isdisjoint(task.solution) and proof <= set(task.tests)
         assert all(task.allows(path) for path in [*task.solution, *facts.removed])
         assert bool(facts.removed) == (kind == "move")
-        for register in ("terse", "plain", "detailed"):
-            said, old = task.worded(register).instruction, facts.refactor.old
+        for prompt_style in ("terse", "plain", "detailed"):
+            said, old = task.worded(prompt_style).instruction, facts.refactor.old
             old = old if kind != "move" else old.removeprefix("src/").removesuffix(".py").replace("/", ".")
             assert old in said and facts.refactor.new in said
-            assert register == "terse" or "tests of the repository" in said
+            assert prompt_style == "terse" or "tests of the repository" in said
 
 
 def test_pytest_alone_says_the_same_of_the_reference_and_of_doing_nothing(
@@ -271,7 +271,7 @@ def test_the_reference_passes_and_is_honest_and_null_does_not_pass(made: dict[st
     loop, host = sandboxes
     for task in made.values():
         for policy, passed in (("reference", True), ("null", False), ("stub", False)):
-            outcome = loop.run_until_complete(attempt(task, scripted(policy, task), host, build_setup()))
+            outcome = loop.run_until_complete(run_rollout(task, scripted(policy, task), host, build_setup()))
             assert isinstance(outcome, Scored) and outcome.passed is passed, outcome
             assert outcome.ruling is not None and outcome.ruling.verdict == "clean", outcome.ruling
 
@@ -312,7 +312,7 @@ def test_editing_other_tests_is_still_seen(made: dict[str, Task], sandboxes: San
         Assistant(calls=(Call("write", {"path": other, "text": "def test():\n    pass\n"}),)),
         Assistant(calls=(Call("finish", {}),)),
     ]
-    outcome = loop.run_until_complete(attempt(task, Scripted(turns), host, build_setup()))
+    outcome = loop.run_until_complete(run_rollout(task, Scripted(turns), host, build_setup()))
     assert isinstance(outcome, Scored) and outcome.ruling is not None and outcome.ruling.verdict == "hack"
 
 

@@ -22,7 +22,7 @@ from etude.forge.pipeline.journal import FILE, Journal, JournalEntry
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import scripted
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -92,7 +92,7 @@ def test_the_reference_solves_and_null_does_not(sandboxes: Sandboxes, made: tupl
     for name in journal.tasks[:2]:
         task = Task.load(out / name)
         for policy, passed in (("reference", True), ("null", False)):
-            outcome = loop.run_until_complete(attempt(task, scripted(policy, task), host, setup))
+            outcome = loop.run_until_complete(run_rollout(task, scripted(policy, task), host, setup))
             assert isinstance(outcome, Scored), outcome
             assert outcome.passed is passed, outcome.grade.reason
 
@@ -152,7 +152,7 @@ def test_a_reverted_commit_becomes_a_task(
     ]
     checkout = history(steps).parent
     repo = open_repo(str(checkout), tmp_path / "repositories")
-    wanted = MakeRequest(1, tmp_path / "out", origins=("commit",), registers=("terse",))
+    wanted = MakeRequest(1, tmp_path / "out", origins=("commit",), prompt_styles=("terse",))
     journal = loop.run_until_complete(make_tasks(repo, tiny_environment, host, wanted))
     (name,) = journal.tasks
     task = Task.load(tmp_path / "out" / name)

@@ -25,7 +25,7 @@ from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps import code_change as one
 from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import scripted
-from etude.rollout.rollout import Scored, attempt, build_setup
+from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -153,8 +153,8 @@ def test_a_task_has_mistakes_a_place_for_tests_and_none_of_the_old_ones(made: tu
         names = [each.short for each in written.definitions.values() if each.short.startswith("test")]
         here = " ".join(task.workspace.text(path) for path in task.workspace if path.startswith("tests/"))
         assert names and not any(f"def {name}(" in here for name in names)
-        for register in ("terse", "plain", "detailed"):
-            assert facts.testing.file in task.worded(register).instruction
+        for prompt_style in ("terse", "plain", "detailed"):
+            assert facts.testing.file in task.worded(prompt_style).instruction
 
 
 def test_pytest_alone_says_the_same_of_the_reference_and_of_what_is_left(
@@ -193,7 +193,7 @@ def test_the_reference_passes_and_is_honest_and_null_does_not_pass(
     loop, host = sandboxes
     task = made[1][0]
     for policy, passed in (("reference", True), ("null", False)):
-        outcome = loop.run_until_complete(attempt(task, scripted(policy, task), host, build_setup()))
+        outcome = loop.run_until_complete(run_rollout(task, scripted(policy, task), host, build_setup()))
         assert isinstance(outcome, Scored) and outcome.passed is passed, outcome
         assert outcome.ruling is not None and outcome.ruling.verdict == "clean"
 

@@ -22,12 +22,12 @@ TERSE: Final = (
 
 
 def tell_documentation(asked: Documenting, rng: random.Random) -> Instructions:
-    registers: dict[PromptStyle, str] = {
+    prompt_styles: dict[PromptStyle, str] = {
         "terse": _terse(asked, rng),
         "plain": _plain(asked),
         "detailed": _detailed(asked),
     }
-    return Instructions("documentation", registers)
+    return Instructions("documentation", prompt_styles)
 
 
 def _terse(asked: Documenting, rng: random.Random) -> str:

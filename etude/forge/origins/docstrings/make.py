@@ -86,7 +86,7 @@ async def make_documentation(shop: MakeContext, candidate: Candidate, spent: dic
         found = await _noticed(shop, candidate, rng)
         await _run_rest(shop, found)
     told = tell_documentation(found, rng)
-    task = write_documentation(shop.python, found, told, rng.choice(shop.wanted.registers), shop.wanted.seed)
+    task = write_documentation(shop.python, found, told, rng.choice(shop.wanted.prompt_styles), shop.wanted.seed)
     async with being_made(shop, task, spent) as folder:
         with timed(spent, "leaks"):
             await asyncio.to_thread(_take_out_copies, shop.python, found, folder / WORKSPACE)
@@ -160,7 +160,7 @@ def _take_out_copies(world: PythonRepository, asked: Documenting, tree: Path) ->
 
 
 def write_documentation(
-    world: PythonRepository, asked: Documenting, told: Instructions, register: PromptStyle, seed: int
+    world: PythonRepository, asked: Documenting, told: Instructions, prompt_style: PromptStyle, seed: int
 ) -> Task:
     """The task, in memory."""
     files: dict[str, bytes] = {}
@@ -184,7 +184,7 @@ def write_documentation(
         world,
         asked,
         told,
-        register,
+        prompt_style,
         seed,
         Files(files, kinds),
         documentation=Documentation(functions=functions, examples=LEAST_EXAMPLES, share=SHARE),

@@ -26,12 +26,12 @@ TERSE: Final = (
 def tell_packaging(
     world: PythonRepository, candidate: Packaging, asked: Sequence[Demand], now: Facts, rng: random.Random
 ) -> Instructions:
-    registers: dict[PromptStyle, str] = {
+    prompt_styles: dict[PromptStyle, str] = {
         "terse": _terse(world, asked, rng),
         "plain": _plain(world, candidate, asked, now),
         "detailed": _detailed(world, candidate, asked, now),
     }
-    return Instructions(CATEGORY, registers)
+    return Instructions(CATEGORY, prompt_styles)
 
 
 def _terse(world: PythonRepository, asked: Sequence[Demand], rng: random.Random) -> str:

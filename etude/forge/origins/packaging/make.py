@@ -196,8 +196,8 @@ async def make_release(shop: MakeContext, candidate: Candidate, spent: dict[str,
     wanted = shop.wanted
     rng = random.Random(f"{wanted.seed}/{candidate.key}")
     told = tell_packaging(release.world, candidate, asked, now, rng)
-    register = rng.choice(wanted.registers)
-    task = write_release(release, candidate, text, (broken, kept), told, register, wanted.seed)
+    prompt_style = rng.choice(wanted.prompt_styles)
+    task = write_release(release, candidate, text, (broken, kept), told, prompt_style, wanted.seed)
     async with being_made(shop, task, spent) as folder:
         await _judge(shop, release, candidate, folder, (broken, kept), spent)
     return MadeTask(task, folder)
@@ -246,7 +246,7 @@ def write_release(
     text: bytes,
     tests: tuple[Sequence[str], Sequence[str]],
     told: Instructions,
-    register: PromptStyle,
+    prompt_style: PromptStyle,
     seed: int,
 ) -> Task:
     """The task, in memory. No test of it is in the workspace: the first of them is as good as any other."""
@@ -271,7 +271,7 @@ def write_release(
         world,
         candidate,
         told,
-        register,
+        prompt_style,
         seed,
         Files(files, kinds),
         fail_to_pass=list(broken[:1]),

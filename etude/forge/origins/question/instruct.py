@@ -54,12 +54,12 @@ TERSE: Final = {
 
 
 def tell_question(world: PythonRepository, asked: Question, rng: random.Random) -> Instructions:
-    registers: dict[PromptStyle, str] = {
+    prompt_styles: dict[PromptStyle, str] = {
         "terse": _terse(asked, rng),
         "plain": _plain(asked),
         "detailed": _detailed(world, asked),
     }
-    return Instructions(CATEGORY.get(asked.how, OTHERS), registers)
+    return Instructions(CATEGORY.get(asked.how, OTHERS), prompt_styles)
 
 
 def _terse(asked: Question, rng: random.Random) -> str:

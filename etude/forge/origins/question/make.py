@@ -63,7 +63,7 @@ async def make_question(shop: MakeContext, candidate: Candidate, spent: dict[str
         found = await _answered(shop, candidate)
     rng = random.Random(f"{shop.wanted.seed}/{found.key}")
     told = tell_question(shop.python, found, rng)
-    task = write_question(shop.python, found, told, rng.choice(shop.wanted.registers), shop.wanted.seed)
+    task = write_question(shop.python, found, told, rng.choice(shop.wanted.prompt_styles), shop.wanted.seed)
     async with being_made(shop, task, spent) as folder:
         await scrub_all(folder, [], spent)  # caches and history, which say how it was before
         if found.how == "plan":
@@ -132,7 +132,7 @@ async def _raised(shop: MakeContext, asked: Question) -> Question:
 
 
 def write_question(
-    world: PythonRepository, asked: Question, told: Instructions, register: PromptStyle, seed: int
+    world: PythonRepository, asked: Question, told: Instructions, prompt_style: PromptStyle, seed: int
 ) -> Task:
     """The task, in memory."""
     answer = Answer(kind=asked.kind, accepted=list(asked.accepted))
@@ -148,4 +148,4 @@ def write_question(
     parameters = {"asked": [asked.how, *([asked.test] if asked.test else [])], "choices": list(asked.choices)}
     parameters |= {"guesses": list(asked.guesses)} if asked.guesses else {}
     made = Files(files, kinds)
-    return assemble(world, asked, told, register, seed, made, answer=answer, parameters=parameters)
+    return assemble(world, asked, told, prompt_style, seed, made, answer=answer, parameters=parameters)

@@ -38,8 +38,8 @@ GREEN: Final = "Tests that are not in the repository check this, beside its own 
 def tell_refactoring(asked: Refactoring, rng: random.Random) -> Instructions:
     terse = sloppy(rng.choice(TERSE[asked.how]), rng, {"kwargs"}).format(**_words(asked))
     plain, detailed = {"rename": _rename, "parameter": _parameter, "move": _move}[asked.how](asked)
-    registers: dict[PromptStyle, str] = {"terse": f"{terse}\n", "plain": plain, "detailed": detailed}
-    return Instructions(CATEGORIES[asked.how], registers)
+    prompt_styles: dict[PromptStyle, str] = {"terse": f"{terse}\n", "plain": plain, "detailed": detailed}
+    return Instructions(CATEGORIES[asked.how], prompt_styles)
 
 
 def kind_of(asked: Refactoring) -> RefactorKind:

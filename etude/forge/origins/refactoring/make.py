@@ -51,7 +51,7 @@ async def make_refactoring(shop: MakeContext, candidate: Candidate, spent: dict[
     wanted = shop.wanted
     rng = random.Random(f"{wanted.seed}/{candidate.key}")
     told = tell_refactoring(candidate, rng)
-    task = write_refactoring(shop.python, candidate, proven, told, rng.choice(wanted.registers), wanted.seed)
+    task = write_refactoring(shop.python, candidate, proven, told, rng.choice(wanted.prompt_styles), wanted.seed)
     async with being_made(shop, task, spent) as folder:
         await scrub_all(folder, [], spent)
         green = [*proven.noticing, *proven.proof, *proven.kept]
@@ -149,7 +149,12 @@ def _said(tests: Collection[str], run: SuiteRun) -> str:
 
 
 def write_refactoring(
-    world: PythonRepository, asked: Refactoring, proven: _Proven, told: Instructions, register: PromptStyle, seed: int
+    world: PythonRepository,
+    asked: Refactoring,
+    proven: _Proven,
+    told: Instructions,
+    prompt_style: PromptStyle,
+    seed: int,
 ) -> Task:
     """The task, in memory."""
     rng = random.Random(f"{seed}/{asked.key}/kept")
@@ -179,7 +184,7 @@ def write_refactoring(
         world,
         asked,
         told,
-        register,
+        prompt_style,
         seed,
         Files(files, kinds),
         fail_to_pass=list(proven.noticing),

@@ -22,12 +22,12 @@ TERSE: Final = (
 
 
 def tell_testing(world: PythonRepository, asked: Testing, rng: random.Random) -> Instructions:
-    registers: dict[PromptStyle, str] = {
+    prompt_styles: dict[PromptStyle, str] = {
         "terse": _terse(asked, rng),
         "plain": _plain(asked),
         "detailed": _detailed(asked),
     }
-    return Instructions("testing", registers)
+    return Instructions("testing", prompt_styles)
 
 
 def _terse(asked: Testing, rng: random.Random) -> str:

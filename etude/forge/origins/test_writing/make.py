@@ -84,7 +84,7 @@ async def make_testing(shop: MakeContext, candidate: Candidate, spent: dict[str,
         found = await _noticed(shop, candidate, rng)
         await _run_rest(shop, found)
     told = tell_testing(shop.python, found, rng)
-    task = write_testing(shop.python, found, told, rng.choice(shop.wanted.registers), shop.wanted.seed)
+    task = write_testing(shop.python, found, told, rng.choice(shop.wanted.prompt_styles), shop.wanted.seed)
     async with being_made(shop, task, spent) as folder:
         with timed(spent, "leaks"):
             await search_copies(shop, folder, found.removed)
@@ -163,7 +163,7 @@ async def _run_rest(shop: MakeContext, asked: Testing) -> None:
 
 
 def write_testing(
-    world: PythonRepository, asked: Testing, told: Instructions, register: PromptStyle, seed: int
+    world: PythonRepository, asked: Testing, told: Instructions, prompt_style: PromptStyle, seed: int
 ) -> Task:
     """The task, in memory."""
     files: dict[str, bytes] = {}
@@ -182,7 +182,7 @@ def write_testing(
         world,
         asked,
         told,
-        register,
+        prompt_style,
         seed,
         Files(files, kinds),
         testing=TestingFacts(file=asked.file, share=SHARE),

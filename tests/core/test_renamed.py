@@ -1,0 +1,29 @@
+"""What was written under a name that has changed since still loads."""
+
+from __future__ import annotations
+
+import pytest
+
+from etude.core.errors import EtudeError
+from etude.forge.curriculum.sources import open_source
+from etude.forge.katas.source import Katas
+from etude.reward.compose import build_reward
+from etude.tasks.format import config
+
+
+def test_old_names_of_components_and_settings_load_under_the_new_ones() -> None:
+    reward = build_reward([{"use": "tests"}, {"use": "honest", "suspicious": 0.5}])
+    assert [part.name for part in reward.parts] == ["tests", "hack_penalty"]
+    source = open_source({"use": "katas", "registers": ["terse"]})
+    assert isinstance(source, Katas) and source.settings.prompt_styles == ["terse"]
+
+
+def test_old_facts_of_a_task_load_and_are_written_under_the_new_name() -> None:
+    found, facts = config.read(b'[metadata.etude]\nregister = "terse"\n', "task.toml")
+    assert facts.prompt_style == "terse"
+    assert b'prompt_style = "terse"' in config.write(found, facts)
+
+
+def test_an_old_name_beside_its_new_one_is_refused() -> None:
+    with pytest.raises(EtudeError, match="both register and prompt_style"):
+        config.read(b'[metadata.etude]\nregister = "terse"\nprompt_style = "plain"\n', "task.toml")
