@@ -24,7 +24,7 @@ from etude.sandbox.hosts import open_host
 from etude.tasks.format.task import Task, given_tasks
 from etude.tasks.grading.grader import grade
 from etude.tasks.grading.submission import Submission
-from etude.tasks.kinds.script import agent_place, judged_by_script, solve
+from etude.tasks.kinds.foreign_script import agent_place, judged_by_script, solve
 
 DOCKERFILES = ("environment/Dockerfile", "tests/Dockerfile")
 

@@ -37,10 +37,10 @@ from etude.policies.table import hosted_policy, is_hosted, make_policy
 from etude.rollout.rollout import RolloutSetup, Scored, build_setup, run_rollout, temporary_host
 from etude.rollout.store import load_rollout, regrade, save_rollout, saved_rollouts
 from etude.rollout.view import RolloutView
+from etude.tasks.check import CheckReport, check, check_directory
 from etude.tasks.format.config import Installed
 from etude.tasks.format.swe_rows import read_rows, task_of, tree_at
 from etude.tasks.format.task import Task, given_tasks
-from etude.tasks.grading.check import CheckReport, check, check_directory
 from etude.tokens.dialect import Dialect, open_dialect
 
 

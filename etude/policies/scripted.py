@@ -15,14 +15,14 @@ from dataclasses import dataclass
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling
-from etude.forge.origins.packaging.attacks import hollow
 from etude.forge.origins.packaging.propose import CATEGORY
 from etude.harness.text_turns import write_turn
+from etude.tasks import check
 from etude.tasks.format.config import Answer
 from etude.tasks.format.function_bodies import is_defined, replace_bodies, signature
 from etude.tasks.format.task import Task
-from etude.tasks.grading import check
 from etude.tasks.kinds.answer import reference_answer
+from etude.tasks.kinds.packaging.attacks import hollow
 from etude.tokens.dialect import Dialect
 
 Script = Callable[[Task, int], list[Assistant]]

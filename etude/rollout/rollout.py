@@ -38,7 +38,7 @@ from etude.tasks.format.task import Task
 from etude.tasks.grading.grader import RUNNER, GraderFailure, grade
 from etude.tasks.grading.submission import Submission, collect
 from etude.tasks.grading.verdict import Grade
-from etude.tasks.kinds.script import SandboxStart, agent_place, collect_files, judged_by_script
+from etude.tasks.kinds.foreign_script import SandboxStart, agent_place, collect_files, judged_by_script
 from etude.tokens.dialect import Dialect
 
 Cause = Literal["sandbox", "policy", "grader", "harness"]

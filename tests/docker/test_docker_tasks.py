@@ -10,11 +10,11 @@ import pytest
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.rollout.store import load_rollout, save_rollout
+from etude.tasks.check import check
 from etude.tasks.format.task import Task
-from etude.tasks.grading.check import check
 from etude.tasks.grading.grader import grade
 from etude.tasks.grading.submission import Carried, Submission
-from etude.tasks.kinds.script import agent_place, collect_files, solve
+from etude.tasks.kinds.foreign_script import agent_place, collect_files, solve
 
 Dock = Any
 

@@ -23,8 +23,8 @@ from etude.forge.katas.vocabulary import is_held_out
 from etude.harness.prompt import system_text
 from etude.harness.tools.table import build_tools
 from etude.policies.scripted import Habits, reference
-from etude.tasks.format.lint import lint
 from etude.tasks.format.task import Task
+from etude.tasks.lint import lint
 from etude.tokens.render import render
 from etude.tokens.tokenizer import Tokenizer
 

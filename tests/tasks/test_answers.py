@@ -14,14 +14,14 @@ from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import GradeCache, Scored, build_setup, run_rollout, score
 from etude.sandbox.base import WORKSPACE as PLACE
+from etude.tasks.check import check
 from etude.tasks.environment.layers import task_layers
 from etude.tasks.format.config import Answer, Config, Facts, read
 from etude.tasks.format.files import Files
-from etude.tasks.format.lint import lint
 from etude.tasks.format.task import TESTS, WORKSPACE, Task
-from etude.tasks.grading.check import check
 from etude.tasks.grading.submission import Refused, Submission
 from etude.tasks.kinds.answer import all_names, grade_answer, is_right, read_answer, reference_answer
+from etude.tasks.lint import lint
 
 ONE = Answer(kind="name", accepted=["a/b.py:C.f"])
 TWO = Answer(kind="names", accepted=["a.py:f", "b.py:C.g"])

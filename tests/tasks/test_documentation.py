@@ -10,13 +10,13 @@ from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import Environment
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
+from etude.tasks.check import check
 from etude.tasks.format.config import Config, Documentation, Facts, Installed
 from etude.tasks.format.files import Files
-from etude.tasks.format.lint import lint
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
-from etude.tasks.grading.check import check
 from etude.tasks.kinds.docstring_examples import differs_in_code, module_name, read_documented
 from etude.tasks.kinds.docstrings import bluffs, read, with_docstrings
+from etude.tasks.lint import lint
 
 MODULE = "src/shop/price.py"
 CODE = '''"""Prices."""

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from etude.forge.katas.source import katas
+from etude.tasks.check import CheckReport, check, stub
 from etude.tasks.format.task import Task
-from etude.tasks.grading.check import CheckReport, check, stub
 
 TEST = "import unittest\nfrom shop import f\n\n\nclass T(unittest.TestCase):\n"
 GOOD = TEST + "    def test_a(self):\n        self.assertEqual(f(2), 4)\n"
@@ -26,8 +26,8 @@ def checked(grounds: Any, task: Task) -> CheckReport:
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     """One run of the reference in a new interpreter, and one stub."""
-    monkeypatch.setattr("etude.tasks.grading.check.TIMES", 1)
-    monkeypatch.setattr("etude.tasks.grading.check.STUBS", ("None",))
+    monkeypatch.setattr("etude.tasks.check.TIMES", 1)
+    monkeypatch.setattr("etude.tasks.check.STUBS", ("None",))
 
 
 def wrong(report: CheckReport) -> list[str]:

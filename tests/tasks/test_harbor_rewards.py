@@ -9,10 +9,10 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.sandbox.hosts import open_host
+from etude.tasks.check import check_directory
 from etude.tasks.format.task import Task
-from etude.tasks.grading.check import check_directory
 from etude.tasks.grading.grader import grade
-from etude.tasks.kinds.script import BadReward, judged_by_script, read_rewards
+from etude.tasks.kinds.foreign_script import BadReward, judged_by_script, read_rewards
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 
 from etude.tasks.format import config as toml
 from etude.tasks.format.files import Files
-from etude.tasks.format.lint import RULES, Finding, lint, lint_directory
 from etude.tasks.format.task import Task
+from etude.tasks.lint import RULES, Finding, lint, lint_directory
 
 CLEAN = {
     "environment/Dockerfile": b"FROM python:3.12.1-slim AS base\nFROM base\nCOPY workspace/ /app/\n",

@@ -11,14 +11,14 @@ from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import Environment
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
+from etude.tasks.check import check
 from etude.tasks.format import config
 from etude.tasks.format.config import Config, Facts, Installed
 from etude.tasks.format.files import Files
-from etude.tasks.format.lint import lint
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
-from etude.tasks.grading.check import check
 from etude.tasks.grading.submission import carried_files
-from etude.tasks.kinds.test_writing import bluffs, mutants, wanted
+from etude.tasks.kinds.mutants import bluffs, mutants, wanted
+from etude.tasks.lint import lint
 
 MODULE = "src/shop/price.py"
 FILE = "tests/test_price.py"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from etude.tasks.grading.packaging_config import steering_change
 from etude.tasks.grading.submission import carried_files
-from etude.tasks.kinds.packaging_config import steering_change
 
 TOML = """[build-system]
 requires = ["setuptools"]

@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("tree_sitter_javascript", reason="the extra etude[languages] is not installed")
 
 from etude.core.errors import EtudeError
+from etude.tasks.grading.javascript_mutations import changes_of, twist
+from etude.tasks.grading.javascript_plan import draw_canaries
 from etude.tasks.javascript import parsing
-from etude.tasks.javascript.test_mutations import changes_of, twist
-from etude.tasks.javascript.test_plan import draw_canaries
 from etude.tasks.javascript.test_source import TestFile, read
 from etude.tasks.sandbox_side.node_tests import id_of, plain_name
 

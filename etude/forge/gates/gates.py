@@ -27,15 +27,15 @@ from etude.forge.gates.attacks.refactoring import BOTH, both
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted_code import Deleted
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.check import stub, stub_values
 from etude.tasks.environment.layers import task_layers, workspace_layer
 from etude.tasks.format.files import Files
-from etude.tasks.format.lint import lint
 from etude.tasks.format.task import Task
-from etude.tasks.grading.check import stub, stub_values
 from etude.tasks.grading.grader import NO_DATA, GraderFailure, grade
 from etude.tasks.grading.submission import carried_files
 from etude.tasks.grading.test_plan import draw
 from etude.tasks.grading.verdict import Grade
+from etude.tasks.lint import lint
 
 LEAST_BROKEN: Final = 3  # tests that must fail before and pass after
 UNSTEADY: Final = "a test is not always green"

@@ -25,7 +25,7 @@ from etude.corpus.shards import OpenShard
 from etude.corpus.word_hashes import Hashes, hash_words
 from etude.forge.leaks.deleted_code import added_lines
 from etude.tasks.format.task import Task, given_tasks
-from etude.tasks.kinds.test_writing import FOLDER as MUTANTS
+from etude.tasks.kinds.mutants import FOLDER as MUTANTS
 from etude.tokens.tokenizer import Tokenizer
 
 CHANGE: Final = 0.7  # of what two solutions put back

@@ -52,7 +52,7 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Facts
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import Task
-from etude.tasks.kinds.test_writing import mutants
+from etude.tasks.kinds.mutants import mutants
 
 Propose = Callable[[random.Random], Iterator[Candidate]]
 Way = Callable[[MakeContext, Candidate, dict[str, float]], Awaitable[MadeTask]]

@@ -35,11 +35,11 @@ from etude.forge.steps.trial import attempt
 from etude.forge.steps.write import write
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.check import check
 from etude.tasks.environment.layers import task_layers
 from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import WORKSPACE, Task
-from etude.tasks.grading.check import check
 
 if TYPE_CHECKING:
     from etude.forge.origins.packaging.make import Release

@@ -30,8 +30,8 @@ from etude.tasks.grading.test_plan import TestPlan, draw, header, repository_sou
 from etude.tasks.grading.verdict import Broken, Caught, Grade, caught, says_no, verdict
 from etude.tasks.kinds.answer import grade_answer
 from etude.tasks.kinds.docstrings import grade_documentation
-from etude.tasks.kinds.script import grade_by_script, judged_by_script
-from etude.tasks.kinds.test_writing import grade_tests
+from etude.tasks.kinds.foreign_script import grade_by_script, judged_by_script
+from etude.tasks.kinds.mutants import grade_tests
 from etude.tasks.sandbox_side.start_services import NOT_UP, SECONDS
 from etude.tasks.sandbox_side.test_process import LENGTH
 from etude.tasks.sandbox_side.tests_in_memory import FOLDER

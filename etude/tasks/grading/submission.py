@@ -16,7 +16,7 @@ from etude.core.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Change, Sandbox
 from etude.tasks.format.files import check_path
 from etude.tasks.format.task import Task, matches
-from etude.tasks.kinds.packaging_config import steering_change
+from etude.tasks.grading.packaging_config import steering_change
 
 STEERING = re.compile(
     r"(^|/)(conftest\.py|\.?pytest\.(ini|toml)|tox\.ini|setup\.cfg|setup\.py|pyproject\.toml|noxfile\.py"

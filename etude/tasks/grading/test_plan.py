@@ -113,7 +113,7 @@ def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> Te
     """The same for a repository's own tests. Its suite need not be small: what costs much is bounded."""
     facts = task.facts
     if facts.suite == "node":
-        from etude.tasks.javascript.test_plan import draw_scripts
+        from etude.tasks.grading.javascript_plan import draw_scripts
 
         return draw_scripts(task, installed, rng)
     if facts.suite != "pytest":

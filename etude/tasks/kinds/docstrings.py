@@ -29,7 +29,7 @@ from etude.tasks.kinds.docstring_examples import (
     module_name,
     read_documented,
 )
-from etude.tasks.kinds.test_writing import grade_file, mutants
+from etude.tasks.kinds.mutants import grade_file, mutants
 
 MOST_BYTES = 100_000  # that a file may grow by
 

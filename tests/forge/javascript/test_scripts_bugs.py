@@ -15,8 +15,8 @@ from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.code_change import MakeRequest
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, build_setup, run_rollout
+from etude.tasks.check import check
 from etude.tasks.format.task import Task
-from etude.tasks.grading.check import check
 from etude.tasks.grading.grader import grade
 from etude.tasks.grading.submission import carried_files
 

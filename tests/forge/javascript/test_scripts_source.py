@@ -12,7 +12,7 @@ from etude.forge.languages.javascript.deletions import delete, deletions
 from etude.forge.languages.javascript.repository import JavaScriptRepository
 from etude.forge.languages.javascript.source import JavaScriptFile
 from etude.forge.steps.choose_functions import Cut
-from etude.tasks.javascript.test_mutations import changes_of
+from etude.tasks.grading.javascript_mutations import changes_of
 from etude.tasks.javascript.test_source import read
 
 from .conftest import FILES, script_world

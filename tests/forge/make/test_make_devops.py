@@ -26,9 +26,9 @@ from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.importing import Bounds
+from etude.tasks.check import check
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import Task
-from etude.tasks.grading.check import check
 from etude.tasks.grading.grader import grade
 from etude.tasks.grading.submission import carried_files
 

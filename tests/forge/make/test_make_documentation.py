@@ -28,7 +28,7 @@ from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.kinds.docstring_examples import differs_in_code
-from etude.tasks.kinds.test_writing import mutants, wanted
+from etude.tasks.kinds.mutants import mutants, wanted
 
 from .conftest import FILES, Build, write_tree
 

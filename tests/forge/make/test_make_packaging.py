@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from etude.forge.origins.packaging.config_entries import entries, exchanged, without
 from etude.forge.origins.packaging.propose import area_of, packagings
 from etude.forge.origins.packaging.requirements import demands, written_tests
 from etude.tasks.format.files import Files
+from etude.tasks.kinds.packaging.config_entries import entries, exchanged, without
 
 TOML = """[build-system]
 requires = ["setuptools"]

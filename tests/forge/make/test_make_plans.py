@@ -30,8 +30,8 @@ from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.check import check
 from etude.tasks.format.task import Task
-from etude.tasks.grading.check import check
 from etude.tasks.kinds.answer import MARK, grade_answer
 
 from .conftest import FILES, Build, write_tree

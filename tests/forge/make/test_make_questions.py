@@ -25,8 +25,8 @@ from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.check import check
 from etude.tasks.format.task import Task
-from etude.tasks.grading.check import check
 from etude.tasks.kinds.answer import reference_answer
 
 from .conftest import FILES, write_tree

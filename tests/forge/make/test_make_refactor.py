@@ -33,9 +33,9 @@ from etude.forge.steps.code_change import MakeRequest
 from etude.policies.scripted import Scripted, scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.check import check
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import Task
-from etude.tasks.grading.check import check
 from etude.tasks.grading.grader import grade
 from etude.tasks.grading.submission import carried_files
 

@@ -29,7 +29,7 @@ from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
-from etude.tasks.kinds.test_writing import mutants, wanted
+from etude.tasks.kinds.mutants import mutants, wanted
 
 from .conftest import FILES, write_tree
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from etude.tasks.check import stub
 from etude.tasks.format.task import Task
-from etude.tasks.grading.check import stub
 from etude.tasks.javascript.parsing import ENDINGS
 
 Files = dict[str, bytes | None]

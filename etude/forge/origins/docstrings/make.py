@@ -37,7 +37,7 @@ from etude.tasks.format.config import Documentation, PromptStyle
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 from etude.tasks.kinds.docstring_examples import FILE, examples_file, module_name
-from etude.tasks.kinds.test_writing import FOLDER, wanted
+from etude.tasks.kinds.mutants import FOLDER, wanted
 
 # For Harbor's own verifier, which asks less than ours: once as it is, once with each mistake.
 TEST_SH: Final = b"""#!/bin/sh

@@ -27,8 +27,6 @@ from etude.forge.install.package_index import PackageIndex
 from etude.forge.install.result import Unfit
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.leaks.deleted_code import Deleted
-from etude.forge.origins.packaging.attacks import bluffs
-from etude.forge.origins.packaging.config_entries import FILES
 from etude.forge.origins.packaging.instruct import tell_packaging
 from etude.forge.origins.packaging.propose import Area, Packaging
 from etude.forge.origins.packaging.requirements import BUILT, Demand, Facts, demands, follows, written_tests
@@ -47,6 +45,8 @@ from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 from etude.tasks.grading.grader import grade
 from etude.tasks.grading.submission import carried_files
+from etude.tasks.kinds.packaging.attacks import bluffs
+from etude.tasks.kinds.packaging.config_entries import FILES
 
 LEAST_KEPT: Final = 40  # of the repository's own tests that stay green; with ours, all are asked for at each grading
 FORMAT: Final = 1  # of what is kept about a distribution

@@ -13,16 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from etude.forge.origins.packaging.config_entries import FILES, ConfigEntry, entries, exchanged, without
 from etude.forge.steps.candidate import Candidate, RemovedCode
 from etude.tasks.format.files import Files
+from etude.tasks.kinds.packaging.config_entries import FILES, TARGET, ConfigEntry, entries, exchanged, without
 
 Area = Literal["scripts", "extras", "dependencies", "python", "contents", "version", "metadata"]
 CATEGORY: Final = "DevOps"  # of the published taxonomy
 AREAS: Final[tuple[Area, ...]] = ("scripts", "extras", "contents", "version", "dependencies", "metadata", "python")
 MIXED: Final = 8  # candidates about several areas
 LISTED: Final = 4  # about several fields of the metadata
-TARGET: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 WORD: Final = re.compile(r"[A-Za-z_][\w-]*")
 
 # What a key of the configuration is about, wherever it stands.

@@ -39,7 +39,7 @@ from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.config import Testing as TestingFacts
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
-from etude.tasks.kinds.test_writing import FOLDER, wanted
+from etude.tasks.kinds.mutants import FOLDER, wanted
 
 TRIED: Final = 24  # mistakes that are looked at
 SECONDS: Final = 60.0  # of tests that all of them together may take

@@ -19,9 +19,9 @@ from etude.tasks.format.config import Artifact, unknown_keys
 from etude.tasks.format.files import TreeLimits
 from etude.tasks.format.task import CONFIG, INSTRUCTION, SOLUTION, TESTS, WORKSPACE, Task, matches
 from etude.tasks.grading.inherited_tests import InheritedTests, collected
+from etude.tasks.grading.packaging_config import FILES
 from etude.tasks.kinds.docstring_examples import read_documented
-from etude.tasks.kinds.packaging_config import FILES
-from etude.tasks.kinds.test_writing import mutants
+from etude.tasks.kinds.mutants import mutants
 
 LEAST_MUTANTS = 3  # with fewer, a lucky test would do
 

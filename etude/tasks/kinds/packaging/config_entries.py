@@ -11,11 +11,12 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from etude.tasks.kinds.packaging_config import SECTIONS, TOOLS
+from etude.tasks.grading.packaging_config import SECTIONS, TOOLS
 
 FILES = ("pyproject.toml", "setup.cfg", "setup.py")
+TARGET: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # what an entry point leads to: module:name
 
 
 @dataclass(frozen=True)

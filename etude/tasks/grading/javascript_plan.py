@@ -16,6 +16,7 @@ from functools import partial
 from etude.core.errors import EtudeError
 from etude.tasks.format.config import Installed
 from etude.tasks.format.task import Task
+from etude.tasks.grading.javascript_mutations import Change, changes_of, failing, twist
 from etude.tasks.grading.test_mutations import word
 from etude.tasks.grading.test_plan import (
     FEW_KEPT,
@@ -29,7 +30,6 @@ from etude.tasks.grading.test_plan import (
     required_ids,
     several_parts,
 )
-from etude.tasks.javascript.test_mutations import Change, changes_of, failing, twist
 from etude.tasks.javascript.test_source import SUITES, TestFile, Unit, read
 from etude.tasks.sandbox_side.node_tests import id_of
 

@@ -17,7 +17,6 @@ from etude.core.settings import GraderSettings
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Answer
-from etude.tasks.format.lint import Finding, lint, lint_directory
 from etude.tasks.format.task import Task
 from etude.tasks.grading.grader import GraderFailure, grade
 from etude.tasks.grading.submission import carried_files
@@ -27,8 +26,9 @@ from etude.tasks.javascript.stubs import STUBS as SCRIPT_STUBS
 from etude.tasks.javascript.stubs import stubbed
 from etude.tasks.kinds import docstrings as documentation
 from etude.tasks.kinds.answer import MARK, all_names, grade_answer, reference_answer
-from etude.tasks.kinds.script import judged_by_script, solve
-from etude.tasks.kinds.test_writing import bluffs, mutants
+from etude.tasks.kinds.foreign_script import judged_by_script, solve
+from etude.tasks.kinds.mutants import bluffs, mutants
+from etude.tasks.lint import Finding, lint, lint_directory
 
 TIMES = 3  # runs of the reference, each with another hash order
 FEW_TIMES = 2  # of a repository's, whose interpreter always starts anew

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from etude.forge.origins.packaging.config_entries import ConfigEntry, entries, without
-from etude.forge.origins.packaging.propose import TARGET
 from etude.tasks.format.task import Task
+from etude.tasks.kinds.packaging.config_entries import TARGET, ConfigEntry, entries, without
 
 STEERING = {
     "pyproject.toml": '\n[tool.pytest.ini_options]\naddopts = "-p no:python"\n',
