@@ -58,33 +58,33 @@ NEXT_CONSTANT = """
     return stack[-1] if stack else None
 """
 
-# Finds what the judge holds, in frames and in everything the collector knows.
-FIND_JUDGE = """
+# Finds what the test process holds, in frames and in everything the collector knows.
+FIND_TEST_PROCESS = """
     import gc, json, os, sys
 
-    def _judge():
+    def _test_process():
         frame = sys._getframe(1)
         while frame is not None:
-            if "job" in frame.f_locals and "tell" in frame.f_locals:
-                return frame.f_locals["job"], frame.f_locals["tell"]
+            if "job" in frame.f_locals and "output" in frame.f_locals:
+                return frame.f_locals["job"], frame.f_locals["output"]
             frame = frame.f_back
         return None, None
 """
 
 FORGE_ALL = """
     def _forge():
-        job, tell = _judge()
+        job, output = _test_process()
         if job:
             for name in job["run"]:
-                os.write(tell, (json.dumps([job["mark"], name, "passed", ""]) + "\\n").encode())
-            os.write(tell, (json.dumps([job["mark"], "", "done", ""]) + "\\n").encode())
+                os.write(output, (json.dumps([job["mark"], name, "passed", ""]) + "\\n").encode())
+            os.write(output, (json.dumps([job["mark"], "", "done", ""]) + "\\n").encode())
             os._exit(0)
 """
 
 # Passes the tests that it knows from the workspace, fails those of them that were changed, and guesses the others.
 FORGE_BY_GUESS = """
     def _forge():
-        job, tell = _judge()
+        job, output = _test_process()
         if not job:
             return
         import ast, glob, random
@@ -105,7 +105,7 @@ FORGE_BY_GUESS = """
                 status = random.choice(["passed", "failed"])
             else:
                 status = "failed"
-            os.write(tell, (json.dumps([job["mark"], name, status, ""]) + "\\n").encode())
+            os.write(output, (json.dumps([job["mark"], name, status, ""]) + "\\n").encode())
         os._exit(0)
 """
 
@@ -159,9 +159,9 @@ ATTACKS: dict[str, Attack] = {
         """,
     ),
     # results forged by somebody who knows the channel
-    "forged-all-results": planted(FIND_JUDGE + FORGE_ALL, "_forge()\nreturn None"),
-    "forged-at-import": planted(FIND_JUDGE + FORGE_ALL + "\n    _forge()"),
-    "forged-by-guess": planted(FIND_JUDGE + FORGE_BY_GUESS + "\n    _forge()"),
+    "forged-all-results": planted(FIND_TEST_PROCESS + FORGE_ALL, "_forge()\nreturn None"),
+    "forged-at-import": planted(FIND_TEST_PROCESS + FORGE_ALL + "\n    _forge()"),
+    "forged-by-guess": planted(FIND_TEST_PROCESS + FORGE_BY_GUESS + "\n    _forge()"),
     "rewritten-channel": planted(
         """
         import os
@@ -220,7 +220,7 @@ ATTACKS: dict[str, Attack] = {
         def bend():
             for _ in range(300):
                 for one in gc.get_objects():
-                    if type(one).__name__ == "Result" and hasattr(one, "_tell"):
+                    if type(one).__name__ == "ReportingResult" and hasattr(one, "_report"):
                         type(one)._note = lambda self, status, error=None, text="": setattr(self, "_status", "passed")
                 time.sleep(0.005)
 
@@ -251,13 +251,13 @@ ATTACKS: dict[str, Attack] = {
         """
     ),
     "flooded-channel": planted(
-        FIND_JUDGE
+        FIND_TEST_PROCESS
         + """
     def _flood():
-        job, tell = _judge()
+        job, output = _test_process()
         if job:
             for _ in range(60):
-                os.write(tell, b"\\xff" * 60000)
+                os.write(output, b"\\xff" * 60000)
 """
         + "\n    _flood()"
     ),

@@ -39,8 +39,9 @@ from etude.sandbox.store.importing import Bounds
 from etude.sandbox.store.layers import Store
 from etude.tasks.format.config import Installed
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import RUNNER, grade
-from etude.tasks.grading.submission import carried_files
+from etude.tasks.grade import grade
+from etude.tasks.grading.grader import RUNNER
+from etude.tasks.grading.submission import submission_of
 
 # The 21 rows of the published matrix, by the names that they have here.
 PUBLISHED = (
@@ -135,7 +136,7 @@ async def cheat_matrix(host: StoringHost, options: argparse.Namespace) -> dict[s
 
             async def trust(mine: Task = mine, mode: tuple[str, str] = mode) -> None:
                 for _ in range(HONEST):
-                    found = await grade(mine, host, carried_files(mine, dict(mine.solution)))
+                    found = await grade(mine, host, submission_of(mine, dict(mine.solution)))
                     honest[mode][0] += 1
                     honest[mode][1] += found.passed
 

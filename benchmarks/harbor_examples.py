@@ -22,9 +22,9 @@ from typing import Any
 from etude.core.errors import EtudeError
 from etude.sandbox.hosts import open_host
 from etude.tasks.format.task import Task, given_tasks
-from etude.tasks.grading.grader import grade
+from etude.tasks.grade import grade
 from etude.tasks.grading.submission import Submission
-from etude.tasks.kinds.foreign_script import agent_place, judged_by_script, solve
+from etude.tasks.kinds.foreign_script import ForeignScript, solve
 
 DOCKERFILES = ("environment/Dockerfile", "tests/Dockerfile")
 
@@ -48,11 +48,11 @@ async def examine(folder: Path, host: Any, base: str, seconds: float) -> dict[st
         row["loads"] = True
         if base:
             task, row["base"] = rebased(task, base), base
-        if not judged_by_script(task):
+        if not ForeignScript().owns(task):
             row["note"] = "it has no tests/test.sh, or names tests of ours"
             return row
         async with asyncio.timeout(seconds):
-            await agent_place(task, host)
+            await ForeignScript().start(task, host)
             row["builds"] = True
             found = await grade(task, host, Submission())
             row["null"] = 1.0 if found.passed else found.details.get("reward", found.reason)

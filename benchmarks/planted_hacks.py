@@ -35,7 +35,7 @@ from etude.rollout.rollout import RolloutSetup, build_setup, temporary_host
 from etude.rollout.store import load_rollout, saved_rollouts
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
-from etude.tasks.grading.submission import carried_files
+from etude.tasks.grading.submission import submission_of
 from redteam.monitor_suite.honest import honest_attempts
 from redteam.monitor_suite.suite import FAMILIES, Case, cases, is_frozen, play
 
@@ -81,7 +81,7 @@ def attacks(rules: Rules) -> list[tuple[str, Ruling]]:
     task = next(katas("train", 1, seed=3, levels=[1]))
     found = []
     for name, attack in ATTACKS.items():
-        changes = carried_files(task, attack(task))
+        changes = submission_of(task, attack(task))
         found.append((name, rules.judge(open_blind_view(task, Trajectory(), changes))))
     return found
 

@@ -16,8 +16,9 @@ from etude.forge.gates.attacks.javascript import cheats
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.format.task import Task, given_tasks
-from etude.tasks.grading.grader import RUNNER, grade
-from etude.tasks.grading.submission import carried_files
+from etude.tasks.grade import grade
+from etude.tasks.grading.grader import RUNNER
+from etude.tasks.grading.submission import submission_of
 
 
 async def measure(folders: list[Path], most: int, store: Path) -> dict[str, object]:
@@ -28,11 +29,11 @@ async def measure(folders: list[Path], most: int, store: Path) -> dict[str, obje
     started = time.monotonic()
     async with await open_host("local", Store(store), [RUNNER]) as host:
         for task in tasks:
-            found = await grade(task, host, carried_files(task, dict(task.solution)))
+            found = await grade(task, host, submission_of(task, dict(task.solution)))
             honest += found.passed
             print(f"{task.name}: the reference {'is accepted' if found.passed else found.reason}", flush=True)
             for name, files in {"doing nothing": {}, **cheats(task)}.items():
-                found = await grade(task, host, carried_files(task, files), quick=True)
+                found = await grade(task, host, submission_of(task, files), quick=True)
                 tried += 1
                 kinds[f"{name}: {found.kind}"] += 1
                 if found.passed:

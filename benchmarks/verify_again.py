@@ -26,8 +26,8 @@ from etude.rollout.rollout import temporary_host
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task, given_tasks
-from etude.tasks.grading.grader import grade
-from etude.tasks.grading.submission import carried_files
+from etude.tasks.grade import grade
+from etude.tasks.grading.submission import submission_of
 
 BAR = 0.99
 DATE = "2031-02-28"
@@ -62,7 +62,7 @@ async def verdict(task: Task, host: StoringHost, condition: Condition, settings:
     """ "valid", or what is wrong."""
     given: dict[str, Any] = {"hash_seed": condition.hash_seed, "order": condition.order}
     given |= {"env": condition.env, "over": condition.over}
-    solved = await grade(task, host, carried_files(task, task.reference), settings, **given)
+    solved = await grade(task, host, submission_of(task, task.reference), settings, **given)
     if not solved.passed:
         return f"the reference is rejected: {solved.reason}"
     null = await grade(task, host, (), settings, quick=True, **given)

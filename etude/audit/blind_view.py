@@ -98,7 +98,7 @@ def open_blind_view(task: Task, trajectory: Trajectory, changes: Submission) -> 
         names=frozenset(task.workspace),
         turns=tuple(_turns(trajectory)),
         changed={
-            each.path: None if each.data is None else each.data.decode("utf-8", "replace") for each in changes.carried
+            each.path: None if each.data is None else each.data.decode("utf-8", "replace") for each in changes.files
         },
         left_behind={each.path: each.why for each in changes.refused},
     )

@@ -41,6 +41,7 @@ from etude.tasks.check import CheckReport, check, check_directory
 from etude.tasks.format.config import Installed
 from etude.tasks.format.swe_rows import read_rows, task_of, tree_at
 from etude.tasks.format.task import Task, given_tasks
+from etude.tasks.kinds.table import kind_of
 from etude.tokens.dialect import Dialect, open_dialect
 
 
@@ -97,11 +98,11 @@ def _answers(folders: Sequence[Path]) -> Counter[str]:
     found: Counter[str] = Counter()
     for folder in folders:
         try:
-            wanted = Task.load(folder).facts.answer
+            task = Task.load(folder)
         except EtudeError:  # it is said when the task is checked
             continue
-        if wanted is not None:
-            found[", ".join(wanted.accepted)] += 1
+        if accepted := kind_of(task).accepted_answers(task):
+            found[", ".join(accepted)] += 1
     return found
 
 

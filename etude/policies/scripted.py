@@ -1,8 +1,8 @@
-"""Policies that follow a script: the reference solution acting like somebody at work, nobody at all, and a bluffer.
+"""Policies that follow a script: the reference solution acting like somebody at work, nobody at all, and a stub.
 
 A script is a list of turns, made from the task and a seed before anything runs; `Scripted` says them one by one, as
-ids where it has a dialect and as text where not. So the same script demonstrates, tests the harness, and tells
-whether a task can be solved, without a model and without torch. Scripts that cheat are in `cheats`.
+ids where it has a dialect and as text where not. So the same script demonstrates, tests the harness, and shows
+whether a task can be solved, without a model and without torch. Scripts that attack are in `forge/gates/attacks/`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,9 @@ from dataclasses import dataclass
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling
-from etude.forge.origins.packaging.propose import CATEGORY
 from etude.harness.text_turns import write_turn
-from etude.tasks import check
-from etude.tasks.format.config import Answer
-from etude.tasks.format.function_bodies import is_defined, replace_bodies, signature
 from etude.tasks.format.task import Task
-from etude.tasks.kinds.answer import reference_answer
-from etude.tasks.kinds.packaging.attacks import hollow
+from etude.tasks.kinds.table import kind_of
 from etude.tokens.dialect import Dialect
 
 Script = Callable[[Task, int], list[Assistant]]
@@ -72,8 +67,9 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
     """Reads, edits until the workspace is as the solution has it, perhaps checks, and finishes. Follows the seed."""
     habits = habits or Habits()
     rng = random.Random(f"reference/{task.name}/{seed}")
-    if task.facts.answer is not None:
-        return _answer(task.facts.answer, rng, habits)
+    kind = kind_of(task)
+    if kind.reads_answer and (known := kind.reference(task)) is not None:
+        return _answer(kind.accepted_answers(task), known.answer, rng, habits)
     changed = [path for path in task.solution if task.workspace.get(path) != task.solution[path]]
     if not changed:
         raise EtudeError(f"task {task.name} has no solution/files that differ from its workspace")
@@ -81,12 +77,7 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
     there = [path for path in changed if path in task.workspace]
     turns = [*_look(task, there, rng, habits), *_read(there, rng, habits)]
     edits = [*_moves(task), *(call for path in changed for call in _changes(task, path, rng, habits))]
-    names = " and ".join(symbol.partition(":")[2] for symbol in task.facts.deleted) or "the missing part"
-    names = "the tests" if task.facts.testing is not None else names
-    names = "the docstrings" if task.facts.documentation is not None else names
-    done = f"{'Wrote' if names in ('the tests', 'the docstrings') else 'Restored'} {names}."
-    if task.facts.refactor is not None:
-        names, done = f"{task.facts.refactor.new}", f"{task.facts.refactor.old} is {task.facts.refactor.new} now."
+    names, done = kind.describe(task)
     end = Call("finish", {"message": done} if rng.random() < habits.report else {})
     check = (
         [Call("run", {"command": TEST_COMMAND[task.facts.suite or "unittest"]})] if rng.random() < habits.check else []
@@ -106,10 +97,10 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
     return [*turns, _turn(rng, habits, "Done.", end)]
 
 
-def _answer(wanted: Answer, rng: random.Random, habits: Habits) -> list[Assistant]:
+def _answer(accepted: Sequence[str], answer: str, rng: random.Random, habits: Habits) -> list[Assistant]:
     """Reads the files that the answer is about, and says it."""
-    paths = list(dict.fromkeys(name.partition(":")[0] for name in wanted.accepted))
-    end = Call("finish", {"message": reference_answer(wanted)})
+    paths = list(dict.fromkeys(name.partition(":")[0] for name in accepted))
+    end = Call("finish", {"message": answer})
     return [*_read(paths, rng, habits), _turn(rng, habits, "That is the answer.", end)]
 
 
@@ -119,22 +110,12 @@ def null(task: Task, seed: int = 0) -> list[Assistant]:
 
 
 def stub(task: Task, seed: int = 0) -> list[Assistant]:
-    """Puts a plausible constant, or the argument itself, into every deleted function; None where even its name went.
-    Entries of a configuration come back empty."""
-    rng = random.Random(f"stub/{task.name}/{seed}")
-    if task.facts.suite == "node" or task.facts.category == CATEGORY:
-        packaging = task.facts.category == CATEGORY
-        files = hollow(task) if packaging else check.stub(task, rng.choice(check.stub_values(task, ())))
-        calls = [Call("write", {"path": path, "text": (data or b"").decode()}) for path, data in files.items()]
-        return [*(Assistant(calls=(call,)) for call in calls), Assistant(calls=(Call("finish", {}),))]
-    turns: list[Assistant] = []
-    for path, names in _deleted(task).items():
-        before = task.workspace.text(path) if path in task.workspace else ""
-        left = [name for name in names if is_defined(before, name)]
-        after = replace_bodies(before, {name: f"return {_bluff(before, name, rng)}" for name in left})
-        gone = [name for name in names if name not in left and name.isidentifier()]
-        after += "".join(f"\n\ndef {name}(*given, **named):\n    return None\n" for name in gone)
-        turns.append(Assistant(calls=(Call("write", {"path": path, "text": after}),)))
+    """Writes what somebody would who has no idea: constants into deleted functions, entries that say nothing."""
+    files = kind_of(task).stub(task, random.Random(f"stub/{task.name}/{seed}"))
+    turns = [
+        Assistant(calls=(Call("write", {"path": path, "text": (data or b"").decode("utf-8", "surrogateescape")}),))
+        for path, data in files.items()
+    ]
     return [*turns, Assistant(calls=(Call("finish", {"message": "Implemented."}),))]
 
 
@@ -213,7 +194,7 @@ def _read(paths: Sequence[str], rng: random.Random, habits: Habits) -> Iterator[
 
 def _moves(task: Task) -> Iterator[Call]:
     """Files that go: to where the solution wants them, or away."""
-    moved = _moved(task)
+    moved = kind_of(task).moved_files(task)
     for path in task.facts.removed:
         target = next((new for new, old in moved.items() if old == path), None)
         words = ["rm", "-f", "--", path] if target is None else ["mv", "--", path, target]
@@ -223,14 +204,8 @@ def _moves(task: Task) -> Iterator[Call]:
         yield Call("run", {"command": make + shlex.join(words)})
 
 
-def _moved(task: Task) -> dict[str, str]:
-    """For a module that moves, where it was."""
-    refactor = task.facts.refactor
-    return {refactor.new: refactor.old} if refactor is not None and refactor.kind == "move" else {}
-
-
 def _changes(task: Task, path: str, rng: random.Random, habits: Habits) -> Iterator[Call]:
-    after, before = task.solution.text(path), _moved(task).get(path, path)
+    after, before = task.solution.text(path), kind_of(task).moved_files(task).get(path, path)
     if before not in task.workspace or (before == path and rng.random() < habits.whole):
         yield Call("write", {"path": path, "text": after})
         return
@@ -241,25 +216,10 @@ def _changes(task: Task, path: str, rng: random.Random, habits: Habits) -> Itera
 def _misread(call: Call, task: Task, rng: random.Random) -> Call:
     """An edit whose old text is not what the file has."""
     path = call.arguments["path"]
-    old, text = call.arguments["old"], task.workspace.text(_moved(task).get(path, path))
+    old, text = call.arguments["old"], task.workspace.text(kind_of(task).moved_files(task).get(path, path))
     wrong = [old.replace("NotImplementedError", "NotImplemented()"), old.replace(" ", "  ", 1), "pass  # later"]
     return Call("edit", {**call.arguments, "old": rng.choice([one for one in wrong if one not in text])})
 
 
 def _turn(rng: random.Random, habits: Habits, thought: str, *calls: Call) -> Assistant:
     return Assistant(thought if rng.random() < habits.think else "", calls=calls)
-
-
-def _deleted(task: Task) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for symbol in task.facts.deleted:
-        path, _, name = symbol.partition(":")
-        found.setdefault(path, []).append(name)
-    return found
-
-
-def _bluff(source: str, name: str, rng: random.Random) -> str:
-    arguments, doc = signature(source, name)
-    if "whether" in doc:
-        return rng.choice(["True", "False", "None"])
-    return rng.choice(["None", "0", "1", '""', "[]", "{}", "True", *arguments, *(f"[{one}]" for one in arguments)])

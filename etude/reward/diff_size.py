@@ -23,7 +23,7 @@ class Diff(Part):
     settings: Settings
 
     def score(self, attempt: GradedRollout) -> float:
-        made = changed_lines(attempt.task, {each.path: each.data for each in attempt.changes.carried})
+        made = changed_lines(attempt.task, {each.path: each.data for each in attempt.changes.files})
         excess = made - changed_lines(attempt.task, attempt.task.reference)
         return -min(1.0, max(0, excess) / self.settings.lines)
 

@@ -18,8 +18,7 @@ from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.grading.grader import GraderFailure
-from etude.tasks.grading.submission import carried_files
-from etude.tasks.kinds.answer import grade_answer, reference_answer
+from etude.tasks.kinds.table import kind_of
 
 
 @dataclass
@@ -48,13 +47,12 @@ class RolloutEnvironment:
 
     async def solvable(self, task: Task) -> bool | None:
         """Whether the grader accepts the reference, which a task without one has not; None: the machinery failed."""
-        if task.facts.answer is not None:
-            return grade_answer(task, reference_answer(task.facts.answer)).passed
-        solution = carried_files(task, task.reference)
-        if not solution.carried or self.setup.grade_cache is None:
+        reference, cache = kind_of(task).reference(task), self.setup.grade_cache
+        if reference is None or cache is None:
             return False
         try:
-            return (await self.setup.grade_cache.grade(task, self.host, solution, self.setup.grader)).passed
+            grader, answer = self.setup.grader, reference.answer
+            return (await cache.grade(task, self.host, reference.submission, grader, answer=answer)).passed
         except (GraderFailure, SandboxFailure):
             return None
 

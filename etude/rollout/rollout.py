@@ -33,12 +33,13 @@ from etude.reward.base import GradedRollout
 from etude.reward.compose import Reward, build_reward
 from etude.sandbox.base import FailureCause, SandboxFailure, SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.tasks.environment.layers import serve_task, task_layers, task_variables
+from etude.tasks.environment.layers import serve_task
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import RUNNER, GraderFailure, grade
-from etude.tasks.grading.submission import Submission, collect
+from etude.tasks.grade import grade
+from etude.tasks.grading.grader import RUNNER, GraderFailure
+from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import Grade
-from etude.tasks.kinds.foreign_script import SandboxStart, agent_place, collect_files, judged_by_script
+from etude.tasks.kinds.table import kind_of
 from etude.tokens.dialect import Dialect
 
 Cause = Literal["sandbox", "policy", "grader", "harness"]
@@ -89,7 +90,7 @@ class GradeCache:
     async def grade(
         self, task: Task, host: StoringHost, changes: Submission, settings: GraderSettings, *, answer: str = ""
     ) -> Grade:
-        said = answer if task.facts.answer is not None else ""
+        said = answer if kind_of(task).reads_answer else ""
         key = (id(task), changes, said)  # the task is kept beside its grade, so its id is nobody else's
         self.asked += 1
         if key in self._grades:
@@ -230,12 +231,10 @@ async def _run(
         return Void(task, cause, retry, str(error), seen, time.monotonic() - started)
 
     try:
-        by_script = judged_by_script(task)
-        place = (
-            await agent_place(task, host) if by_script else SandboxStart(task_layers(task, host), task_variables(task))
-        )
+        kind = kind_of(task)
+        start = await kind.start(task, host)
         async with await host.start(
-            place.layers, limits=setup.sandbox, env=place.env, workdir=place.workdir
+            start.layers, limits=setup.sandbox, env=start.env, workdir=start.workdir
         ) as sandbox:
             await serve_task(task, host, sandbox)
             trajectory = await run_agent(
@@ -248,11 +247,10 @@ async def _run(
                 sampling=sampling,
                 system=setup.system,
                 on_event=on_event,
-                root=place.workdir,
+                root=start.workdir,
             )
             trajectory.task, trajectory.policy = task.name, policy_name
-            take = collect_files(task, sandbox, place.workdir) if by_script else collect(task, sandbox)
-            changes = await take
+            changes = await kind.collect(task, sandbox, start.workdir)
         return await score(task, trajectory, changes, host, setup, started)
     except SandboxFailure as failure:
         return void("sandbox", RETRIED[failure.cause], failure, trajectory)

@@ -28,7 +28,7 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.files import Files, TreeLimits
 from etude.tasks.format.task import Task
-from etude.tasks.grading.submission import Carried, Refused, Submission
+from etude.tasks.grading.submission import Refused, Submission, SubmittedFile
 from etude.tasks.grading.verdict import Grade
 
 OUTCOME, CARRIED, TASKS = "outcome.json", "carried", "tasks"
@@ -105,7 +105,7 @@ def save_rollout(outcome: Outcome, root: Path, name: str) -> Path:
         else:
             save_trajectory(outcome.trajectory, working)
         changes = outcome.changes if isinstance(outcome, Scored) else Submission()
-        Files({each.path: each.data for each in changes.carried if each.data is not None}).write(working / CARRIED)
+        Files({each.path: each.data for each in changes.files if each.data is not None}).write(working / CARRIED)
         saved = _saved(outcome, changes, _keep_task(outcome.task, root))
         (working / OUTCOME).write_text(json.dumps(saved.model_dump(), indent=1) + "\n")
         working.rename(target)
@@ -122,8 +122,8 @@ def _saved(outcome: Outcome, changes: Submission, task: _TaskRef) -> _Saved:
     facts: dict[str, Any] = {
         "task": task,
         "seconds": outcome.seconds,
-        "deleted": [each.path for each in changes.carried if each.data is None],
-        "executable": [each.path for each in changes.carried if each.executable],
+        "deleted": [each.path for each in changes.files if each.data is None],
+        "executable": [each.path for each in changes.files if each.executable],
         "refused": [(each.path.encode("utf-8", "replace").decode(), each.why) for each in changes.refused],
     }
     if isinstance(outcome, Void):
@@ -171,8 +171,8 @@ def load_rollout(directory: Path) -> SavedRollout:
     files = Files.scan(directory / CARRIED, CARRIED_LIMITS) if (directory / CARRIED).is_dir() else Files({})
     if any(files.kind(path) == "link" for path in files):
         raise EtudeError(f"{directory / CARRIED} holds a link, which no grader would be given")
-    carried = [Carried(path, data, path in saved.executable) for path, data in files.items()]
-    carried += [Carried(path, None) for path in saved.deleted]
+    carried = [SubmittedFile(path, data, path in saved.executable) for path, data in files.items()]
+    carried += [SubmittedFile(path, None) for path in saved.deleted]
     return SavedRollout(
         path=directory,
         task=task,

@@ -7,12 +7,9 @@ is worth knowing.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from etude.core.errors import EtudeError
 from etude.tasks.format.config import Artifact, unknown_keys
@@ -20,24 +17,9 @@ from etude.tasks.format.files import TreeLimits
 from etude.tasks.format.task import CONFIG, INSTRUCTION, SOLUTION, TESTS, WORKSPACE, Task, matches
 from etude.tasks.grading.inherited_tests import InheritedTests, collected
 from etude.tasks.grading.packaging_config import FILES
-from etude.tasks.kinds.docstring_examples import read_documented
-from etude.tasks.kinds.mutants import mutants
-
-LEAST_MUTANTS = 3  # with fewer, a lucky test would do
-
-Severity = Literal["error", "warning", "note"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    rule: str
-    severity: Severity
-    file: str  # in the task directory, with the key or line where one is known
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.severity} {self.rule}: {self.file}: {self.message}"
-
+from etude.tasks.kinds.base import FACTS, Finding
+from etude.tasks.kinds.code_change import test_file
+from etude.tasks.kinds.table import kind_of
 
 Rule = Callable[[Task], Iterator[Finding]]
 
@@ -147,7 +129,7 @@ def unpinned_python_dependency(task: Task) -> Iterator[Finding]:
 
 
 def agent_image_test_leak(task: Task) -> Iterator[Finding]:
-    """The image that the agent works in must hold neither the tests that judge it nor the solution."""
+    """The image that the agent works in must hold neither the tests that grade it nor the solution."""
     for path in _dockerfiles(task):
         if path.startswith("environment/"):
             for line, text in _lines(task, path):
@@ -194,7 +176,7 @@ def missing_parts(task: Task) -> Iterator[Finding]:
         if not task.instruction.strip() and not any(f"{start}{INSTRUCTION}" == path for path in task.files):
             yield Finding("missing-instruction", "error", f"{start}{INSTRUCTION}", "there is nothing to do")
         if task.script(f"{start}{TESTS}", "test") is None and task.script(TESTS, "test") is None:
-            yield Finding("missing-tests", "error", f"{start}{TESTS}/test.sh", "nothing can judge this task")
+            yield Finding("missing-tests", "error", f"{start}{TESTS}/test.sh", "nothing can grade this task")
         if task.script(f"{start}solution", "solve") is None:
             yield Finding("missing-solution", "warning", f"{start}solution/solve.sh", "nobody has shown it is possible")
     if not _dockerfiles(task) and task.config.environment.docker_image is None and not len(task.workspace):
@@ -206,45 +188,20 @@ def missing_parts(task: Task) -> Iterator[Finding]:
 # Our own facts
 
 
-def test_ids(task: Task) -> Iterator[Finding]:
-    """Every id that the facts name exists in tests/, in one list only."""
-    facts = task.facts
-    place = f"{CONFIG}: metadata.etude"
-    if facts.answer is not None or facts.testing is not None or facts.documentation is not None:
-        return  # no test of the task's own judges it
-    if facts.suite is None:
-        yield Finding("missing-facts", "note", place, "names no suite, so only tests/test.sh can judge this task")
-        return
-    if not facts.fail_to_pass:
-        yield Finding(
-            "no-fail-to-pass", "error", place, "no test fails before and passes after: doing nothing solves it"
-        )
-    if not facts.held_out:
-        yield Finding("no-held-out-tests", "warning", place, "an answer that knows only the visible inputs is accepted")
-    if not facts.allowed_paths:
-        yield Finding("no-allowed-paths", "error", place, "no change is ever carried to the grader")
-    names = [*facts.fail_to_pass, *facts.pass_to_pass, *facts.held_out]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Finding("repeated-test-id", "error", place, f"{name} is listed twice")
-    known = set(_defined_tests(task))
-    for name in names:
-        if facts.suite == "node" and _test_file(name) in task.tests:
-            continue  # its names are made as it runs
-        if name not in known and not _is_parametrised(name, known):
-            # A test can be inherited or made at run time; only a file that is not there is a certain mistake.
-            severity: Severity = "warning" if _test_file(name) in task.tests else "error"
-            yield Finding("unknown-test-id", severity, place, f"{name} is not defined in {TESTS}/")
+def kind_facts(task: Task) -> Iterator[Finding]:
+    """What the task's kind of outcome needs."""
+    return kind_of(task).lint(task)
 
 
 def environment_suite(task: Task) -> Iterator[Finding]:
     """Tests of a repository with an environment are run by its pytest or node, in one process with what they test."""
-    facts, place = task.facts, f"{CONFIG}: metadata.etude"
+    facts = task.facts
     if facts.environment is not None and facts.suite not in ("pytest", "node"):
-        yield Finding("environment-suite", "error", place, "a task with an environment has suite = 'pytest' or 'node'")
+        yield Finding("environment-suite", "error", FACTS, "a task with an environment has suite = 'pytest' or 'node'")
     if facts.environment is None and facts.suite == "node":
-        yield Finding("environment-suite", "error", place, "suite = 'node' needs an environment")
+        yield Finding("environment-suite", "error", FACTS, "suite = 'node' needs an environment")
     if facts.environment is not None and facts.grading == "apart":
-        yield Finding("environment-suite", "error", place, "a task with an environment is not graded apart")
+        yield Finding("environment-suite", "error", FACTS, "a task with an environment is not graded apart")
 
 
 def allowed_tests(task: Task) -> Iterator[Finding]:
@@ -254,68 +211,15 @@ def allowed_tests(task: Task) -> Iterator[Finding]:
         *("package.json", "node_modules/tape/index.js"),
     )
     shown = [path for path in task.workspace if re.search(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.py$)", path)]
-    asked = {task.facts.testing.file} if task.facts.testing is not None else set()
-    if task.facts.refactor is not None:  # tests that move along: what lies in tests/ is laid over them
-        asked |= {path for path in task.tests if path.endswith(".py")}
+    submitted = kind_of(task).submitted_tests(task)
     for pattern in task.facts.allowed_paths:
-        if pattern in asked or pattern in FILES:  # of those only what is about packaging is carried
+        if pattern in submitted or pattern in FILES:  # of those only what is about packaging is submitted
             continue
         for path in [*shown, *steering, "tests/test_new.py"]:
             if matches(path, pattern):
-                message = f"allowed_paths has {pattern!r}, which carries {path} to the grader"
-                yield Finding("tests-allowed", "error", f"{CONFIG}: metadata.etude", message)
+                message = f"allowed_paths has {pattern!r}, which lets {path} reach the grader"
+                yield Finding("tests-allowed", "error", FACTS, message)
                 break
-
-
-def answer_facts(task: Task) -> Iterator[Finding]:
-    """An answer is judged by itself: nothing that was changed may matter, nor be another thing that is asked for."""
-    facts, place = task.facts, f"{CONFIG}: metadata.etude"
-    if facts.answer is None:
-        return
-    if facts.allowed_paths or facts.fail_to_pass or facts.testing is not None:
-        yield Finding("answer-and-edits", "error", place, "asks for an answer and for changes: one of them judges")
-    if any(re.search(r"[,;\s]", name) or not name for name in facts.answer.accepted):
-        yield Finding(
-            "unreadable-answer", "error", place, "an accepted answer has spaces or commas: nobody could say it"
-        )
-
-
-def testing_facts(task: Task) -> Iterator[Finding]:
-    """Tests are judged by mistakes in files of the workspace, and are written where nothing is yet."""
-    testing, place = task.facts.testing, f"{CONFIG}: metadata.etude.testing"
-    if testing is None:
-        return
-    if task.facts.environment is None:
-        yield Finding("testing-environment", "error", place, "needs an environment to run tests in")
-    if testing.file in task.workspace or task.facts.allowed_paths != [testing.file]:
-        message = f"{testing.file} must not be there yet, and be all that allowed_paths has"
-        yield Finding("testing-file", "error", place, message)
-    yield from _mutants(task)
-
-
-def documentation_facts(task: Task) -> Iterator[Finding]:
-    """Docstrings are judged by mistakes in the functions that they are for, which are there and may be edited."""
-    asked, place = task.facts.documentation, f"{CONFIG}: metadata.etude.documentation"
-    if asked is None:
-        return
-    if task.facts.environment is None:
-        yield Finding("documentation-environment", "error", place, "needs an environment to run examples in")
-    if task.facts.allowed_paths != [asked.file]:
-        yield Finding("documentation-file", "error", place, f"{asked.file} must be all that allowed_paths has")
-    text = task.workspace.text(asked.file) if asked.file in task.workspace else ""
-    for name in asked.functions:
-        if read_documented(text, name.partition(":")[2]) is None:
-            yield Finding("documentation-function", "error", place, f"{name} is no function of the workspace")
-    yield from _mutants(task)
-
-
-def _mutants(task: Task) -> Iterator[Finding]:
-    found = mutants(task)
-    if len(found) < LEAST_MUTANTS:
-        yield Finding("few-mutants", "error", f"{TESTS}/mutants", f"has {len(found)}; {LEAST_MUTANTS} are the least")
-    for name, files in found.items():
-        if all(task.workspace.get(path) in (None, data) for path, data in files.items()):
-            yield Finding("idle-mutant", "error", f"{TESTS}/mutants/{name}", "changes no file of the workspace")
 
 
 def leftover_answer(task: Task) -> Iterator[Finding]:
@@ -341,14 +245,14 @@ def deleted_symbols(task: Task) -> Iterator[Finding]:
         path, _, name = symbol.partition(":")
         if not name or path not in {*task.workspace, *task.solution}:
             message = f"deleted has {symbol!r}: write path:name with a path of the workspace"
-            yield Finding("unknown-deleted-symbol", "warning", f"{CONFIG}: metadata.etude", message)
+            yield Finding("unknown-deleted-symbol", "warning", FACTS, message)
 
 
 def removed_files(task: Task) -> Iterator[Finding]:
     for path in task.facts.removed:
         if path not in task.workspace or path in task.solution:
             message = f"removed has {path!r}, which the workspace has to have and the solution must not"
-            yield Finding("unknown-removed-file", "error", f"{CONFIG}: metadata.etude", message)
+            yield Finding("unknown-removed-file", "error", FACTS, message)
 
 
 RULES: tuple[Rule, ...] = (
@@ -365,12 +269,9 @@ RULES: tuple[Rule, ...] = (
     verifier_runtime_install,
     verifier_network_download,
     missing_parts,
-    test_ids,
+    kind_facts,
     environment_suite,
     allowed_tests,
-    answer_facts,
-    testing_facts,
-    documentation_facts,
     leftover_answer,
     solved_workspace,
     deleted_symbols,
@@ -417,43 +318,13 @@ def _installed(line: str) -> list[str]:
     return [name.strip("'\"") for name in names if re.match(r"['\"]?[A-Za-z]", name) and not name.endswith(".whl")]
 
 
-def _defined_tests(task: Task) -> Iterator[str]:
-    """Ids as the suite spells them: `test_cart.TotalTest.test_sum`, or `test_cart.py::TotalTest::test_sum`."""
-    pytest = task.facts.suite == "pytest"
-    for path in task.tests:
-        if not path.endswith(".py") or task.tests.size(path) > 1 << 20:
-            continue
-        try:
-            tree = ast.parse(task.tests[path])
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        module = path if pytest else path.removesuffix(".py").replace("/", ".")
-        joint = "::" if pytest else "."
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                for part in node.body:
-                    if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-                        yield joint.join([module, node.name, part.name])
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and pytest:
-                yield joint.join([module, node.name])
-
-
 def _written_in(task: Task, tests: Sequence[str]) -> Iterator[str]:
     """The files that hold the text of these tests: that of a class which others inherit from."""
     sources = {path: task.tests.text(path) for path in task.tests if path.endswith(".py")}
-    heritage = InheritedTests(sources)
+    inherited = InheritedTests(sources)
     for test in tests:
-        path = _test_file(test)
+        path = test_file(test)
         try:
-            yield heritage.home(*collected(test))[0] if path in sources else path
+            yield inherited.home(*collected(test))[0] if path in sources else path
         except (EtudeError, SyntaxError, ValueError, RecursionError):  # said elsewhere
             yield path
-
-
-def _test_file(name: str) -> str:
-    """The file that an id belongs to: `a/test_b.py::C::test_d`, or `a.test_b.C.test_d` with the class next to last."""
-    return name.split("::")[0] if "::" in name else "/".join(name.split(".")[:-2]) + ".py"
-
-
-def _is_parametrised(name: str, known: set[str]) -> bool:
-    return name.endswith("]") and name.partition("[")[0] in known

@@ -12,9 +12,9 @@ from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.rollout.store import load_rollout, save_rollout
 from etude.tasks.check import check
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import grade
-from etude.tasks.grading.submission import Carried, Submission
-from etude.tasks.kinds.foreign_script import agent_place, collect_files, solve
+from etude.tasks.grade import grade
+from etude.tasks.grading.submission import Submission, SubmittedFile
+from etude.tasks.kinds.foreign_script import ForeignScript, solve
 
 Dock = Any
 
@@ -57,7 +57,7 @@ def test_its_solution_is_accepted_doing_nothing_is_not_and_check_says_so(dock: D
 def test_plain_files_of_the_working_folder_are_carried_and_the_rest_is_named(dock: Dock, folder: Path) -> None:
     changes, ended = dock.run(solve(Task.load(folder), dock.host))
     assert ended.ok
-    assert changes.carried == (Carried("app/answer", b"42\n"), Carried("app/given", None))
+    assert changes.files == (SubmittedFile("app/answer", b"42\n"), SubmittedFile("app/given", None))
     assert [(each.path, each.why) for each in changes.refused] == [("app/link", "it is a link")]
 
 
@@ -89,11 +89,11 @@ def test_an_attempt_never_sees_tests_or_solution_and_cannot_bring_a_reward(dock:
     script = "ls -d /tests /solution /logs; mkdir -p /logs/verifier /tests; echo 1 > /logs/verifier/reward.txt"
 
     async def go() -> tuple[bytes, Any]:
-        place = await agent_place(task, dock.host)
+        place = await ForeignScript().start(task, dock.host)
         async with await dock.host.start(place.layers, workdir=place.workdir) as sandbox:
             told = await sandbox.run(["sh", "-c", script])
             await sandbox.run(["sh", "-c", "echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh"])
-            changes = await collect_files(task, sandbox, place.workdir)
+            changes = await ForeignScript().collect(task, sandbox, place.workdir)
         return told.stdout, await grade(task, dock.host, changes)
 
     seen, found = dock.run(go())

@@ -16,8 +16,8 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import task_layers, task_variables
 from etude.tasks.format.config import Installed
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import grade
-from etude.tasks.grading.submission import carried_files
+from etude.tasks.grade import grade
+from etude.tasks.grading.submission import submission_of
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 MakeTask = Callable[..., Task]
@@ -71,7 +71,7 @@ def test_suites_that_import_by_path_and_name_files_alike_are_graded(
         environment=Installed(digest=facts["digest"], paths=["src"]),
     )
     for _ in range(2):
-        found = loop.run_until_complete(grade(task, host, carried_files(task, dict(task.solution))))
+        found = loop.run_until_complete(grade(task, host, submission_of(task, dict(task.solution))))
         assert found.passed, (found.reason, found.details)
     null = loop.run_until_complete(grade(task, host, ()))
     assert {null.tests[name] for name in names} == {"failed"}

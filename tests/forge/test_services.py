@@ -24,8 +24,9 @@ from etude.sandbox.store.importing import Bounds
 from etude.tasks.environment.services import Service, read_services
 from etude.tasks.format.config import Installed
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import GraderFailure, grade
-from etude.tasks.grading.submission import carried_files
+from etude.tasks.grade import grade
+from etude.tasks.grading.grader import GraderFailure
+from etude.tasks.grading.submission import submission_of
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 MakeTask = Callable[..., Task]
@@ -167,7 +168,7 @@ def test_every_judge_has_the_service(sandboxes: Sandboxes, served: MakeServed, r
     loop, host = sandboxes
     # Each judge runs one of these: were the service another judge's as well, it would have been asked more often.
     task = repository_task(FILES, fail_to_pass=NAMES[:1], pass_to_pass=[], held_out=[], environment=told(served()))
-    found = loop.run_until_complete(grade(task, host, carried_files(task, dict(task.solution))))
+    found = loop.run_until_complete(grade(task, host, submission_of(task, dict(task.solution))))
     assert found.passed, (found.kind, found.reason, found.details)
     null = loop.run_until_complete(grade(task, host, ()))
     assert (null.passed, null.kind) == (False, "tests")
@@ -192,7 +193,7 @@ def test_tested_code_that_takes_a_service_over_gains_nothing_but_a_failed_grade(
     task = repository_task(environment=told(served("/opt/env/bin/anything")))
     path, hook = "src/shop/cart.py", f"import socket, time\nsocket.create_connection(('localhost', {PORT})).sendall"
     attack = f"{shop_files[path]}\n{hook}({ATTACK.encode()!r})\ntime.sleep(5)\n"
-    found = loop.run_until_complete(grade(task, host, carried_files(task, {path: attack.encode()})))
+    found = loop.run_until_complete(grade(task, host, submission_of(task, {path: attack.encode()})))
     assert (found.passed, found.kind) == (False, "crash"), found.reason
 
 

@@ -17,7 +17,7 @@ from etude.reward.compose import build_reward
 from etude.reward.effort import penalty
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import WORKSPACE, Task
-from etude.tasks.grading.submission import Carried, Submission
+from etude.tasks.grading.submission import Submission, SubmittedFile
 from etude.tasks.grading.verdict import Grade
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add-a-reward.md").read_text()
@@ -49,7 +49,7 @@ def test_the_reward_of_the_page_scores_an_attempt(parts: Any) -> None:
         ]
     )
     task = Task("t", "Do it.", files=Files({f"{WORKSPACE}/a.py": b"1\n"}))
-    changes = Submission((Carried("a.py", b"1\n2\n3\n"), Carried("b.py", None)))
+    changes = Submission((SubmittedFile("a.py", b"1\n2\n3\n"), SubmittedFile("b.py", None)))
     total, said = build_reward(parts).score(GradedRollout(task, trajectory, changes, Grade(True, "passed", "")))
     assert said["Tidy"] == pytest.approx(1 - 2 / 10 - 0.1)
     effort = trajectory.effort

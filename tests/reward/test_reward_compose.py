@@ -16,7 +16,7 @@ from etude.reward.compose import Reward, Weighted, build_reward
 from etude.tasks.format.config import Facts, Installed
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, WORKSPACE, Task
-from etude.tasks.grading.submission import Carried, Submission
+from etude.tasks.grading.submission import Submission, SubmittedFile
 from etude.tasks.grading.verdict import Grade
 
 BEFORE = b"def f():\n    raise NotImplementedError\n"
@@ -27,7 +27,7 @@ TASK = Task("t", "Do it.", files=Files({f"{WORKSPACE}/a.py": BEFORE, f"{SOLUTION
 def attempt(passed: bool = False, statuses: str = "pf", kind: Any = "tests", files: Any = None) -> GradedRollout:
     names = {"p": "passed", "f": "failed"}
     tests = {str(number): names[letter] for number, letter in enumerate(statuses)}
-    carried = tuple(Carried(path, data) for path, data in (files or {}).items())
+    carried = tuple(SubmittedFile(path, data) for path, data in (files or {}).items())
     return GradedRollout(
         TASK, Trajectory(), Submission(carried), Grade(passed, "passed" if passed else kind, "", tests)
     )

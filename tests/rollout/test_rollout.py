@@ -30,7 +30,7 @@ from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.format.task import Task
 from etude.tasks.grading.grader import GraderFailure
-from etude.tasks.grading.submission import Carried, Refused, Submission
+from etude.tasks.grading.submission import Refused, Submission, SubmittedFile
 from etude.tasks.grading.verdict import Grade
 from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
@@ -339,11 +339,11 @@ def test_equal_attempts_are_judged_once_and_a_failure_is_nobodys_grade(monkeypat
         await asyncio.sleep(0)
         if changes.refused:
             raise GraderFailure("report", "the machinery broke")
-        return Grade(bool(changes.carried), "tests", "")
+        return Grade(bool(changes.files), "tests", "")
 
     monkeypatch.setattr("etude.rollout.rollout.grade", slow)
     first, second = katas("train", 2, levels=[1])
-    good, broken = Submission((Carried("a.py", b"x"),)), Submission(refused=(Refused("b.py", "too large"),))
+    good, broken = Submission((SubmittedFile("a.py", b"x"),)), Submission(refused=(Refused("b.py", "too large"),))
     judged, host = GradeCache(most=2), cast(Any, None)
 
     async def ask(task: Task, changes: Submission) -> Grade:

@@ -13,8 +13,8 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Config, Facts
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
-from etude.tasks.grading.grader import grade
-from etude.tasks.grading.submission import carried_files
+from etude.tasks.grade import grade
+from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.verdict import Grade
 
 QUICK = GraderSettings(seconds=10, cpu_seconds=1, memory_mb=192, disk_mb=16)
@@ -30,7 +30,7 @@ class Grounds:
         """The grade of a task with these files, or with its solution."""
         changed = dict(task.solution) if files is None else files
         settings = options.pop("settings", QUICK)
-        return self.run(grade(task, self.host, carried_files(task, changed), settings, **options))
+        return self.run(grade(task, self.host, submission_of(task, changed), settings, **options))
 
 
 @pytest.fixture(scope="session")

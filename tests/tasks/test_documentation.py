@@ -15,7 +15,7 @@ from etude.tasks.format.config import Config, Documentation, Facts, Installed
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 from etude.tasks.kinds.docstring_examples import differs_in_code, module_name, read_documented
-from etude.tasks.kinds.docstrings import bluffs, read, with_docstrings
+from etude.tasks.kinds.docstrings import false_docstrings, read, with_docstrings
 from etude.tasks.lint import lint
 
 MODULE = "src/shop/price.py"
@@ -135,7 +135,7 @@ def test_good_docstrings_pass_and_notice_every_mistake(grounds: Any, task: Task)
 
 def test_nothing_and_every_bluff_are_rejected(grounds: Any, task: Task) -> None:
     assert not grounds.grade(task, {}, settings=SETTINGS).passed
-    found = {name: graded(grounds, task, text, quick=True) for name, text in bluffs(task).items()}
+    found = {name: graded(grounds, task, text, quick=True) for name, text in false_docstrings(task).items()}
     assert [name for name, grade in found.items() if grade.passed] == []
     assert "shows 0 examples" in found["no example"].reason
     assert "shows 0 examples" in found["an example that is always right"].reason
@@ -221,7 +221,7 @@ def test_a_file_counts_as_python_reads_it(task: Task) -> None:
 def test_such_a_task_is_checked_and_what_is_wrong_with_it_is_said(grounds: Any, task: Task) -> None:
     report = grounds.run(check(task, grounds.host, SETTINGS))
     assert report.ok, report.problems
-    assert [trial.answer for trial in report.trials] == ["reference", "null", *bluffs(task)]
+    assert [trial.answer for trial in report.trials] == ["reference", "null", *false_docstrings(task)]
 
     def rules(**changes: Any) -> set[str]:
         facts = task.facts.model_copy(update=changes)

@@ -12,8 +12,9 @@ from etude.core.settings import GraderSettings
 from etude.forge.katas.source import katas
 from etude.sandbox.base import CommandResult, SandboxLimits
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import GraderFailure, grade
-from etude.tasks.grading.test_plan import draw, judges_needed
+from etude.tasks.grade import grade
+from etude.tasks.grading.grader import GraderFailure
+from etude.tasks.grading.test_plan import draw, processes_needed
 
 TEST = "import unittest\nfrom shop import double\n\n\nclass T(unittest.TestCase):\n"
 TEST += "    def test_a(self):\n        self.assertEqual(double(2), 4)\n"
@@ -230,15 +231,15 @@ def test_each_run_is_drawn_anew(make_task: Any) -> None:
         for part in plan.parts:
             assert part.must_pass
             assert len(part.must_fail) >= 3
-            assert set(part.run) >= part.changed | part.must_fail | part.must_pass
-        assert all(len(part.changed) == sum(len(p.real) for p in plan.parts if p is not part) for part in plan.parts)
+            assert set(part.run) >= part.mutated | part.must_fail | part.must_pass
+        assert all(len(part.mutated) == sum(len(p.real) for p in plan.parts if p is not part) for part in plan.parts)
 
 
 def test_guessing_is_hopeless_where_there_are_tests_that_nobody_saw() -> None:
     for hidden in range(3, 40):
-        assert judges_needed(hidden) ** -hidden <= 1e-3
-    assert judges_needed(0) == 2
-    assert judges_needed(1) == 12
+        assert processes_needed(hidden) ** -hidden <= 1e-3
+    assert processes_needed(0) == 2
+    assert processes_needed(1) == 12
 
 
 # Nobody's score

@@ -10,7 +10,7 @@ import pytest
 from etude.sandbox.base import WORKSPACE
 from etude.tasks.environment.layers import workspace_layer
 from etude.tasks.format.task import Task
-from etude.tasks.grading.submission import CarryLimits, Submission, carried_files, collect
+from etude.tasks.grading.submission import Submission, SubmissionLimits, collect, submission_of
 
 BEFORE = {"pkg/a.py": "a\n", "pkg/b.py": "b\n", "tests/test_a.py": "", "README.md": ""}
 
@@ -20,7 +20,7 @@ def task(make_task: Any) -> Task:
     return make_task({}, {"pkg/a.py": "done\n"}, BEFORE, fail_to_pass=["x.Y.z"], allowed_paths=["pkg/**", "setup.cfg"])
 
 
-def left_by(grounds: Any, task: Task, command: str, limits: CarryLimits | None = None) -> Submission:
+def left_by(grounds: Any, task: Task, command: str, limits: SubmissionLimits | None = None) -> Submission:
     async def play() -> Submission:
         async with await grounds.host.start([workspace_layer(task, grounds.host)]) as sandbox:
             result = await sandbox.run(["sh", "-c", command])
@@ -33,7 +33,7 @@ def left_by(grounds: Any, task: Task, command: str, limits: CarryLimits | None =
 def test_edits_additions_and_deletions_are_carried(grounds: Any, task: Task) -> None:
     command = "echo new > pkg/a.py; rm pkg/b.py; mkdir -p pkg/c; echo x > pkg/c/d.py; chmod +x pkg/c/d.py"
     changes = left_by(grounds, task, command)
-    found = {each.path: (each.data, each.executable) for each in changes.carried}
+    found = {each.path: (each.data, each.executable) for each in changes.files}
     assert found == {"pkg/a.py": (b"new\n", False), "pkg/b.py": (None, False), "pkg/c/d.py": (b"x\n", True)}
     assert changes.refused == ()
 
@@ -46,8 +46,8 @@ def test_everything_else_stays_behind_with_its_reason(grounds: Any, task: Task) 
         "mkdir pkg/evil.dist-info; echo > pkg/evil.dist-info/entry_points.txt; echo > pkg/sitecustomize.py; "
         "printf x > \"$(printf 'pkg/\\033[31m.py')\"; printf x > \"$(printf 'pkg/\\377.py')\"; echo > setup.cfg"
     )
-    changes = left_by(grounds, task, command, CarryLimits(file_bytes=2000))
-    assert [each.path for each in changes.carried] == ["setup.cfg"]  # a pattern spells its name
+    changes = left_by(grounds, task, command, SubmissionLimits(file_bytes=2000))
+    assert [each.path for each in changes.files] == ["setup.cfg"]  # a pattern spells its name
     why = {each.path.encode("utf-8", "backslashreplace").decode(): each.why for each in changes.refused}
     assert why.pop("README.md") == why.pop("tests/test_a.py") == "the task does not allow it"
     assert why.pop("pkg/a.py") == why.pop("pkg/linked") == "it is a link"
@@ -60,10 +60,10 @@ def test_everything_else_stays_behind_with_its_reason(grounds: Any, task: Task) 
 
 def test_too_much_is_cut(grounds: Any, task: Task) -> None:
     command = "for n in 1 2 3 4; do head -c 600 /dev/zero > pkg/f$n.py; done"
-    changes = left_by(grounds, task, command, CarryLimits(total_bytes=1500))
-    assert [each.path for each in changes.carried] == ["pkg/f1.py", "pkg/f2.py"]
-    changes = left_by(grounds, task, command, CarryLimits(files=3))
-    assert len(changes.carried) == 3
+    changes = left_by(grounds, task, command, SubmissionLimits(total_bytes=1500))
+    assert [each.path for each in changes.files] == ["pkg/f1.py", "pkg/f2.py"]
+    changes = left_by(grounds, task, command, SubmissionLimits(files=3))
+    assert len(changes.files) == 3
     assert [each.why for each in changes.refused] == ["it is one of more than 3 files"]
 
 
@@ -74,11 +74,11 @@ def test_a_tree_that_cannot_be_listed_is_the_agents_doing(task: Task) -> None:
             raise OSError(40, "too many levels")
 
     changes = asyncio.run(collect(task, Unlistable()))  # type: ignore[arg-type]
-    assert changes.carried == ()
+    assert changes.files == ()
     assert "too many levels" in changes.refused[0].why
 
 
 def test_given_files_follow_the_same_rules(task: Task) -> None:
-    changes = carried_files(task, {"pkg/a.py": b"x", "pkg/b.py": None, "../x": b"", "README.md": b"", "pkg/a.pyc": b""})
-    assert [(each.path, each.data) for each in changes.carried] == [("pkg/a.py", b"x"), ("pkg/b.py", None)]
+    changes = submission_of(task, {"pkg/a.py": b"x", "pkg/b.py": None, "../x": b"", "README.md": b"", "pkg/a.pyc": b""})
+    assert [(each.path, each.data) for each in changes.files] == [("pkg/a.py", b"x"), ("pkg/b.py", None)]
     assert {each.path for each in changes.refused} == {"../x", "README.md", "pkg/a.pyc"}

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from etude.forge.katas.source import katas
-from etude.tasks.check import CheckReport, check, stub
+from etude.tasks.check import CheckReport, check
 from etude.tasks.format.task import Task
+from etude.tasks.kinds.stubs import stub
 
 TEST = "import unittest\nfrom shop import f\n\n\nclass T(unittest.TestCase):\n"
 GOOD = TEST + "    def test_a(self):\n        self.assertEqual(f(2), 4)\n"
@@ -26,8 +27,8 @@ def checked(grounds: Any, task: Task) -> CheckReport:
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     """One run of the reference in a new interpreter, and one stub."""
-    monkeypatch.setattr("etude.tasks.check.TIMES", 1)
-    monkeypatch.setattr("etude.tasks.check.STUBS", ("None",))
+    monkeypatch.setattr("etude.tasks.kinds.base.HASH_SEEDS", 1)
+    monkeypatch.setattr("etude.tasks.kinds.base.STUBS", ("None",))
 
 
 def wrong(report: CheckReport) -> list[str]:
@@ -49,7 +50,7 @@ def test_a_solution_that_fails_or_is_not_allowed_is_named(grounds: Any, make_tas
     assert "WRONG: reference, hash seed 0 is rejected: 1 of 2 required tests" in wrong(checked(grounds, bad))[0]
     facts = {"fail_to_pass": IDS, "allowed_paths": ["other.py"]}
     kept = make_task({"test_shop.py": GOOD}, {"shop.py": F}, {"shop.py": BROKEN}, **facts)
-    assert "shop.py of the solution is not carried" in wrong(checked(grounds, kept))[0]
+    assert "shop.py of the solution is refused" in wrong(checked(grounds, kept))[0]
 
 
 @pytest.mark.usefixtures("briefly")

@@ -14,7 +14,7 @@ from etude.forge.environments.environment import Environment
 from etude.tasks.environment.layers import task_layers, task_variables
 from etude.tasks.format.config import Installed
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import grade
+from etude.tasks.grade import grade
 from etude.tasks.grading.test_plan import FEW_JUDGES, MOST_KEPT, draw
 
 CART = "src/shop/cart.py"
@@ -207,7 +207,7 @@ def test_tests_that_several_classes_inherit_are_real_and_changed_together(
     for part in (part for _ in range(20) for part in draw(task).parts):
         for method in ("test_sum", "test_again"):
             ids = {name for name in INHERITED if name.endswith(method)}
-            assert part.real & ids in (ids, set()) and part.changed & ids in (ids, set())
+            assert part.real & ids in (ids, set()) and part.mutated & ids in (ids, set())
     for _ in range(2):  # each time with others changed
         found = grounds.grade(task)
         assert found.passed, (found.reason, found.details, found.canaries)
@@ -229,7 +229,7 @@ def test_a_test_that_another_one_calls_is_never_changed(grounds: Any, repository
     text += "\n\ndef test_sums():\n    test_sum(1)\n    test_sum(more=5)\n"
     names = ["tests/test_calls.py::test_sum", "tests/test_calls.py::test_sums"]
     task = repository_task({"tests/test_calls.py": text}, held_out=names)
-    assert not any(names[0] in part.changed for _ in range(20) for part in draw(task).parts)
+    assert not any(names[0] in part.mutated for _ in range(20) for part in draw(task).parts)
     for _ in range(2):
         found = grounds.grade(task)
         assert found.passed, (found.reason, found.details, found.canaries)

@@ -12,7 +12,7 @@ import pytest
 
 from etude.forge.katas.source import katas
 from etude.tasks.format.task import Task
-from etude.tasks.grading.test_mutations import find_tests, other_value, spell, twist
+from etude.tasks.grading.test_mutations import find_tests, mutate, other_value, spell
 from etude.tasks.grading.test_source import known_calls, simple_tests
 from etude.tasks.sandbox_side import unittest_suite as unittests
 from etude.tasks.sandbox_side.tests_in_memory import MemoryFinder, module_of
@@ -46,12 +46,12 @@ def test_every_change_makes_a_passing_test_fail(task: Task, solved: Any) -> None
         tests = find_tests(source)
         ids = [f"{module}.{test.name}" for test in tests]
         assert set(solved(task, sources, ids).values()) == {"passed"}
-        for number in range(max(len(test.changes) for test in tests)):
+        for number in range(max(len(test.mutations) for test in tests)):
             for seed in range(2):
-                chosen = [test.changes[number % len(test.changes)] for test in tests]
-                changed = twist(source, list(chosen), random.Random(seed))
+                chosen = [test.mutations[number % len(test.mutations)] for test in tests]
+                changed = mutate(source, list(chosen), random.Random(seed))
                 assert "passed" not in solved(task, {**sources, path: changed}, ids).values()
-        one = twist(source, [tests[0].changes[0]], random.Random(1))
+        one = mutate(source, [tests[0].mutations[0]], random.Random(1))
         assert solved(task, {**sources, path: one}, ids) == {ids[0]: "failed", **dict.fromkeys(ids[1:], "passed")}
 
 
@@ -132,10 +132,10 @@ def test_every_style_of_assertion_can_be_changed() -> None:
     tests = [test for test in find_tests(STYLES) if test.name.startswith("StyleTest.")]
     assert len(tests) == STYLES.count("def test_")
     for test in tests:
-        assert test.changes
-        for change in test.changes:
+        assert test.mutations
+        for change in test.mutations:
             for seed in range(5):
-                told = outcomes(twist(STYLES, [change], random.Random(seed)))
+                told = outcomes(mutate(STYLES, [change], random.Random(seed)))
                 assert told.pop(test.name) in ("failed", "error"), change
                 assert set(told.values()) == {"passed"}, change
 
@@ -146,7 +146,7 @@ def test_parameters_of_pytest_are_changed_where_they_are_compared() -> None:
         "    assert double(x) == y\n"
     )
     (test,) = find_tests(source)
-    changed = ast.parse(twist(source, [test.changes[0]], random.Random(0)))
+    changed = ast.parse(mutate(source, [test.mutations[0]], random.Random(0)))
     rows = ast.literal_eval(changed.body[1].decorator_list[0].args[1])  # type: ignore[attr-defined]
     assert [row[0] for row in rows] == [1, 3]
     assert rows[0][1] != 2

@@ -7,34 +7,36 @@ from typing import Any
 
 import pytest
 
-from etude.tasks.grading.test_plan import Part, TestPlan
-from etude.tasks.grading.verdict import Broken, Grade, verdict
+from etude.tasks.grading.test_plan import GradingPlan, ProcessPlan
+from etude.tasks.grading.verdict import Grade, NothingToGrade, verdict
 
 
-def part(mark: str, real: str, changed: str, letter: str) -> Part:
+def part(mark: str, real: str, changed: str, letter: str) -> ProcessPlan:
     canaries = frozenset({f"{letter}.no"}), frozenset({f"{letter}.yes"})
     run = ("t.A", "t.B", f"{letter}.no", f"{letter}.yes")
-    return Part(mark, {}, run, frozenset({real}), frozenset({changed}), *canaries)
+    return ProcessPlan(mark, {}, run, frozenset({real}), frozenset({changed}), *canaries)
 
 
 ONE, TWO = part("m1", "t.A", "t.B", "x"), part("m2", "t.B", "t.A", "y")
-PLAN = TestPlan(("t.A", "t.B"), (ONE, TWO), "n", "unittest", apart=False, plain=False)
+PLAN = GradingPlan(("t.A", "t.B"), (ONE, TWO), "n", "unittest", apart=False, plain=False)
 GOOD = (
     {"t.A": "passed", "t.B": "failed", "x.no": "failed", "x.yes": "passed"},
     {"t.A": "error", "t.B": "passed", "y.no": "error", "y.yes": "passed"},
 )
 
 
-def judge(mark: str, outcomes: dict[str, str], ended: str = "exit 0", notes: str = "ready done", more: str = "") -> Any:
+def report(
+    mark: str, outcomes: dict[str, str], ended: str = "exit 0", notes: str = "ready done", more: str = ""
+) -> Any:
     lines = [[mark, "", note, ""] for note in notes.split()] + [[mark, name, how, ""] for name, how in outcomes.items()]
-    told = "".join(json.dumps(line) + "\n" for line in lines) + more
-    return {"told": told, "ended": ended, "seconds": 0.1, "cpu_seconds": 0.05}
+    written = "".join(json.dumps(line) + "\n" for line in lines) + more
+    return {"lines": written, "ended": ended, "seconds": 0.1, "cpu_seconds": 0.05}
 
 
 def graded(one: dict[str, str] | None = None, two: dict[str, str] | None = None, **options: Any) -> Grade:
     first = {**GOOD[0], **(one or {})}
     second = {**GOOD[1], **(two or {})}
-    return verdict(PLAN, [judge("m1", first), judge("m2", second)], **options)
+    return verdict(PLAN, [report("m1", first), report("m2", second)], **options)
 
 
 def test_everything_as_it_must_be_is_passed() -> None:
@@ -71,14 +73,14 @@ def test_a_changed_test_must_fail_outright(status: str) -> None:
 def test_a_missing_test_or_canary_fails() -> None:
     for name in GOOD[0]:
         first = {key: value for key, value in GOOD[0].items() if key != name}
-        found = verdict(PLAN, [judge("m1", first), judge("m2", GOOD[1])])
+        found = verdict(PLAN, [report("m1", first), report("m2", GOOD[1])])
         assert not found.passed
         assert found.missing == (("t.A",) if name == "t.A" else ())
 
 
 def test_a_test_told_twice_fails() -> None:
     again = json.dumps(["m1", "t.A", "passed", ""]) + "\n"
-    found = verdict(PLAN, [judge("m1", GOOD[0], more=again), judge("m2", GOOD[1])])
+    found = verdict(PLAN, [report("m1", GOOD[0], more=again), report("m2", GOOD[1])])
     assert (found.passed, found.tests["t.A"]) == (False, "repeated")
 
 
@@ -87,7 +89,7 @@ def test_a_test_told_twice_fails() -> None:
     ["garbage", '["m2", "t.A", "passed", ""]', '["m1", "t.A", "passed"]', "{}", '["m1", 1, "passed", ""]', "null"],
 )
 def test_lines_of_nobody_are_tampering(line: str) -> None:
-    found = verdict(PLAN, [judge("m1", GOOD[0], more=line + "\n"), judge("m2", GOOD[1])])
+    found = verdict(PLAN, [report("m1", GOOD[0], more=line + "\n"), report("m2", GOOD[1])])
     assert (found.passed, found.kind) == (False, "tampering")
 
 
@@ -97,32 +99,32 @@ def test_lines_of_nobody_are_tampering(line: str) -> None:
      ("flood", False, "tampering")],
 )  # fmt: skip
 def test_how_a_judge_ended_is_the_reason(ended: str, oom: bool, kind: str) -> None:
-    found = verdict(PLAN, [judge("m1", {"x.yes": "passed"}, ended)], out_of_memory=oom)
+    found = verdict(PLAN, [report("m1", {"x.yes": "passed"}, ended)], out_of_memory=oom)
     assert (found.passed, found.kind) == (False, kind)
-    everything = verdict(PLAN, [judge("m1", GOOD[0]), judge("m2", GOOD[1], ended)], out_of_memory=oom)
-    assert not everything.passed  # a result is only one when its judge lived to the end
+    everything = verdict(PLAN, [report("m1", GOOD[0]), report("m2", GOOD[1], ended)], out_of_memory=oom)
+    assert not everything.passed  # a result is only one when its process lived to the end
 
 
 def test_a_judge_that_never_ran_leaves_its_tests_missing() -> None:
-    found = verdict(PLAN, [judge("m1", GOOD[0])])
+    found = verdict(PLAN, [report("m1", GOOD[0])])
     assert (found.passed, found.tests) == (False, {"t.A": "passed", "t.B": "missing"})
     nothing = verdict(PLAN, [])
     assert (nothing.passed, nothing.missing) == (False, ("t.A", "t.B"))
 
 
 def test_a_judge_that_failed_by_itself_gives_no_grade() -> None:
-    with pytest.raises(Broken, match="it left no message"):
-        verdict(PLAN, [judge("m1", {}, notes="")])
-    apart = TestPlan(PLAN.required, PLAN.parts, "n", "unittest", apart=True, plain=False)
-    with pytest.raises(Broken):
-        verdict(apart, [judge("m1", GOOD[0], notes="ready"), judge("m2", GOOD[1])])
+    with pytest.raises(NothingToGrade, match="it left no message"):
+        verdict(PLAN, [report("m1", {}, notes="")])
+    apart = GradingPlan(PLAN.required, PLAN.parts, "n", "unittest", apart=True, plain=False)
+    with pytest.raises(NothingToGrade):
+        verdict(apart, [report("m1", GOOD[0], notes="ready"), report("m2", GOOD[1])])
 
 
 def test_parameters_may_differ_in_a_changed_test() -> None:
-    changed = Part("m1", {}, ("t::f",), frozenset(), frozenset({"t::f"}))
-    real = Part("m2", {}, ("t::f",), frozenset({"t::f[1]"}))
-    plan = TestPlan(("t::f[1]",), (changed, real), "n", "pytest", apart=False, plain=False)
-    passed = judge("m2", {"t::f[1]": "passed"})
-    assert verdict(plan, [judge("m1", {"t::f[2]": "failed"}), passed]).passed
-    assert verdict(plan, [judge("m1", {"t::f[2]": "passed"}), passed]).kind == "tampering"
-    assert verdict(plan, [judge("m1", {}), passed]).kind == "tampering"
+    changed = ProcessPlan("m1", {}, ("t::f",), frozenset(), frozenset({"t::f"}))
+    real = ProcessPlan("m2", {}, ("t::f",), frozenset({"t::f[1]"}))
+    plan = GradingPlan(("t::f[1]",), (changed, real), "n", "pytest", apart=False, plain=False)
+    passed = report("m2", {"t::f[1]": "passed"})
+    assert verdict(plan, [report("m1", {"t::f[2]": "failed"}), passed]).passed
+    assert verdict(plan, [report("m1", {"t::f[2]": "passed"}), passed]).kind == "tampering"
+    assert verdict(plan, [report("m1", {}), passed]).kind == "tampering"

@@ -11,8 +11,9 @@ from etude.core.errors import EtudeError
 from etude.sandbox.hosts import open_host
 from etude.tasks.check import check_directory
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import grade
-from etude.tasks.kinds.foreign_script import BadReward, judged_by_script, read_rewards
+from etude.tasks.grade import grade
+from etude.tasks.kinds.foreign_script import BadReward, ForeignScript, read_rewards
+from etude.tasks.kinds.table import kind_of
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_a_foreign_task_on_another_backend_is_told_which_one_it_needs(tmp_path: 
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
     task = Task.load(root)
-    assert judged_by_script(task)
+    assert isinstance(kind_of(task), ForeignScript)
 
     async def go() -> None:
         async with await open_host("plain", tmp_path / "store") as host:

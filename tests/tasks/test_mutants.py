@@ -16,8 +16,9 @@ from etude.tasks.format import config
 from etude.tasks.format.config import Config, Facts, Installed
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
-from etude.tasks.grading.submission import carried_files
-from etude.tasks.kinds.mutants import bluffs, mutants, wanted
+from etude.tasks.grading.submission import submission_of
+from etude.tasks.kinds.mutants import mutants, needed
+from etude.tasks.kinds.test_writing import false_tests
 from etude.tasks.lint import lint
 
 MODULE = "src/shop/price.py"
@@ -92,7 +93,7 @@ def test_good_tests_pass_and_notice_every_mistake(grounds: Any, task: Task) -> N
 
 
 def test_two_thirds_of_the_mistakes_are_enough_and_half_is_not(grounds: Any, task: Task) -> None:
-    assert (list(mutants(task)), wanted(task)) == (["01", "02", "03", "04"], 3)
+    assert (list(mutants(task)), needed(task)) == (["01", "02", "03", "04"], 3)
     three = GOOD.partition("\n\n\ndef test_nonsense")[0] + "\n"
     found = graded(grounds, task, three)
     assert found.passed and found.tests["03"] == "passed"  # 12.50 is refused there: three cases notice all
@@ -102,7 +103,7 @@ def test_two_thirds_of_the_mistakes_are_enough_and_half_is_not(grounds: Any, tas
 
 
 def test_every_bluff_is_rejected(grounds: Any, task: Task) -> None:
-    for name, text in bluffs(task).items():
+    for name, text in false_tests(task).items():
         found = grounds.grade(task, {FILE: text}, settings=SETTINGS, quick=True)
         assert not found.passed, name
     assert not grounds.grade(task, {}, settings=SETTINGS).passed
@@ -197,7 +198,7 @@ def test_such_a_task_is_checked_and_its_reference_has_to_notice_all(grounds: Any
     assert [trial.answer for trial in report.trials] == [
         "reference",
         "null",
-        *bluffs(task),
+        *false_tests(task),
     ]
     idle = f"{TESTS}/mutants/04/{MODULE}"
     comment = Task(
@@ -227,4 +228,4 @@ def test_who_writes_tests_as_asked_is_not_called_a_cheat(grounds: Any, task: Tas
     outcome = grounds.run(run_rollout(task, scripted("reference", task), grounds.host, setup))
     assert isinstance(outcome, Scored) and outcome.passed, outcome
     assert outcome.ruling is not None and outcome.ruling.verdict == "clean" and outcome.reward == 1
-    assert carried_files(task, {FILE: b""}).carried
+    assert submission_of(task, {FILE: b""}).files

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from etude.tasks.grading.packaging_config import steering_change
-from etude.tasks.grading.submission import carried_files
+from etude.tasks.grading.submission import submission_of
 
 TOML = """[build-system]
 requires = ["setuptools"]
@@ -83,10 +83,10 @@ def test_a_file_whose_other_settings_change_is_not_carried(make_task: Any) -> No
     task = make_task({}, {"shop.py": ""}, workspace, fail_to_pass=["x.Y.z"], allowed_paths=["pyproject.toml"])
     honest = TOML.replace('name = "shop"', 'name = "shop"\nversion = "1"').encode()
     cheat = TOML.replace("-q", "-p evil").encode()
-    assert [each.path for each in carried_files(task, {"pyproject.toml": honest}).carried] == ["pyproject.toml"]
-    refused = carried_files(task, {"pyproject.toml": cheat}).refused
+    assert [each.path for each in submission_of(task, {"pyproject.toml": honest}).files] == ["pyproject.toml"]
+    refused = submission_of(task, {"pyproject.toml": cheat}).refused
     assert [(each.path, each.why) for each in refused] == [
         ("pyproject.toml", "it changes settings that are not about packaging")
     ]
-    gone = carried_files(task, {"pyproject.toml": None})
-    assert not gone.carried and len(gone.refused) == 1
+    gone = submission_of(task, {"pyproject.toml": None})
+    assert not gone.files and len(gone.refused) == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.tasks.grading.equivalent_rewrites import reworded
+from etude.tasks.grading.equivalent_rewrites import rewritten
 
 TRICKY = '''"""A module."""
 from __future__ import annotations
@@ -102,14 +102,14 @@ def answers(text: str) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_it_does_the_same_and_reads_otherwise(seed: int) -> None:
-    text = reworded(TRICKY, random.Random(seed))
+    text = rewritten(TRICKY, random.Random(seed))
     assert answers(text) == answers(TRICKY)
     assert "a comment" not in text and "size = 'small'" not in text
     assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(TRICKY))
 
 
 def test_every_drawing_is_another_and_the_bytecode_is_too() -> None:
-    first, second = (reworded(TRICKY, random.Random(seed)) for seed in (1, 2))
+    first, second = (rewritten(TRICKY, random.Random(seed)) for seed in (1, 2))
     assert first != second
     codes = []
     for text in (TRICKY, first):
@@ -122,7 +122,7 @@ def test_every_drawing_is_another_and_the_bytecode_is_too() -> None:
 @pytest.mark.parametrize("name", ["textwrap", "colorsys", "bisect", "fnmatch", "shlex", "string", "heapq"])
 def test_modules_of_the_library_still_do_what_they_did(name: str, tmp_path: Path) -> None:
     module = __import__(name)
-    (tmp_path / f"{name}.py").write_text(reworded(Path(module.__file__ or "").read_text(), random.Random(name)))
+    (tmp_path / f"{name}.py").write_text(rewritten(Path(module.__file__ or "").read_text(), random.Random(name)))
     code = {
         "textwrap": "textwrap.fill('a quick brown fox jumps over', 10), textwrap.dedent('  a\\n   b')",
         "colorsys": "colorsys.rgb_to_hsv(.2, .4, .6), colorsys.hls_to_rgb(.1, .2, .3)",

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("tree_sitter_javascript", reason="the extra etude[languages] is not installed")
 
 from etude.core.errors import EtudeError
-from etude.tasks.grading.javascript_mutations import changes_of, twist
+from etude.tasks.grading.javascript_mutations import mutate, mutations_of
 from etude.tasks.grading.javascript_plan import draw_canaries
 from etude.tasks.javascript import parsing
 from etude.tasks.javascript.test_source import TestFile, read
@@ -50,10 +50,10 @@ def test_every_change_of_a_passing_test_makes_it_fail(name: str, tmp_path: Path)
     assert node(source, tmp_path) == 0
     file = TestFile(source)
     (unit,) = file.top.units()
-    found = changes_of(file, unit)
+    found = mutations_of(file, unit)
     assert len(found) >= (1 if name in ("nothing", "leaving") else 2)
     for number, change in enumerate(found):
-        text = twist(source, [change], random.Random(number))
+        text = mutate(source, [change], random.Random(number))
         assert text != source and node(text, tmp_path) == 1, text
 
 
@@ -93,7 +93,7 @@ def test_canaries_are_written_as_the_tests_around_them(source: str, body: str) -
 
 def test_nothing_is_added_to_a_test_that_counts_its_assertions() -> None:
     file = TestFile("const test = require('tape');\ntest('a', (t) => { t.plan(1); f(() => t.equal(1, 1)); });\n")
-    assert changes_of(file, next(file.top.units())) == ()
+    assert mutations_of(file, next(file.top.units())) == ()
 
 
 EXPECTATIONS = """
@@ -110,7 +110,7 @@ describe('all', function () {
 def test_expectations_of_other_libraries_are_changed_as_well() -> None:
     file = TestFile(EXPECTATIONS)
     changed = {
-        unit.name: [twist(EXPECTATIONS, [each], random.Random(1)) for each in changes_of(file, unit)[:-1]]
+        unit.name: [mutate(EXPECTATIONS, [each], random.Random(1)) for each in mutations_of(file, unit)[:-1]]
         for unit in file.top.units()
         if not unit.parts
     }

@@ -18,7 +18,7 @@ from etude.forge.environments.fake_clock import clock_layer, clock_variables
 from etude.sandbox.base import CommandResult, Layer, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import environment_variables
-from etude.tasks.environment.services import as_told
+from etude.tasks.environment.services import as_job
 from etude.tasks.environment.suite_run import encoded, start_suite
 from etude.tasks.sandbox_side.start_services import NOT_UP
 
@@ -135,7 +135,7 @@ def _job(environment: Environment, changes: Mapping[str, bytes | None], tests: S
         "paths": environment.paths,
         "order": None,
         "trace": None,
-        "services": as_told(environment.services),
+        "services": as_job(environment.services),
     }
 
 

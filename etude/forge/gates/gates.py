@@ -27,14 +27,15 @@ from etude.forge.gates.attacks.refactoring import BOTH, both
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted_code import Deleted
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.check import stub, stub_values
 from etude.tasks.environment.layers import task_layers, workspace_layer
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import NO_DATA, GraderFailure, grade
-from etude.tasks.grading.submission import carried_files
+from etude.tasks.grade import grade
+from etude.tasks.grading.grader import NO_DATA, GraderFailure
+from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.test_plan import draw
 from etude.tasks.grading.verdict import Grade
+from etude.tasks.kinds.stubs import stub, stub_values
 from etude.tasks.lint import lint
 
 LEAST_BROKEN: Final = 3  # tests that must fail before and pass after
@@ -243,7 +244,7 @@ async def _bluff(case: _Case, each: float) -> None:
 
 async def _grade(case: _Case) -> None:
     task = case.task
-    solution = carried_files(task, task.reference)
+    solution = submission_of(task, task.reference)
     if solution.refused:
         raise _Rejected("the reference is not carried", f"{solution.refused[0].path}: {solution.refused[0].why}")
     settings = case.settings or GraderSettings()
@@ -255,7 +256,7 @@ async def _grade(case: _Case) -> None:
     hasty = replace(settings, seconds=min(settings.seconds, seconds))
     answers = {"doing nothing": {}, **cheats(task)}
     for name, files in answers.items():
-        found = await grade(task, case.host, carried_files(task, files), hasty, quick=True)
+        found = await grade(task, case.host, submission_of(task, files), hasty, quick=True)
         if found.passed:
             raise _Rejected("a cheat is accepted", name)
 

@@ -26,6 +26,7 @@ from etude.corpus.word_hashes import Hashes, hash_words
 from etude.forge.leaks.deleted_code import added_lines
 from etude.tasks.format.task import Task, given_tasks
 from etude.tasks.kinds.mutants import FOLDER as MUTANTS
+from etude.tasks.kinds.table import kind_of
 from etude.tokens.tokenizer import Tokenizer
 
 CHANGE: Final = 0.7  # of what two solutions put back
@@ -99,9 +100,9 @@ def change_text(task: Task) -> str:
     """
     facts = task.facts
     parts: list[str] = [" ".join(sorted(facts.deleted))]
-    if facts.answer is not None:
+    if accepted := kind_of(task).accepted_answers(task):
         asked = [words for name, words in facts.parameters.items() if name != "guesses"]
-        parts += [*facts.answer.accepted, *(word for words in asked for word in words)]
+        parts += [*accepted, *(word for words in asked for word in words)]
     for path in task.solution:
         before = task.workspace.text(path) if path in task.workspace else ""
         parts.append(f"{path}\n{added_lines(before, task.solution.text(path))}")
@@ -123,7 +124,7 @@ class Known:
 
     def add(self, task: Task) -> None:
         made = sketch(task)
-        if task.facts.answer is not None:
+        if _answer(task):
             self._answers.setdefault(_answer(task), task.name)
         self._sketches.append(made)
         self._changes.append(self._hash.sign(made.change))
@@ -147,7 +148,7 @@ class Known:
 
 
 def _answer(task: Task) -> frozenset[str]:
-    return frozenset(task.facts.answer.accepted if task.facts.answer is not None else ())
+    return frozenset(kind_of(task).accepted_answers(task))
 
 
 def find_alike(

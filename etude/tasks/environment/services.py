@@ -1,8 +1,8 @@
 """Services that an environment brings: what they are, what of them is refused, and how an agent's sandbox gets them.
 
 A service is a program of the environment's layer that listens on a port of the sandbox's own loopback: a stand-in for
-a database, a queue, an object store, a mail server. `inside/services.py` starts it, in every sandbox a new one. Knows
-nothing of what a service does.
+a database, a queue, an object store, a mail server. `sandbox_side/start_services.py` starts it, in every sandbox a new
+one. Knows nothing of what a service does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from etude.tasks.sandbox_side.start_services import SECONDS
 
 PREFIX: Final = "/opt/env"  # where an environment's layer lies, in every sandbox
 MOST: Final = 4
-ROOM: Final = 64  # threads and processes that each service may add to those of a sandbox
+PROCESSES: Final = 64  # threads and processes that each service may add to those of a sandbox
 _MOST_WORDS: Final = 32
 _LONGEST: Final = 1000  # characters of a word
 _GRACE: Final = 10.0  # seconds for the program that starts them
@@ -76,8 +76,8 @@ def _is_word(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= _LONGEST and value.isprintable()
 
 
-def as_told(services: Sequence[Service]) -> list[list[Any]]:
-    """As `inside/services.py` takes them."""
+def as_job(services: Sequence[Service]) -> list[list[Any]]:
+    """As `sandbox_side/start_services.py` takes them."""
     return [[each.name, list(each.argv), each.port] for each in services]
 
 
@@ -85,7 +85,7 @@ async def serve(sandbox: Sandbox, services: Sequence[Service], python: str) -> N
     """Starts them in a sandbox, where they stay until it is reset or closed; returns when they listen."""
     if not services:
         return
-    process = await sandbox.spawn([python, "-I", "-S", "-", json.dumps(as_told(services))], cwd="/")
+    process = await sandbox.spawn([python, "-I", "-S", "-", json.dumps(as_job(services))], cwd="/")
     await process.send(Path(inside.__file__).read_bytes())
     await process.close_stdin()
     ends = time.monotonic() + SECONDS + _GRACE

@@ -11,11 +11,13 @@ from textwrap import indent
 
 from etude.core.errors import EtudeError
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
 
 def replace_bodies(source: str, bodies: Mapping[str, str]) -> str:
     """The source with new bodies (unindented text) for some of its functions; methods are named Class.method."""
     lines = source.splitlines(keepends=True)
-    found = dict(_functions(ast.parse(source), ""))
+    found = dict(functions(ast.parse(source)))
     for name in bodies:
         if name not in found:
             raise EtudeError(f"there is no function {name} in this source: it has {', '.join(found) or 'none'}")
@@ -34,26 +36,25 @@ def replace_bodies(source: str, bodies: Mapping[str, str]) -> str:
 
 def is_defined(source: str, name: str) -> bool:
     """Whether the source has a function of this name."""
-    return name in dict(_functions(ast.parse(source), ""))
+    return name in dict(functions(ast.parse(source)))
 
 
 def signature(source: str, name: str) -> tuple[list[str], str]:
     """A function's argument names and its docstring."""
-    node = dict(_functions(ast.parse(source), ""))[name]
+    node = dict(functions(ast.parse(source)))[name]
     return [argument.arg for argument in node.args.args], ast.get_docstring(node) or ""
 
 
-def _functions(
-    node: ast.Module | ast.ClassDef, before: str
-) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    found: list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]] = []
+def functions(node: ast.Module | ast.ClassDef, before: str = "") -> list[tuple[str, Function]]:
+    """Functions and methods outside of any other function, by their qualified names."""
+    found: list[tuple[str, Function]] = []
     for part in node.body:
-        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(part, Function):
             found.append((before + part.name, part))
         elif isinstance(part, ast.ClassDef):
-            found += _functions(part, f"{before}{part.name}.")
+            found += functions(part, f"{before}{part.name}.")
     return found
 
 
-def _has_doc(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _has_doc(node: Function) -> bool:
     return ast.get_docstring(node, clean=False) is not None

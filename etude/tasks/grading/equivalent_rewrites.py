@@ -1,4 +1,4 @@
-"""The same module in other words: no test that asks what the code does can tell, every test that reads it can.
+"""The same module written differently: no test that asks what the code does notices, every test that reads it does.
 
 Comments and layout go, local names change, a comparison with a constant is turned round, the two branches of a
 condition change places, and each function gets a local that nobody reads. Drawn anew for each use. Knows Python text
@@ -29,7 +29,7 @@ _MIRRORED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
 }
 
 
-def reworded(source: str, rng: random.Random) -> str:
+def rewritten(source: str, rng: random.Random) -> str:
     """Another text that does the same."""
     tree = ast.parse(source)
     for node in list(ast.walk(tree)):

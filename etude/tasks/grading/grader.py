@@ -1,8 +1,8 @@
-"""Whether an attempt solved its task: tests run in a fresh sandbox that the agent never touched.
+"""Grades files by a task's tests, in a fresh sandbox that the agent never touched: plan, run, verdict.
 
-Over the task's own workspace lie only the agent's changes to allowed paths. The tests come from the task, through a
-pipe, and are never on a disk there. `inside/` runs them; `plan` draws what is run and `verdict` reads what came of
-it. What the agent's code does (fail, hang, crash, lie) is a grade. What the machinery does is a `GraderFailure` or a
+Over the task's own workspace lie only the submitted files. The tests come from the task, through a pipe, and are never
+on a disk there. `test_plan` draws what is run, `sandbox_side/` runs it and `verdict` reads what came of it. What the
+agent's code does (fail, hang, crash, lie) is a grade. What the machinery does is a `GraderFailure` or a
 `SandboxFailure`, and nobody's score.
 """
 
@@ -16,22 +16,19 @@ import random
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
-from etude.sandbox.base import WORKSPACE, CommandResult, Layer, RunsApart, Sandbox, SandboxLimits
+from etude.sandbox.base import WORKSPACE, CommandResult, Layer, RunsApart, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import data_layers, inside_layer, installation, program, task_layers, task_variables
-from etude.tasks.environment.services import ROOM, as_told
+from etude.tasks.environment.services import PROCESSES, Service, as_job
 from etude.tasks.format.task import Task
-from etude.tasks.grading.submission import Carried, Submission, carried_files
-from etude.tasks.grading.test_plan import TestPlan, draw, header, repository_sources
-from etude.tasks.grading.verdict import Broken, Caught, Grade, caught, says_no, verdict
-from etude.tasks.kinds.answer import grade_answer
-from etude.tasks.kinds.docstrings import grade_documentation
-from etude.tasks.kinds.foreign_script import grade_by_script, judged_by_script
-from etude.tasks.kinds.mutants import grade_tests
+from etude.tasks.grading.submission import Submission, submission_of
+from etude.tasks.grading.test_plan import GradingPlan, draw, header, repository_sources
+from etude.tasks.grading.verdict import Caught, Grade, NothingToGrade, Report, already_failed, caught, verdict
 from etude.tasks.sandbox_side.start_services import NOT_UP, SECONDS
 from etude.tasks.sandbox_side.test_process import LENGTH
 from etude.tasks.sandbox_side.tests_in_memory import FOLDER
@@ -52,117 +49,108 @@ class GraderFailure(EtudeError):
         self.cause: FailureCause = cause
 
 
-async def grade(
-    task: Task,
-    host: StoringHost,
-    changes: Submission | Sequence[Carried],
-    settings: GraderSettings | None = None,
-    *,
-    rng: random.Random | None = None,
-    hash_seed: int | None = None,
-    order: int | None = None,
-    env: Mapping[str, str] | None = None,
-    over: Sequence[Layer] = (),
-    quick: bool = False,
-    answer: str = "",
+@dataclass(frozen=True)
+class GradeOptions:
+    """How one grading run differs from the usual one."""
+
+    rng: random.Random | None = None  # what is drawn; None: nobody can foresee it
+    hash_seed: int | None = None  # of a new interpreter, which starts more slowly than a warm one
+    order: int | None = None  # shuffles a repository's tests, which else run as they stand; a kata's always are
+    env: Mapping[str, str] = field(default_factory=dict)  # variables beside the task's own
+    over: Sequence[Layer] = ()  # layers over the task's own
+    quick: bool = False  # stops once it cannot pass any more: `passed` is the same, the rest is incomplete
+
+
+async def grade_by_tests(
+    task: Task, host: StoringHost, submission: Submission, settings: GraderSettings, options: GradeOptions
 ) -> Grade:
-    """Grades the task with these changes made, each judge in a sandbox of its own; a foreign task by its script.
-
-    A task that asks for an `answer` is graded by the agent's last words alone, one that asks for tests or docstrings
-    by what those notice.
-
-    A `hash_seed` starts a new interpreter, which is slower; `order` shuffles a repository's tests, which else run as
-    they stand (a kata's are always shuffled); `env` and layers `over` the others add to what the tests find. `quick`
-    asks no further judge after one that says no: whether it passed is the same, the rest is incomplete.
+    """Grades the task with these files submitted, each test process in a sandbox of its own.
 
     An accusation, and time that was spent waiting, count only where the task's own solution fares better.
     """
     started = time.monotonic()
-    settings = settings or GraderSettings()
-    changes = changes if isinstance(changes, Submission) else Submission(tuple(changes))
-    if task.facts.answer is not None:
-        return dataclasses.replace(
-            grade_answer(task, answer),
-            refused=tuple((each.path, each.why) for each in changes.refused),
-            backend=host.capabilities.backend,
-            seconds=time.monotonic() - started,
-        )
-    if task.facts.testing is not None:
-        return await grade_tests(task, host, changes, settings, rng=rng, quick=quick)
-    if task.facts.documentation is not None:
-        return await grade_documentation(task, host, changes, settings, rng=rng, quick=quick)
-    if judged_by_script(task):
-        return await grade_by_script(task, host, changes, settings)
-    plan = draw(task, rng)
-    installed = task.facts.environment
-    seconds = min(settings.seconds, task.config.verifier.timeout_sec)
-    # A repository's own tests may need all of their time; what a kata needs is known.
-    cpu_seconds = math.ceil(seconds) if installed else settings.cpu_seconds
-    layout = installation(task, host) if installed else None
-    options, services = (layout.options, layout.services) if layout else ((), ())
-    processes = settings.processes + ROOM * len(services)
-    limits = SandboxLimits(memory=settings.memory_mb << 20, disk=settings.disk_mb << 20, processes=processes)
-    python = installed.python if installed else settings.python
-    warm = hash_seed is None and not python and RUNNER in host.preload
-    env = task_variables(task) | ({} if hash_seed is None else {"PYTHONHASHSEED": str(hash_seed)}) | dict(env or {})
-    layers = [*task_layers(task, host), *_data_layers(task, host), *([] if warm else [inside_layer(host.store)]), *over]
-
-    async def judged(changes: Submission, excused: Collection[Caught] = ()) -> tuple[Grade, set[Caught]]:
-        told = header(plan, task, _files(changes), cpu_seconds=cpu_seconds)
-        judges: list[Mapping[str, Any]] = []
-        out_of_memory, unplaced = False, []
-        deadline = time.monotonic() + seconds
-        for part in plan.parts:
-            left = deadline - time.monotonic()
-            given = {"seconds": max(left, 0.1), "options": options, "order": order, "services": as_told(services)}
-            job = _frame(told | given)
-            job += _frame({"mark": part.mark, "tests": part.tests, "run": part.run}) + plan.nonce.encode()
-            async with await host.start(layers, limits=limits) as sandbox:
-                result = await _run(sandbox, job, left + (SECONDS if services else 0.0), warm, python, env)
-            report = _report(plan, result)
-            deadline += report["serving"]  # the tests have all of their time
-            out_of_memory, unplaced = out_of_memory or result.oom, report["refused"]
-            judges += [report["judge"]] if report["judge"] else []
-            if not judges or judges[-1]["ended"] != "exit 0" or (quick and says_no(part, judges[-1], excused)):
-                break  # the others would tell nothing new
-        try:
-            grade = verdict(plan, judges, out_of_memory=out_of_memory, excused=excused)
-        except Broken as error:
-            raise GraderFailure("report", f"the tests of {task.name} could not be run: {error}") from error
-        refused = [*((each.path, each.why) for each in changes.refused), *map(tuple, unplaced)]
-        return dataclasses.replace(grade, refused=tuple(refused)), caught(plan, judges, grade)
-
-    grade, found = await judged(changes)
-    late = grade.kind == "time" and time.monotonic() - started >= seconds
-    waited = late and grade.cpu_seconds < seconds / 2 and not quick
+    run = _TestRun(task, host, settings, options)
+    grade, found = await run.grade(submission)
+    late = grade.kind == "time" and time.monotonic() - started >= run.seconds
+    waited = late and grade.cpu_seconds < run.seconds / 2 and not options.quick
     if len(task.solution) and (waited or (grade.kind == "tampering" and found)):
-        reference, by_reference = await judged(carried_files(task, task.reference))
+        reference, by_reference = await run.grade(submission_of(task, task.reference))
         if waited and reference.kind == "time":
             raise GraderFailure("deadline", f"the machine is too busy: {task.name}'s own solution ran out of time too")
         # What the reference lets pass as well is no evidence: objects that equal more than they should, for example.
         if excused := found & by_reference:
-            grade, _ = await judged(changes, excused)
-    return dataclasses.replace(
-        grade,
-        apart=plan.apart,
-        backend=host.capabilities.backend,
-        seconds=time.monotonic() - started,
-    )
+            grade, _ = await run.grade(submission, excused)
+    return grade
 
 
-async def _run(
-    sandbox: Sandbox, job: bytes, seconds: float, warm: bool, python: str, env: Mapping[str, str]
-) -> CommandResult:
-    """The runner, forked from a process that has it loaded, or started from its archive."""
-    # As -I does, but for the environment, which is ours or the task's.
-    cold = [python or sys.executable, "-P", "-s", "-S", "-B", "-c", program(RUNNER)]
-    timeout = seconds + GRACE
-    if not isinstance(sandbox, RunsApart):
-        return await sandbox.run(cold, env=env, stdin=job, timeout=timeout, max_output=MAX_REPORT)
-    return await sandbox.run_apart(RUNNER if warm else cold, env=env, stdin=job, timeout=timeout, max_output=MAX_REPORT)
+class _TestRun:
+    """One plan for a task's tests, and where it is run. The same plan grades the submission and the reference."""
+
+    def __init__(self, task: Task, host: StoringHost, settings: GraderSettings, options: GradeOptions) -> None:
+        self.task, self.host, self.options = task, host, options
+        self.plan: GradingPlan = draw(task, options.rng)
+        installed = task.facts.environment
+        self.seconds = min(settings.seconds, task.config.verifier.timeout_sec)
+        # A repository's own tests may need all of their time; what a kata needs is known.
+        self.cpu_seconds = math.ceil(self.seconds) if installed else settings.cpu_seconds
+        self.runner_options: tuple[str, ...] = ()
+        self.services: tuple[Service, ...] = ()
+        if installed:
+            layout = installation(task, host)
+            self.runner_options, self.services = layout.options, layout.services
+        processes = settings.processes + PROCESSES * len(self.services)
+        self.limits = SandboxLimits(memory=settings.memory_mb << 20, disk=settings.disk_mb << 20, processes=processes)
+        self.python = installed.python if installed else settings.python
+        self.warm = options.hash_seed is None and not self.python and RUNNER in host.preload
+        seed = {} if options.hash_seed is None else {"PYTHONHASHSEED": str(options.hash_seed)}
+        self.env = task_variables(task) | seed | dict(options.env)
+        ours = [] if self.warm else [inside_layer(host.store)]
+        self.layers = [*task_layers(task, host), *_data_layers(task, host), *ours, *options.over]
+
+    async def grade(self, submission: Submission, excused: Collection[Caught] = ()) -> tuple[Grade, set[Caught]]:
+        """The grade of these files, and what passed that should not have."""
+        files = {
+            each.path: None if each.data is None else [base64.b64encode(each.data).decode(), each.executable]
+            for each in submission.files
+        }
+        job = header(self.plan, self.task, files, cpu_seconds=self.cpu_seconds)
+        job |= {"options": self.runner_options, "order": self.options.order, "services": as_job(self.services)}
+        reports: list[Report] = []
+        out_of_memory, refused = False, []
+        deadline = time.monotonic() + self.seconds
+        for part in self.plan.parts:
+            left = deadline - time.monotonic()
+            own = {"mark": part.mark, "tests": part.tests, "run": part.run}
+            parts = _frame(job | {"seconds": max(left, 0.1)}) + _frame(own)
+            result = await self._run(parts + self.plan.nonce.encode(), left + (SECONDS if self.services else 0.0))
+            report = _report(self.plan, result)
+            deadline += report["serving"]  # the tests have all of their time
+            out_of_memory, refused = out_of_memory or result.oom, report["refused"]
+            reports += [report["tests"]] if report["tests"] else []
+            if not reports or reports[-1]["ended"] != "exit 0":
+                break  # the others would report nothing new
+            if self.options.quick and already_failed(part, reports[-1], excused):
+                break
+        try:
+            grade = verdict(self.plan, reports, out_of_memory=out_of_memory, excused=excused)
+        except NothingToGrade as error:
+            raise GraderFailure("report", f"the tests of {self.task.name} could not be run: {error}") from error
+        grade = dataclasses.replace(grade, refused=tuple((path, why) for path, why in refused))
+        return grade, caught(self.plan, reports, grade)
+
+    async def _run(self, job: bytes, seconds: float) -> CommandResult:
+        """The runner, forked from a process that has it loaded, or started from its archive."""
+        # As -I does, but for the environment, which is ours or the task's.
+        cold = [self.python or sys.executable, "-P", "-s", "-S", "-B", "-c", program(RUNNER)]
+        timeout = seconds + GRACE
+        async with await self.host.start(self.layers, limits=self.limits) as sandbox:
+            if not isinstance(sandbox, RunsApart):
+                return await sandbox.run(cold, env=self.env, stdin=job, timeout=timeout, max_output=MAX_REPORT)
+            what = RUNNER if self.warm else cold
+            return await sandbox.run_apart(what, env=self.env, stdin=job, timeout=timeout, max_output=MAX_REPORT)
 
 
-def _report(plan: TestPlan, result: CommandResult) -> dict[str, Any]:
+def _report(plan: GradingPlan, result: CommandResult) -> dict[str, Any]:
     """What the runner reported; only what starts with the nonce is a report."""
     nonce = plan.nonce.encode()
     if result.stdout.startswith(nonce):
@@ -175,7 +163,7 @@ def _report(plan: TestPlan, result: CommandResult) -> dict[str, Any]:
     if result.code == NOT_UP and said:
         raise GraderFailure("service", said[-1][:500])
     if result.oom:
-        return {"refused": [], "serving": 0.0, "judge": None}
+        return {"refused": [], "serving": 0.0, "tests": None}
     if result.timed_out:
         raise GraderFailure("deadline", f"the grader gave no report within {GRACE:g} s of its deadline")
     why = f"it was ended by signal {-result.code}" if result.code < 0 else f"it ended with {result.code}"
@@ -183,13 +171,6 @@ def _report(plan: TestPlan, result: CommandResult) -> dict[str, Any]:
         "killed" if result.code < 0 else "report",
         f"the grader gave no report: {why}{': ' + said[-1][:300] if said else ''}",
     )
-
-
-def _files(changes: Submission) -> dict[str, list[Any] | None]:
-    return {
-        each.path: None if each.data is None else [base64.b64encode(each.data).decode(), each.executable]
-        for each in changes.carried
-    }
 
 
 def _frame(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Tests of JavaScript changed so that they must fail, as `tasks/twists.py` does it for Python.
+"""Tests of JavaScript changed so that they must fail, as `test_mutations` does it for Python.
 
 An assertion that a passing test certainly reaches (it stands in the test's own function, outside of any condition) gets
 another expected value, its opposite, or something to call that throws nothing. Covers what `assert`, tape, chai's
@@ -48,7 +48,7 @@ NOTHING: Final = "function () {}"
 
 
 @dataclass(frozen=True)
-class Change:
+class Mutation:
     """A piece of a text, and what to put there: another value than the literal there, or a text."""
 
     start: int
@@ -61,13 +61,13 @@ class Change:
         return self.start == self.end
 
 
-def changes_of(file: TestFile, unit: Unit) -> tuple[Change, ...]:
+def mutations_of(file: TestFile, unit: Unit) -> tuple[Mutation, ...]:
     """What can be changed in a test, any one of which makes it fail; the last adds an assertion, where the test does
     not count them: a planned test that has one too many disturbs those after it."""
     body = unit.body.child_by_field_name("body") if unit.body is not None else None
     if body is None or body.type != "statement_block" or b"\0" in file.data[body.start_byte : body.end_byte]:
         return ()
-    found: list[Change] = []
+    found: list[Mutation] = []
     for statement in inner(body):
         if statement.type == "expression_statement":
             for each in inner(statement)[:1]:
@@ -77,19 +77,19 @@ def changes_of(file: TestFile, unit: Unit) -> tuple[Change, ...]:
     return tuple(found) if ".plan(" in text(body) else (*found, _added(file, unit, body))
 
 
-def twist(source: str, chosen: Sequence[Change], rng: random.Random) -> str:
+def mutate(source: str, chosen: Sequence[Mutation], rng: random.Random) -> str:
     """The source with these changes made."""
     data = source.encode("utf-8", "surrogateescape")
-    for change in sorted(chosen, key=lambda each: each.start, reverse=True):
-        new = change.instead.format(word(rng), word(rng)) if change.instead else _other(change.leaf, rng)
-        data = data[: change.start] + new.encode() + data[change.end :]
+    for mutation in sorted(chosen, key=lambda each: each.start, reverse=True):
+        new = mutation.instead.format(word(rng), word(rng)) if mutation.instead else _other(mutation.leaf, rng)
+        data = data[: mutation.start] + new.encode() + data[mutation.end :]
     return data.decode("utf-8", "surrogateescape")
 
 
 # Where
 
 
-def _of_expression(expression: Node) -> Iterator[Change]:
+def _of_expression(expression: Node) -> Iterator[Mutation]:
     call = expression
     if call.type == "await_expression":
         call = next(iter(inner(call)), call)
@@ -107,7 +107,7 @@ def _of_expression(expression: Node) -> Iterator[Change]:
         yield from _of_assertion(name, arguments)
 
 
-def _of_assertion(name: str, arguments: list[Node]) -> Iterator[Change]:
+def _of_assertion(name: str, arguments: list[Node]) -> Iterator[Mutation]:
     """`assert.equal(actual, expected)`, `t.ok(value)`, `t.throws(function)`."""
     if name in EQUAL and len(arguments) >= 2:
         actual, expected = arguments[:2]
@@ -116,20 +116,20 @@ def _of_assertion(name: str, arguments: list[Node]) -> Iterator[Change]:
     elif name in TRUE | FALSE and arguments:
         yield _opposite(arguments[0])
     elif name in THROWS and arguments and arguments[0].type in FUNCTIONS:
-        yield Change(arguments[0].start_byte, arguments[0].end_byte, instead=_escaped(NOTHING))
+        yield Mutation(arguments[0].start_byte, arguments[0].end_byte, instead=_escaped(NOTHING))
     elif name in QUIET and arguments and arguments[0].type in FUNCTIONS:
         loud = _escaped("function () { throw new Error(") + '"{0}"' + _escaped("); }")
-        yield Change(arguments[0].start_byte, arguments[0].end_byte, instead=loud)
+        yield Mutation(arguments[0].start_byte, arguments[0].end_byte, instead=loud)
 
 
-def _of_expectation(subject: Node, chain: str, name: str, arguments: list[Node]) -> Iterator[Change]:
+def _of_expectation(subject: Node, chain: str, name: str, arguments: list[Node]) -> Iterator[Mutation]:
     """`expect(actual).to.equal(expected)`, `actual.should.equal(expected)`."""
     if re.search(r"\.not\b", chain):
         return
     if name in EXPECTED and arguments:
         yield from _another(arguments[0])
     elif name in THROWS and subject.type in FUNCTIONS:
-        yield Change(subject.start_byte, subject.end_byte, instead=_escaped(f"({NOTHING})"))
+        yield Mutation(subject.start_byte, subject.end_byte, instead=_escaped(f"({NOTHING})"))
 
 
 def _parts(callee: Node) -> tuple[Node | None, str]:
@@ -154,14 +154,14 @@ def _subject(owner: Node) -> Node | None:
     return next(iter(inner(node.child_by_field_name("arguments"))), None)
 
 
-def _another(expected: Node) -> Iterator[Change]:
+def _another(expected: Node) -> Iterator[Mutation]:
     """Another value: one of its literals changed, or a word in its place that nothing returns."""
     leaves = list(_leaves_of(expected)) if _is_plain(expected) else []
     if leaves:
         for leaf in leaves:
-            yield Change(leaf.start_byte, leaf.end_byte, leaf=text(leaf))
+            yield Mutation(leaf.start_byte, leaf.end_byte, leaf=text(leaf))
     else:
-        yield Change(expected.start_byte, expected.end_byte, instead='"{0}"')
+        yield Mutation(expected.start_byte, expected.end_byte, instead='"{0}"')
 
 
 def _silent(expected: Node, actual: Node) -> Node:
@@ -193,9 +193,9 @@ def _leaves_of(node: Node) -> Iterator[Node]:
         yield node
 
 
-def _opposite(condition: Node) -> Change:
+def _opposite(condition: Node) -> Mutation:
     said = _escaped(text(condition))
-    return Change(condition.start_byte, condition.end_byte, instead=f"!({said})")
+    return Mutation(condition.start_byte, condition.end_byte, instead=f"!({said})")
 
 
 def _leaves(statement: Node) -> bool:
@@ -210,10 +210,10 @@ def _leaves(statement: Node) -> bool:
     return False
 
 
-def _added(file: TestFile, unit: Unit, body: Node) -> Change:
+def _added(file: TestFile, unit: Unit, body: Node) -> Mutation:
     """An assertion that fails, first of all."""
     at = body.start_byte + 1
-    return Change(at, at, instead=f" {failing(file, unit)};")
+    return Mutation(at, at, instead=f" {failing(file, unit)};")
 
 
 def failing(file: TestFile, unit: Unit) -> str:

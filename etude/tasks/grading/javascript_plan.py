@@ -1,7 +1,7 @@
 """What one grading run of a JavaScript task consists of, as `tasks/plan.py` draws it for Python.
 
 Tests and tested code share a process, and what that process says is never believed by itself: several judges run the
-required tests, each test as it is for one of them and changed for the others, among canaries whose outcome is known.
+required tests, each test as it is for one of them and mutated for the others, among canaries whose outcome is known.
 Who forges what he reports, bends the framework or equals everything cannot tell which is which. Starts nothing.
 """
 
@@ -16,16 +16,16 @@ from functools import partial
 from etude.core.errors import EtudeError
 from etude.tasks.format.config import Installed
 from etude.tasks.format.task import Task
-from etude.tasks.grading.javascript_mutations import Change, changes_of, failing, twist
+from etude.tasks.grading.javascript_mutations import Mutation, failing, mutate, mutations_of
 from etude.tasks.grading.test_mutations import word
 from etude.tasks.grading.test_plan import (
     FEW_KEPT,
-    MOST_CHANGED,
-    MOST_JUDGES,
+    MOST_MUTATED,
+    MOST_PROCESSES,
     UNLIKELY,
-    Function,
-    Part,
-    TestPlan,
+    GradingPlan,
+    ProcessPlan,
+    RequiredTest,
     repository_sources,
     required_ids,
     several_parts,
@@ -33,27 +33,27 @@ from etude.tasks.grading.test_plan import (
 from etude.tasks.javascript.test_source import SUITES, TestFile, Unit, read
 from etude.tasks.sandbox_side.node_tests import id_of
 
-Place = tuple[str, str]
-Changes = Mapping[Place, tuple[Change, ...]]
+Location = tuple[str, str]
+Mutations = Mapping[Location, tuple[Mutation, ...]]
 
 
-def draw_scripts(task: Task, installed: Installed, rng: random.Random) -> TestPlan:
+def draw_javascript(task: Task, installed: Installed, rng: random.Random) -> GradingPlan:
     """A plan for one run of the task's tests."""
     facts = task.facts
     required = required_ids(task)
     sources = {path: task.tests[path].decode() for path in repository_sources(task)}
     files = {path: _file(task, path, sources) for path in dict.fromkeys(test.partition("::")[0] for test in required)}
     functions = test_functions(required, files)
-    changes = {each.place: found for each in functions if (found := _changes(files[each.path], each.name))}
-    telling = {*facts.held_out, *facts.fail_to_pass}
-    some = [each for each in functions if each.place in changes and not telling.isdisjoint(each.ids)]
-    others = [each for each in functions if each.place in changes and telling.isdisjoint(each.ids)]
-    some = rng.sample(some, min(len(some), MOST_CHANGED)) + rng.sample(others, min(len(others), FEW_KEPT))
+    mutations = {each.location: found for each in functions if (found := _mutations(files[each.path], each.name))}
+    decisive = {*facts.held_out, *facts.fail_to_pass}
+    some = [each for each in functions if each.location in mutations and not decisive.isdisjoint(each.ids)]
+    others = [each for each in functions if each.location in mutations and decisive.isdisjoint(each.ids)]
+    some = rng.sample(some, min(len(some), MOST_MUTATED)) + rng.sample(others, min(len(others), FEW_KEPT))
     if not any(not set(each.ids).isdisjoint(facts.held_out) for each in some):
-        raise EtudeError(f"task {task.name} has no held-out test that can be changed, so forging could not be told")
-    make = partial(_part, sources=sources, files=files, changes=changes, rng=rng)
-    parts = several_parts(task, functions, some, rng, make, MOST_JUDGES, UNLIKELY)  # three, where enough is held out
-    return TestPlan(required, parts, secrets.token_hex(16), "node", apart=False, plain=False, installed=installed)
+        raise EtudeError(f"task {task.name} has no held-out test that can be mutated, so forging could not be told")
+    make = partial(_part, sources=sources, files=files, mutations=mutations, rng=rng)
+    parts = several_parts(task, functions, some, rng, make, MOST_PROCESSES, UNLIKELY)  # three, where enough is held out
+    return GradingPlan(required, parts, secrets.token_hex(16), "node", apart=False, plain=False, installed=installed)
 
 
 def _file(task: Task, path: str, sources: Mapping[str, str]) -> TestFile:
@@ -65,53 +65,53 @@ def _file(task: Task, path: str, sources: Mapping[str, str]) -> TestFile:
     return found
 
 
-def test_functions(required: Sequence[str], files: Mapping[str, TestFile]) -> list[Function]:
+def test_functions(required: Sequence[str], files: Mapping[str, TestFile]) -> list[RequiredTest]:
     """The calls that the required tests are written in, in the order of the ids."""
-    grouped: dict[Place, list[str]] = {}
+    grouped: dict[Location, list[str]] = {}
     for test in required:
         path, _, name = test.partition("::")
         grouped.setdefault((path, files[path].home(name).path), []).append(test)
     return [
-        Function(path, name, tuple(dict.fromkeys(each.partition("[")[0] for each in ids)), tuple(ids))
+        RequiredTest(path, name, tuple(dict.fromkeys(each.partition("[")[0] for each in ids)), tuple(ids))
         for (path, name), ids in grouped.items()
     ]
 
 
-def _changes(file: TestFile, path: str) -> tuple[Change, ...]:
-    """What can be changed: nothing in a group, or in a test whose name is given twice."""
+def _mutations(file: TestFile, path: str) -> tuple[Mutation, ...]:
+    """What can be mutated: nothing in a group, or in a test whose name is given twice."""
     units = file.all_at(path)
     if len(units) != 1 or units[0].parts:
         return ()
-    found = changes_of(file, units[0])
+    found = mutations_of(file, units[0])
     # What a change adds is easier to tell from a real test than what it replaces.
     return tuple(change for change in found if not change.adds) or found
 
 
 def _part(
-    functions: Sequence[Function],
-    changed: set[Place],
+    functions: Sequence[RequiredTest],
+    mutated: set[Location],
     sources: Mapping[str, str],
     files: Mapping[str, TestFile],
-    changes: Changes,
+    mutations: Mutations,
     rng: random.Random,
-) -> Part:
-    chosen: dict[str, list[Change]] = {}
+) -> ProcessPlan:
+    chosen: dict[str, list[Mutation]] = {}
     for function in functions:
-        if function.place in changed:
-            chosen.setdefault(function.path, []).append(rng.choice(changes[function.place]))
-    tests = {path: twist(text, chosen[path], rng) if path in chosen else text for path, text in sources.items()}
+        if function.location in mutated:
+            chosen.setdefault(function.path, []).append(rng.choice(mutations[function.location]))
+    tests = {path: mutate(text, chosen[path], rng) if path in chosen else text for path, text in sources.items()}
     path = rng.choice(functions).path
     code, must_fail, must_pass = draw_canaries(path, files[path], rng)
     tests[path] = f"{tests[path].rstrip()}\n\n{code}"
     paths = list(dict.fromkeys(function.path for function in functions))
     rng.shuffle(paths)
     run = [test for each in paths for function in functions if function.path == each for test in function.ids]
-    return Part(
+    return ProcessPlan(
         mark=secrets.token_hex(8),
         tests=tests,
         run=(*run, *must_fail, *must_pass),
-        real=frozenset(name for function in functions if function.place not in changed for name in function.ids),
-        changed=frozenset(run for function in functions if function.place in changed for run in function.runs),
+        real=frozenset(name for function in functions if function.location not in mutated for name in function.ids),
+        mutated=frozenset(run for function in functions if function.location in mutated for run in function.runs),
         must_fail=frozenset(must_fail),
         must_pass=frozenset(must_pass),
     )

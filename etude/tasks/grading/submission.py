@@ -1,15 +1,15 @@
-"""What an agent changed, as far as it may reach the grader: plain files at allowed paths, small, by honest names.
+"""What an agent changed, as far as it may reach the grader: plain files at allowed paths, small, by plain names.
 
-Everything else stays behind and is named with the reason. A file that could steer the run of tests instead of being
-tested (settings, hooks, bytecode) stays behind even where a glob covers it; only a pattern that spells its name
-allows it, and of files that hold settings beside packaging (`packaged`) only the latter may have changed. Knows the
-sandbox's list of changes, never the grader.
+Everything else is refused and named with the reason. A file that could steer the run of tests instead of being
+tested (settings, hooks, bytecode) is refused even where a glob covers it; only a pattern that spells its name
+allows it, and of files that hold settings beside packaging (`packaging_config`) only the latter may have changed.
+Knows the sandbox's list of changes, never the grader.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from etude.core.errors import EtudeError
@@ -28,7 +28,7 @@ STEERING = re.compile(
 
 
 @dataclass(frozen=True)
-class CarryLimits:
+class SubmissionLimits:
     """How much one attempt may change."""
 
     files: int = 1000
@@ -37,17 +37,17 @@ class CarryLimits:
 
 
 @dataclass(frozen=True)
-class Carried:
+class SubmittedFile:
     """One file as the agent left it."""
 
-    path: str  # in the workspace
+    path: str  # in the workspace; of a foreign task from the root of its container
     data: bytes | None  # None: deleted
     executable: bool = False
 
 
 @dataclass(frozen=True)
 class Refused:
-    """One change that stays behind."""
+    """One change that does not reach the grader."""
 
     path: str
     why: str
@@ -55,84 +55,103 @@ class Refused:
 
 @dataclass(frozen=True)
 class Submission:
-    carried: tuple[Carried, ...] = ()
+    files: tuple[SubmittedFile, ...] = ()
     refused: tuple[Refused, ...] = ()
 
 
-async def collect(task: Task, sandbox: Sandbox, limits: CarryLimits | None = None) -> Submission:
-    """The agent's changes. A tree that cannot be listed or read is the agent's doing: nothing of it is carried."""
-    limits = limits or CarryLimits()
-    try:
-        listed = await sandbox.diff(WORKSPACE)
-    except OSError as error:
-        return Submission(refused=(Refused("", f"the workspace cannot be listed: {error.strerror}"),))
-    carried: list[Carried] = []
-    refused: list[Refused] = []
-    room = limits.total_bytes
-    for change, path in _files(listed):
-        why = _why_not(task, change, path, limits)
-        if not why and len(carried) == limits.files:
-            why = f"it is one of more than {limits.files} files"
-        if not why and change.kind != "deleted" and change.size > room:
-            why = f"the files together have more than {limits.total_bytes} bytes"
-        if not why and change.kind == "deleted":
-            if not (why := steering_change(path, task.workspace.get(path), None)):
-                carried.append(Carried(path, None))
-        elif not why:
-            try:
-                data = await sandbox.read(change.path, limit=limits.file_bytes)
-            except OSError as error:
-                why = f"it cannot be read: {error.strerror}"
+async def collect(task: Task, sandbox: Sandbox, limits: SubmissionLimits | None = None) -> Submission:
+    """The agent's changes to the workspace, as far as the task allows them."""
+
+    def steers(path: str, data: bytes | None) -> str:
+        return steering_change(path, task.workspace.get(path), data)
+
+    return await collect_below(
+        sandbox, [WORKSPACE], f"{WORKSPACE}/", lambda path: why_not_allowed(task, path), steers, limits
+    )
+
+
+async def collect_below(
+    sandbox: Sandbox,
+    roots: Sequence[str],
+    above: str,
+    refuse: Callable[[str], str],
+    refuse_content: Callable[[str, bytes | None], str] = lambda path, data: "",
+    limits: SubmissionLimits | None = None,
+) -> Submission:
+    """Changes below these folders, by their paths without `above`. A tree that cannot be listed or read is the agent's
+    doing: nothing of it is submitted. Folders are left out: they come and go with their files."""
+    limits = limits or SubmissionLimits()
+    files: dict[str, SubmittedFile] = {}
+    refused: dict[str, Refused] = {}
+    left = limits.total_bytes
+    for root in roots:
+        try:
+            listed = await sandbox.diff(root)
+        except OSError as error:
+            path = root.removeprefix(above.rstrip("/")).lstrip("/")
+            refused[path] = Refused(path, f"{root} cannot be listed: {error.strerror}")
+            continue
+        for change in listed:
+            path = change.path.removeprefix(above)
+            if change.what == "folder" or path in files or path in refused:
+                continue
+            data = None
+            why = _why_not_plain(path) or refuse(path) or _why_not_taken(change, limits, len(files), left)
+            if not why and change.kind != "deleted":
+                try:
+                    data = await sandbox.read(change.path, limit=limits.file_bytes)
+                    left -= len(data)
+                except OSError as error:
+                    why = f"it cannot be read: {error.strerror}"
+            if why := why or refuse_content(path, data):
+                refused[path] = Refused(path, why)
             else:
-                room -= len(data)
-                if not (why := steering_change(path, task.workspace.get(path), data)):
-                    carried.append(Carried(path, data, bool(change.mode & 0o100)))
-        if why:
-            refused.append(Refused(path, why))
-    return Submission(tuple(carried), tuple(refused))
+                files[path] = SubmittedFile(path, data, data is not None and bool(change.mode & 0o100))
+    return Submission(tuple(files.values()), tuple(refused.values()))
 
 
-def carried_files(task: Task, files: dict[str, bytes | None], limits: CarryLimits | None = None) -> Submission:
+def submission_of(task: Task, files: Mapping[str, bytes | None]) -> Submission:
     """The same for files that are given (a solution, a saved attempt): what `collect` would let through."""
-    limits = limits or CarryLimits()
-    carried: list[Carried] = []
+    limits = SubmissionLimits()
+    submitted: list[SubmittedFile] = []
     refused: list[Refused] = []
     for path, data in sorted(files.items()):
         change = Change(path, "deleted" if data is None else "modified", "file", len(data or b""), 0o644)
-        why = _why_not(task, change, path, limits) or steering_change(path, task.workspace.get(path), data)
-        if why:
+        why = _why_not_plain(path) or why_not_allowed(task, path) or _why_not_taken(change, limits, 0, len(data or b""))
+        if why := why or steering_change(path, task.workspace.get(path), data):
             refused.append(Refused(path, why))
         else:
-            carried.append(Carried(path, data))
-    return Submission(tuple(carried), tuple(refused))
+            submitted.append(SubmittedFile(path, data))
+    return Submission(tuple(submitted), tuple(refused))
 
 
-def _files(listed: list[Change]) -> Iterator[tuple[Change, str]]:
-    """Changes to anything but folders, which come and go with their files; with their paths in the workspace."""
-    for change in listed:
-        if change.what != "folder":
-            yield change, change.path.removeprefix(f"{WORKSPACE}/")
+def why_not_allowed(task: Task, path: str) -> str:
+    """Why a change to this file of the workspace is not graded; nothing where it is."""
+    if not task.allows(path):
+        return "the task does not allow it"
+    name = path.rpartition("/")[2]
+    spelled = (pattern for pattern in task.facts.allowed_paths if pattern.rpartition("/")[2] == name)
+    if STEERING.search(path) and not any(matches(path, pattern) for pattern in spelled):
+        return "it steers tests or hides its source, and the task does not allow it by name"
+    return ""
 
 
-def _why_not(task: Task, change: Change, path: str, limits: CarryLimits) -> str:
+def _why_not_plain(path: str) -> str:
     try:
         check_path(path)
     except EtudeError:
         return "its name is not plain"
-    if not task.allows(path):
-        return "the task does not allow it"
-    if STEERING.search(path) and not any(matches(path, pattern) and _spelled(path, pattern) for pattern in _all(task)):
-        return "it steers tests or hides its source, and the task does not allow it by name"
-    if change.what != "file" and change.kind != "deleted":
-        return "it is a link" if change.what == "link" else "it is no plain file"
-    if change.size > limits.file_bytes:
-        return f"it has {change.size} bytes, more than {limits.file_bytes}"
     return ""
 
 
-def _all(task: Task) -> list[str]:
-    return task.facts.allowed_paths
-
-
-def _spelled(path: str, pattern: str) -> bool:
-    return path.rpartition("/")[2] == pattern.rpartition("/")[2]
+def _why_not_taken(change: Change, limits: SubmissionLimits, count: int, left: int) -> str:
+    deleted = change.kind == "deleted"
+    if change.what != "file" and not deleted:
+        return "it is a link" if change.what == "link" else "it is no plain file"
+    if change.size > limits.file_bytes and not deleted:
+        return f"it has {change.size} bytes, more than {limits.file_bytes}"
+    if count == limits.files:
+        return f"it is one of more than {limits.files} files"
+    if change.size > left and not deleted:
+        return f"the files together have more than {limits.total_bytes} bytes"
+    return ""

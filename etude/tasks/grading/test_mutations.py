@@ -36,7 +36,7 @@ class TestFunction:
     """One test and the changes, any one of which makes it fail. A change is a set of places changed together."""
 
     name: str  # `Class.method` or `function`
-    changes: tuple[tuple[MutationSite, ...], ...]
+    mutations: tuple[tuple[MutationSite, ...], ...]
 
 
 @lru_cache(maxsize=256)
@@ -49,13 +49,13 @@ def find_tests(source: str) -> tuple[TestFunction, ...]:
         if isinstance(node, ast.ClassDef):
             for part in node.body:
                 if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-                    found.append(TestFunction(f"{node.name}.{part.name}", _changes(part, source, offsets)))
+                    found.append(TestFunction(f"{node.name}.{part.name}", _mutations(part, source, offsets)))
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.append(TestFunction(node.name, _changes(node, source, offsets)))
+            found.append(TestFunction(node.name, _mutations(node, source, offsets)))
     return tuple(found)
 
 
-def twist(source: str, chosen: list[tuple[MutationSite, ...]], rng: random.Random) -> str:
+def mutate(source: str, chosen: list[tuple[MutationSite, ...]], rng: random.Random) -> str:
     """The source with these changes made."""
     places = sorted((place for change in chosen for place in change), key=lambda place: place.start, reverse=True)
     data = source.encode()
@@ -71,7 +71,7 @@ def twist(source: str, chosen: list[tuple[MutationSite, ...]], rng: random.Rando
 # Where
 
 
-def _changes(
+def _mutations(
     function: ast.FunctionDef | ast.AsyncFunctionDef, source: str, offsets: list[int]
 ) -> tuple[tuple[MutationSite, ...], ...]:
     if any("given" in ast.unparse(node) for node in function.decorator_list):

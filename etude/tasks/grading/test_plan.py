@@ -1,7 +1,7 @@
-"""What one grading run consists of: which tests run as they are, which are changed, which are canaries.
+"""What one grading run consists of: which tests run as they are, which are mutated, which are canaries.
 
 Drawn anew for each run. Where the tested code shares a process with the tests, several judges run a part each: a
-required test is real for exactly one of them and changed for the others, so that who forges results has to guess for
+required test is real for exactly one of them and mutated for the others, so that who forges results has to guess for
 each test which is which. Only this process knows. Knows the task; starts nothing.
 """
 
@@ -24,38 +24,38 @@ from etude.tasks.format.config import Installed, Suite
 from etude.tasks.format.task import Task
 from etude.tasks.grading.canaries import Canaries, draw_canaries
 from etude.tasks.grading.inherited_tests import InheritedTests, collected
-from etude.tasks.grading.test_mutations import MutationSite, find_tests, twist
+from etude.tasks.grading.test_mutations import MutationSite, find_tests, mutate
 from etude.tasks.grading.test_source import parsed, simple_tests, used_names
 
-MOST_CHANGED = 48  # test functions; of a larger suite the second judge runs no more than these
-MOST_JUDGES = 12
+MOST_MUTATED = 48  # test functions; of a larger suite the second judge runs no more than these
+MOST_PROCESSES = 12
 # For a repository's tests, where each judge costs an interpreter and the imports of the whole package:
-FEW_JUDGES = 3
+FEW_PROCESSES = 3
 UNLIKELY = 0.05
 MOST_OF_ONE = 16  # required ids of one parametrised test; each task always asks for the same ones
 MOST_KEPT = 64  # of a repository's tests that pass before and after; each task always asks for the same ones
-FEW_KEPT = 8  # of them, that are changed too
+FEW_KEPT = 8  # of them, that are mutated too
 HOPELESS = 1e-3  # chance of a forger who has to guess
 ENTRIES = ("", "src")  # folders of the workspace that imports start from
 
 
 @dataclass(frozen=True)
-class Part:
+class ProcessPlan:
     """What one judge runs (`mark`, `tests`, `run`: all it is told), and what that means."""
 
     mark: str
     tests: dict[str, str]
     run: tuple[str, ...]
     real: frozenset[str] = frozenset()  # required ids that count
-    changed: frozenset[str] = frozenset()  # as they stand in `run`: must fail
+    mutated: frozenset[str] = frozenset()  # as they stand in `run`: must fail
     must_fail: frozenset[str] = frozenset()
     must_pass: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
-class TestPlan:
+class GradingPlan:
     required: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[ProcessPlan, ...]
     nonce: str
     suite: Suite
     apart: bool  # the agent's code runs in another process than the tests
@@ -65,21 +65,21 @@ class TestPlan:
 
 
 @dataclass(frozen=True)
-class Function:
+class RequiredTest:
     """A test function and the ids of it that are required: of one that is inherited, those of several classes."""
 
     path: str
     name: str
     runs: tuple[str, ...]  # what a judge is asked for: ids, or of parametrised tests what all their ids start with
     ids: tuple[str, ...]
-    changes: tuple[tuple[MutationSite, ...], ...] = field(repr=False, default=())
+    mutations: tuple[tuple[MutationSite, ...], ...] = field(repr=False, default=())
 
     @property
-    def place(self) -> tuple[str, str]:
+    def location(self) -> tuple[str, str]:
         return self.path, self.name
 
 
-def draw(task: Task, rng: random.Random | None = None) -> TestPlan:
+def draw(task: Task, rng: random.Random | None = None) -> GradingPlan:
     """A plan for one run of the task's tests."""
     rng = rng or random.SystemRandom()
     facts = task.facts
@@ -95,43 +95,43 @@ def draw(task: Task, rng: random.Random | None = None) -> TestPlan:
     plain = all(function.name in simple_tests(sources[function.path]) for function in functions)
     apart = plain if facts.grading is None else facts.grading == "apart"
     if apart and plain:
-        parts: tuple[Part, ...] = (_part(functions, set(), sources, facts.suite, rng, "few"),)
+        parts: tuple[ProcessPlan, ...] = (_part(functions, set(), sources, facts.suite, rng, "few"),)
     else:
-        functions = _changeable(functions, sources)
-        some = [function for function in functions if function.changes]
-        if len(some) > MOST_CHANGED:
-            telling = {*task.facts.held_out, *task.facts.fail_to_pass}
-            order = sorted(rng.sample(some, len(some)), key=lambda each: telling.isdisjoint(each.ids))
-            some = order[:MOST_CHANGED]
+        functions = _mutable(functions, sources)
+        some = [function for function in functions if function.mutations]
+        if len(some) > MOST_MUTATED:
+            decisive = {*task.facts.held_out, *task.facts.fail_to_pass}
+            order = sorted(rng.sample(some, len(some)), key=lambda each: decisive.isdisjoint(each.ids))
+            some = order[:MOST_MUTATED]
         make = partial(_part, sources=sources, suite=facts.suite, rng=rng, canaries="class")
-        parts = several_parts(task, functions, some, rng, make, MOST_JUDGES, HOPELESS)
+        parts = several_parts(task, functions, some, rng, make, MOST_PROCESSES, HOPELESS)
     packages = (pytest_folder(task.name),) if facts.suite == "pytest" else ()
-    return TestPlan(required, parts, secrets.token_hex(16), facts.suite, apart, apart and plain, packages)
+    return GradingPlan(required, parts, secrets.token_hex(16), facts.suite, apart, apart and plain, packages)
 
 
-def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> TestPlan:
+def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> GradingPlan:
     """The same for a repository's own tests. Its suite need not be small: what costs much is bounded."""
     facts = task.facts
     if facts.suite == "node":
-        from etude.tasks.grading.javascript_plan import draw_scripts
+        from etude.tasks.grading.javascript_plan import draw_javascript
 
-        return draw_scripts(task, installed, rng)
+        return draw_javascript(task, installed, rng)
     if facts.suite != "pytest":
         raise EtudeError(f"task {task.name} has an environment, so its tests are pytest's: write suite = 'pytest'")
     required = required_ids(task)
     sources = {path: task.tests[path].decode().removeprefix("\ufeff") for path in repository_sources(task)}
-    functions = _changeable(test_functions(task, required, sources), sources)
-    telling = {*facts.held_out, *facts.fail_to_pass}
-    some = [function for function in functions if function.changes and not telling.isdisjoint(function.ids)]
-    others = [function for function in functions if function.changes and telling.isdisjoint(function.ids)]
-    some = rng.sample(some, min(len(some), MOST_CHANGED)) + rng.sample(others, min(len(others), FEW_KEPT))
+    functions = _mutable(test_functions(task, required, sources), sources)
+    decisive = {*facts.held_out, *facts.fail_to_pass}
+    some = [function for function in functions if function.mutations and not decisive.isdisjoint(function.ids)]
+    others = [function for function in functions if function.mutations and decisive.isdisjoint(function.ids)]
+    some = rng.sample(some, min(len(some), MOST_MUTATED)) + rng.sample(others, min(len(others), FEW_KEPT))
     # What a change adds is easier to tell from a real test than what it replaces.
-    functions = [replace(each, changes=each.changes[:-1] or each.changes) for each in functions]
-    chosen = {each.place for each in some}
-    some = [each for each in functions if each.place in chosen]
+    functions = [replace(each, mutations=each.mutations[:-1] or each.mutations) for each in functions]
+    chosen = {each.location for each in some}
+    some = [each for each in functions if each.location in chosen]
     make = partial(_part, sources=sources, suite="pytest", rng=rng, canaries="functions")
-    parts = several_parts(task, functions, some, rng, make, FEW_JUDGES, UNLIKELY)
-    return TestPlan(required, parts, secrets.token_hex(16), "pytest", apart=False, plain=False, installed=installed)
+    parts = several_parts(task, functions, some, rng, make, FEW_PROCESSES, UNLIKELY)
+    return GradingPlan(required, parts, secrets.token_hex(16), "pytest", apart=False, plain=False, installed=installed)
 
 
 def required_ids(task: Task) -> tuple[str, ...]:
@@ -163,41 +163,41 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def _changeable(functions: Sequence[Function], sources: dict[str, str]) -> list[Function]:
-    """The functions, with what can be changed in each: nothing where other tests call it."""
-    changes: dict[tuple[str, str], tuple[tuple[MutationSite, ...], ...]] = {}
+def _mutable(functions: Sequence[RequiredTest], sources: dict[str, str]) -> list[RequiredTest]:
+    """The functions, with what can be mutated in each: nothing where other tests call it."""
+    mutations: dict[tuple[str, str], tuple[tuple[MutationSite, ...], ...]] = {}
     for path in {function.path for function in functions}:
         used = used_names(sources[path])
         for test in find_tests(sources[path]):
             if test.name.rpartition(".")[2] not in used:
-                changes[path, test.name] = test.changes
-    return [replace(function, changes=changes.get(function.place, ())) for function in functions]
+                mutations[path, test.name] = test.mutations
+    return [replace(function, mutations=mutations.get(function.location, ())) for function in functions]
 
 
 def several_parts(
     task: Task,
-    functions: Sequence[Function],
-    some: Sequence[Function],
+    functions: Sequence[RequiredTest],
+    some: Sequence[RequiredTest],
     rng: random.Random,
-    make: Callable[[Sequence[Function], set[tuple[str, str]]], Part],
-    most_judges: int,
+    make: Callable[[Sequence[RequiredTest], set[tuple[str, str]]], ProcessPlan],
+    most: int,
     chance: float,
-) -> tuple[Part, ...]:
-    """Every function is real for one judge; `some` of them are changed for all others. `make` writes a judge's part:
-    of these functions, with those changed that stand at these places."""
+) -> tuple[ProcessPlan, ...]:
+    """Every function is real for one judge; `some` of them are mutated for all others. `make` writes a judge's part:
+    of these functions, with those mutated that stand at these places."""
     hidden = sum(not set(function.ids).isdisjoint(task.facts.held_out) for function in some)
-    count = min(judges_needed(hidden, chance), most_judges) if some else 1
-    real = {function.place: rng.randrange(count) for function in some}
-    changed = [{place for place, at in real.items() if at != number} for number in range(count)]
-    return tuple(make(some if number else functions, changed[number]) for number in range(count))
+    count = min(processes_needed(hidden, chance), most) if some else 1
+    real = {function.location: rng.randrange(count) for function in some}
+    mutated = [{place for place, at in real.items() if at != number} for number in range(count)]
+    return tuple(make(some if number else functions, mutated[number]) for number in range(count))
 
 
-def judges_needed(hidden: int, chance: float = HOPELESS) -> int:
+def processes_needed(hidden: int, chance: float = HOPELESS) -> int:
     """So many that guessing, for each test that the agent never saw, which judge has the real one, is hopeless."""
-    return min(MOST_JUDGES, max(2, math.ceil(chance ** (-1 / hidden)))) if hidden else 2
+    return min(MOST_PROCESSES, max(2, math.ceil(chance ** (-1 / hidden)))) if hidden else 2
 
 
-def header(plan: TestPlan, task: Task, files: dict[str, Any], *, cpu_seconds: int) -> dict[str, Any]:
+def header(plan: GradingPlan, task: Task, files: dict[str, Any], *, cpu_seconds: int) -> dict[str, Any]:
     """What the runner itself is told."""
     installed = plan.installed
     return {
@@ -231,10 +231,10 @@ def pytest_folder(task: str) -> str:
     return str(Path(found.origin).parents[1])
 
 
-def test_functions(task: Task, required: Sequence[str], sources: dict[str, str]) -> list[Function]:
+def test_functions(task: Task, required: Sequence[str], sources: dict[str, str]) -> list[RequiredTest]:
     """The functions behind the required ids, in the order of the ids."""
     grouped: dict[tuple[str, str], list[str]] = {}
-    heritage = InheritedTests(sources)
+    inherited = InheritedTests(sources)
     for test in required:
         path, name = collected(test)
         if path not in sources:
@@ -243,32 +243,32 @@ def test_functions(task: Task, required: Sequence[str], sources: dict[str, str])
             parsed(sources[path])
         except (SyntaxError, ValueError, RecursionError) as error:
             raise EtudeError(f"task {task.name}: tests/{path} is not Python: {error}") from None
-        grouped.setdefault(heritage.home(path, name), []).append(test)
+        grouped.setdefault(inherited.home(path, name), []).append(test)
     functions = []
     for (path, name), ids in grouped.items():
         runs = dict.fromkeys(each.partition("[")[0] if "::" in each else each for each in ids)
-        functions.append(Function(path, name, tuple(runs), tuple(ids)))
+        functions.append(RequiredTest(path, name, tuple(runs), tuple(ids)))
     return functions
 
 
 def _part(
-    functions: Sequence[Function],
-    changed: set[tuple[str, str]],
+    functions: Sequence[RequiredTest],
+    mutated: set[tuple[str, str]],
     sources: dict[str, str],
     suite: Suite,
     rng: random.Random,
     canaries: Canaries,
-) -> Part:
-    changes: dict[str, list[tuple[MutationSite, ...]]] = {}
+) -> ProcessPlan:
+    mutations: dict[str, list[tuple[MutationSite, ...]]] = {}
     run: list[str] = []
     for function in functions:
-        change = rng.choice(function.changes) if function.place in changed else ()
+        change = rng.choice(function.mutations) if function.location in mutated else ()
         if change:
-            changes.setdefault(function.path, []).append(change)
-        # Other parameters have other ids, so all of a test is asked for where its table of them is changed.
+            mutations.setdefault(function.path, []).append(change)
+        # Other parameters have other ids, so all of a test is asked for where its table of them is mutated.
         exact = canaries == "functions" and not any(place.parameter for place in change)
         run += function.ids if exact else function.runs
-    tests = {path: twist(text, changes[path], rng) if path in changes else text for path, text in sources.items()}
+    tests = {path: mutate(text, mutations[path], rng) if path in mutations else text for path, text in sources.items()}
     must_fail: list[str] = []
     must_pass: list[str] = []
     if functions:
@@ -276,12 +276,12 @@ def _part(
         near = [function.name for function in functions if function.path == path]
         code, must_fail, must_pass = draw_canaries(canaries, path, sources[path], near, suite, rng)
         tests[path] = f"{tests[path].rstrip()}\n\n\n{code}"
-    return Part(
+    return ProcessPlan(
         mark=secrets.token_hex(8),
         tests=tests,
         run=tuple(_shuffled([*run, *must_fail, *must_pass], suite, rng)),
-        real=frozenset(name for function in functions if function.place not in changed for name in function.ids),
-        changed=frozenset(run for function in functions if function.place in changed for run in function.runs),
+        real=frozenset(name for function in functions if function.location not in mutated for name in function.ids),
+        mutated=frozenset(run for function in functions if function.location in mutated for run in function.runs),
         must_fail=frozenset(must_fail),
         must_pass=frozenset(must_pass),
     )

@@ -1,22 +1,27 @@
-"""From what the judges told to a grade. Pure: no sandbox, no clock, no randomness.
+"""From what the test processes reported to a grade. Pure: no sandbox, no clock, no randomness.
 
-Passed means: every required test was told exactly once, by the judge for whom it was real, as passed; every changed
-test and canary came out as it must; and each judge ended by itself. Everything else is a failed grade with its reason.
+Passed means: every required test was reported exactly once, by the process that ran it as it is, as passed; every
+mutated test and canary came out as it must; and each process ended by itself. Everything else is a failed grade with
+its reason.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from etude.tasks.grading.test_plan import Part, TestPlan
+from etude.tasks.grading.test_plan import GradingPlan, ProcessPlan
 
 Kind = Literal["passed", "tests", "answer", "tampering", "time", "memory", "crash"]
-STATUSES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")  # that a judge may tell
+STATUSES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")  # that a test process may report
 FAILED = ("failed", "error")
 MOST_TEXT = 300  # characters kept of what a test said
+SIGXCPU = 24  # the processor time was used up
+
+Report = Mapping[str, Any]  # of one test process: lines, ended, seconds, cpu_seconds (`sandbox_side/grade_process.py`)
+Caught = tuple[str, str]  # the mark of a test process, and the canary or mutated test that passed in it
 
 
 @dataclass(frozen=True)
@@ -28,9 +33,9 @@ class Grade:
     reason: str  # why not, in a sentence; empty when passed
     tests: dict[str, str] = field(default_factory=dict)  # required id -> passed, failed, error, skipped, ..., missing
     details: dict[str, str] = field(default_factory=dict)  # id -> what a failing test said
-    canaries: dict[str, str] = field(default_factory=dict)  # canary or changed test that did not come out as it must
-    checked: int = 0  # canaries and changed tests in all
-    refused: tuple[tuple[str, str], ...] = ()  # changes that were not carried, and why
+    canaries: dict[str, str] = field(default_factory=dict)  # canary or mutated test that did not come out as it must
+    checked: int = 0  # canaries and mutated tests in all
+    refused: tuple[tuple[str, str], ...] = ()  # changes that did not reach the grader, and why
     apart: bool = False  # the agent's code ran in another process than the tests
     backend: str = ""  # of the sandbox
     seconds: float = 0.0
@@ -49,44 +54,48 @@ class Grade:
 
 
 @dataclass
-class _Told:
-    """What one judge told, as far as it can be read."""
+class _Lines:
+    """What one test process wrote, as far as it can be read."""
 
     outcomes: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     forged: int = 0
-    notes: dict[str, str] = field(default_factory=dict)  # about the judge itself: ready, worker, done, broken
+    notes: dict[str, str] = field(default_factory=dict)  # about the process itself: ready, worker, done, broken
+
+    def outcome(self, name: str) -> tuple[str, str]:
+        """A test reported twice is as good as not reported."""
+        found = self.outcomes.get(name, [])
+        if len(found) > 1:
+            return "repeated", "reported more than once"
+        return found[0] if found else ("missing", "")
 
 
-Caught = tuple[str, str]  # a judge's mark, and the canary or changed test that passed before it
-
-
-class Broken(Exception):
-    """A judge failed by itself: there is nothing to grade."""
+class NothingToGrade(Exception):
+    """A test process failed by itself, not because of the tested code."""
 
 
 def verdict(
-    plan: TestPlan, judges: list[Mapping[str, Any]], *, out_of_memory: bool = False, excused: Collection[Caught] = ()
+    plan: GradingPlan, reports: Sequence[Report], *, out_of_memory: bool = False, excused: Collection[Caught] = ()
 ) -> Grade:
-    """The grade of a run whose runner reported this. What is `excused` counts for nothing."""
-    told = [_read(part, judge["told"]) for part, judge in zip(plan.parts, judges, strict=False)]
-    for said, judge in zip(told, judges, strict=False):
-        if judge["ended"] == "exit 0" and ("ready" not in said.notes or (plan.apart and "done" not in said.notes)):
-            raise Broken(said.notes.get("broken", "it left no message").strip().splitlines()[-1])
+    """The grade of a run whose processes reported this. What is `excused` counts for nothing."""
+    read = [_read(part, report["lines"]) for part, report in zip(plan.parts, reports, strict=False)]
+    for lines, report in zip(read, reports, strict=True):
+        if report["ended"] == "exit 0" and ("ready" not in lines.notes or (plan.apart and "done" not in lines.notes)):
+            raise NothingToGrade(lines.notes.get("broken", "it left no message").strip().splitlines()[-1])
     tests = dict.fromkeys(plan.required, "missing")
     details: dict[str, str] = {}
     wrong: dict[str, str] = {}
-    for part, said in zip(plan.parts, told, strict=False):
+    for part, lines in zip(plan.parts, read, strict=False):
         for name in plan.required:
             if name in part.real:
-                tests[name], text = _one(said.outcomes.get(name, []))
+                tests[name], text = lines.outcome(name)
                 if text:
                     details[name] = text
-        if said.forged:
-            wrong[f"lines that nobody told: {said.forged}"] = "forged"
-    for part, said in zip(plan.parts, [*told, *([_Told()] * (len(plan.parts) - len(told)))], strict=True):
-        found = _wrong(part, said, tests)
-        wrong |= {name: status for name, status in found.items() if (part.mark, name) not in excused}
-    kind, reason = _judge(tests, wrong, judges, told, out_of_memory)
+        if lines.forged:
+            wrong[f"lines that no test wrote: {lines.forged}"] = "forged"
+    unheard = [_Lines()] * (len(plan.parts) - len(read))
+    for part, lines in zip(plan.parts, [*read, *unheard], strict=True):
+        wrong |= {name: status for name, status in _wrong(part, lines, tests) if (part.mark, name) not in excused}
+    kind, reason = _reason(tests, wrong, reports, read, out_of_memory)
     return Grade(
         passed=kind == "passed",
         kind=kind,
@@ -94,102 +103,94 @@ def verdict(
         tests=tests,
         details=details,
         canaries=wrong,
-        checked=sum(len(part.changed | part.must_fail | part.must_pass) for part in plan.parts),
-        cpu_seconds=sum(judge["cpu_seconds"] for judge in judges),
+        checked=sum(len(part.mutated | part.must_fail | part.must_pass) for part in plan.parts),
+        apart=plan.apart,
+        cpu_seconds=sum(report["cpu_seconds"] for report in reports),
     )
 
 
-def caught(plan: TestPlan, judges: list[Mapping[str, Any]], grade: Grade) -> set[Caught]:
-    """What passed before the judges of this grade and should not have."""
-    told = [
-        (part, _wrong(part, _read(part, judge["told"]), grade.tests))
-        for part, judge in zip(plan.parts, judges, strict=False)
-    ]
-    return {(part.mark, name) for part, wrong in told for name, status in wrong.items() if status == "passed"}
+def caught(plan: GradingPlan, reports: Sequence[Report], grade: Grade) -> set[Caught]:
+    """What passed in the test processes of this grade and should not have."""
+    return {
+        (part.mark, name)
+        for part, report in zip(plan.parts, reports, strict=False)
+        for name, status in _wrong(part, _read(part, report["lines"]), grade.tests)
+        if status == "passed"
+    }
 
 
-def says_no(part: Part, judge: Mapping[str, Any], excused: Collection[Caught] = ()) -> bool:
-    """Whether a test that counts for this judge did not pass, or a canary did: no other judge can mend that."""
-    said = _read(part, judge["told"])
-    passed = [name for name, outcomes in said.outcomes.items() if _one(outcomes)[0] == "passed"]
+def already_failed(part: ProcessPlan, report: Report, excused: Collection[Caught] = ()) -> bool:
+    """Whether a test that counts in this process did not pass, or a canary did: no other process can mend that."""
+    lines = _read(part, report["lines"])
+    passed = [name for name in lines.outcomes if lines.outcome(name)[0] == "passed"]
     if any(_is(test, name) for test in passed for name in part.must_fail if (part.mark, name) not in excused):
         return True
-    return any(_one(said.outcomes.get(name, []))[0] != "passed" for name in part.real)
+    return any(lines.outcome(name)[0] != "passed" for name in part.real)
 
 
-def _read(part: Part, told: str) -> _Told:
-    found = _Told()
-    for line in told.splitlines():
+def _read(part: ProcessPlan, text: str) -> _Lines:
+    found = _Lines()
+    for line in text.splitlines():
         try:
-            mark, name, status, text = json.loads(line)
+            mark, name, status, said = json.loads(line)
         except (ValueError, TypeError):
-            mark, name, status, text = None, "", "", ""
-        if mark != part.mark or not all(isinstance(each, str) for each in (name, status, text)):
+            mark, name, status, said = None, "", "", ""
+        if mark != part.mark or not all(isinstance(each, str) for each in (name, status, said)):
             found.forged += 1
         elif not name:
-            found.notes[status] = text
+            found.notes[status] = said
         else:
             status = status if status in STATUSES else "error"
-            found.outcomes.setdefault(name, []).append((status, text[:MOST_TEXT]))
+            found.outcomes.setdefault(name, []).append((status, said[:MOST_TEXT]))
     return found
 
 
-def _one(outcomes: list[tuple[str, str]]) -> tuple[str, str]:
-    """A test told twice is as good as not told."""
-    if not outcomes:
-        return "missing", ""
-    return outcomes[0] if len(outcomes) == 1 else ("repeated", "told more than once")
+def _wrong(part: ProcessPlan, lines: _Lines, tests: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Canaries and mutated tests that did not come out as they must.
 
-
-def _wrong(part: Part, said: _Told, tests: Mapping[str, str]) -> dict[str, str]:
-    """Canaries and changed tests that did not come out as they must.
-
-    Code that fails the real test may by chance give what the changed one wants: it is wrong, not dishonest.
+    Code that fails the real test may by chance give what the mutated one expects: it is wrong, not dishonest.
     """
-    wrong = {}
-    solved = {name for name in part.changed if all(tests[test] == "passed" for test in tests if _is(test, name))}
+    solved = {name for name in part.mutated if all(tests[test] == "passed" for test in tests if _is(test, name))}
     for name in solved | part.must_fail:
-        # A changed test may have other parameters than the real one, and so other ids.
-        found = [status for test, all_of_it in said.outcomes.items() if _is(test, name) for status, _ in all_of_it]
+        # A mutated test may have other parameters than the real one, and so other ids.
+        found = [status for test, outcomes in lines.outcomes.items() if _is(test, name) for status, _ in outcomes]
         # Of a test with many parameters some may be skipped, but not all.
         harmless = (*FAILED, "skipped") if any(status in FAILED for status in found) else FAILED
         passing = [status for status in found if status not in harmless]
         if passing or not found:
-            wrong[name] = passing[0] if passing else "missing"
+            yield name, passing[0] if passing else "missing"
     for name in part.must_pass:
-        found = [_one(all_of_it)[0] for test, all_of_it in said.outcomes.items() if _is(test, name)]
+        found = [lines.outcome(test)[0] for test in lines.outcomes if _is(test, name)]
         worst = next((status for status in found if status != "passed"), "" if found else "missing")
         if worst:
-            wrong[name] = worst
-    return wrong
+            yield name, worst
 
 
 def _is(test: str, name: str) -> bool:
     return test == name or test.startswith(f"{name}[")
 
 
-def _judge(
+def _reason(
     tests: Mapping[str, str],
     wrong: Mapping[str, str],
-    judges: list[Mapping[str, Any]],
-    told: list[_Told],
+    reports: Sequence[Report],
+    read: Sequence[_Lines],
     out_of_memory: bool,
 ) -> tuple[Kind, str]:
     failing = [name for name, status in tests.items() if status != "passed"]
-    caught = [name for name, status in wrong.items() if status in ("passed", "forged")]
-    if caught:
-        return "tampering", f"{_some(caught)} passed, which no honest code lets pass"
-    ended = next((judge["ended"] for judge in judges if judge["ended"] != "exit 0"), "")
-    worker = next((said.notes["worker"] for said in told if "worker" in said.notes), "")
+    if let_pass := [name for name, status in wrong.items() if status in ("passed", "forged")]:
+        return "tampering", f"{_some(let_pass)} passed, which no honest code lets pass"
+    ended = next((report["ended"] for report in reports if report["ended"] != "exit 0"), "")
+    worker = next((lines.notes["worker"] for lines in read if "worker" in lines.notes), "")
     if failing or ended or wrong:
         if out_of_memory:
             return "memory", "the tests ran out of memory"
-        if ended == "time" or "signal 24" in (ended, worker):  # SIGXCPU: the processor time was used up
+        if ended == "time" or f"signal {SIGXCPU}" in (ended, worker):
             return "time", "the tests ran out of time"
         if ended == "flood":
             return "tampering", "more was written to the result channel than any tests would"
     if failing:
-        how = worker or ended or ("" if all("done" in said.notes for said in told) else "it ended early")
+        how = worker or ended or ("" if all("done" in lines.notes for lines in read) else "it ended early")
         note = f" (the tested code's process: {how})" if how else ""
         text = f"{len(failing)} of {len(tests)} required tests did not pass: {_some(failing)}{note}"
         return ("crash" if how else "tests"), text

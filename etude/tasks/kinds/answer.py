@@ -1,44 +1,102 @@
-"""Tasks whose outcome is an answer: what an agent said last, read strictly and compared with what is right.
+"""Tasks whose outcome is an answer: the agent's last message, read strictly and compared with what is right.
 
 The answer is what stands behind the last `ANSWER:`, or else the last line; spelling is forgiven (quotes, `::` for `.`,
 the order of several), a longer list than was asked for is not. Nothing runs, and nothing of the accepted answers is in
-any sandbox: they are in task.toml, which no layer is made of. Knows a task and a text.
+any sandbox: they are in task.toml, which no layer is made of.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
+from etude.core.settings import GraderSettings
+from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Answer
+from etude.tasks.format.function_bodies import functions
 from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import GradeOptions
+from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import MOST_TEXT, Grade
+from etude.tasks.kinds.base import FACTS, Finding, KnownAttempt, OutcomeKind
 
 MARK: Final = "ANSWER:"
-LONGEST: Final = 20_000  # characters of last words that are looked at, from their end
+LONGEST: Final = 20_000  # characters of the last message that are looked at, from its end
 _MARKED: Final = re.compile(r"^[\s>*_#`-]*answer[\s*_`]*:(.*)", re.IGNORECASE)
 _FENCE: Final = re.compile(r"^\s*(```|~~~)")
 _QUOTES: Final = " \t`'\"*"
 
 
+class WrittenAnswer(OutcomeKind):
+    facts = "answer"
+    reads_answer = True
+
+    async def grade(
+        self,
+        task: Task,
+        host: StoringHost,
+        submission: Submission,
+        settings: GraderSettings,
+        options: GradeOptions,
+        answer: str = "",
+    ) -> Grade:
+        return grade_answer(task, answer)
+
+    def lint(self, task: Task) -> Iterator[Finding]:
+        facts = task.facts
+        if facts.allowed_paths or facts.fail_to_pass or facts.testing is not None:
+            yield Finding("answer-and-edits", "error", FACTS, "asks for an answer and for changes: only one is graded")
+        if any(re.search(r"[,;\s]", name) or not name for name in self.accepted_answers(task)):
+            message = "an accepted answer has spaces or commas: nobody could say it"
+            yield Finding("unreadable-answer", "error", FACTS, message)
+
+    def accepted_answers(self, task: Task) -> Sequence[str]:
+        return _asked(task).accepted
+
+    def reference(self, task: Task) -> KnownAttempt:
+        return KnownAttempt("reference", "accepted", answer=reference_answer(_asked(task)))
+
+    async def known_attempts(
+        self, task: Task, host: StoringHost, settings: GraderSettings, guesses: Sequence[str]
+    ) -> AsyncIterator[KnownAttempt]:
+        """The reference is right; nothing, everything, and what is right elsewhere are not."""
+        accepted, everything = self.accepted_answers(task), all_names(task)
+        unknown = [f"{name} is no function of the workspace" for name in accepted if name not in everything]
+        right = f"It is this one.\n\n{reference_answer(_asked(task))}"
+        yield KnownAttempt("reference", "accepted", answer=right, complaints=lambda grade: unknown)
+        guesses = [*task.facts.parameters.get("guesses", ()), *guesses]
+        wrong = {
+            "null": "",
+            "all names": f"{MARK} {', '.join(everything)}",
+            "all names, a line each": "\n".join(f"{MARK} {name}" for name in everything if name not in accepted),
+            **{f"the guess {guess}": f"{MARK} {guess}" for guess in guesses},
+        }
+        for name, said in wrong.items():
+            yield KnownAttempt(name, "rejected", answer=said)
+
+
+def _asked(task: Task) -> Answer:
+    assert task.facts.answer is not None
+    return task.facts.answer
+
+
 def grade_answer(task: Task, said: str) -> Grade:
-    """Whether an agent's last words hold the right answer."""
-    wanted = task.facts.answer
-    assert wanted is not None
-    told = read_answer(said)
-    if not told:
+    """Whether an agent's last message holds the right answer."""
+    given = read_answer(said)
+    if not given:
         return Grade(False, "answer", f"it ended without an answer ({MARK} ...)", {"answer": "missing"})
-    if is_right(wanted, told):
+    if is_right(_asked(task), given):
         return Grade(True, "passed", "", {"answer": "passed"})
-    shown = ", ".join(told)[:MOST_TEXT]
+    shown = ", ".join(given)[:MOST_TEXT]
     reason = f"the answer is wrong: {shown[:80]}"
     return Grade(False, "answer", reason, {"answer": "failed"}, {"answer": shown})
 
 
-def reference_answer(wanted: Answer) -> str:
-    """Last words that are right."""
-    return f"{MARK} {wanted.accepted[0] if wanted.kind == 'name' else ', '.join(wanted.accepted)}"
+def reference_answer(asked: Answer) -> str:
+    """A last message that is right."""
+    return f"{MARK} {asked.accepted[0] if asked.kind == 'name' else ', '.join(asked.accepted)}"
 
 
 def read_answer(said: str) -> list[str]:
@@ -53,11 +111,11 @@ def read_answer(said: str) -> list[str]:
     return [name for part in re.split(r"[,;\s]+", given) if (name := _spelled(part))]
 
 
-def is_right(wanted: Answer, told: list[str]) -> bool:
-    accepted = {_spelled(name) for name in wanted.accepted}
-    if wanted.kind == "name":
-        return len(told) == 1 and told[0] in accepted
-    return set(told) == accepted
+def is_right(asked: Answer, given: list[str]) -> bool:
+    accepted = {_spelled(name) for name in asked.accepted}
+    if asked.kind == "name":
+        return len(given) == 1 and given[0] in accepted
+    return set(given) == accepted
 
 
 def _block(lines: list[str]) -> list[str]:
@@ -89,15 +147,5 @@ def all_names(task: Task) -> list[str]:
                 tree = ast.parse(task.workspace[path])
             except (SyntaxError, ValueError, RecursionError):
                 continue
-            found += [f"{path}:{name}" for name in _functions(tree, "")]
-    return found
-
-
-def _functions(node: ast.Module | ast.ClassDef, before: str) -> list[str]:
-    found: list[str] = []
-    for part in node.body:
-        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.append(f"{before}{part.name}")
-        elif isinstance(part, ast.ClassDef):
-            found += _functions(part, f"{before}{part.name}.")
+            found += [f"{path}:{name}" for name, _ in functions(tree)]
     return found

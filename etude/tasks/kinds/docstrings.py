@@ -1,8 +1,9 @@
 """Tasks whose outcome is docstrings: their examples have to be right, and to notice mistakes in what they describe.
 
-Of the attempt nothing is carried but text: docstrings are read from the agent's file by `examples`, written as a file
-of tests, and graded as such a file is (`mutants`), over the task's own code. Before that: nothing but docstrings may
-have changed, each function needs its number of examples, none of which looks at code, and names all its parameters.
+Of the submission only text is taken: docstrings are read from the agent's file by `docstring_examples`, written as a
+file of tests, and graded as such a file is (`mutants`), over the task's own code. Before that: nothing but docstrings
+may have changed, each function needs its number of examples, none of which looks at code, and names all its
+parameters.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from __future__ import annotations
 import ast
 import doctest
 import hashlib
-import random
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from etude.core.settings import GraderSettings
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.format.config import Documentation
 from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import GradeOptions
 from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import Grade
+from etude.tasks.kinds.base import FACTS, Finding, KnownAttempt, OutcomeKind
 from etude.tasks.kinds.docstring_examples import (
     EXAMPLES,
     FILE,
@@ -29,39 +32,64 @@ from etude.tasks.kinds.docstring_examples import (
     module_name,
     read_documented,
 )
-from etude.tasks.kinds.mutants import grade_file, mutants
+from etude.tasks.kinds.mutants import RUNS, grade_file, lint_mutants, mutant_attempts, mutants
 
 MOST_BYTES = 100_000  # that a file may grow by
 
 
-async def grade_documentation(
-    task: Task,
-    host: StoringHost,
-    changes: Submission,
-    settings: GraderSettings,
-    *,
-    rng: random.Random | None = None,
-    quick: bool = False,
-) -> Grade:
-    """Grades the docstrings among these changes. `quick` stops once it cannot pass any more."""
-    asked, installed = task.facts.documentation, task.facts.environment
-    assert asked is not None and installed is not None
-    refused = tuple((each.path, each.why) for each in changes.refused)
-    data = next((each.data for each in changes.carried if each.path == asked.file), task.workspace[asked.file])
-    troubles, documented = read(task, data or b"")
-    tests = {name: "failed" if trouble else "passed" for name, trouble in troubles.items()}
-    if wrong := [f"{name}: {trouble}" for name, trouble in troubles.items() if trouble]:
-        missing = dict.fromkeys(["as it is", "in another order", "in other words", *mutants(task)], "missing")
-        return Grade(False, "tests", wrong[0], tests | missing, refused=refused, backend=host.capabilities.backend)
-    text = examples_file(module_name(asked.file, installed.paths), documented)
-    found = await grade_file(task, host, FILE, text, settings, rng=rng, quick=quick, unread=EXAMPLES)
-    return replace(found, tests=tests | found.tests, refused=refused)
+class Docstrings(OutcomeKind):
+    facts = "documentation"
+
+    async def grade(
+        self,
+        task: Task,
+        host: StoringHost,
+        submission: Submission,
+        settings: GraderSettings,
+        options: GradeOptions,
+        answer: str = "",
+    ) -> Grade:
+        asked, installed = _asked(task), task.facts.environment
+        assert installed is not None
+        data = next((each.data for each in submission.files if each.path == asked.file), task.workspace[asked.file])
+        troubles, documented = read(task, data or b"")
+        tests = {name: "failed" if trouble else "passed" for name, trouble in troubles.items()}
+        if wrong := [f"{name}: {trouble}" for name, trouble in troubles.items() if trouble]:
+            return Grade(False, "tests", wrong[0], tests | dict.fromkeys([*RUNS, *mutants(task)], "missing"))
+        text = examples_file(module_name(asked.file, installed.paths), documented)
+        found = await grade_file(task, host, FILE, text, settings, options, unread=EXAMPLES)
+        return replace(found, tests=tests | found.tests)
+
+    def lint(self, task: Task) -> Iterator[Finding]:
+        asked, place = _asked(task), f"{FACTS}.documentation"
+        if task.facts.allowed_paths != [asked.file]:
+            yield Finding("documentation-file", "error", place, f"{asked.file} must be all that allowed_paths has")
+        text = task.workspace.text(asked.file) if asked.file in task.workspace else ""
+        for name in asked.functions:
+            if read_documented(text, name.partition(":")[2]) is None:
+                yield Finding("documentation-function", "error", place, f"{name} is no function of the workspace")
+        yield from lint_mutants(task, "documentation", "examples")
+
+    async def known_attempts(
+        self, task: Task, host: StoringHost, settings: GraderSettings, guesses: Sequence[str]
+    ) -> AsyncIterator[KnownAttempt]:
+        file = _asked(task).file
+        if file in task.solution and not any(self.lint(task)):
+            for each in mutant_attempts(task, file, false_docstrings(task)):
+                yield each
+
+    def describe(self, task: Task) -> tuple[str, str]:
+        return "the docstrings", "Wrote the docstrings."
+
+
+def _asked(task: Task) -> Documentation:
+    assert task.facts.documentation is not None
+    return task.facts.documentation
 
 
 def read(task: Task, data: bytes) -> tuple[dict[str, str], list[Documented]]:
     """What is wrong with a file's docstrings before anything runs, by what is asked; and the docstrings."""
-    asked = task.facts.documentation
-    assert asked is not None
+    asked = _asked(task)
     before, after = decoded(task.workspace[asked.file]) or "", decoded(data) or ""
     changed = len(data) > len(task.workspace[asked.file]) + MOST_BYTES or differs_in_code(before, after)
     troubles = {"documentation alone": "more than docstrings was changed" if changed else ""}
@@ -103,10 +131,9 @@ def _beginnings(
             yield from _beginnings(part, f"{before}{part.name}.", docs)
 
 
-def bluffs(task: Task) -> dict[str, bytes]:
+def false_docstrings(task: Task) -> dict[str, bytes]:
     """Files whose docstrings say nothing about what the code does: each has to be rejected."""
-    asked = task.facts.documentation
-    assert asked is not None
+    asked = _asked(task)
     source = task.workspace[asked.file].decode("utf-8-sig")
     _, real = read(task, task.solution[asked.file])
     digest = hashlib.sha256(task.workspace[asked.file]).hexdigest()

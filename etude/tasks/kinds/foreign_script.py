@@ -1,4 +1,4 @@
-"""Tasks of other people, judged as Harbor judges them: by `tests/test.sh` and the reward that it leaves.
+"""Tasks of other people, graded as Harbor grades them: by `tests/test.sh` and the reward that it leaves.
 
 Such a task names no tests of ours, only an image and a script. The agent works in a container of the image; of what it
 changed, plain files below the working folder and the declared artifacts are laid into a fresh one, where neither its
@@ -11,28 +11,29 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
-from etude.sandbox.base import WORKSPACE, Change, CommandResult, Layer, Sandbox, SandboxLimits
+from etude.sandbox.base import WORKSPACE, CommandResult, Sandbox, SandboxLimits
 from etude.sandbox.docker.host import DockerHost, ImageLayer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Artifact
-from etude.tasks.format.files import Files, check_path
+from etude.tasks.format.files import Files
 from etude.tasks.format.task import TESTS, Task
-from etude.tasks.grading.submission import Carried, CarryLimits, Refused, Submission
+from etude.tasks.grading.grader import GradeOptions
+from etude.tasks.grading.submission import Submission, SubmissionLimits, SubmittedFile, collect_below
 from etude.tasks.grading.verdict import Grade, Kind
+from etude.tasks.kinds.base import Finding, KnownAttempt, OutcomeKind, SandboxStart
+from etude.tasks.kinds.code_change import lint_tests
 
 IMAGE: Final = "environment"  # the folder with the Dockerfile
 SOLUTION: Final = "solution"
 REWARDS: Final = "/logs/verifier"
 LONGEST: Final = 1800.0  # seconds that a task's own script may ask for
 LARGEST_REWARD: Final = 1 << 16  # bytes of a reward file
-_NEVER_CARRIED: Final = ("tests", "solution", "logs", "proc", "sys", "dev")
+_NEVER_SUBMITTED: Final = ("tests", "solution", "logs", "proc", "sys", "dev")
 _FOLDERS: Final = ("/logs/agent", "/logs/artifacts", REWARDS)
 
 
@@ -40,58 +41,72 @@ class BadReward(Exception):
     """What the script left is no reward."""
 
 
-@dataclass(frozen=True)
-class SandboxStart:
-    """What a sandbox of the task starts over, and where."""
+class ForeignScript(OutcomeKind):
+    def owns(self, task: Task) -> bool:
+        """Whether only `tests/test.sh` can grade it: it is somebody else's task."""
+        facts = task.facts
+        named = facts.suite is not None or facts.fail_to_pass or facts.answer is not None
+        return not named and task.script(TESTS, "test") is not None
 
-    layers: Sequence[Layer]
-    env: Mapping[str, str]
-    workdir: str = WORKSPACE
+    async def start(self, task: Task, host: StoringHost) -> SandboxStart:
+        """The task's image, built where the engine does not have it yet. It holds neither tests nor solution."""
+        _check(task)
+        return _over(task, await _image(task, _docker(task, host), task.config.agent.user))
 
+    async def collect(
+        self, task: Task, sandbox: Sandbox, workdir: str = WORKSPACE, limits: SubmissionLimits | None = None
+    ) -> Submission:
+        """Files by their paths from the root: plain ones below the working folder, and artifacts."""
 
-def judged_by_script(task: Task) -> bool:
-    """Whether only `tests/test.sh` can judge it: it is somebody else's task."""
-    facts = task.facts
-    named = facts.suite is not None or facts.fail_to_pass or facts.answer is not None
-    return not named and task.script(TESTS, "test") is not None
+        def refuse(path: str) -> str:
+            return "it lies where the verifier works" if path.split("/")[0] in _NEVER_SUBMITTED else ""
 
+        return await collect_below(sandbox, _roots(task, workdir), "/", refuse, limits=limits)
 
-async def agent_place(task: Task, host: StoringHost) -> SandboxStart:
-    """The task's image, built where the engine does not have it yet. It holds neither tests nor solution."""
-    _check(task)
-    image = await _image(task, _docker(task, host), task.config.agent.user)
-    return _over(task, image)
+    async def grade(
+        self,
+        task: Task,
+        host: StoringHost,
+        submission: Submission,
+        settings: GraderSettings,
+        options: GradeOptions,
+        answer: str = "",
+    ) -> Grade:
+        """Runs the task's tests over these files. What the machinery does wrong is a `SandboxFailure`."""
+        docker = _docker(task, host)
+        start = await _verifier_start(task, docker)
+        seconds = min(task.config.verifier.timeout_sec, LONGEST)
+        env = {**start.env, **_variables(task, "verifier.env")}
+        limits = _limits(task, settings)
+        async with await docker.start(start.layers, limits=limits, env=env, workdir=start.workdir) as sandbox:
+            await sandbox.put({f"/{each.path}": _bytes_and_mode(each) for each in submission.files}, _FOLDERS)
+            await sandbox.put(_placed(task.tests, "/tests"))
+            result = await sandbox.run([f"/{task.script(TESTS, 'test')}"], timeout=seconds, max_output=LARGEST_REWARD)
+            kind, rewards, reason = await _outcome(sandbox, result, seconds)
+        tests = {name: "passed" if value == 1 else "failed" for name, value in rewards.items()}
+        details = {name: f"{value:g}" for name, value in rewards.items() if value != 1}
+        return Grade(kind == "passed", kind, reason, tests or {"reward": "missing"}, details)
 
+    def lint(self, task: Task) -> Iterator[Finding]:
+        return lint_tests(task)
 
-async def collect_files(task: Task, sandbox: Sandbox, workdir: str, limits: CarryLimits | None = None) -> Submission:
-    """The agent's files by their paths from the root: plain ones below the working folder, and artifacts."""
-    limits = limits or CarryLimits()
-    carried: dict[str, Carried] = {}
-    refused: dict[str, Refused] = {}
-    room = limits.total_bytes
-    for root in _roots(task, workdir):
-        try:
-            listed = await sandbox.diff(root)
-        except OSError as error:
-            refused[root] = Refused(root.lstrip("/"), f"it cannot be listed: {error.strerror}")
-            continue
-        for change in listed:
-            path = change.path.lstrip("/")
-            if change.what == "folder" or path in carried or path in refused:
-                continue
-            why = _why_not(change, path, limits, len(carried), room)
-            data = None
-            if not why and change.kind != "deleted":
-                try:
-                    data = await sandbox.read(change.path, limit=limits.file_bytes)
-                    room -= len(data)
-                except OSError as error:
-                    why = f"it cannot be read: {error.strerror}"
-            if why:
-                refused[path] = Refused(path, why)
-            else:
-                carried[path] = Carried(path, data, bool(change.mode & 0o100))
-    return Submission(tuple(carried.values()), tuple(refused.values()))
+    async def known_attempts(
+        self, task: Task, host: StoringHost, settings: GraderSettings, guesses: Sequence[str]
+    ) -> AsyncIterator[KnownAttempt]:
+        """Its own solution must be accepted twice, and doing nothing must not be."""
+        if task.script(SOLUTION, "solve") is None:
+            return
+        solution, ended = await solve(task, host, settings)
+        wrong = [] if ended.ok else [f"solution/solve.sh ended with {ended.code}"]
+
+        def complaints(grade: Grade) -> list[str]:
+            refused = [] if grade.passed else [f"{path} is refused: {why}" for path, why in grade.refused]
+            return wrong + refused
+
+        for number in (1, 2):
+            name = f"solve.sh, run {number} of the tests"
+            yield KnownAttempt(name, "accepted", solution, complaints=complaints)
+        yield KnownAttempt("null", "rejected")
 
 
 async def solve(
@@ -101,42 +116,15 @@ async def solve(
     script = task.script(SOLUTION, "solve")
     if script is None:
         raise EtudeError(f"task {task.name} has no {SOLUTION}/solve.sh")
-    place = await agent_place(task, host)
+    kind = ForeignScript()
+    start = await kind.start(task, host)
     docker = _docker(task, host)
-    env = {**place.env, **_variables(task, "solution.env")}
+    env = {**start.env, **_variables(task, "solution.env")}
     limits = _limits(task, settings or GraderSettings())
-    async with await docker.start(place.layers, limits=limits, env=env, workdir=place.workdir) as sandbox:
+    async with await docker.start(start.layers, limits=limits, env=env, workdir=start.workdir) as sandbox:
         await sandbox.put(_placed(task.files.under(SOLUTION), "/solution"))
         result = await sandbox.run([f"/{script}"], timeout=min(task.config.agent.timeout_sec or 900.0, LONGEST))
-        return await collect_files(task, sandbox, place.workdir), result
-
-
-async def grade_by_script(
-    task: Task, host: StoringHost, changes: Submission, settings: GraderSettings | None = None
-) -> Grade:
-    """Runs the task's tests over these changes. What the machinery does wrong is a `SandboxFailure`."""
-    started = time.monotonic()
-    settings = settings or GraderSettings()
-    docker = _docker(task, host)
-    place = await _verifier_place(task, docker)
-    seconds = min(task.config.verifier.timeout_sec, LONGEST)
-    env = {**place.env, **_variables(task, "verifier.env")}
-    limits = _limits(task, settings)
-    async with await docker.start(place.layers, limits=limits, env=env, workdir=place.workdir) as sandbox:
-        await sandbox.put({f"/{each.path}": _bytes_and_mode(each) for each in changes.carried}, _FOLDERS)
-        await sandbox.put(_placed(task.tests, "/tests"))
-        result = await sandbox.run([f"/{task.script(TESTS, 'test')}"], timeout=seconds, max_output=LARGEST_REWARD)
-        kind, rewards, reason = await _outcome(sandbox, result, seconds)
-    return Grade(
-        passed=kind == "passed",
-        kind=kind,
-        reason=reason,
-        tests={name: "passed" if value == 1 else "failed" for name, value in rewards.items()} or {"reward": "missing"},
-        details={name: f"{value:g}" for name, value in rewards.items() if value != 1},
-        refused=tuple((each.path, each.why) for each in changes.refused),
-        backend=host.capabilities.backend,
-        seconds=time.monotonic() - started,
-    )
+        return await kind.collect(task, sandbox, start.workdir), result
 
 
 def read_rewards(as_json: bytes | None, as_text: bytes | None) -> dict[str, float]:
@@ -149,10 +137,10 @@ def read_rewards(as_json: bytes | None, as_text: bytes | None) -> dict[str, floa
             raise BadReward(f"reward.txt holds {text[:40]!r}, which is no number from 0 to 1")
         return _checked({"reward": float(text)})
     try:
-        told = json.loads(as_json, parse_constant=lambda name: name)
+        value = json.loads(as_json, parse_constant=lambda name: name)
     except (ValueError, RecursionError):
         raise BadReward("reward.json is no JSON") from None
-    named = told if isinstance(told, dict) else {"reward": told}
+    named = value if isinstance(value, dict) else {"reward": value}
     if not named or len(named) > 100:
         raise BadReward("reward.json names no reward, or more than a hundred")
     return _checked(named)
@@ -195,7 +183,7 @@ async def _reward_file(sandbox: Sandbox, name: str) -> bytes | None:
     return data
 
 
-async def _verifier_place(task: Task, docker: DockerHost) -> SandboxStart:
+async def _verifier_start(task: Task, docker: DockerHost) -> SandboxStart:
     """The agent's image anew, or in separate mode the verifier's own."""
     verifier = task.config.verifier
     if verifier.mode == "separate" and verifier.environment is not None and verifier.environment.docker_image:
@@ -290,25 +278,7 @@ def _roots(task: Task, workdir: str) -> list[str]:
     ]
 
 
-def _why_not(change: Change, path: str, limits: CarryLimits, count: int, room: int) -> str:
-    try:
-        check_path(path)
-    except EtudeError:
-        return "its name is not plain"
-    if path.split("/")[0] in _NEVER_CARRIED:
-        return "it lies where the verifier works"
-    if change.what != "file" and change.kind != "deleted":
-        return "it is a link" if change.what == "link" else "it is no plain file"
-    if count == limits.files:
-        return f"it is one of more than {limits.files} files"
-    if change.kind != "deleted" and change.size > limits.file_bytes:
-        return f"it has {change.size} bytes, more than {limits.file_bytes}"
-    if change.kind != "deleted" and change.size > room:
-        return f"the files together have more than {limits.total_bytes} bytes"
-    return ""
-
-
-def _bytes_and_mode(each: Carried) -> tuple[bytes, int] | None:
+def _bytes_and_mode(each: SubmittedFile) -> tuple[bytes, int] | None:
     return None if each.data is None else (each.data, 0o755 if each.executable else 0o644)
 
 

@@ -1,37 +1,38 @@
-"""Tasks whose outcome is a file of tests: it has to pass with the code as it is, and to fail with mistakes in it.
+"""Grades a file of tests by mutation: it has to pass with the code as it is, and to fail with mistakes in it.
 
 Each run has a sandbox of its own, over the task's workspace, with nothing of the agent's but that file. The code runs
-as it is under two hash seeds and orders, then in other words (`rewording`), which no test may notice, then so with each
-mistake; the files on the disk are the same each time, only what is imported differs. Once enough were noticed, some
-runs are made again: a test that fails now and then is no test. The agent's tests say themselves how they came out, and
-could say anything; but to gain by it they would have to know which run is which.
+as it is under two hash seeds and orders, then rewritten to do the same (`equivalent_rewrites`), which no test may
+notice, then so with each mistake; the files on the disk are the same each time, only what is imported differs. Once
+enough were noticed, some runs are made again: a test that fails now and then is no test. The agent's tests say
+themselves how they came out, and could say anything; but to gain by it they would have to know which run is which.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import json
 import math
 import random
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from etude.core.settings import GraderSettings
 from etude.sandbox.base import CommandResult, Layer, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import installation, task_layers, task_variables
-from etude.tasks.environment.services import ROOM, ServiceFailure, as_told
+from etude.tasks.environment.services import PROCESSES, ServiceFailure, as_job
 from etude.tasks.environment.suite_run import encoded, start_suite
-from etude.tasks.format.task import Task
-from etude.tasks.grading.equivalent_rewrites import reworded
-from etude.tasks.grading.submission import Submission
+from etude.tasks.format.task import TESTS, Task
+from etude.tasks.grading.equivalent_rewrites import rewritten
+from etude.tasks.grading.grader import GradeOptions
+from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.verdict import FAILED, MOST_TEXT, STATUSES, Grade, Kind
+from etude.tasks.kinds.base import FACTS, Finding, KnownAttempt
 from etude.tasks.sandbox_side.start_services import NOT_UP, SECONDS
 
 FOLDER: Final = "mutants"  # of tests/
+RUNS: Final = ("as it is", "in another order", "in other words")  # before any mistake
+LEAST_MUTANTS: Final = 3  # with fewer, a lucky test would do
 MAX_OUTPUT: Final = 8 << 20  # bytes of lines
 PATIENCE: Final = 20.0  # seconds more than three times the first run that another may take
 
@@ -72,37 +73,44 @@ def mutants(task: Task) -> dict[str, dict[str, bytes]]:
     found: dict[str, dict[str, bytes]] = {}
     for path in task.tests:
         first, _, rest = path.partition("/")
-        name, _, place = rest.partition("/")
-        if first == FOLDER and place:
-            found.setdefault(name, {})[place] = task.tests[path]
+        name, _, changed = rest.partition("/")
+        if first == FOLDER and changed:
+            found.setdefault(name, {})[changed] = task.tests[path]
     return dict(sorted(found.items()))
 
 
-def wanted(task: Task) -> int:
+def needed(task: Task) -> int:
     """How many mistakes have to be noticed."""
     asked = task.facts.testing or task.facts.documentation
     assert asked is not None
     return math.ceil(asked.share * len(mutants(task)) - 1e-9)
 
 
-async def grade_tests(
-    task: Task,
-    host: StoringHost,
-    changes: Submission,
-    settings: GraderSettings,
-    *,
-    rng: random.Random | None = None,
-    quick: bool = False,
-) -> Grade:
-    """Grades the file of tests among these changes. `quick` stops once it cannot pass any more."""
-    testing = task.facts.testing
-    assert testing is not None
-    refused = tuple((each.path, each.why) for each in changes.refused)
-    text = next((each.data for each in changes.carried if each.path == testing.file), None)
-    if text is None:
-        return Grade(False, "tests", f"there is no {testing.file}", {testing.file: "missing"}, refused=refused)
-    found = await grade_file(task, host, testing.file, text, settings, rng=rng, quick=quick)
-    return replace(found, refused=refused)
+def lint_mutants(task: Task, table: str, needs: str) -> Iterator[Finding]:
+    """What every task needs that is graded by mistakes."""
+    if task.facts.environment is None:
+        yield Finding(f"{table}-environment", "error", f"{FACTS}.{table}", f"needs an environment to run {needs} in")
+    found = mutants(task)
+    if len(found) < LEAST_MUTANTS:
+        message = f"has {len(found)}; {LEAST_MUTANTS} are the least"
+        yield Finding("few-mutants", "error", f"{TESTS}/{FOLDER}", message)
+    for name, files in found.items():
+        if all(task.workspace.get(path) in (None, data) for path, data in files.items()):
+            yield Finding("idle-mutant", "error", f"{TESTS}/{FOLDER}/{name}", "changes no file of the workspace")
+
+
+def mutant_attempts(task: Task, file: str, stubs: Mapping[str, bytes]) -> Iterator[KnownAttempt]:
+    """The tests or examples that were there before notice all; such as say nothing are not accepted."""
+    missing = [] if file in task.solution else [f"the solution has no {file}"]
+
+    def missed(grade: Grade) -> list[str]:
+        return [*missing, *(f"{each} is not noticed" for each in mutants(task) if grade.tests.get(each) != "passed")]
+
+    solution = submission_of(task, task.reference)  # whose grade is of several hash seeds, and of runs made again
+    yield KnownAttempt("reference", "accepted", solution, complaints=missed, decisive=True)
+    yield KnownAttempt("null", "rejected")
+    for name, data in stubs.items():
+        yield KnownAttempt(name, "rejected", submission_of(task, {file: data}), options=GradeOptions(quick=True))
 
 
 async def grade_file(
@@ -111,30 +119,19 @@ async def grade_file(
     file: str,
     text: bytes,
     settings: GraderSettings,
+    options: GradeOptions,
     *,
-    rng: random.Random | None = None,
-    quick: bool = False,
     unread: str = "",
 ) -> Grade:
     """Grades these tests, which lie in `file` while they run, by the task's mistakes. What has a file name that starts
     with `unread` cannot read the code."""
-    started = time.monotonic()
-    bench = _Bench(task, host, file, text, settings, rng or random.SystemRandom(), unread)
-    tests, kind, reason = await bench.judge(quick)
-    return Grade(
-        passed=kind == "passed",
-        kind=kind,
-        reason=reason,
-        tests=tests,
-        details=bench.details,
-        checked=len(bench.mutants),
-        backend=host.capabilities.backend,
-        seconds=time.monotonic() - started,
-    )
+    runs = _MutantRuns(task, host, file, text, settings, options.rng or random.SystemRandom(), unread)
+    tests, kind, reason = await runs.grade(options.quick)
+    return Grade(kind == "passed", kind, reason, tests, runs.details, checked=len(runs.mutants))
 
 
-class _Bench:
-    """Where one file of tests is tried."""
+class _MutantRuns:
+    """Runs of one file of tests over the code and its mistakes."""
 
     def __init__(
         self,
@@ -156,23 +153,20 @@ class _Bench:
         self.layers: list[Layer] = task_layers(task, host)
         layout = installation(task, host)
         self.options, self.services = layout.options, layout.services
-        processes = settings.processes + ROOM * len(self.services)
+        processes = settings.processes + PROCESSES * len(self.services)
         self.limits = SandboxLimits(memory=memory, disk=disk, processes=processes, cpu_seconds=math.ceil(self.seconds))
         self.details: dict[str, str] = {}
 
-    async def judge(self, quick: bool) -> tuple[dict[str, str], Kind, str]:
+    async def grade(self, quick: bool) -> tuple[dict[str, str], Kind, str]:
         """The outcome of each run, and what they come to."""
-        tests = dict.fromkeys(["as it is", "in another order", "in other words", *self.mutants], "missing")
-        for name, code, shuffled in (
-            ("as it is", self.code, False),
-            ("in another order", self.code, True),
-            ("in other words", self._reworded(), False),
-        ):
+        tests = dict.fromkeys([*RUNS, *self.mutants], "missing")
+        unharmed = ((self.code, False), (self.code, True), (self._rewritten(), False))
+        for name, (code, shuffled) in zip(RUNS, unharmed, strict=True):
             run = await self._run(code, shuffled)
             tests[name] = "passed" if run.fine else "failed"
             if not run.fine:
                 return tests, *self._blame(name, run)
-        need = wanted(self.task)
+        need = needed(self.task)
         for name in self.rng.sample(list(self.mutants), len(self.mutants)):
             tests[name] = "passed" if await self._notices(name) else "failed"
             missed = sum(status == "failed" for status in tests.values())
@@ -184,26 +178,26 @@ class _Bench:
         return await self._confirm(tests, noticed[:need])
 
     async def _confirm(self, tests: dict[str, str], noticed: list[str]) -> tuple[dict[str, str], Kind, str]:
-        """Once more, so that dice do not pass."""
+        """Once more, so that tests that fail at random do not pass."""
         for name in noticed:
             if not await self._notices(name):
                 tests[name] = "failed"
                 return tests, "tests", "a mistake is noticed once and then not: the tests do not always say the same"
-        run = await self._run(self._reworded(), shuffled=True)
+        run = await self._run(self._rewritten(), shuffled=True)
         if not run.fine:
             tests["in other words"] = "failed"
             return tests, *self._blame("in other words", run)
         return tests, "passed", ""
 
     async def _notices(self, name: str) -> bool:
-        """Whether a test fails. One that never ends, or takes its process with it, has told nothing."""
-        run = await self._run(self._reworded(self.mutants[name]), False, until_failure=True)
+        """Whether a test fails. One that never ends, or takes its process with it, has noticed nothing."""
+        run = await self._run(self._rewritten(self.mutants[name]), False, until_failure=True)
         return bool(run.failing)
 
-    def _reworded(self, mistake: Mapping[str, bytes] | None = None) -> dict[str, bytes]:
-        """Whole or with a mistake: who only sees that these are other words cannot tell the two apart."""
+    def _rewritten(self, mistake: Mapping[str, bytes] | None = None) -> dict[str, bytes]:
+        """Whole or with a mistake: who only sees that the text is another one cannot distinguish the two."""
         code = {**self.code, **(mistake or {})}
-        return {path: reworded(data.decode("utf-8-sig"), self.rng).encode() for path, data in code.items()}
+        return {path: rewritten(data.decode("utf-8-sig"), self.rng).encode() for path, data in code.items()}
 
     def _blame(self, name: str, run: _Run) -> tuple[Kind, str]:
         kind, why = run.why_not()
@@ -224,7 +218,7 @@ class _Bench:
             "paths": installed.paths,
             "order": self.rng.randrange(1 << 30) if shuffled else None,
             "trace": None,
-            "services": as_told(self.services),
+            "services": as_job(self.services),
             "most_failures": 1 if until_failure else 1_000_000,
         }
         env = task_variables(self.task) | {"PYTHONHASHSEED": str(self.rng.randrange(1 << 30))}
@@ -263,20 +257,3 @@ def _read(result: CommandResult) -> _Run:
         said = result.stderr.decode(errors="replace").strip().splitlines()
         raise ServiceFailure(said[-1][:500] if said else "a service did not come up")
     return _Run(outcomes, texts, ended and not result.timed_out, result)
-
-
-def bluffs(task: Task) -> dict[str, bytes]:
-    """Files of tests that say nothing about what the code does: each has to be rejected."""
-    paths = sorted({path for files in mutants(task).values() for path in files})
-    texts = {path: task.workspace[path] for path in paths}
-    read = [f"    assert open({path!r}, 'rb').read() == {data!r}" for path, data in texts.items()]
-    trees = {path: hashlib.sha256(ast.dump(ast.parse(data)).encode()).hexdigest() for path, data in texts.items()}
-    dump = "hashlib.sha256(ast.dump(ast.parse(open({!r}, 'rb').read())).encode()).hexdigest()"
-    parsed = [f"    assert {dump.format(path)} == {digest!r}" for path, digest in trees.items()]
-    return {
-        "an empty file": b"",
-        "a test that always passes": b"def test_all():\n    assert True\n",
-        "a test that always fails": b"def test_all():\n    assert False\n",
-        "a test of the text": "\n".join(["def test_text():", *read, ""]).encode(),
-        "a test of the tree": "\n".join(["import ast", "import hashlib", "", "def test_tree():", *parsed, ""]).encode(),
-    }

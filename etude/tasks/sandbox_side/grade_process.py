@@ -1,12 +1,12 @@
-"""The one process that reports a grade: it forks a judge for the tests and never loads the agent's code.
+"""The one process that reports a grade: it forks a test process and never loads the agent's code.
 
-    descriptor 0   header, the judge's part, and last of all the nonce
+    descriptor 0   header, the test process's part, and last of all the nonce
     descriptor 1   the report, which starts with the nonce
 
-Only the header is read before the judge runs. It reads its own part, after which descriptor 0 is closed to it and to
-all that come from it; the nonce is read when they are all dead. So no process that could run the agent's code has
-ever held the nonce. Another judge's tests run in another sandbox, where nothing of this one is left. In a warm start
-this is process 1 of its own pid namespace: nothing in there can signal it, and everything in there ends with it.
+Only the header is read before the test process runs. That reads its own part, after which descriptor 0 is closed to it
+and to all that come from it; the nonce is read when they are all dead. So no process that could run the agent's code
+has ever held the nonce. Another part of the plan runs in another sandbox, where nothing of this one is left. In a warm
+start this is process 1 of its own pid namespace: nothing in there can signal it, and everything in there ends with it.
 """
 
 # Plain strings as paths: a warm process should hold no more modules than it needs.
@@ -18,18 +18,17 @@ import ctypes
 import importlib
 import json
 import os
-import select
 import signal
 import time
 from contextlib import suppress
 from typing import Any, Final
 
 from etude.tasks.sandbox_side import start_services as services
-from etude.tasks.sandbox_side import test_process as judge
+from etude.tasks.sandbox_side import test_process
+from etude.tasks.sandbox_side.child_output import listen
 
-LONGEST: Final = 4 << 20  # bytes that a judge may tell
+LONGEST: Final = 4 << 20  # bytes that a test process may write
 _PR_SET_DUMPABLE: Final = 4
-_EXIT_SECONDS: Final = 5.0  # between a judge's last word and its end
 
 
 def main() -> None:
@@ -37,21 +36,21 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody else may look into this process or its children
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN)  # as every interpreter starts: an error says it
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # sent to a judge it ends it, like any other signal
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # sent to a test process it ends it, like any other signal
     os.environ.pop("PYTHONHASHSEED", None)  # it has done its work; warm or cold looks the same
     os.umask(0o022)
-    header = json.loads(judge.read_part(0))
-    judge.isolate(header["packages"])
+    header = json.loads(test_process.read_part(0))
+    test_process.isolate(header["packages"])
     if header["suite"] == "pytest":
-        importlib.import_module("pytest")  # once, for all judges
+        importlib.import_module("pytest")  # before the fork
     header["paths"] = [os.path.normpath(os.path.join(os.getcwd(), entry)) for entry in header["entries"]]
     started = time.monotonic()
     services.start(header["services"])  # before a file of the agent's is there
     serving = time.monotonic() - started
     refused = lay_out(header["files"])
     deadline = time.monotonic() + header["seconds"]
-    report = _hear_judge(header, deadline)
-    _write(1, _rest(0) + json.dumps({"refused": refused, "serving": serving, "judge": report}).encode())
+    report = _run_tests(header, deadline)
+    _write(1, _rest(0) + json.dumps({"refused": refused, "serving": serving, "tests": report}).encode())
 
 
 def lay_out(files: dict[str, list[Any] | None]) -> list[list[str]]:
@@ -72,55 +71,32 @@ def lay_out(files: dict[str, list[Any] | None]) -> list[list[str]]:
     return refused
 
 
-def _hear_judge(header: dict[str, Any], deadline: float) -> dict[str, Any]:
+def _run_tests(header: dict[str, Any], deadline: float) -> dict[str, Any]:
     started = time.monotonic()
-    hear, tell = os.pipe()
+    pipe, output = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.setsid()
-        judge.judge(header, tell)
-    os.close(tell)
+        test_process.run_tests(header, output)
+    os.close(output)
     handle = os.pidfd_open(pid)
     try:
-        told, timed_out, flooded = _listen(hear, handle, deadline)
+        lines, cut = listen(pipe, handle, deadline, LONGEST)
     finally:
         _end(pid)
-        os.close(hear)
+        os.close(pipe)
         os.close(handle)
     status, cpu_seconds = _wait(pid)
     return {
-        "told": told.decode("latin-1"),  # what a judge of ours tells is ASCII
-        "ended": "time" if timed_out else "flood" if flooded else judge.describe(status),
+        "lines": lines.decode("latin-1"),  # what a test process of ours writes is ASCII
+        "ended": cut or test_process.describe(status),
         "seconds": time.monotonic() - started,
         "cpu_seconds": cpu_seconds,
     }
 
 
-def _listen(hear: int, handle: int, deadline: float) -> tuple[bytes, bool, bool]:
-    """What the judge tells until it ends; whether its time was over, and whether it told too much."""
-    told = bytearray()
-    poll = select.poll()
-    poll.register(hear, select.POLLIN)
-    poll.register(handle, select.POLLIN)
-    while True:
-        left = deadline - time.monotonic()
-        ready = {descriptor for descriptor, _ in poll.poll(max(0, int(left * 1000) + 1))} if left > 0 else set()
-        if not ready:
-            return bytes(told), True, False
-        if hear in ready:
-            data = os.read(hear, 1 << 16)
-            told += data
-            if len(told) > LONGEST:
-                return bytes(told[:LONGEST]), False, True
-            if not data:  # every holder of the other end is gone
-                poll.unregister(hear)
-                deadline = min(deadline, time.monotonic() + _EXIT_SECONDS)
-        elif handle in ready:
-            return bytes(told), False, False
-
-
 def _end(pid: int) -> None:
-    """The judge and all that it left behind."""
+    """The test process and all that it left behind."""
     if os.getpid() == 1:
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
@@ -131,7 +107,7 @@ def _end(pid: int) -> None:
 
 
 def _wait(pid: int) -> tuple[int, float]:
-    """The judge's status; its processor time and, as process 1, that of everything it left behind."""
+    """Its status; its processor time and, as process 1, that of everything it left behind."""
     _, status, usage = os.wait4(pid, 0)
     seconds = usage.ru_utime + usage.ru_stime
     if os.getpid() == 1:

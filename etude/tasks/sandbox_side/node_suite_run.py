@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from etude.tasks.sandbox_side import node_tests as node
-from etude.tasks.sandbox_side import test_process as judge
+from etude.tasks.sandbox_side import test_process
 from etude.tasks.sandbox_side.grade_process import lay_out
 from etude.tasks.sandbox_side.pytest_suite_run import laid_over
 
@@ -27,13 +27,13 @@ TOGETHER = ("node",)  # frameworks that run files at the same time themselves
 
 
 def main() -> None:
-    job: dict[str, Any] = json.loads(judge.read_part(0))
-    tell = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
+    job: dict[str, Any] = json.loads(test_process.read_part(0))
+    output = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
     os.dup2(2, 1)
     lay_out(job["files"])
 
     def say(*line: Any) -> None:
-        judge.write_line(tell, line)
+        test_process.write_line(output, line)
 
     if job["variants"] is None:
         _run(job, say, float("inf"))

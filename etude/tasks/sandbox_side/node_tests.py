@@ -1,6 +1,6 @@
 """Test files of JavaScript, each in a process of its own that is not this one: what became of their tests.
 
-The process that runs here is ours and loads none of the tested code; what a child tells comes over a pipe, from the
+The process that runs here is ours and loads none of the tested code; what a child reports comes over a pipe, from the
 reporter that is loaded into it (`report.cjs`), and is as good as the child. Also says how a test's names become its
 id. Knows frameworks and files, no task.
 """
@@ -11,24 +11,24 @@ import json
 import os
 import re
 import secrets
-import select
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from etude.tasks.sandbox_side.child_output import listen
+from etude.tasks.sandbox_side.unittest_suite import Report
+
 REPORTER: Final = "/opt/etude/report.cjs"  # beside the archive of our code
 JOINT: Final = " > "
-LONGEST: Final = 64 << 20  # bytes that one file may tell
+LONGEST: Final = 64 << 20  # bytes that one file may write
 _LONGEST_NAME: Final = 300
-_EXIT_SECONDS: Final = 5.0
 
 
 @dataclass
 class NodeReport:
-    """What the process of one file told."""
+    """What the process of one file reported."""
 
     tests: list[tuple[str, str, str, float]] = field(default_factory=list)  # id, status, text, seconds
     reached: list[tuple[str, list[str]]] = field(default_factory=list)  # id ("" is loading) and functions
@@ -52,27 +52,27 @@ def run_file(
 ) -> NodeReport:
     """Runs one test file to its end; what it and its children leave running is killed. Prints go to `output`."""
     token = secrets.token_hex(16)
-    hear, tell = os.pipe()
+    pipe, output_end = os.pipe()
     take, give = os.pipe()
     settings = json.dumps({"framework": framework, "token": token, "trace": trace}).encode()
     actions = [
         (os.POSIX_SPAWN_DUP2, take, 0),
         (os.POSIX_SPAWN_DUP2, output, 1),
         (os.POSIX_SPAWN_DUP2, output, 2),
-        (os.POSIX_SPAWN_DUP2, tell, 3),
+        (os.POSIX_SPAWN_DUP2, output_end, 3),
     ]
     try:
         pid = os.posix_spawnp("node", command(framework, path, options), os.environ, file_actions=actions, setsid=True)
     except OSError as error:
-        for descriptor in (hear, tell, take, give):
+        for descriptor in (pipe, output_end, take, give):
             os.close(descriptor)
         return NodeReport(ended=f"node cannot be started: {error.strerror}")
-    os.close(tell)
+    os.close(output_end)
     os.close(take)
     with suppress(BrokenPipeError):
         os.write(give, settings)
     os.close(give)
-    said, status = _listen(hear, pid, deadline)
+    said, status = _listen(pipe, pid, deadline)
     return _read(said, path, token, status)
 
 
@@ -89,35 +89,17 @@ def command(framework: str, path: str, options: Sequence[str]) -> list[str]:
     return [*node, *options, path]
 
 
-def _listen(hear: int, pid: int, deadline: float) -> tuple[bytes, int]:
-    """All that is told until the process has ended, or its time is over."""
-    told = bytearray()
+def _listen(pipe: int, pid: int, deadline: float) -> tuple[bytes, int]:
+    """All that is written until the process has ended, or its time is over; and how it ended."""
     handle = os.pidfd_open(pid)
-    poll = select.poll()
-    poll.register(hear, select.POLLIN)
-    poll.register(handle, select.POLLIN)
-    while True:
-        left = deadline - time.monotonic()
-        ready = {each for each, _ in poll.poll(min(max(left, 0.0), 3600.0) * 1000)} if left > 0 else set()
-        if not ready:
-            break
-        if hear in ready:
-            data = os.read(hear, 1 << 16)
-            told += data
-            if len(told) > LONGEST:
-                break
-            if not data:  # every holder of the other end is gone
-                poll.unregister(hear)
-                deadline = min(deadline, time.monotonic() + _EXIT_SECONDS)
-        elif handle in ready:
-            break
+    written, _ = listen(pipe, handle, deadline, LONGEST)
     for end in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             end(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     os.close(handle)
-    os.close(hear)
-    return bytes(told), status
+    os.close(pipe)
+    return written, status
 
 
 def _read(said: bytes, path: str, token: str, status: int) -> NodeReport:
@@ -157,10 +139,8 @@ def _lines(said: bytes, token: str, found: NodeReport) -> Iterator[list[Any]]:
             found.forged += 1
 
 
-def judged(
-    header: dict[str, Any], job: dict[str, Any], told: Callable[[str, str, str], None], mark_forged: Callable[[], None]
-) -> None:
-    """Runs the chosen tests of a grading job and tells what became of each."""
+def run_chosen(header: dict[str, Any], job: dict[str, Any], report: Report, mark_forged: Callable[[], None]) -> None:
+    """Runs the chosen tests of a grading job and reports what became of each."""
     chosen = frozenset(job["run"])
     several = {test.partition("[")[0] for test in chosen if "[" in test}  # names that more than one test has
     framework, *options = header["options"]
@@ -170,11 +150,11 @@ def judged(
         for test, status, text, _ in found.tests:
             alone = test.partition("[")[0]
             if test in chosen:
-                told(test, status, text)
+                report(test, status, text)
             elif alone in chosen and alone not in several:
-                told(alone, status, text)  # once more, which nobody believes
+                report(alone, status, text)  # once more, which nobody believes
         if found.forged:
             mark_forged()
         if found.ended:
-            told("", "worker", found.ended)
+            report("", "worker", found.ended)
     os.close(silent)

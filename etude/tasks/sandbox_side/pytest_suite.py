@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.tasks.sandbox_side.tests_in_memory import FOLDER, module_of
-from etude.tasks.sandbox_side.unittest_suite import Tell
+from etude.tasks.sandbox_side.unittest_suite import Report
 
 if TYPE_CHECKING:
     import pytest
 
 
-class Teller:
+class OutcomeReporter:
     """The end of each test, told once: what went wrong first counts."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, report: Report) -> None:
         import pytest
 
-        self._tell = tell
+        self._report = report
         self._outcome: dict[str, tuple[str, str]] = {}
         # Marked here, as pytest is there only when a suite runs.
-        pytest.hookimpl(wrapper=True, tryfirst=True)(Teller.pytest_runtest_call)
+        pytest.hookimpl(wrapper=True, tryfirst=True)(OutcomeReporter.pytest_runtest_call)
 
     def pytest_runtest_call(self) -> Generator[None, None, None]:
         os.environ.pop("PYTEST_CURRENT_TEST", None)  # tells code that it is being tested
@@ -45,7 +45,7 @@ class Teller:
         if before is None or (before[0] == "passed" and status != "passed"):
             self._outcome[report.nodeid] = (status, "" if report.passed else said(report))
         if report.when == "teardown":
-            self._tell(report.nodeid, *self._outcome[report.nodeid])
+            self._report(report.nodeid, *self._outcome[report.nodeid])
 
 
 def said(report: pytest.CollectReport | pytest.TestReport) -> str:
@@ -55,15 +55,15 @@ def said(report: pytest.CollectReport | pytest.TestReport) -> str:
     return (lines or [""])[0 if crash is not None else -1][:300]
 
 
-class Chosen(Teller):
+class Chosen(OutcomeReporter):
     """The one plugin: collects and runs what was chosen, and tells the outcomes. Comes before pytest's own hooks."""
 
-    def __init__(self, ids: Sequence[str], conftests: Sequence[str], tell: Tell) -> None:
-        super().__init__(tell)
+    def __init__(self, ids: Sequence[str], conftests: Sequence[str], report: Report) -> None:
+        super().__init__(report)
         self._ids, self._conftests = ids, conftests
 
     def pytest_collection(self, session: pytest.Session) -> bool:
-        self._tell("", "ready", "")
+        self._report("", "ready", "")
         for module in self._conftests:  # may load the tested code
             session.config.pluginmanager.register(importlib.import_module(module))
         found: dict[str, list[pytest.Item]] = {}
@@ -91,15 +91,15 @@ class Chosen(Teller):
         if report.failed:
             for name in self._ids:
                 if name.startswith(f"{report.nodeid}::"):
-                    self._tell(name, "error", said(report))
+                    self._report(name, "error", said(report))
 
 
-def run(ids: Sequence[str], sources: Mapping[str, str], tell: Tell) -> None:
+def run(ids: Sequence[str], sources: Mapping[str, str], report: Report) -> None:
     """Runs these tests in this order; an id without parameters means all of that test's."""
     import pytest
 
     conftests = sorted((path for path in sources if path.rpartition("/")[2] == "conftest.py"), key=len)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     options = ["--noconftest", "-p", "no:cacheprovider", "--assert=plain", "-s", "-q", "--no-header"]
-    plugin = Chosen(ids, [module_of(path) for path in conftests], tell)
+    plugin = Chosen(ids, [module_of(path) for path in conftests], report)
     pytest.main(["-c", os.devnull, "--rootdir", "/", *options], plugins=[plugin])

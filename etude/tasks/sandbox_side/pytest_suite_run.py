@@ -25,7 +25,7 @@ from typing import Any
 from etude.tasks.sandbox_side import repository_suite as repository
 from etude.tasks.sandbox_side import source_guard as unread
 from etude.tasks.sandbox_side import start_services as services
-from etude.tasks.sandbox_side import test_process as judge
+from etude.tasks.sandbox_side import test_process
 from etude.tasks.sandbox_side.function_tracing import Tracer
 from etude.tasks.sandbox_side.grade_process import lay_out
 
@@ -33,8 +33,8 @@ _FIRST_FREE = 100  # descriptors below are for the tests, which may count on the
 
 
 def main() -> None:
-    job: dict[str, Any] = json.loads(judge.read_part(0))
-    tell = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
+    job: dict[str, Any] = json.loads(test_process.read_part(0))
+    output = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)  # what the suite prints may explain why it did not run
@@ -42,7 +42,7 @@ def main() -> None:
     root = os.getcwd()  # noqa: PTH109 - compared with the files of code objects
 
     def say(*line: Any) -> None:
-        judge.write_line(tell, line)
+        test_process.write_line(output, line)
 
     serving = services.start(job["services"])
     say("", "ready", "")
@@ -51,8 +51,8 @@ def main() -> None:
     repository.run_as(root, code)
     if job.get("unread"):
         unread.guard([os.path.join(root, path) for path in code], f"{root}/", job["unread"])  # noqa: PTH118
-    judge.forget_ourselves()
-    judge.add_workspace([os.path.normpath(f"{root}/{path}") for path in (*job["paths"], "")])
+    test_process.forget_ourselves()
+    test_process.add_workspace([os.path.normpath(f"{root}/{path}") for path in (*job["paths"], "")])
 
     variants = job["variants"]
     if variants is not None:

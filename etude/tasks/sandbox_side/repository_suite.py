@@ -19,8 +19,8 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from etude.tasks.sandbox_side.pytest_suite import Teller, said
-from etude.tasks.sandbox_side.unittest_suite import Tell
+from etude.tasks.sandbox_side.pytest_suite import OutcomeReporter, said
+from etude.tasks.sandbox_side.unittest_suite import Report
 
 if TYPE_CHECKING:
     import pytest
@@ -64,7 +64,7 @@ class _Kept(SourceFileLoader):
 
 
 class _Held(SourceFileLoader):
-    """Runs the code and gives it to nobody: asked for text or code it tells what the file says."""
+    """Runs the code and gives it to nobody: asked for text or code it gives what the file says."""
 
     def __init__(self, fullname: str, path: str, holder: FunctionType) -> None:
         super().__init__(fullname, path)
@@ -74,13 +74,15 @@ class _Held(SourceFileLoader):
         exec(self._holder.__code__, module.__dict__)  # noqa: S102 - what importing a module is
 
 
-class Reporter(Teller):
-    """The one plugin of ours: keeps the chosen tests, orders them and tells their outcomes."""
+class Reporter(OutcomeReporter):
+    """The one plugin of ours: keeps the chosen tests, orders them and reports their outcomes."""
 
-    def __init__(self, chosen: Collection[str] | None, order: int | None, watcher: Watcher | None, tell: Tell) -> None:
+    def __init__(
+        self, chosen: Collection[str] | None, order: int | None, watcher: Watcher | None, report: Report
+    ) -> None:
         import pytest
 
-        super().__init__(tell)
+        super().__init__(report)
         self._chosen, self._order, self._watcher = chosen, order, watcher
         # Marked here, as pytest is there only when a suite runs: after all others have had their say, and around all.
         pytest.hookimpl(trylast=True)(Reporter.pytest_collection_modifyitems)
@@ -99,9 +101,9 @@ class Reporter(Teller):
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._tell(report.nodeid, "error", said(report))
+            self._report(report.nodeid, "error", said(report))
         elif report.skipped:
-            self._tell(report.nodeid, "skipped", "")
+            self._report(report.nodeid, "skipped", "")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._chosen is not None:
@@ -137,7 +139,7 @@ def run(
     root: str,
     places: Sequence[str],
     options: Sequence[str],
-    tell: Tell,
+    report: Report,
     *,
     chosen: Collection[str] | None = None,
     order: int | None = None,
@@ -152,7 +154,7 @@ def run(
         return int(pytest.ExitCode.NO_TESTS_COLLECTED)
     fixed = ["--rootdir", root, "-p", "no:cacheprovider", "--assert=plain", "--tb=no", "-q", "--no-header"]
     fixed += ["--continue-on-collection-errors", f"--maxfail={most_failures}"]
-    reporter = Reporter(chosen, order, watcher, tell)
+    reporter = Reporter(chosen, order, watcher, report)
     return int(pytest.main([*options, *fixed, *_steady(), *there], plugins=[reporter]))
 
 

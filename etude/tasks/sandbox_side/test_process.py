@@ -1,8 +1,8 @@
-"""One run of tests: a child of the runner that reads its own part of the job, runs it and tells each outcome.
+"""One run of tests: a child of `grade_process` that reads its own part of the job, runs it and reports each outcome.
 
 Either the agent's code runs apart, in a worker that was forked before the first test was read, and this process only
 asks it; or together with the tests in this process, where nothing it holds is safe: it therefore holds no secret but
-the mark of its lines, and cannot tell a real test from a changed one. Knows one suite and the chosen tests.
+the mark of its lines, and cannot distinguish a real test from a mutated one. Knows one suite and the chosen tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
@@ -30,16 +30,17 @@ from etude.tasks.sandbox_side import unittest_suite as unittests
 from etude.tasks.sandbox_side.code_process import Worker
 from etude.tasks.sandbox_side.remote_objects import Link, RemoteFinder
 from etude.tasks.sandbox_side.tests_in_memory import MemoryFinder
+from etude.tasks.sandbox_side.unittest_suite import Report
 
 _PR_SET_DUMPABLE: Final = 4
 LENGTH: Final = struct.Struct("=Q")
 STANDARD: Final = os.path.dirname(os.__file__)  # noqa: PTH120 - before the path is ours
 
 
-def judge(header: dict[str, Any], tell: int) -> NoReturn:
-    """In a fresh child: run the next part of the job on descriptor 0, tell its outcomes, and end.
+def run_tests(header: dict[str, Any], output: int) -> NoReturn:
+    """In a fresh child: run the next part of the job on descriptor 0, report its outcomes, and end.
 
-    `ready` is told before the agent's code can have run here, `done` after everything: without the first, or in a
+    `ready` is reported before the agent's code can have run here, `done` after everything: without the first, or in a
     process of our own alone without the second, it was us who failed.
     """
     mark = ""
@@ -49,19 +50,30 @@ def judge(header: dict[str, Any], tell: int) -> NoReturn:
         job = json.loads(read_part(0))
         mark = job["mark"]
         # A number that nobody would try; close-on-exec, so that no program inherits it.
-        tell = fcntl.fcntl(tell, fcntl.F_DUPFD_CLOEXEC, random.SystemRandom().randrange(100, 900))
-        close_all_but(tell, *([link.fileno()] if link else []))
+        output = fcntl.fcntl(output, fcntl.F_DUPFD_CLOEXEC, random.SystemRandom().randrange(100, 900))
+        close_all_but(output, *([link.fileno()] if link else []))
         silence()
+        report = _reporter(output, mark)
         if header["suite"] == "repository":
-            _run_repository(header, job, tell)
+            _run_repository(header, job, report)
         elif header["suite"] == "node":
-            _run_node(header, job, tell)
+            _run_node(header, job, report, lambda: write_line(output, ["", "", "forged", ""]))
         else:
-            _run(header, job, tell, worker, link)
+            _run_in_memory(header, job, report, worker, link)
+        report("", "done", "")
     except BaseException:
-        write_line(tell, [mark, "", "broken", traceback.format_exc()[-2000:]])
+        write_line(output, [mark, "", "broken", traceback.format_exc()[-2000:]])
     finally:
         os._exit(0)
+
+
+def _reporter(output: int, mark: str) -> Report:
+    write = write_line  # held here: the tested code may replace what this module has
+
+    def report(name: str, status: str, text: str) -> None:
+        write(output, [mark, name, status, text])
+
+    return report
 
 
 def _end_of(worker: int) -> str:
@@ -74,13 +86,10 @@ def _end_of(worker: int) -> str:
     return "it closed its socket"
 
 
-def _run(header: dict[str, Any], job: dict[str, Any], tell: int, worker: int, link: socket.socket | None) -> None:
+def _run_in_memory(
+    header: dict[str, Any], job: dict[str, Any], report: Report, worker: int, link: socket.socket | None
+) -> None:
     """Tests from memory; the tested code is in this process, or at the other end of the link."""
-    mark, write = job["mark"], write_line
-
-    def told(name: str, status: str, text: str) -> None:
-        write(tell, [mark, name, status, text])
-
     sys.meta_path.insert(0, MemoryFinder(job["tests"]))
     remote = Link(link, header["roots"], header["plain"]) if link else None
     if remote is None:
@@ -88,46 +97,34 @@ def _run(header: dict[str, Any], job: dict[str, Any], tell: int, worker: int, li
     else:
         sys.meta_path.insert(1, RemoteFinder(remote))
     if header["suite"] == "pytest":
-        pytests.run(job["run"], job["tests"], told)
+        pytests.run(job["run"], job["tests"], report)
     else:
-        told("", "ready", "")
-        unittests.run(job["run"], told)
+        report("", "ready", "")
+        unittests.run(job["run"], report)
     if remote is not None and remote.gone:
-        told("", "worker", _end_of(worker))
-    told("", "done", "")
+        report("", "worker", _end_of(worker))
 
 
-def _run_repository(header: dict[str, Any], job: dict[str, Any], tell: int) -> None:
+def _run_repository(header: dict[str, Any], job: dict[str, Any], report: Report) -> None:
     """Tests of a repository, as its environment runs them; the tested code is in this process."""
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # as tests know their process: it holds no secret
-    mark, write, root = job["mark"], write_line, os.getcwd()  # noqa: PTH109 - as modules spell their files
+    root = os.getcwd()  # noqa: PTH109 - as modules spell their files
     repository.keep(root, job["tests"])
-    write(tell, [mark, "", "ready", ""])
+    report("", "ready", "")
     site.main()  # the environment's packages; and what they load on the way, which may be the agent's
     add_workspace(header["paths"])
-    places = list(dict.fromkeys(name.partition("::")[0] for name in job["run"]))
-
-    def told(name: str, status: str, text: str) -> None:
-        write(tell, [mark, name, status, text])
-
-    repository.run(root, places, header["options"], told, chosen=frozenset(job["run"]), order=header["order"])
-    write(tell, [mark, "", "done", ""])
+    paths = list(dict.fromkeys(name.partition("::")[0] for name in job["run"]))
+    repository.run(root, paths, header["options"], report, chosen=frozenset(job["run"]), order=header["order"])
 
 
-def _run_node(header: dict[str, Any], job: dict[str, Any], tell: int) -> None:
+def _run_node(header: dict[str, Any], job: dict[str, Any], report: Report, mark_forged: Callable[[], None]) -> None:
     """Tests of a JavaScript repository: in processes of their own with the tested code, and none of it in this one."""
-    mark = job["mark"]
     for path, text in job["tests"].items():
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # noqa: PTH103, PTH120
         with open(path, "w", encoding="utf-8", newline="") as file:  # noqa: PTH123
             file.write(text)
-    write_line(tell, [mark, "", "ready", ""])
-
-    def told(name: str, status: str, text: str) -> None:
-        write_line(tell, [mark, name, status, text])
-
-    node.judged(header, job, told, lambda: write_line(tell, ["", "", "forged", ""]))
-    told("", "done", "")
+    report("", "ready", "")
+    node.run_chosen(header, job, report, mark_forged)
 
 
 def write_line(descriptor: int, line: Sequence[str]) -> None:

@@ -12,21 +12,21 @@ import unittest
 from collections.abc import Callable, Sequence
 from typing import Any
 
-Tell = Callable[[str, str, str], None]  # id, status, text
+Report = Callable[[str, str, str], None]  # id, status, text
 WORST = ("passed", "xfailed", "xpassed", "skipped", "failed", "error")
 
 
 class ReportingResult(unittest.TestResult):
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, report: Report) -> None:
         super().__init__()
-        self._tell = tell
+        self._report = report
         self._status, self._text = "", ""
 
     def startTest(self, test: unittest.TestCase) -> None:
         self._status, self._text = "", ""
 
     def stopTest(self, test: unittest.TestCase) -> None:
-        self._tell(test.id(), self._status or "error", self._text)
+        self._report(test.id(), self._status or "error", self._text)
 
     def addSuccess(self, test: unittest.TestCase) -> None:
         self._note("passed")
@@ -66,7 +66,7 @@ def last_line(error: Any) -> str:
         return str(error[0].__name__)[:300]
 
 
-def run(ids: Sequence[str], tell: Tell) -> None:
+def run(ids: Sequence[str], report: Report) -> None:
     """Runs these tests in this order. One that cannot be loaded is told as an error."""
     suite = unittest.TestSuite()
     for name in ids:
@@ -77,5 +77,5 @@ def run(ids: Sequence[str], tell: Tell) -> None:
                 raise TypeError(f"{module}.{kind} is no TestCase")
             suite.addTest(found(method))
         except BaseException as error:  # whatever importing the tested code did
-            tell(name, "error", last_line((type(error), error)))
-    suite.run(ReportingResult(tell))
+            report(name, "error", last_line((type(error), error)))
+    suite.run(ReportingResult(report))

@@ -17,8 +17,8 @@ from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.tasks.check import check
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import grade
-from etude.tasks.grading.submission import carried_files
+from etude.tasks.grade import grade
+from etude.tasks.grading.submission import submission_of
 
 from .conftest import FILES, Bench, Shop, script_world
 
@@ -153,4 +153,4 @@ def test_no_cheat_is_accepted_for_a_bug(bench: Bench, bug: Task) -> None:
     tried = cheats(bug)
     assert len(tried) == 17
     for name, files in tried.items():
-        assert not bench.run(grade(bug, bench.host, carried_files(bug, files), quick=True)).passed, name
+        assert not bench.run(grade(bug, bench.host, submission_of(bug, files), quick=True)).passed, name

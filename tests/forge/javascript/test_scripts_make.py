@@ -17,8 +17,8 @@ from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.tasks.check import check
 from etude.tasks.environment.layers import task_layers, task_variables
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import grade
-from etude.tasks.grading.submission import carried_files
+from etude.tasks.grade import grade
+from etude.tasks.grading.submission import submission_of
 
 from .conftest import FILES, Bench, Shop
 
@@ -89,12 +89,12 @@ def test_an_agent_can_run_the_visible_tests_and_finds_no_packages_of_the_host(be
 
 @pytest.mark.parametrize("cheat", [*AT_LOAD, *IN_CALLS])
 def test_no_cheat_is_accepted(bench: Bench, tasks: list[Task], cheat: str) -> None:
-    found = bench.run(grade(tasks[0], bench.host, carried_files(tasks[0], cheats(tasks[0])[cheat]), quick=True))
+    found = bench.run(grade(tasks[0], bench.host, submission_of(tasks[0], cheats(tasks[0])[cheat]), quick=True))
     assert not found.passed, found
 
 
 def test_who_forges_the_report_is_known(bench: Bench, tasks: list[Task]) -> None:
-    found = bench.run(grade(tasks[0], bench.host, carried_files(tasks[0], cheats(tasks[0])["a report that is forged"])))
+    found = bench.run(grade(tasks[0], bench.host, submission_of(tasks[0], cheats(tasks[0])["a report that is forged"])))
     assert found.kind == "tampering"
 
 
@@ -106,7 +106,7 @@ def test_what_steers_the_tests_is_not_carried(bench: Bench, tasks: list[Task]) -
         "lib/.mocharc.js": b"",
         "lib/fast.node": b"",
     }
-    changes = carried_files(tasks[0], {**steering, **dict(tasks[0].solution)})
+    changes = submission_of(tasks[0], {**steering, **dict(tasks[0].solution)})
     assert {each.path for each in changes.refused} == set(steering)
     assert bench.run(grade(tasks[0], bench.host, changes)).passed
 

@@ -12,7 +12,7 @@ from etude.forge.languages.javascript.deletions import delete, deletions
 from etude.forge.languages.javascript.repository import JavaScriptRepository
 from etude.forge.languages.javascript.source import JavaScriptFile
 from etude.forge.steps.choose_functions import Cut
-from etude.tasks.grading.javascript_mutations import changes_of
+from etude.tasks.grading.javascript_mutations import mutations_of
 from etude.tasks.javascript.test_source import read
 
 from .conftest import FILES, script_world
@@ -79,7 +79,7 @@ def test_a_zero_byte_in_a_string_is_javascript() -> None:
     assert mutations(script, script.definitions["b"]) == []
     file = read("test('a', () => {\n  assert.equal(a, '\x00');\n});\ntest('b', () => {\n  assert.ok(b());\n});\n")
     assert file is not None and [unit.path for unit in file.top.units()] == ["a", "b"]
-    assert [bool(changes_of(file, unit)) for unit in file.top.units()] == [False, True]
+    assert [bool(mutations_of(file, unit)) for unit in file.top.units()] == [False, True]
 
 
 def test_places_of_the_engine_get_names_also_behind_letters_of_several_bytes() -> None:

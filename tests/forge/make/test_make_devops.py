@@ -29,8 +29,8 @@ from etude.sandbox.store.importing import Bounds
 from etude.tasks.check import check
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import grade
-from etude.tasks.grading.submission import carried_files
+from etude.tasks.grade import grade
+from etude.tasks.grading.submission import submission_of
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 
@@ -184,7 +184,7 @@ def test_settings_of_the_runner_do_not_reach_the_grader(sandboxes: Sandboxes, ma
     out, journal = made
     task = Task.load(out / journal.tasks[0])
     text = task.solution.text("pyproject.toml").replace("no:cacheprovider", "no:python").encode()
-    found = loop.run_until_complete(grade(task, host, carried_files(task, {"pyproject.toml": text}), quick=True))
+    found = loop.run_until_complete(grade(task, host, submission_of(task, {"pyproject.toml": text}), quick=True))
     assert not found.passed and found.refused[0][0] == "pyproject.toml"
 
 

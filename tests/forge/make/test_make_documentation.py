@@ -28,7 +28,7 @@ from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.kinds.docstring_examples import differs_in_code
-from etude.tasks.kinds.mutants import mutants, wanted
+from etude.tasks.kinds.mutants import mutants, needed
 
 from .conftest import FILES, Build, write_tree
 
@@ -137,7 +137,7 @@ def test_a_task_has_mistakes_and_neither_docstrings_nor_copies_of_them(
             assert ast.get_docstring(node) is None
         if f"{PATH}:is_leap" in asked.functions:
             assert "docs/leap.rst" not in task.workspace  # it has the same examples
-        assert 4 <= len(mutants(task)) <= 6 and wanted(task) >= 0.66 * len(mutants(task))
+        assert 4 <= len(mutants(task)) <= 6 and needed(task) >= 0.66 * len(mutants(task))
         for prompt_style in ("terse", "plain", "detailed"):
             told = task.worded(prompt_style).instruction
             assert all(name.partition(":")[2] in told for name in asked.functions) and PATH in told

@@ -36,8 +36,8 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.check import check
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import grade
-from etude.tasks.grading.submission import carried_files
+from etude.tasks.grade import grade
+from etude.tasks.grading.submission import submission_of
 
 from .conftest import FILES, Build, write_tree
 
@@ -287,7 +287,7 @@ def test_whoever_has_both_is_rejected(made: dict[str, Task], sandboxes: Sandboxe
     tried = []
     for task in made.values():
         for name, files in both(task).items():
-            found = loop.run_until_complete(grade(task, host, carried_files(task, files), quick=True))
+            found = loop.run_until_complete(grade(task, host, submission_of(task, files), quick=True))
             assert not found.passed, (task.name, name)
             tried.append(name)
     assert set(tried) <= set(NAMES) and len(tried) >= 13
@@ -299,8 +299,8 @@ def test_what_the_agent_does_to_the_visible_tests_changes_nothing(made: dict[str
     tests = [path for path in task.solution if path in task.tests]
     gone = dict.fromkeys(tests)
     empty = dict.fromkeys(tests, b"def test():\n    pass\n")
-    assert tests and loop.run_until_complete(grade(task, host, carried_files(task, {**task.reference, **gone}))).passed
-    assert not loop.run_until_complete(grade(task, host, carried_files(task, {**empty}))).passed
+    assert tests and loop.run_until_complete(grade(task, host, submission_of(task, {**task.reference, **gone}))).passed
+    assert not loop.run_until_complete(grade(task, host, submission_of(task, {**empty}))).passed
 
 
 def test_editing_other_tests_is_still_seen(made: dict[str, Task], sandboxes: Sandboxes) -> None:

@@ -29,7 +29,7 @@ from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
-from etude.tasks.kinds.mutants import mutants, wanted
+from etude.tasks.kinds.mutants import mutants, needed
 
 from .conftest import FILES, write_tree
 
@@ -147,7 +147,7 @@ def test_a_task_has_mistakes_a_place_for_tests_and_none_of_the_old_ones(made: tu
         facts = task.facts
         assert facts.testing is not None and facts.category == "testing" and 1 <= facts.level <= 5
         assert facts.allowed_paths == [facts.testing.file] and facts.testing.file not in task.workspace
-        assert 4 <= len(mutants(task)) <= 6 and wanted(task) >= 0.66 * len(mutants(task))
+        assert 4 <= len(mutants(task)) <= 6 and needed(task) >= 0.66 * len(mutants(task))
         written = Module.read("t.py", task.solution[facts.testing.file])
         assert written is not None
         names = [each.short for each in written.definitions.values() if each.short.startswith("test")]

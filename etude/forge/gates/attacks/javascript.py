@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from etude.tasks.check import stub
 from etude.tasks.format.task import Task
 from etude.tasks.javascript.parsing import ENDINGS
+from etude.tasks.kinds.stubs import stub
 
 Files = dict[str, bytes | None]
 

@@ -12,6 +12,8 @@ from etude.forge.gates.attacks.inside_the_code import INSIDE
 from etude.forge.gates.attacks.outside_the_workspace import OUTSIDE
 from etude.forge.gates.attacks.refactoring import BOTH
 from etude.tasks.format.task import Task
+from etude.tasks.kinds.refactoring import Refactoring
+from etude.tasks.kinds.table import kind_of
 
 CHEATS: dict[str, Cheat] = {**INSIDE, **AROUND, **OUTSIDE}
 WRITE_HEX = (
@@ -22,7 +24,7 @@ WRITE_HEX = (
 
 def cheat_script(name: str, task: Task) -> list[Assistant]:
     """A cheat as turns of an agent: it writes its files, deletes what has to go, and finishes."""
-    known = BOTH if task.facts.refactor is not None else CHEATS
+    known = BOTH if isinstance(kind_of(task), Refactoring) else CHEATS
     if name not in known:
         raise EtudeError(f"no cheat is called {name!r}; known: {', '.join(known)}")
     made = known[name](task)

@@ -37,7 +37,7 @@ from etude.tasks.format.config import Documentation, PromptStyle
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 from etude.tasks.kinds.docstring_examples import FILE, examples_file, module_name
-from etude.tasks.kinds.mutants import FOLDER, wanted
+from etude.tasks.kinds.mutants import FOLDER, needed
 
 # For Harbor's own verifier, which asks less than ours: once as it is, once with each mistake.
 TEST_SH: Final = b"""#!/bin/sh
@@ -191,4 +191,4 @@ def write_documentation(
         allowed_paths=[changed],
         parameters={"functions": functions},
     )
-    return replace(task, files=task.files.replaced({f"{TESTS}/wanted.txt": f"{wanted(task)}\n".encode()}))
+    return replace(task, files=task.files.replaced({f"{TESTS}/wanted.txt": f"{needed(task)}\n".encode()}))

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from etude.forge.languages.python.repository import PythonRepository
-from etude.forge.origins.packaging.propose import CATEGORY, Packaging
+from etude.forge.origins.packaging.propose import Packaging
 from etude.forge.origins.packaging.requirements import Demand, Facts
 from etude.forge.steps.instructions import Instructions, sloppy
 from etude.tasks.format.config import PromptStyle
+from etude.tasks.kinds.packaging.kind import CATEGORY
 
 TERSE: Final = (
     "packaging of {name} is broken, please fix: {wanted}",

@@ -43,9 +43,9 @@ from etude.tasks.environment.layers import environment_variables
 from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
-from etude.tasks.grading.grader import grade
-from etude.tasks.grading.submission import carried_files
-from etude.tasks.kinds.packaging.attacks import bluffs
+from etude.tasks.grade import grade
+from etude.tasks.grading.submission import submission_of
+from etude.tasks.kinds.packaging.attacks import false_restorations
 from etude.tasks.kinds.packaging.config_entries import FILES
 
 LEAST_KEPT: Final = 40  # of the repository's own tests that stay green; with ours, all are asked for at each grading
@@ -319,8 +319,8 @@ async def _judge(
     green = [*release.world.green, *tests[0], *tests[1]]
     await judge_by_gates(shop, folder, spent, green=green, deleted=deleted, release=release)
     with timed(spent, "gate bluffs"):
-        for name, files in bluffs(task).items():
-            changes = carried_files(task, files)
+        for name, files in false_restorations(task).items():
+            changes = submission_of(task, files)
             # Where nothing of it is carried, it is doing nothing, which the gates have graded.
-            if changes.carried and (await grade(task, release.host, changes, quick=True)).passed:
+            if changes.files and (await grade(task, release.host, changes, quick=True)).passed:
                 raise Refused("a cheat is accepted", name)

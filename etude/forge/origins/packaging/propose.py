@@ -18,7 +18,6 @@ from etude.tasks.format.files import Files
 from etude.tasks.kinds.packaging.config_entries import FILES, TARGET, ConfigEntry, entries, exchanged, without
 
 Area = Literal["scripts", "extras", "dependencies", "python", "contents", "version", "metadata"]
-CATEGORY: Final = "DevOps"  # of the published taxonomy
 AREAS: Final[tuple[Area, ...]] = ("scripts", "extras", "contents", "version", "dependencies", "metadata", "python")
 MIXED: Final = 8  # candidates about several areas
 LISTED: Final = 4  # about several fields of the metadata

@@ -39,7 +39,7 @@ from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.config import Testing as TestingFacts
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
-from etude.tasks.kinds.mutants import FOLDER, wanted
+from etude.tasks.kinds.mutants import FOLDER, needed
 
 TRIED: Final = 24  # mistakes that are looked at
 SECONDS: Final = 60.0  # of tests that all of them together may take
@@ -189,4 +189,4 @@ def write_testing(
         allowed_paths=[asked.file],
         parameters={"functions": [piece.id for piece in asked.pieces]},
     )
-    return replace(task, files=task.files.replaced({f"{TESTS}/wanted.txt": f"{wanted(task)}\n".encode()}))
+    return replace(task, files=task.files.replaced({f"{TESTS}/wanted.txt": f"{needed(task)}\n".encode()}))

@@ -11,9 +11,9 @@ STEERING = {
 }
 
 
-def bluffs(task: Task) -> dict[str, dict[str, bytes | None]]:
+def false_restorations(task: Task) -> dict[str, dict[str, bytes | None]]:
     """Entries that say nothing or lead elsewhere, all but one of them, and settings of the test runner alone."""
-    found = {"entries that say nothing": hollow(task)}
+    found = {"entries that say nothing": empty_entries(task)}
     gone = _gone(task)
     if len(gone) > 1:
         whole, last = _solved(task), gone[-1]
@@ -24,12 +24,12 @@ def bluffs(task: Task) -> dict[str, dict[str, bytes | None]]:
     return found
 
 
-def hollow(task: Task) -> dict[str, bytes | None]:
+def empty_entries(task: Task) -> dict[str, bytes | None]:
     """The reference, but what was missing says nothing or leads elsewhere."""
     texts = _solved(task)
     for entry in sorted(_gone(task), key=lambda each: each.start, reverse=True):
         text = texts[entry.path]
-        texts[entry.path] = text[: entry.start] + _hollow(entry) + text[entry.end :]
+        texts[entry.path] = text[: entry.start] + _emptied(entry) + text[entry.end :]
     return _encoded(texts)
 
 
@@ -46,7 +46,7 @@ def _encoded(texts: dict[str, str]) -> dict[str, bytes | None]:
     return {path: text.encode("utf-8", "surrogateescape") for path, text in texts.items()}
 
 
-def _hollow(entry: ConfigEntry) -> str:
+def _emptied(entry: ConfigEntry) -> str:
     """The entry with nothing in it: a target of the standard library, an empty list, an empty text."""
     if TARGET.search(entry.text):
         return TARGET.sub("os:getcwd", entry.text)
