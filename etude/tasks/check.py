@@ -15,7 +15,7 @@ from etude.core.settings import GraderSettings
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
-from etude.tasks.grade import graded
+from etude.tasks.grade import grade
 from etude.tasks.grading.grader import GraderFailure
 from etude.tasks.kinds.base import Expected, Finding
 from etude.tasks.kinds.table import kind_of
@@ -93,7 +93,9 @@ async def check(
     settings = settings or GraderSettings()
     trials: list[CheckedAnswer] = []
     async for each in kind_of(task).known_attempts(task, host, settings, guesses):
-        found = await graded(task, host, each.submission, settings, each.options, each.answer)
+        found = await grade(
+            task, host, each.submission, settings, answer=each.answer, hash_seed=each.hash_seed, quick=each.quick
+        )
         complaints = tuple(each.complaints(found))
         trials.append(CheckedAnswer(each.name, each.expected, found.passed, found.reason, complaints))
         if each.decisive and not trials[-1].ok:

@@ -11,7 +11,7 @@ from etude.core.settings import GraderSettings
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import GradeOptions
+from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import Submission, SubmittedFile
 from etude.tasks.grading.verdict import Grade
 from etude.tasks.kinds.table import kind_of
@@ -33,24 +33,14 @@ async def grade(
 ) -> Grade:
     """Grades these files, or the agent's last message (`answer`) where the task asks a question.
 
-    `GradeOptions` says what the other options mean. What the machinery does wrong is raised, and is nobody's score.
+    `GradeJob` says what the other options mean. What the machinery does wrong is raised, and is nobody's score.
     """
-    options = GradeOptions(rng, hash_seed, order, env or {}, over, quick)
-    submission = submission if isinstance(submission, Submission) else Submission(tuple(submission))
-    return await graded(task, host, submission, settings, options, answer)
-
-
-async def graded(
-    task: Task,
-    host: StoringHost,
-    submission: Submission,
-    settings: GraderSettings | None,
-    options: GradeOptions,
-    answer: str = "",
-) -> Grade:
-    """The same with its options together."""
     started = time.monotonic()
-    found = await kind_of(task).grade(task, host, submission, settings or GraderSettings(), options, answer)
+    submission = submission if isinstance(submission, Submission) else Submission(tuple(submission))
+    job = GradeJob(
+        task, host, submission, settings or GraderSettings(), answer, rng, hash_seed, order, env or {}, over, quick
+    )
+    found = await kind_of(task).grade(job)
     return dataclasses.replace(
         found,
         refused=(*((each.path, each.why) for each in submission.refused), *found.refused),

@@ -19,7 +19,7 @@ from etude.tasks.grading.inherited_tests import InheritedTests, collected
 from etude.tasks.grading.packaging_config import FILES
 from etude.tasks.kinds.base import FACTS, Finding
 from etude.tasks.kinds.code_change import test_file
-from etude.tasks.kinds.table import kind_of
+from etude.tasks.kinds.table import KINDS, kind_of
 
 Rule = Callable[[Task], Iterator[Finding]]
 
@@ -43,7 +43,10 @@ def lint_directory(directory: Path | str, limits: TreeLimits | None = None) -> l
 
 
 def unknown_config_field(task: Task) -> Iterator[Finding]:
-    for key in [*unknown_keys(task.config), *unknown_keys(task.facts, "metadata.etude.")]:
+    tables = {f"metadata.etude.{kind.facts}" for kind in KINDS}
+    for key in (*unknown_keys(task.config), *unknown_keys(task.facts, "metadata.etude.")):
+        if key in tables:
+            continue
         yield Finding("unknown-config-field", "warning", CONFIG, f"{key} is not a field of the schema; it is kept")
 
 

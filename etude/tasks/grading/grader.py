@@ -50,9 +50,14 @@ class GraderFailure(EtudeError):
 
 
 @dataclass(frozen=True)
-class GradeOptions:
-    """How one grading run differs from the usual one."""
+class GradeJob:
+    """What is graded, where, and how that differs from the usual."""
 
+    task: Task
+    host: StoringHost
+    submission: Submission
+    settings: GraderSettings
+    answer: str = ""  # the agent's last message
     rng: random.Random | None = None  # what is drawn; None: nobody can foresee it
     hash_seed: int | None = None  # of a new interpreter, which starts more slowly than a warm one
     order: int | None = None  # shuffles a repository's tests, which else run as they stand; a kata's always are
@@ -61,34 +66,33 @@ class GradeOptions:
     quick: bool = False  # stops once it cannot pass any more: `passed` is the same, the rest is incomplete
 
 
-async def grade_by_tests(
-    task: Task, host: StoringHost, submission: Submission, settings: GraderSettings, options: GradeOptions
-) -> Grade:
-    """Grades the task with these files submitted, each test process in a sandbox of its own.
+async def grade_by_tests(job: GradeJob) -> Grade:
+    """Grades the submitted files by the task's tests, each test process in a sandbox of its own.
 
     An accusation, and time that was spent waiting, count only where the task's own solution fares better.
     """
     started = time.monotonic()
-    run = _TestRun(task, host, settings, options)
-    grade, found = await run.grade(submission)
+    task, run = job.task, _TestRun(job)
+    grade, found = await run.grade(job.submission)
     late = grade.kind == "time" and time.monotonic() - started >= run.seconds
-    waited = late and grade.cpu_seconds < run.seconds / 2 and not options.quick
+    waited = late and grade.cpu_seconds < run.seconds / 2 and not job.quick
     if len(task.solution) and (waited or (grade.kind == "tampering" and found)):
         reference, by_reference = await run.grade(submission_of(task, task.reference))
         if waited and reference.kind == "time":
             raise GraderFailure("deadline", f"the machine is too busy: {task.name}'s own solution ran out of time too")
         # What the reference lets pass as well is no evidence: objects that equal more than they should, for example.
         if excused := found & by_reference:
-            grade, _ = await run.grade(submission, excused)
+            grade, _ = await run.grade(job.submission, excused)
     return grade
 
 
 class _TestRun:
     """One plan for a task's tests, and where it is run. The same plan grades the submission and the reference."""
 
-    def __init__(self, task: Task, host: StoringHost, settings: GraderSettings, options: GradeOptions) -> None:
-        self.task, self.host, self.options = task, host, options
-        self.plan: GradingPlan = draw(task, options.rng)
+    def __init__(self, job: GradeJob) -> None:
+        task, host, settings = job.task, job.host, job.settings
+        self.job, self.task = job, task
+        self.plan: GradingPlan = draw(task, job.rng)
         installed = task.facts.environment
         self.seconds = min(settings.seconds, task.config.verifier.timeout_sec)
         # A repository's own tests may need all of their time; what a kata needs is known.
@@ -101,11 +105,11 @@ class _TestRun:
         processes = settings.processes + PROCESSES * len(self.services)
         self.limits = SandboxLimits(memory=settings.memory_mb << 20, disk=settings.disk_mb << 20, processes=processes)
         self.python = installed.python if installed else settings.python
-        self.warm = options.hash_seed is None and not self.python and RUNNER in host.preload
-        seed = {} if options.hash_seed is None else {"PYTHONHASHSEED": str(options.hash_seed)}
-        self.env = task_variables(task) | seed | dict(options.env)
+        self.warm = job.hash_seed is None and not self.python and RUNNER in host.preload
+        seed = {} if job.hash_seed is None else {"PYTHONHASHSEED": str(job.hash_seed)}
+        self.env = task_variables(task) | seed | dict(job.env)
         ours = [] if self.warm else [inside_layer(host.store)]
-        self.layers = [*task_layers(task, host), *_data_layers(task, host), *ours, *options.over]
+        self.layers = [*task_layers(task, host), *_data_layers(task, host), *ours, *job.over]
 
     async def grade(self, submission: Submission, excused: Collection[Caught] = ()) -> tuple[Grade, set[Caught]]:
         """The grade of these files, and what passed that should not have."""
@@ -113,15 +117,15 @@ class _TestRun:
             each.path: None if each.data is None else [base64.b64encode(each.data).decode(), each.executable]
             for each in submission.files
         }
-        job = header(self.plan, self.task, files, cpu_seconds=self.cpu_seconds)
-        job |= {"options": self.runner_options, "order": self.options.order, "services": as_job(self.services)}
+        head = header(self.plan, self.task, files, cpu_seconds=self.cpu_seconds)
+        head |= {"options": self.runner_options, "order": self.job.order, "services": as_job(self.services)}
         reports: list[Report] = []
         out_of_memory, refused = False, []
         deadline = time.monotonic() + self.seconds
         for part in self.plan.parts:
             left = deadline - time.monotonic()
             own = {"mark": part.mark, "tests": part.tests, "run": part.run}
-            parts = _frame(job | {"seconds": max(left, 0.1)}) + _frame(own)
+            parts = _frame(head | {"seconds": max(left, 0.1)}) + _frame(own)
             result = await self._run(parts + self.plan.nonce.encode(), left + (SECONDS if self.services else 0.0))
             report = _report(self.plan, result)
             deadline += report["serving"]  # the tests have all of their time
@@ -129,7 +133,7 @@ class _TestRun:
             reports += [report["tests"]] if report["tests"] else []
             if not reports or reports[-1]["ended"] != "exit 0":
                 break  # the others would report nothing new
-            if self.options.quick and already_failed(part, reports[-1], excused):
+            if self.job.quick and already_failed(part, reports[-1], excused):
                 break
         try:
             grade = verdict(self.plan, reports, out_of_memory=out_of_memory, excused=excused)
@@ -143,7 +147,7 @@ class _TestRun:
         # As -I does, but for the environment, which is ours or the task's.
         cold = [self.python or sys.executable, "-P", "-s", "-S", "-B", "-c", program(RUNNER)]
         timeout = seconds + GRACE
-        async with await self.host.start(self.layers, limits=self.limits) as sandbox:
+        async with await self.job.host.start(self.layers, limits=self.limits) as sandbox:
             if not isinstance(sandbox, RunsApart):
                 return await sandbox.run(cold, env=self.env, stdin=job, timeout=timeout, max_output=MAX_REPORT)
             what = RUNNER if self.warm else cold

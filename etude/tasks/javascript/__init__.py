@@ -1,5 +1,5 @@
-"""Tasks in JavaScript: what the grader has to read and change in sources that are no Python.
+"""JavaScript sources, read with a parser and never run.
 
-Reading order: `parsing` (the parser and its tree), `functions` (what a file defines), `reading` (the tests of a file),
-`twists` (tests changed so that they must fail), `plan` (one grading run), `stubs` (answers that only look like one).
+In reading order: `parsing` (the parser and its tree), `functions` (what a file defines), `test_source` (the tests of a
+file) and `stubs` (functions that always return the same).
 """

@@ -1,1 +1,6 @@
-"""Kinds."""
+"""Kinds of outcome: one class for each thing that a task can ask for.
+
+In reading order: `base` (what all kinds have in common), `table` (which kind a task has), `code_change`, `refactoring`,
+`packaging/`, `answer`, `mutants` (tests graded by mistakes in the code), `test_writing`, `docstring_examples`,
+`docstrings`, `foreign_script` (Harbor's tests/test.sh) and `stubs` (code that only looks like a solution).
+"""

@@ -17,8 +17,7 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Answer
 from etude.tasks.format.function_bodies import functions
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import GradeOptions
-from etude.tasks.grading.submission import Submission
+from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.verdict import MOST_TEXT, Grade
 from etude.tasks.kinds.base import FACTS, Finding, KnownAttempt, OutcomeKind
 
@@ -33,16 +32,8 @@ class WrittenAnswer(OutcomeKind):
     facts = "answer"
     reads_answer = True
 
-    async def grade(
-        self,
-        task: Task,
-        host: StoringHost,
-        submission: Submission,
-        settings: GraderSettings,
-        options: GradeOptions,
-        answer: str = "",
-    ) -> Grade:
-        return grade_answer(task, answer)
+    async def grade(self, job: GradeJob) -> Grade:
+        return grade_answer(job.task, job.answer)
 
     def lint(self, task: Task) -> Iterator[Finding]:
         facts = task.facts

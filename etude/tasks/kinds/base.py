@@ -16,7 +16,7 @@ from etude.sandbox.base import WORKSPACE, Layer, Sandbox
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import task_layers, task_variables
 from etude.tasks.format.task import CONFIG, Task
-from etude.tasks.grading.grader import GradeOptions, grade_by_tests
+from etude.tasks.grading.grader import GradeJob, grade_by_tests
 from etude.tasks.grading.submission import Submission, SubmissionLimits, collect, submission_of
 from etude.tasks.grading.verdict import Grade
 from etude.tasks.kinds.stubs import STUBS, plausible_stub, stub, stub_values
@@ -59,7 +59,8 @@ class KnownAttempt:
     expected: Expected
     submission: Submission = field(default_factory=Submission)
     answer: str = ""
-    options: GradeOptions = field(default_factory=GradeOptions)
+    hash_seed: int | None = None
+    quick: bool = False
     complaints: Callable[[Grade], Iterable[str]] = lambda grade: ()  # what else is wrong, by its grade
     decisive: bool = False  # where it comes out otherwise, the attempts after it show nothing
 
@@ -82,17 +83,9 @@ class OutcomeKind:
         """What the agent left behind, as far as it may reach the grader."""
         return await collect(task, sandbox, limits)
 
-    async def grade(
-        self,
-        task: Task,
-        host: StoringHost,
-        submission: Submission,
-        settings: GraderSettings,
-        options: GradeOptions,
-        answer: str = "",
-    ) -> Grade:
-        """Whether that solves the task. What was refused, the backend and the seconds are filled in by the caller."""
-        return await grade_by_tests(task, host, submission, settings, options)
+    async def grade(self, job: GradeJob) -> Grade:
+        """Whether the submission solves the task. The caller fills in what was refused, the backend and the seconds."""
+        return await grade_by_tests(job)
 
     def lint(self, task: Task) -> Iterator[Finding]:
         """What is wrong with a task of this kind, found without running anything."""
@@ -114,11 +107,10 @@ class OutcomeKind:
         installed = task.facts.environment is not None
         for seed in range(FEW_HASH_SEEDS) if installed else [*range(HASH_SEEDS), None]:
             name = "reference" if seed is None else f"reference, hash seed {seed}"
-            options = GradeOptions(hash_seed=seed)
-            yield KnownAttempt(name, "accepted", solution, options=options, complaints=lambda grade: refused)
+            yield KnownAttempt(name, "accepted", solution, hash_seed=seed, complaints=lambda grade: refused)
         yield KnownAttempt("null", "rejected", complaints=lambda grade: _wrong_before(task, grade))
         for name, files in self.stubs(task).items():
-            yield KnownAttempt(name, "rejected", submission_of(task, files), options=GradeOptions(quick=True))
+            yield KnownAttempt(name, "rejected", submission_of(task, files), quick=True)
 
     def stubs(self, task: Task) -> dict[str, dict[str, bytes | None]]:
         """Files that only look like a solution, each of which has to be rejected."""

@@ -18,8 +18,7 @@ from etude.core.settings import GraderSettings
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Documentation
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import GradeOptions
-from etude.tasks.grading.submission import Submission
+from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.verdict import Grade
 from etude.tasks.kinds.base import FACTS, Finding, KnownAttempt, OutcomeKind
 from etude.tasks.kinds.docstring_examples import (
@@ -40,24 +39,16 @@ MOST_BYTES = 100_000  # that a file may grow by
 class Docstrings(OutcomeKind):
     facts = "documentation"
 
-    async def grade(
-        self,
-        task: Task,
-        host: StoringHost,
-        submission: Submission,
-        settings: GraderSettings,
-        options: GradeOptions,
-        answer: str = "",
-    ) -> Grade:
-        asked, installed = _asked(task), task.facts.environment
+    async def grade(self, job: GradeJob) -> Grade:
+        task, asked, installed = job.task, _asked(job.task), job.task.facts.environment
         assert installed is not None
-        data = next((each.data for each in submission.files if each.path == asked.file), task.workspace[asked.file])
+        data = next((each.data for each in job.submission.files if each.path == asked.file), task.workspace[asked.file])
         troubles, documented = read(task, data or b"")
         tests = {name: "failed" if trouble else "passed" for name, trouble in troubles.items()}
         if wrong := [f"{name}: {trouble}" for name, trouble in troubles.items() if trouble]:
             return Grade(False, "tests", wrong[0], tests | dict.fromkeys([*RUNS, *mutants(task)], "missing"))
         text = examples_file(module_name(asked.file, installed.paths), documented)
-        found = await grade_file(task, host, FILE, text, settings, options, unread=EXAMPLES)
+        found = await grade_file(job, FILE, text, unread=EXAMPLES)
         return replace(found, tests=tests | found.tests)
 
     def lint(self, task: Task) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Artifact
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import TESTS, Task
-from etude.tasks.grading.grader import GradeOptions
+from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import Submission, SubmissionLimits, SubmittedFile, collect_below
 from etude.tasks.grading.verdict import Grade, Kind
 from etude.tasks.kinds.base import Finding, KnownAttempt, OutcomeKind, SandboxStart
@@ -63,23 +63,15 @@ class ForeignScript(OutcomeKind):
 
         return await collect_below(sandbox, _roots(task, workdir), "/", refuse, limits=limits)
 
-    async def grade(
-        self,
-        task: Task,
-        host: StoringHost,
-        submission: Submission,
-        settings: GraderSettings,
-        options: GradeOptions,
-        answer: str = "",
-    ) -> Grade:
+    async def grade(self, job: GradeJob) -> Grade:
         """Runs the task's tests over these files. What the machinery does wrong is a `SandboxFailure`."""
-        docker = _docker(task, host)
+        task, docker = job.task, _docker(job.task, job.host)
         start = await _verifier_start(task, docker)
         seconds = min(task.config.verifier.timeout_sec, LONGEST)
         env = {**start.env, **_variables(task, "verifier.env")}
-        limits = _limits(task, settings)
+        limits = _limits(task, job.settings)
         async with await docker.start(start.layers, limits=limits, env=env, workdir=start.workdir) as sandbox:
-            await sandbox.put({f"/{each.path}": _bytes_and_mode(each) for each in submission.files}, _FOLDERS)
+            await sandbox.put({f"/{each.path}": _bytes_and_mode(each) for each in job.submission.files}, _FOLDERS)
             await sandbox.put(_placed(task.tests, "/tests"))
             result = await sandbox.run([f"/{task.script(TESTS, 'test')}"], timeout=seconds, max_output=LARGEST_REWARD)
             kind, rewards, reason = await _outcome(sandbox, result, seconds)

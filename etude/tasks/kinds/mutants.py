@@ -16,15 +16,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from etude.core.settings import GraderSettings
 from etude.sandbox.base import CommandResult, Layer, SandboxLimits
-from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import installation, task_layers, task_variables
 from etude.tasks.environment.services import PROCESSES, ServiceFailure, as_job
 from etude.tasks.environment.suite_run import encoded, start_suite
 from etude.tasks.format.task import TESTS, Task
 from etude.tasks.grading.equivalent_rewrites import rewritten
-from etude.tasks.grading.grader import GradeOptions
+from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.verdict import FAILED, MOST_TEXT, STATUSES, Grade, Kind
 from etude.tasks.kinds.base import FACTS, Finding, KnownAttempt
@@ -110,41 +108,24 @@ def mutant_attempts(task: Task, file: str, stubs: Mapping[str, bytes]) -> Iterat
     yield KnownAttempt("reference", "accepted", solution, complaints=missed, decisive=True)
     yield KnownAttempt("null", "rejected")
     for name, data in stubs.items():
-        yield KnownAttempt(name, "rejected", submission_of(task, {file: data}), options=GradeOptions(quick=True))
+        yield KnownAttempt(name, "rejected", submission_of(task, {file: data}), quick=True)
 
 
-async def grade_file(
-    task: Task,
-    host: StoringHost,
-    file: str,
-    text: bytes,
-    settings: GraderSettings,
-    options: GradeOptions,
-    *,
-    unread: str = "",
-) -> Grade:
+async def grade_file(job: GradeJob, file: str, text: bytes, *, unread: str = "") -> Grade:
     """Grades these tests, which lie in `file` while they run, by the task's mistakes. What has a file name that starts
     with `unread` cannot read the code."""
-    runs = _MutantRuns(task, host, file, text, settings, options.rng or random.SystemRandom(), unread)
-    tests, kind, reason = await runs.grade(options.quick)
+    runs = _MutantRuns(job, file, text, unread)
+    tests, kind, reason = await runs.grade(job.quick)
     return Grade(kind == "passed", kind, reason, tests, runs.details, checked=len(runs.mutants))
 
 
 class _MutantRuns:
     """Runs of one file of tests over the code and its mistakes."""
 
-    def __init__(
-        self,
-        task: Task,
-        host: StoringHost,
-        file: str,
-        text: bytes,
-        settings: GraderSettings,
-        rng: random.Random,
-        unread: str,
-    ) -> None:
-        self.task, self.host, self.rng, self.unread = task, host, rng, unread
-        self.file, self.text = file, text
+    def __init__(self, job: GradeJob, file: str, text: bytes, unread: str) -> None:
+        task, host, settings = job.task, job.host, job.settings
+        self.task, self.host, self.rng = task, host, job.rng or random.SystemRandom()
+        self.file, self.text, self.unread = file, text, unread
         self.mutants = mutants(task)
         paths = sorted({path for files in self.mutants.values() for path in files})
         self.code = {path: task.workspace[path] for path in paths}

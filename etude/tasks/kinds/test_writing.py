@@ -10,8 +10,7 @@ from etude.core.settings import GraderSettings
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Testing
 from etude.tasks.format.task import Task
-from etude.tasks.grading.grader import GradeOptions
-from etude.tasks.grading.submission import Submission
+from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.verdict import Grade
 from etude.tasks.kinds.base import FACTS, Finding, KnownAttempt, OutcomeKind
 from etude.tasks.kinds.mutants import grade_file, lint_mutants, mutant_attempts, mutants
@@ -20,20 +19,12 @@ from etude.tasks.kinds.mutants import grade_file, lint_mutants, mutant_attempts,
 class TestWriting(OutcomeKind):
     facts = "testing"
 
-    async def grade(
-        self,
-        task: Task,
-        host: StoringHost,
-        submission: Submission,
-        settings: GraderSettings,
-        options: GradeOptions,
-        answer: str = "",
-    ) -> Grade:
-        file = _asked(task).file
-        text = next((each.data for each in submission.files if each.path == file), None)
+    async def grade(self, job: GradeJob) -> Grade:
+        file = _asked(job.task).file
+        text = next((each.data for each in job.submission.files if each.path == file), None)
         if text is None:
             return Grade(False, "tests", f"there is no {file}", {file: "missing"})
-        return await grade_file(task, host, file, text, settings, options)
+        return await grade_file(job, file, text)
 
     def lint(self, task: Task) -> Iterator[Finding]:
         file = _asked(task).file

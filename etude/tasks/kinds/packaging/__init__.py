@@ -1,1 +1,5 @@
-"""Tasks about packaging: which entries of a configuration are missing, and restorations that are false."""
+"""Tasks that restore a project's packaging.
+
+In reading order: `kind`, `config_entries` (entries of a configuration, with their lines), `attacks` (restorations that
+are false).
+"""

@@ -32,7 +32,7 @@ SLOW = ("hang", "late-thread", "read-from-files", "stopped-all", "late-classes")
 
 
 def attacks() -> Any:
-    path = Path(__file__).parents[2] / "benchmarks" / "grader_attacks.py"
+    path = Path(__file__).parents[3] / "benchmarks" / "grader_attacks.py"
     spec = importlib.util.spec_from_file_location("grader_attacks", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -90,7 +90,7 @@ def test_honest_solutions_are_accepted_every_time(grounds: Any, kata: Task) -> N
 
 
 def test_the_published_matrix_is_covered() -> None:
-    text = (Path(__file__).parents[2] / "benchmarks" / "grader_cheats.py").read_text()
+    text = (Path(__file__).parents[3] / "benchmarks" / "grader_cheats.py").read_text()
     published = text[text.index("PUBLISHED = (") : text.index("MODES")]
     from etude.forge.gates.attacks.table import CHEATS as known
 
