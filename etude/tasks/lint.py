@@ -95,27 +95,22 @@ def overlapping_artifacts(task: Task) -> Iterator[Finding]:
 
 def compose_privileged(task: Task) -> Iterator[Finding]:
     for path in task.files:
-        if re.search(r"compose[^/]*\.ya?ml$", path):
-            for line, text in _lines(task, path):
-                if re.match(r"\s*(-\s*)?privileged\s*:\s*(true|yes|on)\b", text, re.IGNORECASE):
-                    yield Finding(
-                        "compose-privileged", "error", f"{path}:{line}", "a privileged container is no sandbox"
-                    )
-                elif "docker.sock" in text:
-                    yield Finding(
-                        "compose-privileged", "error", f"{path}:{line}", "the docker socket is the host's root"
-                    )
+        for at, text in _lines(task, path) if re.search(r"compose[^/]*\.ya?ml$", path) else ():
+            if re.match(r"\s*(-\s*)?privileged\s*:\s*(true|yes|on)\b", text, re.IGNORECASE):
+                yield Finding("compose-privileged", "error", at, "a privileged container is no sandbox")
+            elif "docker.sock" in text:
+                yield Finding("compose-privileged", "error", at, "the docker socket is the host's root")
 
 
 def unpinned_image(task: Task) -> Iterator[Finding]:
     stages: set[str] = {"scratch"}
     for path in _dockerfiles(task):
-        for line, text in _lines(task, path):
+        for at, text in _lines(task, path):
             found = re.match(r"\s*FROM\s+(?:--\S+\s+)*(\S+)(?:\s+AS\s+(\S+))?", text, re.IGNORECASE)
             if found is None:
                 continue
             if found[1] not in stages and not _is_pinned(found[1]):
-                yield Finding("unpinned-image", "warning", f"{path}:{line}", f"{found[1]} names no fixed version")
+                yield Finding("unpinned-image", "warning", at, f"{found[1]} names no fixed version")
             stages.add(found[2] or "scratch")
     image = task.config.environment.docker_image
     if image is not None and not _is_pinned(image):
@@ -124,23 +119,23 @@ def unpinned_image(task: Task) -> Iterator[Finding]:
 
 def unpinned_python_dependency(task: Task) -> Iterator[Finding]:
     for path in [*_dockerfiles(task), *_scripts(task)]:
-        for line, text in _lines(task, path):
+        for at, text in _lines(task, path):
             for package in _installed(text):
                 if "==" not in package and "@" not in package:
                     message = f"{package} is installed without a version: write {package}==VERSION"
-                    yield Finding("unpinned-python-dependency", "warning", f"{path}:{line}", message)
+                    yield Finding("unpinned-python-dependency", "warning", at, message)
 
 
 def agent_image_test_leak(task: Task) -> Iterator[Finding]:
     """The image that the agent works in must hold neither the tests that grade it nor the solution."""
     for path in _dockerfiles(task):
         if path.startswith("environment/"):
-            for line, text in _lines(task, path):
+            for at, text in _lines(task, path):
                 if re.match(r"\s*(COPY|ADD)\b.*(\btests/|\bsolution/|\.\./)", text, re.IGNORECASE) and not re.search(
                     r"\bworkspace/tests/", text
                 ):
                     message = "copies tests or the solution into the agent's image"
-                    yield Finding("agent-image-test-leak", "error", f"{path}:{line}", message)
+                    yield Finding("agent-image-test-leak", "error", at, message)
     code = (".py", ".sh", ".js", ".cjs", ".mjs")
     seen = {task.workspace[path]: path for path in task.workspace if path.endswith(code)}
     hidden = set(_written_in(task, task.facts.held_out))
@@ -155,21 +150,18 @@ def agent_image_test_leak(task: Task) -> Iterator[Finding]:
 
 
 def verifier_runtime_install(task: Task) -> Iterator[Finding]:
-    for path in _scripts(task):
-        if path.startswith(f"{TESTS}/"):
-            for line, text in _lines(task, path):
-                if re.search(r"\b(pip3?|uv pip|uvx|apt(-get)?|apk|conda|npm)\s+(install|add)\b|\buvx\s", text):
-                    message = "installs while grading, so the grade depends on the day: install it in the image"
-                    yield Finding("verifier-runtime-install", "warning", f"{path}:{line}", message)
+    installs = r"\b(pip3?|uv pip|uvx|apt(-get)?|apk|conda|npm)\s+(install|add)\b|\buvx\s"
+    message = "installs while grading, so the grade depends on the day: install it in the image"
+    for path, text in _verifier_lines(task):
+        if re.search(installs, text):
+            yield Finding("verifier-runtime-install", "warning", path, message)
 
 
 def verifier_network_download(task: Task) -> Iterator[Finding]:
-    for path in _scripts(task):
-        if path.startswith(f"{TESTS}/"):
-            for line, text in _lines(task, path):
-                if re.search(r"\b(curl|wget|git\s+clone)\b", text.split("#")[0]):
-                    message = "downloads while grading: put the file into tests/"
-                    yield Finding("verifier-network-download", "warning", f"{path}:{line}", message)
+    for path, text in _verifier_lines(task):
+        if re.search(r"\b(curl|wget|git\s+clone)\b", text.split("#")[0]):
+            message = "downloads while grading: put the file into tests/"
+            yield Finding("verifier-network-download", "warning", path, message)
 
 
 def missing_parts(task: Task) -> Iterator[Finding]:
@@ -303,9 +295,17 @@ def _scripts(task: Task) -> list[str]:
     return [path for path in task.files if path.endswith((".sh", ".bat")) and not path.startswith(f"{WORKSPACE}/")]
 
 
-def _lines(task: Task, path: str) -> Iterator[tuple[int, str]]:
+def _lines(task: Task, path: str) -> Iterator[tuple[str, str]]:
+    """The lines of a file, each with where it stands."""
     if task.files.size(path) <= 1 << 20:
-        yield from enumerate(task.files.text(path).splitlines(), start=1)
+        for number, text in enumerate(task.files.text(path).splitlines(), start=1):
+            yield f"{path}:{number}", text
+
+
+def _verifier_lines(task: Task) -> Iterator[tuple[str, str]]:
+    for path in _scripts(task):
+        if path.startswith(f"{TESTS}/"):
+            yield from _lines(task, path)
 
 
 def _is_pinned(image: str) -> bool:

@@ -1,1 +1,1 @@
-"""What a task's sandboxes are made of: `layers`, `services` that listen in them, `suite_run` (a suite that is no grade)."""
+"""What a task's sandboxes are made of: `layers`, `services` that listen there, `suite_run` (a run without a grade)."""

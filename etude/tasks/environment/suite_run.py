@@ -1,7 +1,7 @@
 """Starts a repository's suite in a sandbox of its own and gives back what was written there.
 
-For whoever makes tasks, and for grades that are taken by running an agent's own tests. What a job holds is
-`inside/suite.py`'s business, what the lines mean the caller's.
+For whoever makes tasks, and for grades that are taken by running an agent's own tests. What a job holds,
+`sandbox_side/pytest_suite_run.py` says; what the lines mean is the caller's business.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """task.toml: every documented field of Harbor's schema 1.4, and our own facts in `[metadata.etude]`.
 
-Unknown keys are kept and written back (lint names them); a known key with a wrong value is refused with its place.
+Unknown keys are kept and written back (lint names them); a known key with a wrong value is refused with its key.
 Only keys that were given are written, so reading and writing loses nothing and adds nothing. Knows the file's
 content, never the directory it lies in.
 """
@@ -266,12 +266,12 @@ class Answer(Table):
 
 
 class Testing(Table):
-    """[metadata.etude.testing]: the work is a file of tests, judged by the mistakes that it notices.
+    """[metadata.etude.testing]: the work is a file of tests, graded by the mistakes that it notices.
 
     The mistakes lie in `tests/mutants/`, a folder each, as the files that they change.
     """
 
-    file: str  # where the tests are wanted, in the workspace; no other change is carried
+    file: str  # where the tests are wanted, in the workspace; no other change reaches the grader
     share: float = Field(default=0.66, gt=0, le=1)  # of the mistakes that have to be noticed
 
     @pydantic.field_validator("file")
@@ -295,7 +295,7 @@ class Refactor(Table):
 
 
 class Documentation(Table):
-    """[metadata.etude.documentation]: the work is docstrings with examples, judged by the mistakes that those notice.
+    """[metadata.etude.documentation]: the work is docstrings with examples, graded by the mistakes that those notice.
 
     The mistakes lie in `tests/mutants/`, a folder each, as the files that they change.
     """
@@ -330,7 +330,7 @@ class Facts(Table):
     fail_to_pass: list[str] = []  # ids of tests that fail before and must pass after
     pass_to_pass: list[str] = []  # ids of tests that pass before and must still pass after
     held_out: list[str] = []  # ids of tests that the agent never sees and that must pass after
-    allowed_paths: list[str] = []  # globs of the workspace: changes to other files are not carried to the grader
+    allowed_paths: list[str] = []  # globs of the workspace: changes to other files do not reach the grader
     grading: Grading | None = None  # whether tests and tested code share a process; None leaves it to the grader
     environment: Installed | None = None  # where tests run; None: the interpreter that grades, and its pytest
     deleted: list[str] = []  # what was taken away, as path:name
@@ -356,9 +356,9 @@ def read(text: bytes, where: str) -> tuple[Config, Facts]:
     facts = metadata.pop("etude", {}) if isinstance(metadata, dict) else {}
     if metadata == {} and facts:
         del data["metadata"]
-    place = f"{where}: metadata.etude"
-    facts = current(facts, FACTS, place) if isinstance(facts, dict) else facts
-    return _validated(Config, data, where), _validated(Facts, facts, place)
+    table = f"{where}: metadata.etude"
+    facts = current(facts, FACTS, table) if isinstance(facts, dict) else facts
+    return _validated(Config, data, where), _validated(Facts, facts, table)
 
 
 def write(config: Config, facts: Facts) -> bytes:
@@ -375,15 +375,16 @@ def to_dict(config: Config, facts: Facts) -> dict[str, Any]:
 
 
 def unknown_keys(table: Table, where: str = "") -> Iterator[str]:
-    """Dotted places of keys that the schema does not know. `metadata` is free-form and not looked into."""
+    """Dotted names of keys that the schema does not know. `metadata` is free-form and not looked into."""
     for key in table.model_extra or {}:
         yield f"{where}{key}"
     for key in table.model_fields_set & type(table).model_fields.keys():
         value = getattr(table, key)
         for number, part in enumerate(value if isinstance(value, list) else [value]):
             if isinstance(part, Table):
-                place = f"{where}{key}[{number}]." if isinstance(value, list) else f"{where}{key}."
-                yield from unknown_keys(part, place)
+                yield from unknown_keys(
+                    part, f"{where}{key}[{number}]." if isinstance(value, list) else f"{where}{key}."
+                )
 
 
 def _validated(model: type[AnyTable], data: Mapping[str, Any], where: str) -> AnyTable:
@@ -396,11 +397,11 @@ def _validated(model: type[AnyTable], data: Mapping[str, Any], where: str) -> An
             said.setdefault(key, fault["msg"].removeprefix("Value error, "))
         # Of a value that may be one of several things, only the deepest complaint is about what was meant.
         keys = [key for key in said if not any(other[: len(key)] == key != other for other in said)]
-        place = ".".join(keys[0])
+        name = ".".join(keys[0])
         more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
-        raise EtudeError(f"{where}: {place + ': ' if place else ''}{said[keys[0]]}{more}") from None
+        raise EtudeError(f"{where}: {name + ': ' if name else ''}{said[keys[0]]}{more}") from None
 
 
 def _is_branch(part: int | str) -> bool:
-    """Whether a part of an error's place names an alternative of a union and not a key of the file."""
+    """Whether a part of an error's location names an alternative of a union and not a key of the file."""
     return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "Artifact"))

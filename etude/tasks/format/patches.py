@@ -139,9 +139,9 @@ def _patched(text: str, hunks: Sequence[Hunk], reverse: bool, path: str) -> str:
     for hunk in hunks:
         old, new = (hunk.new, hunk.old) if reverse else (hunk.old, hunk.new)
         start = hunk.new_start if reverse else hunk.old_start
-        place = start - 1 if old else start  # a hunk that only adds names the line before it
-        if place < at or lines[place : place + len(old)] != old:
+        line = start - 1 if old else start  # a hunk that only adds names the line before it
+        if line < at or lines[line : line + len(old)] != old:
             raise EtudeError(f"the patch does not fit {path} at line {start}: other lines are there")
-        out += [*lines[at:place], *new]
-        at = place + len(old)
+        out += [*lines[at:line], *new]
+        at = line + len(old)
     return "".join([*out, *lines[at:]])

@@ -1,7 +1,7 @@
 """Rows of SWE-bench and SWE-smith data sets as tasks of ours.
 
 A row names a repository, a commit and two patches. SWE-bench's `patch` is the answer, and its `test_patch` brings the
-tests that judge it; SWE-smith's `patch` plants the bug, so the answer is to undo it. The repository comes from a git
+tests that grade it; SWE-smith's `patch` plants the bug, so the answer is to undo it. The repository comes from a git
 checkout that the user has; nothing is fetched, and git sees only its objects. Without an environment a task can be
 read, exported and run from the row's image; with one (`etude env install`) it is graded here.
 """
@@ -104,9 +104,9 @@ def tree_at(checkout: Path, commit: str) -> Files:
 def task_of(row: Row, tree: Files, environment: Installed | None = None) -> Task:
     """A row over its repository's files at `row.commit`."""
     changed = _applied(row, row.patch, tree)
-    judged = tree.replaced(_applied(row, row.test_patch, tree)) if row.test_patch else tree
+    tested = tree.replaced(_applied(row, row.test_patch, tree)) if row.test_patch else tree
     whole = [test for test in (*row.FAIL_TO_PASS, *row.PASS_TO_PASS) if _is_whole(test)]
-    tests = _tests(judged, whole)
+    tests = _tests(tested, whole)
     if row.plants_a_bug:
         workspace, solution = tree.replaced(changed), {path: tree.get(path) for path in changed}
     else:
@@ -130,7 +130,7 @@ def task_of(row: Row, tree: Files, environment: Installed | None = None) -> Task
     files = {
         "environment/Dockerfile": f"FROM {image}\nWORKDIR /testbed\n".encode(),
         **{f"{WORKSPACE}/{path}": data for path, data in workspace.items()},
-        **{f"{TESTS}/{path}": judged[path] for path in tests},
+        **{f"{TESTS}/{path}": tested[path] for path in tests},
         f"{TESTS}/test.sh": TEST_SH,
         f"{TESTS}/ids.txt": "\n".join([*facts.fail_to_pass, *facts.pass_to_pass, ""]).encode(),
         **{f"{SOLUTION}/{path}": data for path, data in solution.items() if data is not None},
@@ -160,7 +160,7 @@ def _is_whole(test: str) -> bool:
     return "::" in test and (test.endswith("]") or "[" not in test)
 
 
-def _tests(judged: Mapping[str, bytes], ids: list[str]) -> list[str]:
+def _tests(tested: Mapping[str, bytes], ids: list[str]) -> list[str]:
     """The files of these tests, all that lies beside or below them, and what pytest reads in the folders above."""
     folders = {_folder(test.partition("::")[0]) for test in ids}
 
@@ -171,7 +171,7 @@ def _tests(judged: Mapping[str, bytes], ids: list[str]) -> list[str]:
         steers = path.removeprefix(here) in ("conftest.py", "__init__.py")
         return steers and any(folder.startswith(here) for folder in folders)
 
-    return [path for path in judged if belongs(path)]
+    return [path for path in tested if belongs(path)]
 
 
 def _folder(path: str) -> str:

@@ -32,7 +32,7 @@ LONGEST_INSTRUCTION = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked (`instruction`), over which files, and how it is judged (`config`, `facts`)."""
+    """What is asked (`instruction`), over which files, and how it is graded (`config`, `facts`)."""
 
     name: str
     instruction: str  # as the agent reads it: canary lines are gone
@@ -114,7 +114,7 @@ class Task:
         return _read_instruction(self.files, path, self.files.directory or Path(self.name))
 
     def allows(self, path: str) -> bool:
-        """Whether a change to this file of the workspace is carried to the grader."""
+        """Whether a change to this file of the workspace reaches the grader."""
         return any(matches(path, pattern) for pattern in self.facts.allowed_paths)
 
     def _complete(self) -> Files:

@@ -35,8 +35,8 @@ class InheritedTests:
     def home(self, path: str, name: str) -> tuple[str, str]:
         """File and `Class.method` of the function that runs as this test; the same again where none is found."""
         owner, _, method = name.rpartition(".")
-        for place, own in self._meant(path, owner or method):
-            found = self._find(place, own, method, set()) if owner else (place, own)
+        for file, own in self._meant(path, owner or method):
+            found = self._find(file, own, method, set()) if owner else (file, own)
             if found is not None:
                 return found
         return path, name
@@ -58,8 +58,8 @@ class InheritedTests:
         # One that only adds to what it inherits fails with it, so it belongs there.
         if own is None or _asks_above(own):
             for base in node.bases:
-                for place in self._classes(path, owner, base):
-                    found = self._find(*place, method, seen)
+                for location in self._classes(path, owner, base):
+                    found = self._find(*location, method, seen)
                     if found is not None:
                         return found
         return (path, f"{owner}.{method}") if own is not None else None
@@ -116,7 +116,7 @@ def _stem(path: str) -> str:
 
 
 def _asks_above(function: Written) -> bool:
-    """Whether it calls what it stands in the place of: `super().test_x()`."""
+    """Whether it calls what it overrides: `super().test_x()`."""
     return any(
         isinstance(node, ast.Attribute) and node.attr == function.name and is_super(node.value)
         for node in ast.walk(function)

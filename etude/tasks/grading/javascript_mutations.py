@@ -1,4 +1,4 @@
-"""Tests of JavaScript changed so that they must fail, as `test_mutations` does it for Python.
+"""Tests of JavaScript mutated so that they must fail, as `test_mutations` does it for Python.
 
 An assertion that a passing test certainly reaches (it stands in the test's own function, outside of any condition) gets
 another expected value, its opposite, or something to call that throws nothing. Covers what `assert`, tape, chai's
@@ -22,18 +22,8 @@ if TYPE_CHECKING:
 
 EQUAL: Final = frozenset(
     (
-        *(
-            "equal",
-            "equals",
-            "isEqual",
-            "is",
-            "strictEqual",
-            "strictEquals",
-            "deepEqual",
-            "deepStrictEqual",
-            "deepEquals",
-        ),
-        *("same", "isEquivalent", "looseEqual", "looseEquals", "deepLooseEqual", "eq"),
+        *("equal", "equals", "isEqual", "is", "strictEqual", "strictEquals", "deepEqual", "deepStrictEqual"),
+        *("deepEquals", "same", "isEquivalent", "looseEqual", "looseEquals", "deepLooseEqual", "eq"),
     )
 )
 EXPECTED: Final = frozenset(
@@ -111,15 +101,15 @@ def _of_assertion(name: str, arguments: list[Node]) -> Iterator[Mutation]:
     """`assert.equal(actual, expected)`, `t.ok(value)`, `t.throws(function)`."""
     if name in EQUAL and len(arguments) >= 2:
         actual, expected = arguments[:2]
-        literal = next((side for side in (expected, actual) if _is_plain(side)), None)
+        literal = next((side for side in (expected, actual) if _literals(side) is not None), None)
         yield from _another(literal if literal is not None else _silent(expected, actual))
     elif name in TRUE | FALSE and arguments:
         yield _opposite(arguments[0])
     elif name in THROWS and arguments and arguments[0].type in FUNCTIONS:
-        yield Mutation(arguments[0].start_byte, arguments[0].end_byte, instead=_escaped(NOTHING))
+        yield _instead(arguments[0], _escaped(NOTHING))
     elif name in QUIET and arguments and arguments[0].type in FUNCTIONS:
         loud = _escaped("function () { throw new Error(") + '"{0}"' + _escaped("); }")
-        yield Mutation(arguments[0].start_byte, arguments[0].end_byte, instead=loud)
+        yield _instead(arguments[0], loud)
 
 
 def _of_expectation(subject: Node, chain: str, name: str, arguments: list[Node]) -> Iterator[Mutation]:
@@ -129,7 +119,7 @@ def _of_expectation(subject: Node, chain: str, name: str, arguments: list[Node])
     if name in EXPECTED and arguments:
         yield from _another(arguments[0])
     elif name in THROWS and subject.type in FUNCTIONS:
-        yield Mutation(subject.start_byte, subject.end_byte, instead=_escaped(f"({NOTHING})"))
+        yield _instead(subject, _escaped(f"({NOTHING})"))
 
 
 def _parts(callee: Node) -> tuple[Node | None, str]:
@@ -155,13 +145,9 @@ def _subject(owner: Node) -> Node | None:
 
 
 def _another(expected: Node) -> Iterator[Mutation]:
-    """Another value: one of its literals changed, or a word in its place that nothing returns."""
-    leaves = list(_leaves_of(expected)) if _is_plain(expected) else []
-    if leaves:
-        for leaf in leaves:
-            yield Mutation(leaf.start_byte, leaf.end_byte, leaf=text(leaf))
-    else:
-        yield Mutation(expected.start_byte, expected.end_byte, instead='"{0}"')
+    """Another value: one of its literals changed, or instead of it a word that nothing returns."""
+    leaves = [Mutation(each.start_byte, each.end_byte, leaf=text(each)) for each in _literals(expected) or ()]
+    yield from leaves or [_instead(expected, '"{0}"')]
 
 
 def _silent(expected: Node, actual: Node) -> Node:
@@ -171,31 +157,24 @@ def _silent(expected: Node, actual: Node) -> Node:
     return silent[0] if len(silent) == 1 else expected
 
 
-def _is_plain(node: Node) -> bool:
-    """Whether it is a literal, or made of nothing else."""
-    if node.type in ("object", "array"):
-        return all(_is_plain(each) for each in inner(node))
-    if node.type == "pair":
-        value = node.child_by_field_name("value")
-        return value is not None and _is_plain(value)
-    return node.type in ("number", "true", "false") or (node.type == "string" and string_value(node) is not None)
-
-
-def _leaves_of(node: Node) -> Iterator[Node]:
-    if node.type in ("object", "array"):
-        for each in inner(node):
-            yield from _leaves_of(each)
-    elif node.type == "pair":
-        value = node.child_by_field_name("value")
-        if value is not None:
-            yield from _leaves_of(value)
-    else:
-        yield node
+def _literals(node: Node | None) -> list[Node] | None:
+    """The literals that a value is made of; None where it is made of anything else."""
+    if node is not None and node.type == "pair":
+        return _literals(node.child_by_field_name("value"))
+    if node is not None and node.type in ("object", "array"):
+        parts = [_literals(each) for each in inner(node)]
+        return None if None in parts else [leaf for part in parts for leaf in part or ()]
+    if node is None or (node.type == "string" and string_value(node) is None):
+        return None
+    return [node] if node.type in ("number", "true", "false", "string") else None
 
 
 def _opposite(condition: Node) -> Mutation:
-    said = _escaped(text(condition))
-    return Mutation(condition.start_byte, condition.end_byte, instead=f"!({said})")
+    return _instead(condition, f"!({_escaped(text(condition))})")
+
+
+def _instead(node: Node, new: str) -> Mutation:
+    return Mutation(node.start_byte, node.end_byte, instead=new)
 
 
 def _leaves(statement: Node) -> bool:

@@ -1,8 +1,8 @@
-"""What one grading run of a JavaScript task consists of, as `tasks/plan.py` draws it for Python.
+"""What one grading run of a JavaScript task consists of, as `test_plan` draws it for Python.
 
-Tests and tested code share a process, and what that process says is never believed by itself: several judges run the
-required tests, each test as it is for one of them and mutated for the others, among canaries whose outcome is known.
-Who forges what he reports, bends the framework or equals everything cannot tell which is which. Starts nothing.
+Tests and tested code share a process, and what that process says is never believed by itself: several test processes
+run the required tests, each test as it is in one of them and mutated in the others, among canaries whose outcome is
+known. Who forges what he reports, bends the framework or equals everything cannot know which is which. Starts nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from etude.tasks.format.task import Task
 from etude.tasks.grading.javascript_mutations import Mutation, failing, mutate, mutations_of
 from etude.tasks.grading.test_mutations import word
 from etude.tasks.grading.test_plan import (
-    FEW_KEPT,
-    MOST_MUTATED,
     MOST_PROCESSES,
     UNLIKELY,
     GradingPlan,
     ProcessPlan,
     RequiredTest,
+    choose_mutated,
+    process_plan,
     repository_sources,
     required_ids,
     several_parts,
@@ -39,18 +39,14 @@ Mutations = Mapping[Location, tuple[Mutation, ...]]
 
 def draw_javascript(task: Task, installed: Installed, rng: random.Random) -> GradingPlan:
     """A plan for one run of the task's tests."""
-    facts = task.facts
     required = required_ids(task)
     sources = {path: task.tests[path].decode() for path in repository_sources(task)}
     files = {path: _file(task, path, sources) for path in dict.fromkeys(test.partition("::")[0] for test in required)}
     functions = test_functions(required, files)
     mutations = {each.location: found for each in functions if (found := _mutations(files[each.path], each.name))}
-    decisive = {*facts.held_out, *facts.fail_to_pass}
-    some = [each for each in functions if each.location in mutations and not decisive.isdisjoint(each.ids)]
-    others = [each for each in functions if each.location in mutations and decisive.isdisjoint(each.ids)]
-    some = rng.sample(some, min(len(some), MOST_MUTATED)) + rng.sample(others, min(len(others), FEW_KEPT))
-    if not any(not set(each.ids).isdisjoint(facts.held_out) for each in some):
-        raise EtudeError(f"task {task.name} has no held-out test that can be mutated, so forging could not be told")
+    some = choose_mutated(task, [each for each in functions if each.location in mutations], rng)
+    if not any(not set(each.ids).isdisjoint(task.facts.held_out) for each in some):
+        raise EtudeError(f"task {task.name} has no held-out test that can be mutated, so forging could not be noticed")
     make = partial(_part, sources=sources, files=files, mutations=mutations, rng=rng)
     parts = several_parts(task, functions, some, rng, make, MOST_PROCESSES, UNLIKELY)  # three, where enough is held out
     return GradingPlan(required, parts, secrets.token_hex(16), "node", apart=False, plain=False, installed=installed)
@@ -106,15 +102,7 @@ def _part(
     paths = list(dict.fromkeys(function.path for function in functions))
     rng.shuffle(paths)
     run = [test for each in paths for function in functions if function.path == each for test in function.ids]
-    return ProcessPlan(
-        mark=secrets.token_hex(8),
-        tests=tests,
-        run=(*run, *must_fail, *must_pass),
-        real=frozenset(name for function in functions if function.location not in mutated for name in function.ids),
-        mutated=frozenset(run for function in functions if function.location in mutated for run in function.runs),
-        must_fail=frozenset(must_fail),
-        must_pass=frozenset(must_pass),
-    )
+    return process_plan(functions, mutated, tests, [*run, *must_fail, *must_pass], must_fail, must_pass)
 
 
 def draw_canaries(path: str, file: TestFile, rng: random.Random) -> tuple[str, list[str], list[str]]:

@@ -65,7 +65,7 @@ def _toml_aside(text: str) -> str | None:
 def _ini_aside(text: str) -> list[str]:
     """The lines of all other sections, and of what stands before the first, but empty ones and comments.
 
-    Lines are told apart as `str.splitlines` does, which is what readers of such files use; a line that starts with a
+    Lines end where `str.splitlines` ends them, which is what readers of such files use; a line that starts with a
     bracket and is not certainly the head of a packaging section is one of the others."""
     found: list[str] = []
     inside = False

@@ -1,4 +1,4 @@
-"""Tests changed so that they must fail: the canaries that a cheat cannot tell from real tests.
+"""Tests mutated so that they must fail: canaries that look like the real tests to a cheat.
 
 An assertion that a passing test certainly reaches gets another expected value, or its opposite, in the source. Code
 that solves the task fails such a test; code that reads the expected value, claims to equal everything, bends the
@@ -13,6 +13,7 @@ import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from etude.tasks.grading.test_source import EQUALITIES, OPPOSITES, is_literal, parsed
@@ -33,7 +34,7 @@ class MutationSite:
 
 @dataclass(frozen=True)
 class TestFunction:
-    """One test and the changes, any one of which makes it fail. A change is a set of places changed together."""
+    """One test and its mutations, any one of which makes it fail. A mutation is a set of sites changed together."""
 
     name: str  # `Class.method` or `function`
     mutations: tuple[tuple[MutationSite, ...], ...]
@@ -57,14 +58,14 @@ def find_tests(source: str) -> tuple[TestFunction, ...]:
 
 def mutate(source: str, chosen: list[tuple[MutationSite, ...]], rng: random.Random) -> str:
     """The source with these changes made."""
-    places = sorted((place for change in chosen for place in change), key=lambda place: place.start, reverse=True)
+    sites = sorted((site for mutation in chosen for site in mutation), key=lambda site: site.start, reverse=True)
     data = source.encode()
-    for place in places:
-        if place.text:
-            new = place.text.format(word(rng), word(rng))
+    for site in sites:
+        if site.text:
+            new = site.text.format(word(rng), word(rng))
         else:
-            new = spell(other_value(place.value, rng), data[place.start : place.end].decode())
-        data = data[: place.start] + new.encode() + data[place.end :]
+            new = spell(other_value(site.value, rng), data[site.start : site.end].decode())
+        data = data[: site.start] + new.encode() + data[site.end :]
     return data.decode()
 
 
@@ -106,7 +107,7 @@ def _of_statement(
         for side in (right, left):
             if isinstance(side, ast.Name) and side.id in columns:
                 values = [(span(each), ast.literal_eval(each)) for each in columns[side.id]]
-                yield tuple(MutationSite(*place, value=value, parameter=True) for place, value in values)
+                yield tuple(MutationSite(*where, value=value, parameter=True) for where, value in values)
                 return
         # What calls nothing is what is expected; the tested code's answer must stay.
         silent = [side for side in (right, left) if not any(isinstance(node, ast.Call) for node in ast.walk(side))]
@@ -172,8 +173,8 @@ def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, l
         names = ast.literal_eval(node.args[0]) if is_literal(node.args[0]) else ""
         listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
         rows = [[row] if len(listed) == 1 else list(getattr(row, "elts", [])) for row in node.args[1].elts]
-        for place, name in enumerate(listed):
-            column = [row[place] for row in rows if place < len(row) and is_literal(row[place])]
+        for number, name in enumerate(listed):
+            column = [row[number] for row in rows if number < len(row) and is_literal(row[number])]
             if column and len(column) == len(rows):
                 columns[name] = column
     return columns
@@ -201,10 +202,7 @@ def _added(function: ast.FunctionDef | ast.AsyncFunctionDef, source: str, offset
 
 def _line_offsets(source: str) -> list[int]:
     """Byte offset of each line, as the parser counts lines."""
-    offsets = [0]
-    for line in source.encode().splitlines(keepends=True):
-        offsets.append(offsets[-1] + len(line))
-    return offsets
+    return [0, *accumulate(map(len, source.encode().splitlines(keepends=True)))]
 
 
 # What
@@ -241,18 +239,18 @@ def _other(value: Any, rng: random.Random) -> Any:
     items = list(value)
     if not items:
         return type(value)([rng.randrange(10)])
-    place = rng.randrange(len(items))
-    items[place] = _other(items[place], rng)
+    number = rng.randrange(len(items))
+    items[number] = _other(items[number], rng)
     return type(value)(items)
 
 
 def _other_text(text: str, rng: random.Random) -> str:
     if not text:
         return rng.choice(string.ascii_lowercase)
-    place = rng.randrange(len(text))
+    at = rng.randrange(len(text))
     kinds = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
-    kind = next((kind for kind in kinds if text[place] in kind), string.ascii_lowercase)
-    return text[:place] + rng.choice(kind) + text[place + 1 :]
+    kind = next((kind for kind in kinds if text[at] in kind), string.ascii_lowercase)
+    return text[:at] + rng.choice(kind) + text[at + 1 :]
 
 
 def spell(value: Any, like: str) -> str:

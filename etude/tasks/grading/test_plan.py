@@ -1,8 +1,8 @@
 """What one grading run consists of: which tests run as they are, which are mutated, which are canaries.
 
-Drawn anew for each run. Where the tested code shares a process with the tests, several judges run a part each: a
-required test is real for exactly one of them and mutated for the others, so that who forges results has to guess for
-each test which is which. Only this process knows. Knows the task; starts nothing.
+Drawn anew for each run. Where the tested code shares a process with the tests, several test processes run a part
+each: a required test is real in exactly one of them and mutated in the others, so that who forges results has to guess
+for each test which is which. Only the grader knows. Knows the task; starts nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from etude.tasks.grading.inherited_tests import InheritedTests, collected
 from etude.tasks.grading.test_mutations import MutationSite, find_tests, mutate
 from etude.tasks.grading.test_source import parsed, simple_tests, used_names
 
-MOST_MUTATED = 48  # test functions; of a larger suite the second judge runs no more than these
+MOST_MUTATED = 48  # test functions; of a larger suite the second test process runs no more than these
 MOST_PROCESSES = 12
-# For a repository's tests, where each judge costs an interpreter and the imports of the whole package:
+# For a repository's tests, where each process costs an interpreter and the imports of the whole package:
 FEW_PROCESSES = 3
 UNLIKELY = 0.05
 MOST_OF_ONE = 16  # required ids of one parametrised test; each task always asks for the same ones
@@ -41,7 +41,7 @@ ENTRIES = ("", "src")  # folders of the workspace that imports start from
 
 @dataclass(frozen=True)
 class ProcessPlan:
-    """What one judge runs (`mark`, `tests`, `run`: all it is told), and what that means."""
+    """What one test process runs (`mark`, `tests`, `run`: all it is given), and what that means."""
 
     mark: str
     tests: dict[str, str]
@@ -70,7 +70,7 @@ class RequiredTest:
 
     path: str
     name: str
-    runs: tuple[str, ...]  # what a judge is asked for: ids, or of parametrised tests what all their ids start with
+    runs: tuple[str, ...]  # what a process is asked for: ids, or of parametrised tests what all their ids start with
     ids: tuple[str, ...]
     mutations: tuple[tuple[MutationSite, ...], ...] = field(repr=False, default=())
 
@@ -121,17 +121,20 @@ def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> Gr
     required = required_ids(task)
     sources = {path: task.tests[path].decode().removeprefix("\ufeff") for path in repository_sources(task)}
     functions = _mutable(test_functions(task, required, sources), sources)
-    decisive = {*facts.held_out, *facts.fail_to_pass}
-    some = [function for function in functions if function.mutations and not decisive.isdisjoint(function.ids)]
-    others = [function for function in functions if function.mutations and decisive.isdisjoint(function.ids)]
-    some = rng.sample(some, min(len(some), MOST_MUTATED)) + rng.sample(others, min(len(others), FEW_KEPT))
-    # What a change adds is easier to tell from a real test than what it replaces.
+    # What a mutation adds is easier to recognise than what it replaces; the last one of each test adds.
     functions = [replace(each, mutations=each.mutations[:-1] or each.mutations) for each in functions]
-    chosen = {each.location for each in some}
-    some = [each for each in functions if each.location in chosen]
+    some = choose_mutated(task, [each for each in functions if each.mutations], rng)
     make = partial(_part, sources=sources, suite="pytest", rng=rng, canaries="functions")
     parts = several_parts(task, functions, some, rng, make, FEW_PROCESSES, UNLIKELY)
     return GradingPlan(required, parts, secrets.token_hex(16), "pytest", apart=False, plain=False, installed=installed)
+
+
+def choose_mutated(task: Task, mutable: Sequence[RequiredTest], rng: random.Random) -> list[RequiredTest]:
+    """Which of a repository's tests are mutated: those that fail before first, and a few of the others."""
+    decisive = {*task.facts.held_out, *task.facts.fail_to_pass}
+    some = [each for each in mutable if not decisive.isdisjoint(each.ids)]
+    others = [each for each in mutable if decisive.isdisjoint(each.ids)]
+    return rng.sample(some, min(len(some), MOST_MUTATED)) + rng.sample(others, min(len(others), FEW_KEPT))
 
 
 def required_ids(task: Task) -> tuple[str, ...]:
@@ -183,22 +186,22 @@ def several_parts(
     most: int,
     chance: float,
 ) -> tuple[ProcessPlan, ...]:
-    """Every function is real for one judge; `some` of them are mutated for all others. `make` writes a judge's part:
-    of these functions, with those mutated that stand at these places."""
+    """Every test is real in one process; `some` of them are mutated in all others. `make` writes the part of a process:
+    these tests, with those at these locations mutated."""
     hidden = sum(not set(function.ids).isdisjoint(task.facts.held_out) for function in some)
     count = min(processes_needed(hidden, chance), most) if some else 1
     real = {function.location: rng.randrange(count) for function in some}
-    mutated = [{place for place, at in real.items() if at != number} for number in range(count)]
+    mutated = [{location for location, at in real.items() if at != number} for number in range(count)]
     return tuple(make(some if number else functions, mutated[number]) for number in range(count))
 
 
 def processes_needed(hidden: int, chance: float = HOPELESS) -> int:
-    """So many that guessing, for each test that the agent never saw, which judge has the real one, is hopeless."""
+    """So many that guessing, for each test that the agent never saw, which process has the real one, is hopeless."""
     return min(MOST_PROCESSES, max(2, math.ceil(chance ** (-1 / hidden)))) if hidden else 2
 
 
 def header(plan: GradingPlan, task: Task, files: dict[str, Any], *, cpu_seconds: int) -> dict[str, Any]:
-    """What the runner itself is told."""
+    """What the process that reports is given."""
     installed = plan.installed
     return {
         "suite": plan.suite if installed is None or plan.suite == "node" else "repository",
@@ -266,7 +269,7 @@ def _part(
         if change:
             mutations.setdefault(function.path, []).append(change)
         # Other parameters have other ids, so all of a test is asked for where its table of them is mutated.
-        exact = canaries == "functions" and not any(place.parameter for place in change)
+        exact = canaries == "functions" and not any(site.parameter for site in change)
         run += function.ids if exact else function.runs
     tests = {path: mutate(text, mutations[path], rng) if path in mutations else text for path, text in sources.items()}
     must_fail: list[str] = []
@@ -276,10 +279,23 @@ def _part(
         near = [function.name for function in functions if function.path == path]
         code, must_fail, must_pass = draw_canaries(canaries, path, sources[path], near, suite, rng)
         tests[path] = f"{tests[path].rstrip()}\n\n\n{code}"
+    run = _shuffled([*run, *must_fail, *must_pass], suite, rng)
+    return process_plan(functions, mutated, tests, run, must_fail, must_pass)
+
+
+def process_plan(
+    functions: Sequence[RequiredTest],
+    mutated: set[tuple[str, str]],
+    tests: dict[str, str],
+    run: Sequence[str],
+    must_fail: Sequence[str],
+    must_pass: Sequence[str],
+) -> ProcessPlan:
+    """What a process runs, under a new mark, and what that means for these tests."""
     return ProcessPlan(
         mark=secrets.token_hex(8),
         tests=tests,
-        run=tuple(_shuffled([*run, *must_fail, *must_pass], suite, rng)),
+        run=tuple(run),
         real=frozenset(name for function in functions if function.location not in mutated for name in function.ids),
         mutated=frozenset(run for function in functions if function.location in mutated for run in function.runs),
         must_fail=frozenset(must_fail),

@@ -1,4 +1,4 @@
-"""What a file of JavaScript defines: functions and methods outside of any other function, with names and places.
+"""What a file of JavaScript defines: functions and methods outside of any other function, with names and positions.
 
 A name is qualified by the class, object or prototype that a function belongs to; `exports` and `module.exports` add
 nothing to it. What stands in a function that is called where it is written (a wrapper around a whole file) counts as

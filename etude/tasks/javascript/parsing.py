@@ -1,6 +1,6 @@
 """JavaScript as a syntax tree: the parser, and the few things that all readers of its tree ask.
 
-The parser is an extra of the package: who asks for it where it is missing is told which. Places are bytes. Knows one
+The parser is an extra of the package: who asks for it where it is missing learns which. Positions are bytes. Knows one
 text at a time.
 """
 
@@ -42,7 +42,7 @@ def require_parser() -> None:
 
 def parse(data: bytes) -> Node | None:
     """The tree's root; None for what is no JavaScript. A zero byte, which a string may hold and the parser takes for
-    the end, is another sign in the texts of nodes; places stay."""
+    the end, is another sign in the texts of nodes; positions stay."""
     root = _parser().parse(data.replace(b"\0", b"\1")).root_node
     return None if root.has_error else root
 

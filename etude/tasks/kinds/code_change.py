@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from etude.tasks.format.function_bodies import functions
 from etude.tasks.format.task import TESTS, Task
 from etude.tasks.kinds.base import FACTS, Finding, OutcomeKind, Severity
 
@@ -64,10 +65,5 @@ def _defined_tests(task: Task) -> Iterator[str]:
         except (SyntaxError, ValueError, RecursionError):
             continue
         module = path if pytest else path.removesuffix(".py").replace("/", ".")
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                for part in node.body:
-                    if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-                        yield joint.join([module, node.name, part.name])
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and pytest:
-                yield joint.join([module, node.name])
+        names = (name for name, _ in functions(tree))
+        yield from (joint.join([module, *name.split(".")]) for name in names if pytest or "." in name)

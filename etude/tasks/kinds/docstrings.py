@@ -17,6 +17,7 @@ from dataclasses import replace
 from etude.core.settings import GraderSettings
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Documentation
+from etude.tasks.format.function_bodies import functions
 from etude.tasks.format.task import Task
 from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.verdict import Grade
@@ -52,13 +53,13 @@ class Docstrings(OutcomeKind):
         return replace(found, tests=tests | found.tests)
 
     def lint(self, task: Task) -> Iterator[Finding]:
-        asked, place = _asked(task), f"{FACTS}.documentation"
+        asked, key = _asked(task), f"{FACTS}.documentation"
         if task.facts.allowed_paths != [asked.file]:
-            yield Finding("documentation-file", "error", place, f"{asked.file} must be all that allowed_paths has")
+            yield Finding("documentation-file", "error", key, f"{asked.file} must be all that allowed_paths has")
         text = task.workspace.text(asked.file) if asked.file in task.workspace else ""
         for name in asked.functions:
             if read_documented(text, name.partition(":")[2]) is None:
-                yield Finding("documentation-function", "error", place, f"{name} is no function of the workspace")
+                yield Finding("documentation-function", "error", key, f"{name} is no function of the workspace")
         yield from lint_mutants(task, "documentation", "examples")
 
     async def known_attempts(
@@ -103,23 +104,13 @@ def read(task: Task, data: bytes) -> tuple[dict[str, str], list[Documented]]:
 def with_docstrings(source: str, docs: Mapping[str, str]) -> str:
     """A text with these docstrings, by qualified name, in functions that have none."""
     lines = source.splitlines(keepends=True)
-    for first, doc in sorted(_beginnings(ast.parse(source), "", docs), key=lambda each: -each[0].lineno):
+    firsts = [(node.body[0], docs[name]) for name, node in functions(ast.parse(source)) if name in docs]
+    for first, doc in sorted(firsts, key=lambda each: -each[0].lineno):  # from below: line numbers stay right
         start = min([first.lineno, *(each.lineno for each in getattr(first, "decorator_list", []))])
         text = doc.replace("\\", "\\\\").replace('"""', "'''")
         inside = [f"{' ' * first.col_offset}{line}".rstrip() for line in f'"""{text}\n"""'.splitlines()]
         lines.insert(start - 1, "\n".join([*inside, ""]))
     return "".join(lines)
-
-
-def _beginnings(
-    node: ast.Module | ast.ClassDef, before: str, docs: Mapping[str, str]
-) -> Iterator[tuple[ast.stmt, str]]:
-    """The first statement of each named function, and its docstring."""
-    for part in node.body:
-        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) and before + part.name in docs:
-            yield part.body[0], docs[before + part.name]
-        elif isinstance(part, ast.ClassDef):
-            yield from _beginnings(part, f"{before}{part.name}.", docs)
 
 
 def false_docstrings(task: Task) -> dict[str, bytes]:

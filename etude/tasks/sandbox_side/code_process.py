@@ -1,4 +1,4 @@
-"""The agent's end: a process that loads the agent's code and answers calls, and is told nothing else.
+"""The agent's end: a process that loads the agent's code and answers calls, and is given nothing else.
 
 It is forked before any test was read, keeps no descriptor but its socket, and can do no more than answer: whatever
 happens to this module once the agent's code runs beside it, its answers arrive as plain data. Knows no test.
@@ -15,41 +15,22 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NoReturn
 
-from etude.tasks.sandbox_side.wire_values import Closed, decode, encode, receive, send
+from etude.tasks.sandbox_side.wire_values import Closed, decode, decode_call, encode, encode_call, receive, send
 
+_BUILTIN = (
+    *("getattr", "setattr", "delattr", "iter", "next", "len", "bool", "str", "repr", "hash", "dir", "int", "float"),
+    *("abs", "round", "format", "isinstance", "issubclass", "divmod"),
+)
+_OPERATOR = (
+    *("index", "contains", "getitem", "setitem", "delitem", "eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "invert"),
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor"),
+)
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    "getattr": getattr,
-    "setattr": setattr,
-    "delattr": delattr,
-    "iter": iter,
-    "next": next,
-    "len": len,
-    "bool": bool,
-    "str": str,
-    "repr": repr,
-    "hash": hash,
-    "dir": dir,
-    "int": int,
-    "float": float,
-    "index": operator.index,
-    "abs": abs,
-    "round": round,
+    **{name: getattr(builtins, name) for name in _BUILTIN},
+    **{name: getattr(operator, name) for name in _OPERATOR},
     "reversed": lambda value: list(reversed(value)),
-    "format": format,
-    "isinstance": isinstance,
-    "issubclass": issubclass,
     "enter": lambda value: type(value).__enter__(value),
     "exit": lambda value, *error: type(value).__exit__(value, *error),
-    "contains": operator.contains,
-    "getitem": operator.getitem,
-    "setitem": operator.setitem,
-    "delitem": operator.delitem,
-    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "invert")},
-    **{
-        name: getattr(operator, name)
-        for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor")
-    },
-    "divmod": divmod,
 }
 
 
@@ -78,19 +59,18 @@ class Worker:
             return ["value", None, []]
         target, given, named = rest
         function = OPERATIONS[target] if verb == "do" else self._read(target)
-        arguments = [decode(each, self._read) for each in given]
-        names = {name: decode(each, self._read) for name, each in named.items()}
+        arguments, names = decode_call(given, named, self._read)
         value = function(*arguments, **names)
         return ["value", encode(value, self._spell), self._changed(given, arguments)]
 
     def _changed(self, given: list[Any], arguments: list[Any]) -> list[Any]:
         """Arguments that the call changed in place: the tests' own must change with them."""
         changed = []
-        for place, (before, argument) in enumerate(zip(given, arguments, strict=True)):
+        for number, (before, argument) in enumerate(zip(given, arguments, strict=True)):
             if isinstance(argument, list | dict | set | bytearray):
                 after = encode(argument, self._spell)
                 if after != before:
-                    changed.append([place, after])
+                    changed.append([number, after])
         return changed
 
     # What is not plain
@@ -128,11 +108,7 @@ class Worker:
         """A function of the tests: calling it asks them, and answers what they ask meanwhile."""
 
         def call(*given: Any, **named: Any) -> Any:
-            spelled = [encode(each, self._spell) for each in given]
-            send(
-                self._connection,
-                ["call", number, spelled, {name: encode(each, self._spell) for name, each in named.items()}],
-            )
+            send(self._connection, ["call", number, *encode_call(given, named, self._spell)])
             while True:
                 reply = receive(self._connection)
                 if reply[0] == "value":

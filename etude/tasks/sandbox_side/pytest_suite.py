@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OutcomeReporter:
-    """The end of each test, told once: what went wrong first counts."""
+    """The end of each test, reported once: what went wrong first counts."""
 
     def __init__(self, report: Report) -> None:
         import pytest
@@ -56,7 +56,7 @@ def said(report: pytest.CollectReport | pytest.TestReport) -> str:
 
 
 class Chosen(OutcomeReporter):
-    """The one plugin: collects and runs what was chosen, and tells the outcomes. Comes before pytest's own hooks."""
+    """The one plugin: collects and runs what was chosen, and reports the outcomes. Comes before pytest's own hooks."""
 
     def __init__(self, ids: Sequence[str], conftests: Sequence[str], report: Report) -> None:
         super().__init__(report)

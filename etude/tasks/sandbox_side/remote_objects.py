@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from etude.tasks.sandbox_side.wire_values import Closed, decode, encode, receive, send
+from etude.tasks.sandbox_side.wire_values import Closed, decode, decode_call, encode, encode_call, receive, send
 
 
 class Gone(Exception):
@@ -46,10 +46,7 @@ class Link:
         return decode(value, Inert if self._plain else self._read)
 
     def _ask(self, verb: str, target: Any, given: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        spelled = [encode(each, self._spell) for each in given]
-        return self._talk(
-            [verb, target, spelled, {name: encode(each, self._spell) for name, each in named.items()}], given
-        )
+        return self._talk([verb, target, *encode_call(given, named, self._spell)], given)
 
     def _talk(self, question: list[Any], given: Sequence[Any]) -> Any:
         try:
@@ -58,8 +55,8 @@ class Link:
                 reply = receive(self._connection)
                 match reply[0]:
                     case "value":
-                        for place, after in reply[2]:
-                            _become(given[place], decode(after, self._read))
+                        for number, after in reply[2]:
+                            _become(given[number], decode(after, self._read))
                         return reply[1]
                     case "raise":
                         raise self._exception(reply[1])
@@ -74,8 +71,7 @@ class Link:
     def _called(self, number: int, given: list[Any], named: dict[str, Any]) -> None:
         """The agent's code calls a function of the tests."""
         try:
-            arguments = [decode(each, self._read) for each in given]
-            names = {name: decode(each, self._read) for name, each in named.items()}
+            arguments, names = decode_call(given, named, self._read)
             value = self._functions[number](*arguments, **names)
             answer = ["value", encode(value, self._spell)]
         except Closed:

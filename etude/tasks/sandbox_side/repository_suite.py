@@ -137,7 +137,7 @@ def _shuffled(items: list[Any], rng: random.Random) -> list[Any]:
 
 def run(
     root: str,
-    places: Sequence[str],
+    paths: Sequence[str],
     options: Sequence[str],
     report: Report,
     *,
@@ -149,7 +149,7 @@ def run(
     """Runs the suite that lies in these files and folders of the workspace, or what is chosen of it; pytest's code."""
     import pytest
 
-    there = [place for place in places if os.path.exists(os.path.join(root, place))]  # noqa: PTH110
+    there = [path for path in paths if os.path.exists(os.path.join(root, path))]  # noqa: PTH110
     if not there:
         return int(pytest.ExitCode.NO_TESTS_COLLECTED)
     fixed = ["--rootdir", root, "-p", "no:cacheprovider", "--assert=plain", "--tb=no", "-q", "--no-header"]
@@ -169,16 +169,16 @@ def run_as(root: str, sources: Mapping[str, str]) -> None:
     """Sees to it that these modules do what these texts say, while the files on the disk say what they say."""
     held: dict[str, str | FunctionType] = {}
     for path, text in sources.items():
-        place = os.path.join(root, path)
-        held[place] = FunctionType(compile(text, place, "exec", dont_inherit=True), {})
+        file = os.path.join(root, path)
+        held[file] = FunctionType(compile(text, file, "exec", dont_inherit=True), {})
     sys.meta_path.insert(0, KeptSources(held))
 
 
 def keep(root: str, sources: Mapping[str, str]) -> None:
     """Writes the tests into the workspace and sees to it that this text is what runs."""
     for path, text in sources.items():
-        place = os.path.join(root, path)
-        os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120
-        with open(place, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:  # noqa: PTH123
+        target = os.path.join(root, path)
+        os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
+        with open(target, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:  # noqa: PTH123
             file.write(text)
     sys.meta_path.insert(0, KeptSources({os.path.join(root, path): text for path, text in sources.items()}))

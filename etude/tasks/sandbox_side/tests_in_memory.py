@@ -18,13 +18,13 @@ class MemoryFinder(MetaPathFinder, Loader):
         self._sources = sources
         self._folders = {"/".join(path.split("/")[:depth]) for path in sources for depth in range(path.count("/") + 1)}
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        place = fullname.replace(".", "/")
-        place = "" if place == "tests" else place.removeprefix("tests/")
-        if f"{place}.py" in self._sources:
-            return self._spec(fullname, f"{place}.py")
-        if place in self._folders or place == "":
-            return self._spec(fullname, f"{place}/__init__.py".lstrip("/"), package=True)
+    def find_spec(self, fullname: str, _: object = None, target: object = None) -> ModuleSpec | None:
+        path = fullname.replace(".", "/")
+        path = "" if path == "tests" else path.removeprefix("tests/")
+        if f"{path}.py" in self._sources:
+            return self._spec(fullname, f"{path}.py")
+        if path in self._folders or path == "":
+            return self._spec(fullname, f"{path}/__init__.py".lstrip("/"), package=True)
         return None
 
     def create_module(self, spec: ModuleSpec) -> None:

@@ -1,4 +1,4 @@
-"""A unittest suite: chosen tests, each outcome told as soon as it is known.
+"""A unittest suite: chosen tests, each outcome reported as soon as it is known.
 
 Ids read `module.Class.method`. Only a test that ran to its end without a word counts as passed; skipped and expected
 failures are called what they are. Knows nothing of where the tested code runs.
@@ -67,7 +67,7 @@ def last_line(error: Any) -> str:
 
 
 def run(ids: Sequence[str], report: Report) -> None:
-    """Runs these tests in this order. One that cannot be loaded is told as an error."""
+    """Runs these tests in this order. One that cannot be loaded is reported as an error."""
     suite = unittest.TestSuite()
     for name in ids:
         module, kind, method = name.rsplit(".", 2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 LARGEST: Final = 64 << 20  # bytes of one message
@@ -75,6 +75,15 @@ def decode(data: Any, read: Read) -> Any:
         case "range":
             return range(*data[1:])
     return read(data)
+
+
+def encode_call(given: Sequence[Any], named: Mapping[str, Any], other: Other) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a call, each encoded."""
+    return [encode(each, other) for each in given], {name: encode(each, other) for name, each in named.items()}
+
+
+def decode_call(given: Sequence[Any], named: Mapping[str, Any], read: Read) -> tuple[list[Any], dict[str, Any]]:
+    return [decode(each, read) for each in given], {name: decode(each, read) for name, each in named.items()}
 
 
 _SEQUENCES: Final[dict[str, Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}

@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final
 
 from etude.tasks.grading.packaging_config import SECTIONS, TOOLS
@@ -63,9 +64,7 @@ def _toml(path: str, text: str) -> Iterator[ConfigEntry]:
     except (tomllib.TOMLDecodeError, RecursionError):
         return
     lines = text.splitlines(keepends=True)
-    offsets = [0]
-    for line in lines:
-        offsets.append(offsets[-1] + len(line))
+    offsets = [0, *accumulate(map(len, lines))]
     table: tuple[str, ...] = ()
     number = 0
     while number < len(lines):
@@ -145,9 +144,7 @@ def _setup(path: str, text: str) -> Iterator[ConfigEntry]:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node) == "setup"]
     if len(calls) != 1 or not text.isascii():
         return
-    offsets = [0]
-    for line in text.splitlines(keepends=True):
-        offsets.append(offsets[-1] + len(line))
+    offsets = [0, *accumulate(map(len, text.splitlines(keepends=True)))]
     for keyword in calls[0].keywords:
         if keyword.arg is None or keyword.value.end_lineno is None or keyword.value.end_col_offset is None:
             continue
