@@ -10,6 +10,7 @@ import pytest
 
 from etude.core.settings import GraderSettings
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.check import CheckReport, check
 from etude.tasks.format.config import Config, Facts
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
@@ -31,6 +32,19 @@ class Grounds:
         changed = dict(task.solution) if files is None else files
         settings = options.pop("settings", QUICK)
         return self.run(grade(task, self.host, submission_of(task, changed), settings, **options))
+
+    def check(self, task: Task, settings: GraderSettings) -> tuple[CheckReport, dict[str, Grade]]:
+        """What `check` says, and the grades that it took, by the names of the attempts: they cost much."""
+        grades: list[Grade] = []
+
+        async def recorded(*given: Any, **named: Any) -> Grade:
+            grades.append(await grade(*given, **named))
+            return grades[-1]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("etude.tasks.check.grade", recorded)
+            report = self.run(check(task, self.host, settings))
+        return report, dict(zip((trial.answer for trial in report.trials), grades, strict=True))
 
 
 @pytest.fixture(scope="session")

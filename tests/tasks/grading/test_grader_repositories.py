@@ -15,7 +15,7 @@ from etude.tasks.environment.layers import task_layers, task_variables
 from etude.tasks.format.config import Installed
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
-from etude.tasks.grading.test_plan import FEW_JUDGES, MOST_KEPT, draw
+from etude.tasks.grading.test_plan import FEW_PROCESSES, MOST_KEPT, draw
 
 CART = "src/shop/cart.py"
 MakeTask = Callable[..., Task]
@@ -110,7 +110,7 @@ def test_no_cheat_in_the_tested_code_is_accepted(
     assert not found.passed, name
 
 
-def test_nothing_of_one_judge_is_left_for_the_next(grounds: Any, repository_task: MakeTask) -> None:
+def test_nothing_of_one_process_is_left_for_the_next(grounds: Any, repository_task: MakeTask) -> None:
     text = "import pathlib\n\n\ndef test_it():\n    for place in ('/tmp/was', '/workspace/was', '/home/agent/was'):\n"
     text += "        assert not pathlib.Path(place).exists()\n        pathlib.Path(place).write_text('here')\n"
     more = "\n\ndef test_more():\n    assert 1 + 1 == 2\n"
@@ -124,7 +124,7 @@ def test_nothing_of_one_judge_is_left_for_the_next(grounds: Any, repository_task
         assert found.passed, (found.reason, found.details)
 
 
-def test_few_judges_and_a_bounded_steady_choice_of_tests_that_passed_before(repository_task: MakeTask) -> None:
+def test_few_processes_and_a_bounded_steady_choice_of_tests_that_passed_before(repository_task: MakeTask) -> None:
     many = "".join(f"def test_{number}():\n    assert {number} == {number}\n\n\n" for number in range(300))
     names = [f"tests/test_many.py::test_{number}" for number in range(300)]
     task = repository_task({"tests/test_many.py": many}, pass_to_pass=names)
@@ -132,7 +132,7 @@ def test_few_judges_and_a_bounded_steady_choice_of_tests_that_passed_before(repo
     assert first.required == second.required
     assert sum(name in names for name in first.required) == MOST_KEPT
     assert set(task.facts.fail_to_pass) | set(task.facts.held_out) <= set(first.required)
-    assert len(first.parts) <= FEW_JUDGES
+    assert len(first.parts) <= FEW_PROCESSES
     assert all(len(part.run) < 40 for part in first.parts[1:])
 
 

@@ -10,10 +10,11 @@ from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import Environment
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
-from etude.tasks.check import check
+from etude.tasks.check import CheckReport
 from etude.tasks.format.config import Config, Documentation, Facts, Installed
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
+from etude.tasks.grading.verdict import Grade
 from etude.tasks.kinds.docstring_examples import differs_in_code, module_name, read_documented
 from etude.tasks.kinds.docstrings import false_docstrings, read, with_docstrings
 from etude.tasks.lint import lint
@@ -70,6 +71,7 @@ ADD = """Put a `price` into the cart, unless it is nothing; say how many there a
 1
 """
 SETTINGS = GraderSettings(seconds=60)
+Checked = tuple[CheckReport, dict[str, Grade]]
 
 
 def written(parse: str = PARSE, add: str = ADD) -> bytes:
@@ -98,6 +100,13 @@ def task(tiny_environment: Environment) -> Task:
     return Task("docs", "Write docstrings.", Config(), facts, Files(files))
 
 
+@pytest.fixture(scope="session")
+def checked(grounds: Any, task: Task) -> Checked:
+    """The grades of the reference, of nothing and of what is false, taken once for all tests here."""
+    found: Checked = grounds.check(task, SETTINGS)
+    return found
+
+
 def graded(grounds: Any, task: Task, data: bytes, **options: Any) -> Any:
     return grounds.grade(task, {MODULE: data}, settings=SETTINGS, **options)
 
@@ -122,8 +131,8 @@ def test_only_docstrings_comments_and_layout_may_differ() -> None:
     assert differs_in_code(CODE, CODE + "(")
 
 
-def test_good_docstrings_pass_and_notice_every_mistake(grounds: Any, task: Task) -> None:
-    found = grounds.grade(task, settings=SETTINGS)
+def test_good_docstrings_pass_and_notice_every_mistake(checked: Checked) -> None:
+    found = checked[1]["reference"]
     assert found.passed, found.reason
     assert set(found.tests.values()) == {"passed"} and found.share == 1 and found.checked == 5
     assert list(found.tests)[:5] == [
@@ -133,9 +142,8 @@ def test_good_docstrings_pass_and_notice_every_mistake(grounds: Any, task: Task)
     ]
 
 
-def test_nothing_and_every_bluff_are_rejected(grounds: Any, task: Task) -> None:
-    assert not grounds.grade(task, {}, settings=SETTINGS).passed
-    found = {name: graded(grounds, task, text, quick=True) for name, text in false_docstrings(task).items()}
+def test_nothing_and_all_false_docstrings_are_rejected(task: Task, checked: Checked) -> None:
+    found = {name: checked[1][name] for name in ["null", *false_docstrings(task)]}
     assert [name for name, grade in found.items() if grade.passed] == []
     assert "shows 0 examples" in found["no example"].reason
     assert "shows 0 examples" in found["an example that is always right"].reason
@@ -218,8 +226,8 @@ def test_a_file_counts_as_python_reads_it(task: Task) -> None:
         assert read(task, cheat)[0]["documentation alone"]
 
 
-def test_such_a_task_is_checked_and_what_is_wrong_with_it_is_said(grounds: Any, task: Task) -> None:
-    report = grounds.run(check(task, grounds.host, SETTINGS))
+def test_such_a_task_is_checked_and_what_is_wrong_with_it_is_said(task: Task, checked: Checked) -> None:
+    report = checked[0]
     assert report.ok, report.problems
     assert [trial.answer for trial in report.trials] == ["reference", "null", *false_docstrings(task)]
 

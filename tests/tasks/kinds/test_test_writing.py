@@ -11,12 +11,13 @@ from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import Environment
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
-from etude.tasks.check import check
+from etude.tasks.check import CheckReport, check
 from etude.tasks.format import config
 from etude.tasks.format.config import Config, Facts, Installed
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 from etude.tasks.grading.submission import submission_of
+from etude.tasks.grading.verdict import Grade
 from etude.tasks.kinds.mutants import mutants, needed
 from etude.tasks.kinds.test_writing import false_tests
 from etude.tasks.lint import lint
@@ -56,6 +57,7 @@ def test_nonsense():
         parse("1.5")
 """
 SETTINGS = GraderSettings(seconds=30)
+Checked = tuple[CheckReport, dict[str, Grade]]
 
 
 @pytest.fixture(scope="session")
@@ -81,12 +83,19 @@ def task(tiny_environment: Environment) -> Task:
     return Task("prices", "Write tests.", Config(), facts, Files(files))
 
 
+@pytest.fixture(scope="session")
+def checked(grounds: Any, task: Task) -> Checked:
+    """The grades of the reference, of nothing and of what is false, taken once for all tests here."""
+    found: Checked = grounds.check(task, SETTINGS)
+    return found
+
+
 def graded(grounds: Any, task: Task, text: str, **options: Any) -> Any:
     return grounds.grade(task, {FILE: text.encode()}, settings=SETTINGS, **options)
 
 
-def test_good_tests_pass_and_notice_every_mistake(grounds: Any, task: Task) -> None:
-    found = grounds.grade(task, settings=SETTINGS)
+def test_good_tests_pass_and_notice_every_mistake(checked: Checked) -> None:
+    found = checked[1]["reference"]
     assert found.passed, found.reason
     assert set(found.tests.values()) == {"passed"} and found.share == 1 and found.checked == 4
     assert list(found.tests) == ["as it is", "in another order", "in other words", "01", "02", "03", "04"]
@@ -102,11 +111,9 @@ def test_two_thirds_of_the_mistakes_are_enough_and_half_is_not(grounds: Any, tas
     assert (found.passed, found.kind) == (False, "tests") and "of 4 mistakes are noticed, 3 have to be" in found.reason
 
 
-def test_every_bluff_is_rejected(grounds: Any, task: Task) -> None:
-    for name, text in false_tests(task).items():
-        found = grounds.grade(task, {FILE: text}, settings=SETTINGS, quick=True)
-        assert not found.passed, name
-    assert not grounds.grade(task, {}, settings=SETTINGS).passed
+def test_nothing_and_all_false_tests_are_rejected(task: Task, checked: Checked) -> None:
+    for name in [*false_tests(task), "null"]:
+        assert not checked[1][name].passed, name
 
 
 CHEATS = {
@@ -186,14 +193,14 @@ def test_dice_are_rejected_nearly_always(grounds: Any, task: Task) -> None:
     assert sum(graded(grounds, task, dice, quick=True).passed for _ in range(6)) <= 1
 
 
-def test_nothing_but_the_file_of_tests_is_carried(grounds: Any, task: Task) -> None:
+def test_nothing_but_the_file_of_tests_is_submitted(grounds: Any, task: Task) -> None:
     changes = {FILE: GOOD.encode(), MODULE: b"def parse(text): ...\n", "tests/conftest.py": b"import os; os._exit(0)\n"}
     found = grounds.grade(task, changes, settings=SETTINGS)
     assert found.passed and {path for path, _ in found.refused} == {MODULE, "tests/conftest.py"}
 
 
-def test_such_a_task_is_checked_and_its_reference_has_to_notice_all(grounds: Any, task: Task) -> None:
-    report = grounds.run(check(task, grounds.host, SETTINGS))
+def test_such_a_task_is_checked_and_its_reference_has_to_notice_all(grounds: Any, task: Task, checked: Checked) -> None:
+    report = checked[0]
     assert report.ok, report.problems
     assert [trial.answer for trial in report.trials] == [
         "reference",
