@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from etude.forge.languages.python.source import Edit, edited
+from etude.forge.languages.edits import Edit, edited
 from etude.tasks.javascript.functions import WHOLE_MODULE, Defined, functions
 from etude.tasks.javascript.parsing import inner, parse, text, walk
 

@@ -1,22 +1,18 @@
-"""Procedural bugs in JavaScript: small changes to functions that tests reach, of the kinds that `make/bugs` has.
+"""Small wrong changes to JavaScript functions, of the kinds that `python/mutations` has.
 
-Each is an edit of a few bytes at a place that the parser names; everything else stays byte for byte. What decides
-whether a loop comes to its end is left alone: what never ends is no bug that a test could point at. Which go together
-is for `make/mistakes`. Knows the code; runs nothing.
+Each is an edit of a few bytes at a place that the parser names. What decides whether a loop comes to its end is left
+alone: what never ends is no bug that a test could point at. Knows one file; runs nothing.
 """
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from etude.forge.languages.drawn_bugs import Mutation, mistaken
-from etude.forge.languages.javascript.repository import JavaScriptRepository
+from etude.forge.languages.base import Mutation
+from etude.forge.languages.edits import Edit
 from etude.forge.languages.javascript.source import JavaScriptFile, ScriptDefinition
-from etude.forge.languages.python.source import Edit
-from etude.forge.steps.candidate import Candidate
 from etude.tasks.javascript.parsing import FUNCTIONS, bare, inner, text, walk
 
 if TYPE_CHECKING:
@@ -30,11 +26,6 @@ ENDS: Final = ("return_statement", "throw_statement", "break_statement", "contin
 ASSIGNING: Final = ("assignment_expression", "augmented_assignment_expression", "update_expression")
 LOOPS: Final = ("while_statement", "do_statement", "for_statement")
 _NAMES: Final = ("identifier", "property_identifier", "private_property_identifier")
-
-
-def bugs(world: JavaScriptRepository, rng: random.Random) -> Iterator[Candidate]:
-    """Candidates until there are no more, each function's mistakes drawn without repeats."""
-    return mistaken(world, lambda each: mutations(world.scripts[each.path], each), rng)
 
 
 def mutations(script: JavaScriptFile, definition: ScriptDefinition) -> list[Mutation[ScriptDefinition]]:

@@ -1,20 +1,18 @@
-"""Procedural bugs in Python: small changes to functions that tests reach, alone or several together.
+"""Small wrong changes to Python functions.
 
 An operator, a condition, a bound, a constant, a lost statement, swapped arguments. Each is an edit of a few bytes;
-whether tests notice is for others to find out, and which go together is for `mistakes`. Knows the code; runs nothing.
+whether tests notice, and which go together, is for others to find out. Knows one file; runs nothing.
 """
 
 from __future__ import annotations
 
 import ast
-import random
 import re
 from collections.abc import Callable, Iterator
 
-from etude.forge.languages.drawn_bugs import Mutation, mistaken
-from etude.forge.languages.python.repository import PythonRepository
-from etude.forge.languages.python.source import Definition, Edit, Module
-from etude.forge.steps.candidate import Candidate
+from etude.forge.languages.base import Mutation
+from etude.forge.languages.edits import Edit
+from etude.forge.languages.python.source import Definition, Module
 
 COMPARISONS = {
     ast.Lt: ("<", "<="),
@@ -36,11 +34,6 @@ ARITHMETIC = {
     ast.BitAnd: ("&", "|"),
     ast.BitOr: ("|", "&"),
 }
-
-
-def bugs(world: PythonRepository, rng: random.Random) -> Iterator[Candidate]:
-    """Candidates until there are no more, each function's mistakes drawn without repeats."""
-    return mistaken(world, lambda each: mutations(world.modules[each.path], each), rng)
 
 
 def mutations(module: Module, definition: Definition) -> list[Mutation[Definition]]:

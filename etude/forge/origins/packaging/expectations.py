@@ -1,8 +1,8 @@
 """What a broken distribution has to have again: as tests, and as sentences that say the same.
 
-Compares the facts (`built.facts`) of the distribution as it was with those of the broken one. Every difference is a
-demand, of a distribution that cannot be built any more those in the areas that were broken. What is no demand has to
-stay as it is. Knows facts; runs nothing.
+Compares the facts (`build_test.facts`) of the distribution as it was with those of the broken one. Every difference is
+an expectation, of a distribution that cannot be built any more those in the areas that were broken. Everything else has
+to stay as it is. Knows facts; runs nothing.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ MOST_GROUPS: Final = 6
 
 
 @dataclass(frozen=True)
-class Demand:
-    """Something that is missing or wrong, what is wanted instead, and the tests for it: name and what is asserted."""
+class Expectation:
+    """Something that is missing or wrong, how it should be, and the tests for it: name and what is asserted."""
 
     area: Area
-    symptom: str  # as somebody would complain
-    wanted: str
+    symptom: str  # as a user would report it
+    goal: str
     tests: tuple[tuple[str, str], ...]
 
 
-def demands(was: Facts, now: Facts, areas: Collection[Area]) -> list[Demand]:
+def expectations(was: Facts, now: Facts, areas: Collection[Area]) -> list[Expectation]:
     """In the order of areas that an issue would have."""
     found = [*_scripts(was, now), *_requirements(was, now), *_python(was, now), *_contents(was, now)]
     found += [*_version(was, now), *_metadata(was, now)]
     return [each for each in found if now["built"] or each.area in areas]
 
 
-def follows(path: str, old: str, new: str) -> Demand:
+def follows(path: str, old: str, new: str) -> Expectation:
     """That the version comes from this file and is not written down twice."""
     tests = (("version follows its source", f"version_with({path!r}, {old!r}, {new!r}) == {new!r}"),)
-    return Demand("version", "", f"the version is read from `{path}` when it is built", tests)
+    return Expectation("version", "", f"the version is read from `{path}` when it is built", tests)
 
 
-def written_tests(asked: Sequence[Demand], was: Facts) -> str:
-    """The test file: how a distribution is built and read, the demands, and what has to stay."""
+def written_tests(expected: Sequence[Expectation], was: Facts) -> str:
+    """The test file: how a distribution is built and read, the expectations, and what has to stay."""
     helpers = BUILT.read_text().partition('\nif __name__ == "__main__":')[0].rstrip()
-    tests = [*(test for each in asked for test in each.tests), *_stays(asked, was)]
+    tests = [*(test for each in expected for test in each.tests), *_unchanged(expected, was)]
     names: dict[str, int] = {}
     parts = [helpers]
     for name, assertion in tests:
@@ -60,7 +60,7 @@ def written_tests(asked: Sequence[Demand], was: Facts) -> str:
     return "\n\n\n".join(parts) + "\n"
 
 
-def _scripts(was: Facts, now: Facts) -> Iterator[Demand]:
+def _scripts(was: Facts, now: Facts) -> Iterator[Expectation]:
     for group, named in was["entry_points"].items():
         for name, target in named.items():
             other = now.get("entry_points", {}).get(group, {}).get(name)
@@ -78,10 +78,10 @@ def _scripts(was: Facts, now: Facts) -> Iterator[Demand]:
             if helped and helped[0] == 0 and helped[1]:
                 tests.append((f"{name} says how it is used", f"helped({name!r}) == {helped!r}"))
             where = "" if command else f" (group `{group}`)"
-            yield Demand("scripts", symptom, f"the {kind} `{name}`{where} leads to `{target}`", tuple(tests))
+            yield Expectation("scripts", symptom, f"the {kind} `{name}`{where} leads to `{target}`", tuple(tests))
 
 
-def _requirements(was: Facts, now: Facts) -> Iterator[Demand]:
+def _requirements(was: Facts, now: Facts) -> Iterator[Expectation]:
     for extra, lines in was["requirements"].items():
         other = now.get("requirements", {}).get(extra)
         if other == lines:
@@ -97,12 +97,14 @@ def _requirements(was: Facts, now: Facts) -> Iterator[Demand]:
             tests.insert(0, (f"{slug} is offered", f"[each for each in extras() if each == {extra!r}] == [{extra!r}]"))
             gone = f"`pip install PROJECT[{extra}]` warns that there is no such extra."
             wrong = f"`pip install PROJECT[{extra}]` does not bring what it should."
-            yield Demand(
+            yield Expectation(
                 "extras", gone if other is None else wrong, f"the extra `{extra}` brings {listed}", tuple(tests)
             )
         else:
             symptom = "Installing it does not bring what it needs."
-            yield Demand("dependencies", symptom, f"without any extra it requires {listed or 'nothing'}", tuple(tests))
+            yield Expectation(
+                "dependencies", symptom, f"without any extra it requires {listed or 'nothing'}", tuple(tests)
+            )
 
 
 def _names(lines: Sequence[str]) -> list[str]:
@@ -120,20 +122,20 @@ def _split(line: str) -> tuple[str, str]:
     return found[1].lower(), found[2].strip()
 
 
-def _python(was: Facts, now: Facts) -> Iterator[Demand]:
-    asked = was["fields"].get("Requires-Python")
-    if not asked or now.get("fields", {}).get("Requires-Python") == asked:
+def _python(was: Facts, now: Facts) -> Iterator[Expectation]:
+    bound = was["fields"].get("Requires-Python")
+    if not bound or now.get("fields", {}).get("Requires-Python") == bound:
         return
-    tests = [("requires python", f"field('Requires-Python') == {asked!r}")]
-    least = re.search(r">=\s*3\.(\d+)", asked)
+    tests = [("requires python", f"field('Requires-Python') == {bound!r}")]
+    least = re.search(r">=\s*3\.(\d+)", bound)
     if least and int(least[1]) > 0:
         older, own = f"3.{int(least[1]) - 1}.9", f"3.{least[1]}.9"
         tests.append(("old pythons are refused", f"[admits({older!r}), admits({own!r})] == [False, True]"))
     symptom = "pip installs it under versions of Python that it does not support."
-    yield Demand("python", symptom, f"`Requires-Python` is `{asked}`", tuple(tests))
+    yield Expectation("python", symptom, f"`Requires-Python` is `{bound}`", tuple(tests))
 
 
-def _contents(was: Facts, now: Facts) -> Iterator[Demand]:
+def _contents(was: Facts, now: Facts) -> Iterator[Expectation]:
     before, after = set(was["packed"]), set(now.get("packed", ()))
     missing, surplus = sorted(before - after), sorted(after - before)
     if not now["built"]:
@@ -151,12 +153,12 @@ def _contents(was: Facts, now: Facts) -> Iterator[Demand]:
             shown = paths[:MOST_FILES]
             tests.append((f"files of {folder or 'the top'}", f"among(*{shown!r}) == {shown!r}"))
         symptom = f"The wheel lacks {len(missing)} files, `{missing[0]}` for example."
-        yield Demand("contents", symptom, f"the wheel holds {_told(missing)}", tuple(tests))
+        yield Expectation("contents", symptom, f"the wheel holds {_listed(missing)}", tuple(tests))
     if surplus:
         shown = surplus[:MOST_FILES]
         tests = [("nothing else is packed", f"among(*{shown!r}) == []")]
         symptom = f"The wheel holds {len(surplus)} files that do not belong there, `{surplus[0]}` for example."
-        yield Demand("contents", symptom, f"the wheel has none of these: {_told(shown)}", tuple(tests))
+        yield Expectation("contents", symptom, f"the wheel has none of these: {_listed(shown)}", tuple(tests))
 
 
 def _grouped(paths: Sequence[str]) -> list[tuple[str, list[str]]]:
@@ -169,20 +171,20 @@ def _grouped(paths: Sequence[str]) -> list[tuple[str, list[str]]]:
     return list(found.items())[:MOST_GROUPS]
 
 
-def _told(paths: Sequence[str]) -> str:
+def _listed(paths: Sequence[str]) -> str:
     """All of them, or where they are many the folders that they are all in."""
     if len(paths) <= MOST_FILES:
         return ", ".join(f"`{path}`" for path in paths)
     folders: dict[str, list[str]] = {}
     for path in paths:
         folders.setdefault(path.rpartition("/")[0], []).append(path)
-    told = [
+    parts = [
         f"all files of `{name}`" if name else ", ".join(f"`{path}`" for path in own) for name, own in folders.items()
     ]
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
-def _version(was: Facts, now: Facts) -> Iterator[Demand]:
+def _version(was: Facts, now: Facts) -> Iterator[Expectation]:
     version = was["fields"]["Version"]
     other = now.get("fields", {}).get("Version")
     if other == version:
@@ -192,32 +194,32 @@ def _version(was: Facts, now: Facts) -> Iterator[Demand]:
         ("name of the wheel", f"file_name() == {was['file']!r}"),
     )
     symptom = f"The distribution says that it is version {other}." if other else "Nothing says which version it is."
-    yield Demand("version", symptom, f"the version is `{version}`", tests)
+    yield Expectation("version", symptom, f"the version is `{version}`", tests)
 
 
-def _metadata(was: Facts, now: Facts) -> Iterator[Demand]:
+def _metadata(was: Facts, now: Facts) -> Iterator[Expectation]:
     for name, value in was["fields"].items():
         if name in ("Name", "Version", "Requires-Python") or now.get("fields", {}).get(name) == value:
             continue
         test = (f"field {name}", f"field({name!r}) == {value!r}")
-        yield Demand("metadata", f"The metadata has no right `{name}`.", f"`{name}` is `{value}`", (test,))
+        yield Expectation("metadata", f"The metadata has no right `{name}`.", f"`{name}` is `{value}`", (test,))
     for name, values in was["lists"].items():
         if now.get("lists", {}).get(name) != values:
             test = (f"all of {name}", f"fields({name!r}) == {values!r}")
             listed = "; ".join(f"`{value}`" for value in values)
-            yield Demand("metadata", f"`{name}` is not complete.", f"`{name}` is, in any order, {listed}", (test,))
+            yield Expectation("metadata", f"`{name}` is not complete.", f"`{name}` is, in any order, {listed}", (test,))
     line = was["first_line"]
     if line and now.get("first_line") != line:
         test = ("long description", f"first_line() == {line!r}")
-        yield Demand(
+        yield Expectation(
             "metadata", "The long description is not there.", f"the long description starts with `{line}`", (test,)
         )
 
 
-def _stays(asked: Sequence[Demand], was: Facts) -> Iterator[tuple[str, str]]:
+def _unchanged(expected: Sequence[Expectation], was: Facts) -> Iterator[tuple[str, str]]:
     """What was never in question."""
-    areas = {each.area for each in asked}
-    tested = " ".join(assertion for each in asked for _, assertion in each.tests)
+    areas = {each.area for each in expected}
+    tested = " ".join(assertion for each in expected for _, assertion in each.tests)
     points = {
         (group, name): target
         for group, named in was["entry_points"].items()
