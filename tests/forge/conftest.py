@@ -11,6 +11,15 @@ from typing import Any
 import pytest
 
 from etude.tasks.format.task import Task
+from tests.forge.small_repositories import (
+    workspace_alone_is_audited,
+)
+
+__all__ = [  # fixtures
+    *("bench", "laid", "script_made", "script_shop"),
+    *("build_repository", "history", "run", "shop_repo", "shop_repository", "small_shop_files"),
+    "workspace_alone_is_audited",
+]
 
 # For each job: modules made from text, the ids loaded and run, everything forgotten again.
 RUNNER = """

@@ -37,7 +37,7 @@ def make_from(
 ) -> dict[str, Any]:
     """Makes tasks from a repository; installs it first where it is not. The facts of all that was tried so far."""
     if not origins or not prompt_styles:
-        raise EtudeError("name at least one source of tasks (--from) and one register (--registers)")
+        raise EtudeError("name at least one source of tasks (--from) and one prompt style (--registers)")
     found = find_origins(origins)
     request = MakeRequest(count, out, seed, tuple(origins), _known_styles(prompt_styles), workers)
     started = time.monotonic()

@@ -31,9 +31,9 @@ def _plain(candidate: UndocumentedFunctions) -> str:
     return (
         f"{names} in `{candidate.pieces[0].path}` {'have no docstrings' if many else 'has no docstring'}. Could you "
         f"write {'them' if many else 'one'}? Say what {'each' if many else 'it'} does and what every parameter is for, "
-        f"and show at least {LEAST_EXAMPLES} examples{' of each' if many else ''} as an interpreter session (`>>>`), so "
-        "that doctest can run them.\n\nThe examples should say enough about the behaviour that a mistake in the code "
-        "would make one of them wrong. Please leave the code itself as it is.\n"
+        f"and show at least {LEAST_EXAMPLES} examples{' of each' if many else ''} as an interpreter session (`>>>`), "
+        "so that doctest can run them.\n\nThe examples should say enough about the behaviour that a mistake in the "
+        "code would make one of them wrong. Please leave the code itself as it is.\n"
     )
 
 
@@ -50,7 +50,7 @@ def _detailed(candidate: UndocumentedFunctions) -> str:
         "without an import.\n- The examples are right in every run, whatever the order of sets, and still right when "
         "the code is written in other words: they show what it does, and do not look at how it is written.\n"
         f"- They notice mistakes. {len(candidate.mutants)} versions of the code with one small mistake each will be "
-        "tried (a turned condition, a lost statement, a constant off by one, swapped arguments), and at least two thirds "
-        "of them have to make an example fail.",
+        "tried (a turned condition, a lost statement, a constant off by one, swapped arguments), and at least two "
+        "thirds of them have to make an example fail.",
     ]
     return "\n\n".join(parts) + "\n"

@@ -109,9 +109,9 @@ def _move(candidate: Refactoring) -> tuple[str, str]:
     parent, _, stem = old.rpartition(".")
     plain = (
         f"The module `{old}` should move to `{new}`, from `{candidate.old}` to `{candidate.new}`.\n\nPlease move all "
-        "imports over to the new place, those in the tests of the repository too. Nothing may stay behind at the old place, "
-        f"no module that imports everything from the new one either: neither `import {old}` nor `from {parent} import "
-        f"{stem}` may work afterwards. What other modules export stays as it is.\n"
+        "imports over to the new place, those in the tests of the repository too. Nothing may stay behind at the old "
+        f"place, no module that imports everything from the new one either: neither `import {old}` nor `from {parent} "
+        f"import {stem}` may work afterwards. What other modules export stays as it is.\n"
     )
     parts = [
         f"# Move `{old}` to `{new}`",

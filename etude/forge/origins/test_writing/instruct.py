@@ -31,8 +31,8 @@ def _plain(candidate: UntestedFunctions) -> str:
     them = "them" if len(candidate.pieces) > 1 else "it"
     return (
         f"The tests for {names} in `{candidate.pieces[0].path}` have gaps. Could you write some for {them}, in a new "
-        f"file `{candidate.file}` and in the style of the tests that are there?\n\nThey should pass with the code as it "
-        f"is, and fail when somebody makes a mistake in {them} one day: a wrong comparison, a lost line, an "
+        f"file `{candidate.file}` and in the style of the tests that are there?\n\nThey should pass with the code as "
+        f"it is, and fail when somebody makes a mistake in {them} one day: a wrong comparison, a lost line, an "
         "off-by-one. Please leave the code itself alone.\n"
     )
 

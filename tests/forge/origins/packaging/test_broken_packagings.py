@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from etude.forge.origins.packaging.config_entries import entries, exchanged, without
-from etude.forge.origins.packaging.propose import area_of, packagings
-from etude.forge.origins.packaging.requirements import demands, written_tests
+from etude.forge.origins.packaging.expectations import expectations, written_tests
+from etude.forge.origins.packaging.propose import area_of, broken_packagings
 from etude.tasks.format.files import Files
 
 TOML = """[build-system]
@@ -116,8 +116,8 @@ def test_what_an_entry_is_about() -> None:
 
 def test_proposals_follow_from_files_and_seed() -> None:
     files = Files({"pyproject.toml": TOML.encode(), "shop/__init__.py": b""})
-    first = list(packagings(files, random.Random("1")))
-    assert [each.key for each in first] == [each.key for each in packagings(files, random.Random("1"))]
+    first = list(broken_packagings(files, random.Random("1")))
+    assert [each.key for each in first] == [each.key for each in broken_packagings(files, random.Random("1"))]
     assert len({each.key for each in first}) == len(first) >= 10
     assert {area for each in first for area in each.areas} >= {"scripts", "extras", "dependencies", "version", "python"}
     for each in first:
@@ -127,7 +127,7 @@ def test_proposals_follow_from_files_and_seed() -> None:
 
 
 def test_a_repository_without_packaging_has_no_proposals() -> None:
-    assert list(packagings(Files({"a.py": b""}), random.Random(1))) == []
+    assert list(broken_packagings(Files({"a.py": b""}), random.Random(1))) == []
 
 
 WAS: dict[str, Any] = {
@@ -148,9 +148,9 @@ WAS: dict[str, Any] = {
 
 def test_every_difference_is_demanded_and_the_rest_stays() -> None:
     now = {**WAS, "entry_points": {}, "loads": {}, "helps": {}}
-    asked = demands(WAS, now, ("scripts",))
-    assert [each.area for each in asked] == ["scripts"] and "`shop.cli:main`" in asked[0].wanted
-    text = written_tests(asked, WAS)
+    expected = expectations(WAS, now, ("scripts",))
+    assert [each.area for each in expected] == ["scripts"] and "`shop.cli:main`" in expected[0].goal
+    text = written_tests(expected, WAS)
     compile(text, "test_distribution.py", "exec")
     for name in (
         "shop_is_declared",
@@ -165,12 +165,12 @@ def test_every_difference_is_demanded_and_the_rest_stays() -> None:
 
 def test_an_extra_is_demanded_by_name_versions_and_markers() -> None:
     now = {**WAS, "requirements": {"": ["attrs>=23"]}}
-    (asked,) = demands(WAS, now, ("extras",))
-    assert "brings `orjson>=3; python_version" in asked.wanted and "shop" not in asked.wanted
-    said = " ".join(assertion for _, assertion in asked.tests)
+    (expected,) = expectations(WAS, now, ("extras",))
+    assert "brings `orjson>=3; python_version" in expected.goal and "shop" not in expected.goal
+    said = " ".join(assertion for _, assertion in expected.tests)
     assert "names('fast') == ['orjson']" in said and "bounds('fast') == {'orjson': '>=3'}" in said
 
 
 def test_of_what_cannot_be_built_only_the_broken_areas_are_demanded() -> None:
-    asked = demands(WAS, {"built": False, "why": "no version"}, ("version",))
-    assert {each.area for each in asked} == {"version"}
+    expected = expectations(WAS, {"built": False, "why": "no version"}, ("version",))
+    assert {each.area for each in expected} == {"version"}

@@ -7,7 +7,7 @@ import itertools
 import random
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,27 +16,23 @@ from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
-from etude.forge.leaks.audit import Leak, audit_tree
-from etude.forge.leaks.deleted_code import Deleted
+from etude.forge.origins.question import origin
+from etude.forge.origins.question.candidate import Question
 from etude.forge.origins.question.plans import could_be_blamed, plans
-from etude.forge.pipeline import make as making
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps import code_change as one
-from etude.forge.steps.candidate import Question
 from etude.forge.steps.choose_functions import Links
-from etude.forge.steps.code_change import MakeRequest
+from etude.forge.steps.context import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
-from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.grading.check import check
 from etude.tasks.kinds.answer import MARK, grade_answer
-
-from .conftest import FILES, Build, write_tree
+from tests.forge.small_repositories import FILES, Build, write_tree
 
 PLAIN = {"PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+pytestmark = pytest.mark.usefixtures("workspace_alone_is_audited")
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 PATH = "src/shop/parcel.py"
 
@@ -108,17 +104,13 @@ def test_label_of_nothing():
 
 @pytest.fixture(scope="module", autouse=True)
 def _plans_alone() -> Iterator[None]:
-    """The other kinds, and the audit of a whole machine, have tests of their own."""
+    """The other kinds have tests of their own."""
 
-    async def audit(host: StoringHost, layers: Sequence[Layer], deleted: Sequence[Deleted]) -> list[Leak]:
-        return audit_tree(layers[-1].path / WORKSPACE.strip("/"), deleted)
-
-    def only(world: PythonRepository, rng: random.Random) -> Iterator[Question]:
-        return plans(world, Links(world), rng)
+    def only(repository: PythonRepository, rng: random.Random) -> Iterator[Question]:
+        return plans(repository, Links(repository), rng)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one, "audit_leaks", audit)
-        patch.setattr(making.questions, "questions", only)
+        patch.setattr(origin, "questions", only)
         yield
 
 
@@ -205,7 +197,7 @@ def test_the_reference_answers_and_null_does_not(made: tuple[Journal, list[Task]
         assert outcome.ruling is not None and outcome.ruling.verdict == "clean"
 
 
-def test_a_function_that_another_can_stand_in_for_is_not_asked_about(build_world: Build) -> None:
+def test_a_function_that_another_can_stand_in_for_is_not_asked_about(build_repository: Build) -> None:
     code = (
         "def low(x):\n    return x + 1\n\n\ndef high(x):\n    return low(x) * 2\n\n\n"
         "def free(x):\n    return x - 1\n\n\ndef also(x):\n    return x < 3\n"
@@ -217,11 +209,11 @@ def test_a_function_that_another_can_stand_in_for_is_not_asked_about(build_world
         traces[f"tests/test_a.py::test_{number + 3}"] = {names["high"]}
         traces[f"tests/test_a.py::test_{number + 6}"] = {names["free"]}
         traces[f"tests/test_a.py::test_{number + 9}"] = {names["also"]}
-    world = build_world({"src/a.py": code, "tests/test_a.py": ""}, traces)
-    low = world.definitions[names["low"]]
-    assert could_be_blamed(world, low, names["high"])  # it uses it: whoever calls could make up for it
-    assert not could_be_blamed(world, world.definitions[names["free"]], names["high"])
-    found = list(plans(world, Links(world), random.Random(1)))
+    repository = build_repository({"src/a.py": code, "tests/test_a.py": ""}, traces)
+    low = repository.definitions[names["low"]]
+    assert could_be_blamed(repository, low, names["high"])  # it uses it: whoever calls could make up for it
+    assert not could_be_blamed(repository, repository.definitions[names["free"]], names["high"])
+    found = list(plans(repository, Links(repository), random.Random(1)))
     assert found and all(names["low"] not in each.accepted for each in found)
-    assert [each.key for each in plans(world, Links(world), random.Random(1))] == [each.key for each in found]
+    assert [each.key for each in plans(repository, Links(repository), random.Random(1))] == [each.key for each in found]
     assert len({each.key for each in found}) == len(found)

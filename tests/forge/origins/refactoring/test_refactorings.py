@@ -18,6 +18,8 @@ from etude.forge.environments.environment import Environment
 from etude.forge.gates.attacks.refactoring import NAMES, both
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.python.repository import PythonRepository
+from etude.forge.origins.refactoring import origin
+from etude.forge.origins.refactoring.candidate import Refactoring
 from etude.forge.origins.refactoring.move_module import move
 from etude.forge.origins.refactoring.name_uses import Uses
 from etude.forge.origins.refactoring.propose import refactorings
@@ -25,11 +27,9 @@ from etude.forge.origins.refactoring.rename_parameter import parameters
 from etude.forge.origins.refactoring.rename_symbol import renames
 from etude.forge.origins.refactoring.replace_name import in_braces, respelled_code, respelled_text
 from etude.forge.origins.refactoring.synonyms import is_distinct, is_pythons, other_name
-from etude.forge.pipeline import make as making
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps.candidate import Refactoring
-from etude.forge.steps.code_change import MakeRequest
+from etude.forge.steps.context import MakeRequest
 from etude.policies.scripted import Scripted, scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost
@@ -38,16 +38,15 @@ from etude.tasks.format.task import Task
 from etude.tasks.grading.check import check
 from etude.tasks.grading.grader import grade
 from etude.tasks.grading.submission import carried_files
-
-from .conftest import FILES, Build, write_tree
+from tests.forge.small_repositories import FILES, Build, write_tree
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 PLAIN = {"PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @pytest.fixture(scope="module")
-def uses(shop_world: PythonRepository) -> Uses:
-    return Uses(shop_world)
+def uses(shop_repository: PythonRepository) -> Uses:
+    return Uses(shop_repository)
 
 
 # Words
@@ -90,11 +89,11 @@ def test_code_is_respelled_by_tokens_and_sentences_only_where_it_is_certain() ->
 # What is proposed
 
 
-def test_the_same_seed_proposes_the_same_each_once_and_with_all_kinds(shop_world: PythonRepository) -> None:
-    found = list(refactorings(shop_world, random.Random(1)))
+def test_the_same_seed_proposes_the_same_each_once_and_with_all_kinds(shop_repository: PythonRepository) -> None:
+    found = list(refactorings(shop_repository, random.Random(1)))
     assert {each.how for each in found} == {"rename", "parameter", "move"}
     assert len({each.key for each in found}) == len(found)
-    assert [each.key for each in refactorings(shop_world, random.Random(1))] == [each.key for each in found]
+    assert [each.key for each in refactorings(shop_repository, random.Random(1))] == [each.key for each in found]
     assert all(not each.changes and each.edits for each in found)
 
 
@@ -103,7 +102,7 @@ def test_a_rename_leaves_the_old_name_in_no_file(uses: Uses) -> None:
     assert {"parse_price", "show_price"} <= set(found)
     for old, each in found.items():
         assert each.new not in uses.words
-        for path, data in uses.world.files.items():
+        for path, data in uses.repository.files.items():
             text = (each.edits.get(path, data) or b"").decode()
             words = re.findall(r"\w+", re.sub(r'""".*?"""|#.*', "", text, flags=re.DOTALL))
             assert old not in words, (old, path)
@@ -112,7 +111,7 @@ def test_a_rename_leaves_the_old_name_in_no_file(uses: Uses) -> None:
     }
 
 
-def test_names_with_another_meaning_keep_theirs(build_world: Build) -> None:
+def test_names_with_another_meaning_keep_theirs(build_repository: Build) -> None:
     files = {
         "src/tiny/__init__.py": "",
         "src/tiny/a.py": (
@@ -127,11 +126,11 @@ def test_names_with_another_meaning_keep_theirs(build_world: Build) -> None:
             "    assert loads and parse_it and Reader().append(1) and Reader().visit_name\n"
         ),
     }
-    found = Uses(build_world(files, {"tests/test_a.py::test_all": set()}))
+    found = Uses(build_repository(files, {"tests/test_a.py::test_all": set()}))
     assert {each.old for each in renames(found, random.Random(1))} <= {"Reader"}
 
 
-def test_a_parameter_is_renamed_in_function_calls_overrides_and_documents(build_world: Build) -> None:
+def test_a_parameter_is_renamed_in_function_calls_overrides_and_documents(build_repository: Build) -> None:
     files = {
         "src/tiny/__init__.py": "",
         "src/tiny/a.py": (
@@ -143,7 +142,7 @@ def test_a_parameter_is_renamed_in_function_calls_overrides_and_documents(build_
         "README.md": 'Use `Base().lay(3, mark="!")`; a mark is a sign.\n',
         "tests/test_a.py": 'from tiny.a import Heir\n\n\ndef test_lay():\n    assert Heir().lay(1, mark="x")\n',
     }
-    found = list(parameters(Uses(build_world(files, {"tests/test_a.py::test_lay": set()})), random.Random(1)))
+    found = list(parameters(Uses(build_repository(files, {"tests/test_a.py::test_lay": set()})), random.Random(1)))
     (each,) = [each for each in found if each.old == "mark"]
     code = (each.edits["src/tiny/a.py"] or b"").decode()
     assert each.new == "sign" and "mark" not in code and 'f"{sign:>{width}}" + sign * width' in code
@@ -169,7 +168,7 @@ def laid_out(files: dict[str, str], edits: dict[str, bytes | None], tree: Path) 
     return tree
 
 
-def test_all_imports_follow_a_module_wherever_it_goes(build_world: Build, tmp_path: Path) -> None:
+def test_all_imports_follow_a_module_wherever_it_goes(build_repository: Build, tmp_path: Path) -> None:
     files = {
         "src/tiny/__init__.py": "from .low.words import slug\nfrom .base import ROOT, \\\n    double\n",
         "src/tiny/base.py": "ROOT = 2\n\n\ndef double(x):\n    return ROOT * x\n",
@@ -187,7 +186,7 @@ def test_all_imports_follow_a_module_wherever_it_goes(build_world: Build, tmp_pa
             "    assert b is base is importlib.import_module('tiny.base')\n"
         ),
     }
-    uses = Uses(build_world(files, {"tests/test_a.py::test_all": set()}))
+    uses = Uses(build_repository(files, {"tests/test_a.py::test_all": set()}))
     places = {
         "src/tiny/low/words.py": ("src/tiny/words.py", "src/tiny/low/core/words.py"),
         "src/tiny/base.py": ("src/tiny/core/base.py",),
@@ -209,12 +208,12 @@ def test_all_imports_follow_a_module_wherever_it_goes(build_world: Build, tmp_pa
 
 
 @pytest.fixture(scope="module")
-def make(sandboxes: Sandboxes, tiny_environment: Environment, shop: Repo) -> Callable[..., Journal]:
+def make(sandboxes: Sandboxes, tiny_environment: Environment, shop_repo: Repo) -> Callable[..., Journal]:
     loop, host = sandboxes
 
     def run(out: Path, count: int, **wanted: Any) -> Journal:
         asked = MakeRequest(count, out, origins=("refactor",), **wanted)
-        return loop.run_until_complete(make_tasks(shop, tiny_environment, host, asked))
+        return loop.run_until_complete(make_tasks(shop_repo, tiny_environment, host, asked))
 
     return run
 
@@ -334,13 +333,13 @@ def test_what_the_edit_breaks_is_refused_with_its_reason(
     test = "from shop.ask import ask, find_word\n\n\ndef test_ask():\n    assert ask('a') == find_word('a')\n"
     files = {**FILES, "src/shop/ask.py": code, "tests/test_ask.py": test}
     repo = Repo("ask", "1.0", "path", write_tree(tmp_path / "ask", files), None)
-    original = making.refactorings
+    original = origin.refactorings
 
-    def one(world: PythonRepository, rng: random.Random) -> Iterator[Refactoring]:
-        return (each for each in original(world, rng) if each.old == "find_word")
+    def one(repository: PythonRepository, rng: random.Random) -> Iterator[Refactoring]:
+        return (each for each in original(repository, rng) if each.old == "find_word")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(making, "refactorings", one)
+        patch.setattr(origin, "refactorings", one)
         wanted = MakeRequest(1, tmp_path / "out", origins=("refactor",))
         journal = loop.run_until_complete(make_tasks(repo, tiny_environment, host, wanted))
     (entry,) = journal.entries

@@ -9,18 +9,18 @@ from itertools import islice
 import pytest
 
 from etude.forge.gates.attacks.javascript import cheats
-from etude.forge.languages.javascript.bugs import KINDS, bugs, mutations
+from etude.forge.languages.javascript.mutations import KINDS, mutations
 from etude.forge.languages.javascript.source import JavaScriptFile
+from etude.forge.origins.bug.propose import bugs
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps.code_change import MakeRequest
+from etude.forge.steps.context import MakeRequest
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.tasks.format.task import Task
 from etude.tasks.grading.check import check
 from etude.tasks.grading.grader import grade
 from etude.tasks.grading.submission import carried_files
-
-from .conftest import FILES, Bench, Shop, script_world
+from tests.forge.javascript_repository import FILES, Bench, Shop, script_repository
 
 
 def changed(body: str) -> set[str]:
@@ -113,22 +113,24 @@ def test_every_mistake_leaves_javascript_and_all_else_as_it_was() -> None:
 
 
 def test_candidates_follow_the_seed_and_change_little() -> None:
-    world = script_world()
-    made = list(islice(bugs(world, random.Random(1)), 8))
-    assert made and [each.key for each in made] == [each.key for each in islice(bugs(world, random.Random(1)), 8)]
+    repository = script_repository()
+    made = list(islice(bugs(repository, random.Random(1)), 8))
+    assert made and [each.key for each in made] == [each.key for each in islice(bugs(repository, random.Random(1)), 8)]
     assert len({each.key for each in made}) == len(made)
     for each in made:
-        assert each.origin == "bug" and 1 <= each.lines <= 4 and each.expected <= set(world.green)
+        assert each.origin == "bug" and 1 <= each.lines <= 4 and each.expected <= set(repository.green)
         for path, data in each.changes.items():
             assert data is not None
-            before, after = world.files.text(path).splitlines(), data.decode().splitlines()
+            before, after = repository.files.text(path).splitlines(), data.decode().splitlines()
             assert sum(line.startswith("+ ") for line in difflib.ndiff(before, after)) <= 4
 
 
 @pytest.fixture(scope="session")
-def bug(bench: Bench, shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Task:
+def bug(bench: Bench, script_shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Task:
     out = tmp_path_factory.mktemp("bugs")
-    journal = bench.run(make_tasks(shop.repo, shop.environment, bench.host, MakeRequest(1, out, origins=("bug",))))
+    journal = bench.run(
+        make_tasks(script_shop.repo, script_shop.environment, bench.host, MakeRequest(1, out, origins=("bug",)))
+    )
     assert journal.tasks, journal.rejected
     return Task.load(out / journal.tasks[0])
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from etude.forge.languages.python.bugs import KINDS, bugs, mutations
+from etude.forge.languages.python.mutations import KINDS, mutations
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
+from etude.forge.origins.bug.propose import bugs
 
 
 def changed(body: str) -> set[str]:
@@ -67,16 +68,16 @@ def test_every_mistake_in_real_files_is_still_python(name: str) -> None:
     assert len(seen) > len(KINDS) // 3
 
 
-def test_candidates_follow_the_seed_and_change_little(shop_world: PythonRepository) -> None:
-    made = list(islice(bugs(shop_world, random.Random(1)), 12))
-    assert [each.key for each in made] == [each.key for each in islice(bugs(shop_world, random.Random(1)), 12)]
+def test_candidates_follow_the_seed_and_change_little(shop_repository: PythonRepository) -> None:
+    made = list(islice(bugs(shop_repository, random.Random(1)), 12))
+    assert [each.key for each in made] == [each.key for each in islice(bugs(shop_repository, random.Random(1)), 12)]
     assert len({each.key for each in made}) == len(made)
     assert {len(each.how.split(", ")) for each in made} != {1}  # some are several mistakes at once
     for each in made:
         lines = 0
         for path, data in each.changes.items():
             assert data is not None
-            before, after = shop_world.files.text(path).splitlines(), data.decode().splitlines()
+            before, after = shop_repository.files.text(path).splitlines(), data.decode().splitlines()
             lines += sum(line.startswith("+ ") for line in difflib.ndiff(before, after))
         assert lines <= 4
-        assert each.expected <= set(shop_world.green)
+        assert each.expected <= set(shop_repository.green)

@@ -7,7 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +15,23 @@ import pytest
 
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import Repo
-from etude.forge.languages.python.repository import Place, PythonRepository
+from etude.forge.languages.base import TestFunction
+from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
-from etude.forge.leaks.audit import Leak, audit_tree
-from etude.forge.leaks.deleted_code import Deleted
-from etude.forge.origins.test_writing.propose import take_out, untested
+from etude.forge.origins.test_writing.propose import take_out, untested_functions
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps import code_change as one
-from etude.forge.steps.code_change import MakeRequest
+from etude.forge.steps.context import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
-from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.kinds.test_writing import mutants, wanted
-
-from .conftest import FILES, write_tree
+from tests.forge.small_repositories import FILES, write_tree
 
 # No plugin of ours takes its time, and nothing is left in the tree.
 PLAIN = {"PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+pytestmark = pytest.mark.usefixtures("workspace_alone_is_audited")
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 
 DATES = '''"""Days of a year."""
@@ -103,18 +100,6 @@ def test_last():
 def test_march():
     assert number(2023, 3, 2) == 61
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workspace_alone_is_audited() -> Iterator[None]:
-    """The audit of a whole machine has tests of its own, and takes its time the first time."""
-
-    async def audit(host: StoringHost, layers: Sequence[Layer], deleted: Sequence[Deleted]) -> list[Leak]:
-        return audit_tree(layers[-1].path / WORKSPACE.strip("/"), deleted)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one, "audit_leaks", audit)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -225,21 +210,24 @@ def test_the_same_seed_gives_the_same_task(
     assert Task.load(tmp_path / name).digest == made[1][0].digest
 
 
-def test_functions_are_proposed_once_with_all_tests_that_reach_them(shop_world: PythonRepository) -> None:
-    found = list(untested(shop_world, random.Random(1)))
+def test_functions_are_proposed_once_with_all_tests_that_reach_them(shop_repository: PythonRepository) -> None:
+    found = list(untested_functions(shop_repository, random.Random(1)))
     assert found and len({each.key for each in found}) == len(found)
-    assert [each.key for each in untested(shop_world, random.Random(1))] == [each.key for each in found]
+    assert [each.key for each in untested_functions(shop_repository, random.Random(1))] == [each.key for each in found]
     for each in found:
         ids = {piece.id for piece in each.pieces}
-        assert each.expected == {test for test in shop_world.green if shop_world.traces[test] & ids}
+        assert each.expected == {test for test in shop_repository.green if shop_repository.traces[test] & ids}
 
 
-def test_what_goes_from_one_file_is_the_reference(shop_world: PythonRepository) -> None:
-    asked = next(untested(shop_world, random.Random(1)))
+def test_what_goes_from_one_file_is_the_reference(shop_repository: PythonRepository) -> None:
+    asked = next(untested_functions(shop_repository, random.Random(1)))
     tests = ("TestCart.test_total", "TestCart.test_discount", "test_add_nothing")
-    gone = {*(Place("tests/test_cart.py", name) for name in tests), Place("tests/test_money.py", "test_show")}
-    made = take_out(shop_world, asked, gone, "tests/test_cart.py")
-    assert made is not None and made.file.startswith("tests/test_") and made.file not in shop_world.files
+    gone = {
+        *(TestFunction("tests/test_cart.py", name) for name in tests),
+        TestFunction("tests/test_money.py", "test_show"),
+    }
+    made = take_out(shop_repository, asked, gone, "tests/test_cart.py")
+    assert made is not None and made.file.startswith("tests/test_") and made.file not in shop_repository.files
     kept = Module.read(made.file, made.reference)
     assert kept is not None and {name for name in kept.definitions if "test_" in name} == set(tests)
     for path, data in made.changes.items():

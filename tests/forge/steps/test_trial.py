@@ -12,9 +12,9 @@ import pytest
 from etude.forge.environments.suite_run import SuiteRun
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.steps import trial
+from etude.forge.steps.baseline import Baseline
 from etude.forge.steps.candidate import Candidate, RemovedCode
-from etude.sandbox.base import Layer
-from etude.sandbox.hosts import StoringHost
+from etude.forge.steps.context import MakeContext
 
 Build = Callable[..., PythonRepository]
 NAMES = ("one", "two", "three", "child", "clock", *(f"far_{number}" for number in range(8)))
@@ -24,8 +24,14 @@ NEAR, (CHILD, CLOCK), FAR = (
 )
 
 
+def context_of(repository: PythonRepository, seconds: float) -> MakeContext:
+    """Nothing that would run."""
+    base = Baseline(repository.green, (), {}, {}, seconds)
+    return MakeContext(repository, base, *cast(Any, (None, None, None)))
+
+
 def test_a_test_that_never_comes_near_and_passes_when_asked_again_is_left_out(
-    build_world: Build, monkeypatch: pytest.MonkeyPatch
+    build_repository: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`clock` fails by chance; `child` reaches the code in a process of its own, which no trace shows."""
     asked: list[Sequence[str] | None] = []
@@ -37,22 +43,21 @@ def test_a_test_that_never_comes_near_and_passes_when_asked_again_is_left_out(
         return SuiteRun({name: "passed" if name in passed else "failed" for name in every}, 0.1, True, "")
 
     monkeypatch.setattr(trial, "run_suite", run)
-    world = build_world(
+    repository = build_repository(
         {"src/t.py": "def f():\n    return 1\n", "tests/test_a.py": TEXT},
         {test: {"src/t.py:f"} if test in NEAR else set() for test in (*NEAR, CHILD, CLOCK, *FAR)},
     )
     candidate = Candidate("deletion", "bodies", {"src/t.py": b""}, (RemovedCode("src/t.py", "f", ""),), frozenset(NEAR))
-    unsteady: set[str] = set()
-    host, layer = cast("StoringHost", None), cast("Layer", None)
+    context = context_of(repository, 0.1)
     for _ in range(2):
-        found = asyncio.run(trial.attempt(world, host, layer, candidate, 0.1, unsteady))
+        found = asyncio.run(trial.attempt(context, candidate, 60.0))
         assert set(found.broken) == {*NEAR, CHILD} and set(found.kept) == {*FAR}
-        assert unsteady == {CLOCK}
+        assert context.unsteady == {CLOCK}
     assert [sorted(tests or ()) for tests in asked] == [[], sorted([CHILD, CLOCK]), [], [CHILD]]
 
 
 def test_of_a_slow_suite_only_what_could_notice_runs_unless_all_is_asked_for(
-    build_world: Build, monkeypatch: pytest.MonkeyPatch
+    build_repository: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Sequence[str] | None] = []
 
@@ -64,21 +69,21 @@ def test_of_a_slow_suite_only_what_could_notice_runs_unless_all_is_asked_for(
 
     monkeypatch.setattr(trial, "run_suite", run)
     every = (*NEAR, CHILD, CLOCK, *FAR)
-    world = build_world(
+    repository = build_repository(
         {"src/t.py": "def f():\n    return 1\n", "tests/test_a.py": TEXT}, {test: set() for test in every}
     )
     candidate = Candidate("deletion", "bodies", {"src/t.py": b""}, (RemovedCode("src/t.py", "f", ""),), frozenset(NEAR))
 
-    def attempt(seconds: float, took: dict[str, float], **options: Any) -> trial.Trial:
+    def attempt(seconds: float, took: dict[str, float], *, try_all: bool = False) -> trial.Trial:
         asked.clear()
-        host, layer = cast("StoringHost", None), cast("Layer", None)
-        return asyncio.run(trial.attempt(replace(world, took=took), host, layer, candidate, seconds, set(), **options))
+        context = context_of(replace(repository, took=took), seconds)
+        return asyncio.run(trial.attempt(context, replace(candidate, try_all=try_all), 60.0))
 
     found = attempt(60.0, {FAR[0]: 59.0})
     assert asked == [sorted(NEAR)] and not found.whole
     assert set(found.broken) == {*NEAR} and set(found.kept) == {CHILD, CLOCK, *FAR}  # `child` is for the gates to find
     for found in (
-        attempt(60.0, {FAR[0]: 59.0}, whole=True),
+        attempt(60.0, {FAR[0]: 59.0}, try_all=True),
         attempt(60.0, {"tests/test_a.py": 59.0}),
         attempt(0.1, {}),
     ):

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from etude.forge.languages.base import TestFunction
+from etude.forge.origins.commit.instruct import category
 from etude.forge.origins.commit.propose import commits, own_tests
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps.code_change import MakeRequest
-from etude.forge.steps.instructions import category
+from etude.forge.steps.context import MakeRequest
 from etude.tasks.format.task import Task
-
-from .conftest import FILES, Bench, lay_out, script_world
+from tests.forge.javascript_repository import FILES, Bench, lay_out, script_repository
 
 WORDS, TESTS = FILES["lib/words.js"], FILES["test/words.test.js"]
 MONEY, PRICES = FILES["lib/money.js"], FILES["test/money.test.js"]
@@ -61,8 +61,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_commits_with_tests_are_undone_newest_first(checkout: Path) -> None:
-    world = script_world()
-    newest, fix = commits(world, checkout / ".git")
+    repository = script_repository()
+    newest, fix = commits(repository, checkout / ".git")
     assert (newest.about, fix.about) == ("Add initials of names and read prices", "Fix slug of nothing")
     assert newest.changes == {path: FIRST[path].encode() for path in ("lib/money.js", "lib/words.js")}
     assert [(piece.name, piece.gone) for piece in newest.pieces] == [("parsePrice", True), ("initials", True)]
@@ -72,13 +72,13 @@ def test_commits_with_tests_are_undone_newest_first(checkout: Path) -> None:
 
 
 def test_a_commit_s_own_tests_are_calls_that_it_added_or_changed(checkout: Path) -> None:
-    world = script_world()
-    newest, fix = commits(world, checkout / ".git")
+    repository = script_repository()
+    newest, fix = commits(repository, checkout / ".git")
     path = "test/words.test.js"
-    names = {name for where, name in own_tests(world, checkout / ".git", newest.how) if where == path}
+    names = {each.name for each in own_tests(repository, checkout / ".git", newest.how) if each.path == path}
     assert names == {"initials", "initials > *", "initials > ignores gaps"}
-    assert (path, "slug > gives nothing for nothing") in own_tests(world, checkout / ".git", fix.how)
-    assert (path, "slug > joins words") not in own_tests(world, checkout / ".git", fix.how)
+    assert TestFunction(path, "slug > gives nothing for nothing") in own_tests(repository, checkout / ".git", fix.how)
+    assert TestFunction(path, "slug > joins words") not in own_tests(repository, checkout / ".git", fix.how)
 
 
 def test_a_commit_becomes_a_task(bench: Bench, checkout: Path, tmp_path: Path) -> None:

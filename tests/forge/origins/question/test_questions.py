@@ -21,15 +21,14 @@ from etude.forge.origins.question.reviews import reviews
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.choose_functions import Links
-from etude.forge.steps.code_change import MakeRequest
+from etude.forge.steps.context import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.grading.check import check
 from etude.tasks.kinds.answer import reference_answer
-
-from .conftest import FILES, write_tree
+from tests.forge.small_repositories import FILES, write_tree
 
 # No plugin of ours takes its time, and nothing is left in the tree.
 PLAIN = {"PATH": "/usr/bin:/bin", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -343,24 +342,30 @@ def test_the_same_seed_asks_the_same(make: Callable[..., Journal], made: tuple[P
     ]
 
 
-def test_what_runs_while_tests_are_collected_is_not_asked_about(shop_world: PythonRepository) -> None:
+def test_what_runs_while_tests_are_collected_is_not_asked_about(shop_repository: PythonRepository) -> None:
     early = {f"src/shop/{name}" for name in ("cart.py:Cart.add", "money.py:show_price")}
-    world = PythonRepository(
-        *(shop_world.name, shop_world.version, shop_world.files, shop_world.environment, shop_world.green),
-        {**shop_world.traces, "": frozenset(early)},
+    repository = PythonRepository(
+        *(
+            shop_repository.name,
+            shop_repository.version,
+            shop_repository.files,
+            shop_repository.environment,
+            shop_repository.green,
+        ),
+        {**shop_repository.traces, "": frozenset(early)},
     )
-    for asked in [*reaches(world, random.Random(1)), *implementations(world, random.Random(1))]:
+    for asked in [*reaches(repository, random.Random(1)), *implementations(repository, random.Random(1))]:
         assert not early & set(asked.choices)
 
 
-def test_questions_come_in_turns_and_have_keys_of_their_own(shop_world: PythonRepository) -> None:
-    asked = list(questions(shop_world, random.Random(3)))
+def test_questions_come_in_turns_and_have_keys_of_their_own(shop_repository: PythonRepository) -> None:
+    asked = list(questions(shop_repository, random.Random(3)))
     assert len({each.key for each in asked}) == len(asked)
-    assert [each.key for each in questions(shop_world, random.Random(3))] == [each.key for each in asked]
+    assert [each.key for each in questions(shop_repository, random.Random(3))] == [each.key for each in asked]
 
 
-def test_a_patch_without_its_bug_is_part_of_the_patch(shop_world: PythonRepository) -> None:
-    found = list(reviews(shop_world, Links(shop_world), random.Random(5)))
+def test_a_patch_without_its_bug_is_part_of_the_patch(shop_repository: PythonRepository) -> None:
+    found = list(reviews(shop_repository, Links(shop_repository), random.Random(5)))
     assert found
     for each in found:
         assert set(each.without) <= set(each.changes) and each.without != each.changes

@@ -14,52 +14,52 @@ import pytest
 from etude.forge.languages.python.references import Blocked, forget
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.origins.deletion.propose import delete, deletions
-from etude.forge.steps.choose_functions import Cut, Links, choose
+from etude.forge.steps.choose_functions import FunctionSet, Links, choose
 
 Build = Callable[..., PythonRepository]
 
 
-def cut(world: PythonRepository, *ids: str) -> Cut:
+def chosen(repository: PythonRepository, *ids: str) -> FunctionSet:
     tests = 0
     for name in ids:
-        tests |= world.reach.get(name, 0)
-    return Cut("function", tuple(world.definitions[name] for name in ids), tests)
+        tests |= repository.reach.get(name, 0)
+    return FunctionSet("function", tuple(repository.definitions[name] for name in ids), tests)
 
 
-def test_what_few_tests_reach_is_chosen_and_what_all_need_is_not(shop_world: PythonRepository) -> None:
-    chosen = list(choose(shop_world, random.Random(0)))
+def test_what_few_tests_reach_is_chosen_and_what_all_need_is_not(shop_repository: PythonRepository) -> None:
+    chosen = list(choose(shop_repository, random.Random(0)))
     names = {name for each in chosen for name in each.ids}
     assert {"src/shop/money.py:parse_price", "src/shop/words.py:slug", "src/shop/cart.py:total"} <= names
     assert "src/shop/cart.py:Cart.__init__" not in names
-    assert all(each.tests.bit_count() <= 0.4 * len(shop_world.green) for each in chosen)
+    assert all(each.tests.bit_count() <= 0.4 * len(shop_repository.green) for each in chosen)
 
 
 def test_what_runs_while_tests_are_collected_is_never_chosen(
-    shop_world: PythonRepository, build_world: Build, shop_files: dict[str, str]
+    shop_repository: PythonRepository, build_repository: Build, small_shop_files: dict[str, str]
 ) -> None:
-    early = {**shop_world.traces, "": frozenset({"src/shop/words.py:slug"})}
-    world = build_world(shop_files, early)
-    assert not any("slug" in name for each in choose(world, random.Random(0)) for name in each.ids)
+    early = {**shop_repository.traces, "": frozenset({"src/shop/words.py:slug"})}
+    repository = build_repository(small_shop_files, early)
+    assert not any("slug" in name for each in choose(repository, random.Random(0)) for name in each.ids)
 
 
-def test_the_same_seed_gives_the_same_candidates(shop_world: PythonRepository) -> None:
-    keys = [[each.key for each in deletions(shop_world, random.Random(3))] for _ in range(2)]
+def test_the_same_seed_gives_the_same_candidates(shop_repository: PythonRepository) -> None:
+    keys = [[each.key for each in deletions(shop_repository, random.Random(3))] for _ in range(2)]
     assert keys[0] == keys[1] and len(set(keys[0])) == len(keys[0]) > 4
-    assert keys[0] != [each.key for each in deletions(shop_world, random.Random(4))]
+    assert keys[0] != [each.key for each in deletions(shop_repository, random.Random(4))]
 
 
-def test_bodies_leave_names_signatures_and_docstrings(shop_world: PythonRepository) -> None:
-    made = delete(shop_world, cut(shop_world, "src/shop/cart.py:Cart.remove"), whole=False)
+def test_bodies_leave_names_signatures_and_docstrings(shop_repository: PythonRepository) -> None:
+    made = delete(shop_repository, chosen(shop_repository, "src/shop/cart.py:Cart.remove"), whole=False)
     assert made is not None and made.how == "bodies"
-    before, after = shop_world.files.text("src/shop/cart.py"), made.changes["src/shop/cart.py"].decode()
+    before, after = shop_repository.files.text("src/shop/cart.py"), made.changes["src/shop/cart.py"].decode()
     start = before.index("        cents, before = self.items[name]\n")
     end = before.index("    def lines")
     assert after == before[:start] + "        raise NotImplementedError\n\n" + before[end:]
     assert not made.pieces[0].gone
 
 
-def test_a_whole_symbol_goes_with_its_imports_exports_and_registrations(shop_world: PythonRepository) -> None:
-    made = delete(shop_world, cut(shop_world, "src/shop/words.py:initials"), whole=True)
+def test_a_whole_symbol_goes_with_its_imports_exports_and_registrations(shop_repository: PythonRepository) -> None:
+    made = delete(shop_repository, chosen(shop_repository, "src/shop/words.py:initials"), whole=True)
     assert made is not None and made.how == "symbols" and made.pieces[0].gone
     assert "initials" not in made.changes["src/shop/__init__.py"].decode()
     words = made.changes["src/shop/words.py"].decode()
@@ -68,25 +68,25 @@ def test_a_whole_symbol_goes_with_its_imports_exports_and_registrations(shop_wor
     assert "import string" not in words and "import re" in words  # nobody else needed it
 
 
-def test_a_symbol_that_others_call_loses_only_its_body(shop_world: PythonRepository) -> None:
-    made = delete(shop_world, cut(shop_world, "src/shop/money.py:show_price"), whole=True)
+def test_a_symbol_that_others_call_loses_only_its_body(shop_repository: PythonRepository) -> None:
+    made = delete(shop_repository, chosen(shop_repository, "src/shop/money.py:show_price"), whole=True)
     assert made is not None and made.how == "bodies"
     assert list(made.changes) == ["src/shop/money.py"]
 
 
-def test_a_slice_takes_callers_and_callees_together(shop_world: PythonRepository) -> None:
+def test_a_slice_takes_callers_and_callees_together(shop_repository: PythonRepository) -> None:
     ids = ("src/shop/money.py:show_price", "src/shop/cart.py:Cart.lines")
-    made = delete(shop_world, cut(shop_world, *ids), whole=True)
+    made = delete(shop_repository, chosen(shop_repository, *ids), whole=True)
     assert made is not None and made.how == "slice"
     assert {piece.id: piece.gone for piece in made.pieces} == dict.fromkeys(ids, True)
     assert "show_price" not in made.changes["src/shop/cart.py"].decode()
 
 
-def test_every_deletion_can_still_be_imported(shop_world: PythonRepository, tmp_path: Path) -> None:
-    for number, made in enumerate(deletions(shop_world, random.Random(0))):
+def test_every_deletion_can_still_be_imported(shop_repository: PythonRepository, tmp_path: Path) -> None:
+    for number, made in enumerate(deletions(shop_repository, random.Random(0))):
         root = tmp_path / str(number)
-        for path in shop_world.files:
-            data = made.changes.get(path, shop_world.files[path])
+        for path in shop_repository.files:
+            data = made.changes.get(path, shop_repository.files[path])
             if data is not None:
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_bytes(data)
@@ -113,16 +113,16 @@ def test_every_deletion_can_still_be_imported(shop_world: PythonRepository, tmp_
         ("from tiny.a import f\nh = f\n__all__ = ['h', 'k']\nk = 1\n", "__all__ = ['k']\nk = 1\n"),
     ],
 )
-def test_mentions_are_cleaned(build_world: Build, before: str, after: str) -> None:
+def test_mentions_are_cleaned(build_repository: Build, before: str, after: str) -> None:
     files = {
         "tiny/__init__.py": "",
         "tiny/a.py": "def f():\n    return 1\n\n\ndef g():\n    return 2\n\n\ndef e():\n    return 3\n",
         "tiny/b.py": before,
     }
-    world = build_world(files, {}, ("",))
-    found = forget(world, world.definitions["tiny/a.py:f"], {})
-    edits = found.finish(world)
-    data = world.modules["tiny/b.py"].edited(edits["tiny/b.py"])
+    repository = build_repository(files, {}, ("",))
+    found = forget(repository, repository.definitions["tiny/a.py:f"], {})
+    edits = found.finish(repository)
+    data = repository.modules["tiny/b.py"].edited(edits["tiny/b.py"])
     assert data.decode() == after
     ast.parse(data)
 
@@ -136,44 +136,48 @@ def test_mentions_are_cleaned(build_world: Build, before: str, after: str) -> No
         "from tiny.a import f\nX = f()\n",
     ],
 )
-def test_a_mention_that_cannot_be_cleaned_blocks(build_world: Build, text: str) -> None:
-    world = build_world({"tiny/__init__.py": "", "tiny/a.py": "def f():\n    return 1\n", "tiny/b.py": text}, {}, ("",))
+def test_a_mention_that_cannot_be_cleaned_blocks(build_repository: Build, text: str) -> None:
+    repository = build_repository(
+        {"tiny/__init__.py": "", "tiny/a.py": "def f():\n    return 1\n", "tiny/b.py": text}, {}, ("",)
+    )
     with pytest.raises(Blocked):
-        forget(world, world.definitions["tiny/a.py:f"], {})
+        forget(repository, repository.definitions["tiny/a.py:f"], {})
 
 
-def test_a_symbol_that_a_star_brings_along_is_cleaned_there_too(build_world: Build) -> None:
+def test_a_symbol_that_a_star_brings_along_is_cleaned_there_too(build_repository: Build) -> None:
     files = {
         "tiny/__init__.py": "from .a import *\n\nh = f\n",
         "tiny/a.py": "def f():\n    return 1\n\n\nX = 1\n",
         "tiny/b.py": "from tiny import X, f\n\nTABLE = [f, X]\n",
     }
-    world = build_world(files, {}, ("",))
-    edits = forget(world, world.definitions["tiny/a.py:f"], {}).finish(world)
-    assert world.modules["tiny/__init__.py"].edited(edits["tiny/__init__.py"]) == b"from .a import *\n\n"
-    assert world.modules["tiny/b.py"].edited(edits["tiny/b.py"]) == b"from tiny import X\n\nTABLE = [X]\n"
+    repository = build_repository(files, {}, ("",))
+    edits = forget(repository, repository.definitions["tiny/a.py:f"], {}).finish(repository)
+    assert repository.modules["tiny/__init__.py"].edited(edits["tiny/__init__.py"]) == b"from .a import *\n\n"
+    assert repository.modules["tiny/b.py"].edited(edits["tiny/b.py"]) == b"from tiny import X\n\nTABLE = [X]\n"
 
 
-def test_several_names_leave_one_list_together(build_world: Build) -> None:
+def test_several_names_leave_one_list_together(build_repository: Build) -> None:
     names = "abcdefgh"
     files = {
         "tiny/a.py": "\n\n".join(f"def {name}():\n    return 1\n" for name in names),
         "tiny/b.py": f"from tiny.a import {', '.join(names)}\n__all__ = [{', '.join(map(repr, names))}]\n",
     }
     traces = {f"tests/test_a.py::test_{one}_{number}": {f"tiny/a.py:{one}"} for one in names for number in range(3)}
-    world = build_world(files, traces, ("",))
+    repository = build_repository(files, traces, ("",))
     for gone in ("ab", "gh", "ah", "bcd", "fgh"):
-        made = delete(world, cut(world, *(f"tiny/a.py:{name}" for name in gone)), whole=True)
+        made = delete(repository, chosen(repository, *(f"tiny/a.py:{name}" for name in gone)), whole=True)
         assert made is not None
         left = [name for name in names if name not in gone]
         text = made.changes["tiny/b.py"].decode()
         assert text == f"from tiny.a import {', '.join(left)}\n__all__ = [{', '.join(map(repr, left))}]\n"
 
 
-def test_names_that_many_share_do_not_tie_classes_together(build_world: Build) -> None:
+def test_names_that_many_share_do_not_tie_classes_together(build_repository: Build) -> None:
     text = "\n\n".join(f"class C{n}:\n    def run(self):\n        return other{n}.run()\n" for n in range(4))
     files = {f"tiny/m{n}.py": text.replace("C", f"M{n}C") for n in range(2)}
-    world = build_world(files, {"tests/test_a.py::test": {"tiny/m0.py:M0C0.run", "tiny/m1.py:M1C0.run"}}, ("",))
-    links = Links(world)
+    repository = build_repository(
+        files, {"tests/test_a.py::test": {"tiny/m0.py:M0C0.run", "tiny/m1.py:M1C0.run"}}, ("",)
+    )
+    links = Links(repository)
     (first,) = (each for each in links.functions if each.path == "tiny/m0.py")
     assert all(each.path == "tiny/m0.py" for each in links.near(first))

@@ -6,21 +6,20 @@ import random
 
 import pytest
 
-from etude.forge.languages.base import TestFunction
-from etude.forge.languages.javascript.bugs import mutations
-from etude.forge.languages.javascript.deletions import delete, deletions
+from etude.forge.languages.base import COPIED, TestFunction, stretches
+from etude.forge.languages.javascript.mutations import mutations
 from etude.forge.languages.javascript.repository import JavaScriptRepository
 from etude.forge.languages.javascript.source import JavaScriptFile
-from etude.forge.steps.choose_functions import Cut
+from etude.forge.origins.deletion.propose import delete, deletions
+from etude.forge.steps.choose_functions import FunctionSet
 from etude.tasks.javascript.test_mutations import changes_of
 from etude.tasks.javascript.test_source import read
-
-from .conftest import FILES, script_world
+from tests.forge.javascript_repository import FILES, script_repository
 
 
 @pytest.fixture
-def world() -> JavaScriptRepository:
-    return script_world()
+def repository() -> JavaScriptRepository:
+    return script_repository()
 
 
 @pytest.mark.parametrize(
@@ -92,32 +91,32 @@ def test_places_of_the_engine_get_names_also_behind_letters_of_several_bytes() -
     assert script.around(0, 5) is None
 
 
-def test_traces_are_told_by_names(world: JavaScriptRepository) -> None:
-    assert world.traces["test/words.test.js::slug > joins words"] == {"lib/words.js:slug"}
-    assert world.traces["test/words.test.js::initials > of x"] == {"lib/words.js:initials"}
-    assert world.reach["lib/words.js:slug"].bit_count() == 3
+def test_traces_are_told_by_names(repository: JavaScriptRepository) -> None:
+    assert repository.traces["test/words.test.js::slug > joins words"] == {"lib/words.js:slug"}
+    assert repository.traces["test/words.test.js::initials > of x"] == {"lib/words.js:initials"}
+    assert repository.reach["lib/words.js:slug"].bit_count() == 3
 
 
-def cut(world: JavaScriptRepository, *names: str) -> Cut:
-    return Cut("function", tuple(world.symbols[name] for name in names), 0)
+def chosen(repository: JavaScriptRepository, *names: str) -> FunctionSet:
+    return FunctionSet("function", tuple(repository.symbols[name] for name in names), 0)
 
 
-def test_a_function_goes_whole_where_only_its_export_mentions_it(world: JavaScriptRepository) -> None:
-    made = delete(world, cut(world, "lib/money.js:parsePrice"), whole=True)
+def test_a_function_goes_whole_where_only_its_export_mentions_it(repository: JavaScriptRepository) -> None:
+    made = delete(repository, chosen(repository, "lib/money.js:parsePrice"), whole=True)
     assert made is not None and [piece.gone for piece in made.pieces] == [True]
     after = (made.changes["lib/money.js"] or b"").decode()
     assert "parsePrice" not in after and "Cents of a price" not in after
     assert "module.exports = { showPrice };" in after
 
 
-def test_what_something_else_mentions_loses_its_body_alone(world: JavaScriptRepository) -> None:
-    made = delete(world, cut(world, "lib/money.js:showPrice"), whole=True)
+def test_what_something_else_mentions_loses_its_body_alone(repository: JavaScriptRepository) -> None:
+    made = delete(repository, chosen(repository, "lib/money.js:showPrice"), whole=True)
     assert made is not None and [piece.gone for piece in made.pieces] == [False]
     assert made.how == "bodies"
 
 
-def test_methods_and_exported_functions_go_whole_or_lose_their_bodies(world: JavaScriptRepository) -> None:
-    made = delete(world, cut(world, "lib/words.js:slug", "lib/cart.js:Cart.remove"), whole=True)
+def test_methods_and_exported_functions_go_whole_or_lose_their_bodies(repository: JavaScriptRepository) -> None:
+    made = delete(repository, chosen(repository, "lib/words.js:slug", "lib/cart.js:Cart.remove"), whole=True)
     assert made is not None and made.how == "slice"
     assert (made.changes["lib/words.js"] or b"").decode() == "'use strict';\n\nexports.initials" + WORDS_REST
     assert {piece.name: piece.gone for piece in made.pieces} == {"slug": True, "Cart.remove": True}
@@ -127,36 +126,42 @@ def test_methods_and_exported_functions_go_whole_or_lose_their_bodies(world: Jav
 WORDS_REST = FILES["lib/words.js"].partition("exports.initials")[2]
 
 
-def test_tests_belong_to_the_calls_that_they_are_written_in(world: JavaScriptRepository) -> None:
+def test_tests_belong_to_the_calls_that_they_are_written_in(repository: JavaScriptRepository) -> None:
     path = "test/words.test.js"
-    assert world.place(f"{path}::slug > joins words") == TestFunction(path, "slug > joins words")
-    assert world.place(f"{path}::initials > of x") == TestFunction(path, "initials > *")
-    assert world.place(f"{path}::initials > ignores gaps") == TestFunction(path, "initials > ignores gaps")
-    assert world.title(f"{path}::slug > joins words") == '"joins words"'
-    assert world.title(f"{path}::slug > empty[2]") == "empty"
+    assert repository.place(f"{path}::slug > joins words") == TestFunction(path, "slug > joins words")
+    assert repository.place(f"{path}::initials > of x") == TestFunction(path, "initials > *")
+    assert repository.place(f"{path}::initials > ignores gaps") == TestFunction(path, "initials > ignores gaps")
+    assert repository.title(f"{path}::slug > joins words") == '"joins words"'
+    assert repository.title(f"{path}::slug > empty[2]") == "empty"
 
 
-def test_hidden_tests_leave_their_files_and_whole_files_go_with_their_last_test(world: JavaScriptRepository) -> None:
+def test_hidden_tests_leave_their_files_and_whole_files_go_with_their_last_test(
+    repository: JavaScriptRepository,
+) -> None:
     path = "test/words.test.js"
     hidden = [TestFunction(path, "slug > joins words"), TestFunction(path, "initials > *")]
-    assert all(map(world.is_movable, hidden))
-    text = (dict(world.without_tests(hidden))[path] or b"").decode()
+    assert all(map(repository.is_movable, hidden))
+    text = (dict(repository.without_tests(hidden))[path] or b"").decode()
     assert "joins words" not in text and "of ${name}" not in text
     assert "keeps numbers" in text and "ignores gaps" in text and JavaScriptFile.read(path, text.encode()) is not None
-    money = [place for place in world.places if place.path == "test/money.test.js"]
-    assert dict(world.without_tests(money)) == {"test/money.test.js": None}
+    money = [place for place in repository.places if place.path == "test/money.test.js"]
+    assert dict(repository.without_tests(money)) == {"test/money.test.js": None}
 
 
-def test_tests_that_hold_the_answer_are_found(world: JavaScriptRepository) -> None:
-    made = delete(world, cut(world, "lib/words.js:slug"), whole=False)
-    assert made is not None and list(world.telling(made)) == []
+def test_tests_that_hold_the_answer_are_found(repository: JavaScriptRepository) -> None:
+    made = delete(repository, chosen(repository, "lib/words.js:slug"), whole=False)
+    assert made is not None
+    copied = set().union(*(stretches(piece.source, COPIED) for piece in made.pieces))
+    assert copied and list(repository.tests_with(copied)) == []
+    quoted = stretches(repository.files.text("test/words.test.js"), COPIED)
+    assert {place.path for place in repository.tests_with(quoted)} == {"test/words.test.js"}
 
 
-def test_the_same_seed_gives_the_same_candidates(world: JavaScriptRepository) -> None:
-    keys = [[each.key for each in deletions(world, random.Random(seed))] for seed in (3, 3)]
+def test_the_same_seed_gives_the_same_candidates(repository: JavaScriptRepository) -> None:
+    keys = [[each.key for each in deletions(repository, random.Random(seed))] for seed in (3, 3)]
     assert keys[0] == keys[1]
 
 
-def test_names_that_tests_take_from_the_project_are_told(world: JavaScriptRepository) -> None:
-    assert world.used_names(["test/words.test.js::slug > joins words"]) == ["from `../lib/words`: `slug`"]
-    assert {"slug", "assert", "strictEqual"} <= world.mentioned(["test/words.test.js::slug > joins words"])
+def test_names_that_tests_take_from_the_project_are_told(repository: JavaScriptRepository) -> None:
+    assert repository.used_names(["test/words.test.js::slug > joins words"]) == ["from `../lib/words`: `slug`"]
+    assert {"slug", "assert", "strictEqual"} <= repository.mentioned(["test/words.test.js::slug > joins words"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,17 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings, HarnessSettings, RewardSettings
 from etude.forge.environments.environment import Environment
-from etude.forge.gates import gates
 from etude.forge.install.checkout import Repo, open_repo
-from etude.forge.leaks.audit import Leak, audit_tree
-from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.pipeline import make as making
 from etude.forge.pipeline.journal import FILE, Journal, JournalEntry
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps.code_change import MakeRequest
+from etude.forge.steps.context import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
-from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 
+pytestmark = pytest.mark.usefixtures("workspace_alone_is_audited")
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 Make = Callable[..., Journal]
 
@@ -35,24 +32,12 @@ class Killed(Exception):
     """The end of a process, as far as files go."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _workspace_alone_is_audited() -> Iterator[None]:
-    """The audit of a whole machine has tests of its own, and takes its time the first time."""
-
-    async def audit(host: StoringHost, layers: Sequence[Layer], deleted: Sequence[Deleted]) -> list[Leak]:
-        return audit_tree(layers[-1].path / WORKSPACE.strip("/"), deleted)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gates, "audit_leaks", audit)
-        yield
-
-
 @pytest.fixture(scope="module")
-def make(sandboxes: Sandboxes, tiny_environment: Environment, shop: Repo) -> Make:
+def make(sandboxes: Sandboxes, tiny_environment: Environment, shop_repo: Repo) -> Make:
     loop, host = sandboxes
 
     def run(out: Path, count: int, **wanted: Any) -> Journal:
-        return loop.run_until_complete(make_tasks(shop, tiny_environment, host, MakeRequest(count, out, **wanted)))
+        return loop.run_until_complete(make_tasks(shop_repo, tiny_environment, host, MakeRequest(count, out, **wanted)))
 
     return run
 
@@ -110,15 +95,15 @@ def test_a_killed_command_resumes_and_repeats_nothing(
 ) -> None:
     _, whole = made
     tried: list[str] = []
-    original = making.make_one
+    original = making.make_task
 
-    async def counting(shop: Any, candidate: Any, spent: Any) -> Any:
+    async def counting(origin: Any, context: Any, candidate: Any, spent: Any) -> Any:
         tried.append(candidate.key)
         if len(tried) == 2:
             raise Killed
-        return await original(shop, candidate, spent)
+        return await original(origin, context, candidate, spent)
 
-    monkeypatch.setattr(making, "make_one", counting)
+    monkeypatch.setattr(making, "make_task", counting)
     with pytest.raises(Killed):
         make(tmp_path, 2, origins=("deletion", "bug"), workers=1)
     known = Journal(tmp_path, json.loads((tmp_path / FILE).read_text().splitlines()[0])["asked"]).entries
@@ -135,7 +120,7 @@ def test_a_killed_command_resumes_and_repeats_nothing(
 def test_a_reverted_commit_becomes_a_task(
     sandboxes: Sandboxes,
     tiny_environment: Environment,
-    shop_files: dict[str, str],
+    small_shop_files: dict[str, str],
     history: Callable[[list[tuple[str, dict[str, str]]]], Path],
     tmp_path: Path,
 ) -> None:
@@ -147,7 +132,7 @@ def test_a_reverted_commit_becomes_a_task(
         f"\n\ndef test_odd_{number}():\n    assert halve({number}) == {number // 2 + 1}\n" for number in (1, 3, 5, 7)
     ]
     steps = [
-        ("Start", {**shop_files, "src/shop/half.py": before, "tests/test_half.py": test}),
+        ("Start", {**small_shop_files, "src/shop/half.py": before, "tests/test_half.py": test}),
         ("Fix rounding of halves (#3)", {"src/shop/half.py": after, "tests/test_half.py": test + "".join(tests)}),
     ]
     checkout = history(steps).parent

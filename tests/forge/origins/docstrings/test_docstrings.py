@@ -8,31 +8,26 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import Repo
-from etude.forge.leaks.audit import Leak, audit_tree
-from etude.forge.leaks.deleted_code import Deleted
-from etude.forge.origins.docstrings.propose import documented
+from etude.forge.origins.docstrings.propose import documented_functions
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps import code_change as one
-from etude.forge.steps.code_change import MakeRequest
+from etude.forge.steps.context import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
-from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.kinds.docstring_examples import differs_in_code
 from etude.tasks.kinds.test_writing import mutants, wanted
-
-from .conftest import FILES, Build, write_tree
+from tests.forge.small_repositories import FILES, Build, write_tree
 
 PLAIN = {"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+pytestmark = pytest.mark.usefixtures("workspace_alone_is_audited")
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 PATH = "src/shop/dates.py"
 EXAMPLES = """    >>> [is_leap(year) for year in (1900, 2000, 2023, 2024)]
@@ -87,18 +82,6 @@ def other(number, unused=None):
     """
     return number + 0
 '''
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workspace_alone_is_audited() -> Iterator[None]:
-    """The audit of a whole machine has tests of its own, and takes its time the first time."""
-
-    async def audit(host: StoringHost, layers: Sequence[Layer], deleted: Sequence[Deleted]) -> list[Leak]:
-        return audit_tree(layers[-1].path / WORKSPACE.strip("/"), deleted)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one, "audit_leaks", audit)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -195,9 +178,9 @@ def test_the_script_for_harbor_counts_mistakes(made: tuple[Journal, list[Task]],
         assert (logs / "verifier/reward.txt").read_text() == reward
 
 
-def test_functions_with_few_examples_or_unnamed_parameters_are_left_out(build_world: Build) -> None:
-    world = build_world({PATH: DATES, "tests/test_a.py": ""}, {"tests/test_a.py::test": set(), "": set()})
-    found = list(documented(world, random.Random(1)))
+def test_functions_with_few_examples_or_unnamed_parameters_are_left_out(build_repository: Build) -> None:
+    repository = build_repository({PATH: DATES, "tests/test_a.py": ""}, {"tests/test_a.py::test": set(), "": set()})
+    found = list(documented_functions(repository, random.Random(1)))
     names = {piece.name for each in found for piece in each.pieces}
     assert names == {"is_leap", "clamp"} and len({each.key for each in found}) == len(found)
-    assert [each.key for each in documented(world, random.Random(1))] == [each.key for each in found]
+    assert [each.key for each in documented_functions(repository, random.Random(1))] == [each.key for each in found]

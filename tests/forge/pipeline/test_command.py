@@ -37,7 +37,7 @@ def test_the_answer_counts_what_was_tried(monkeypatch: pytest.MonkeyPatch, tmp_p
     ("arguments", "sentence"),
     [
         (["--from", "magic"], "there is no source of tasks called 'magic'; known: deletion, bug, commit"),
-        (["--registers", "loud"], "there is no register of tasks called 'loud'; known: terse, plain, detailed"),
+        (["--registers", "loud"], "there is no prompt style of tasks called 'loud'; known: terse, plain, detailed"),
         (["--from", ""], "name at least one source of tasks"),
     ],
 )

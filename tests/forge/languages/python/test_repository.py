@@ -32,62 +32,64 @@ INSIDE = {
 
 
 @pytest.mark.parametrize("folders", [("pkg",), ("pkg/tests",), (".",)])
-def test_tests_inside_the_package_are_told_from_it(build_world: Build, folders: tuple[str, ...]) -> None:
-    world = build_world(INSIDE, {}, ("",))
-    world = replace(world, environment=replace(world.environment, suite=Suite("pytest", folders)))
-    assert set(world.modules) == {"pkg/__init__.py", "pkg/core.py", "pkg/testing.py"}
-    assert len(world.tests) == 5 and "pkg/tests/__init__.py" in world.tests
+def test_tests_inside_the_package_are_told_from_it(build_repository: Build, folders: tuple[str, ...]) -> None:
+    repository = build_repository(INSIDE, {}, ("",))
+    repository = replace(repository, environment=replace(repository.environment, suite=Suite("pytest", folders)))
+    assert set(repository.modules) == {"pkg/__init__.py", "pkg/core.py", "pkg/testing.py"}
+    assert len(repository.tests) == 5 and "pkg/tests/__init__.py" in repository.tests
 
 
-def test_a_folder_of_tests_by_another_name_is_one(build_world: Build) -> None:
+def test_a_folder_of_tests_by_another_name_is_one(build_repository: Build) -> None:
     files = {"pkg/core.py": "", "checks/test_a.py": "", "checks/test_b.py": "", "checks/shared.py": ""}
-    world = build_world(files, {}, ("",))
-    world = replace(world, environment=replace(world.environment, suite=Suite("pytest", ("checks",))))
-    assert set(world.modules) == {"pkg/core.py"}
+    repository = build_repository(files, {}, ("",))
+    repository = replace(repository, environment=replace(repository.environment, suite=Suite("pytest", ("checks",))))
+    assert set(repository.modules) == {"pkg/core.py"}
 
 
-def test_the_project_s_folders_may_change_and_its_tests_and_settings_not(build_world: Build) -> None:
-    world = build_world(INSIDE, {}, ("",))
+def test_the_project_s_folders_may_change_and_its_tests_and_settings_not(build_repository: Build) -> None:
+    repository = build_repository(INSIDE, {}, ("",))
     candidate = Candidate("deletion", "bodies", {"pkg/core.py": b""}, ())
-    assert allowed_paths(world, candidate) == ["pkg/*.py"]
+    assert allowed_paths(repository, candidate) == ["pkg/*.py"]
 
 
-def test_where_tests_lie_beside_the_code_only_changed_files_are_allowed(build_world: Build) -> None:
+def test_where_tests_lie_beside_the_code_only_changed_files_are_allowed(build_repository: Build) -> None:
     files = {"one.py": "", "test_one.py": "", "pkg/a.py": "", "pkg/test_a.py": "", "pkg/sub/b.py": ""}
-    world = build_world(files, {}, ("",))
+    repository = build_repository(files, {}, ("",))
     candidate = Candidate("deletion", "bodies", {"one.py": b"", "pkg/a.py": b"", "pkg/sub/b.py": b""}, ())
-    assert allowed_paths(world, candidate) == ["pkg/sub/*.py", "one.py", "pkg/a.py"]
+    assert allowed_paths(repository, candidate) == ["pkg/sub/*.py", "one.py", "pkg/a.py"]
 
 
-def test_tests_near_the_change_are_kept_first_and_parameters_together(build_world: Build) -> None:
+def test_tests_near_the_change_are_kept_first_and_parameters_together(build_repository: Build) -> None:
     near = {f"tests/test_a.py::test_near[{n}]": {"src/a.py:f"} for n in range(50)}
     far = {f"tests/test_b.py::test_far{n}": {"src/b.py:g"} for n in range(600)}
     files = {"src/a.py": "def f(): return 1\n", "src/b.py": "def g(): return 1\n"}
-    world = build_world(files, {**near, **far})
+    repository = build_repository(files, {**near, **far})
     candidate = Candidate("deletion", "bodies", {"src/a.py": b""}, ())
-    kept = choose_kept(world, candidate, world.green, random.Random(0))
+    kept = choose_kept(repository, candidate, repository.green, random.Random(0))
     assert len(kept) == 300 and set(near) <= set(kept)
 
 
-def test_tests_that_take_long_are_left_to_those_who_make_the_task(build_world: Build) -> None:
+def test_tests_that_take_long_are_left_to_those_who_make_the_task(build_repository: Build) -> None:
     traces = {f"tests/test_a.py::test_{n}": {"src/a.py:f"} for n in range(9)}
     slow, *others = sorted(traces)
     lazy = "tests/test_b.py::test_that_waits_for_its_file"
     took = {slow: 60.0, others[0]: 3.0, "tests/test_b.py": 9.0}
-    world = replace(build_world({"src/a.py": "def f(): return 1\n"}, {**traces, lazy: {"src/a.py:f"}}), took=took)
-    asked = world, Candidate("bug", "", {"src/a.py": b""}, ()), world.green, random.Random(0)
+    repository = replace(
+        build_repository({"src/a.py": "def f(): return 1\n"}, {**traces, lazy: {"src/a.py:f"}}), took=took
+    )
+    asked = repository, Candidate("bug", "", {"src/a.py": b""}, ()), repository.green, random.Random(0)
     assert choose_kept(*asked) == others
     assert choose_kept(*asked, read=["tests/test_b.py"]) == [*others, lazy]
 
 
-def test_an_inherited_test_is_kept_once(build_world: Build) -> None:
+def test_an_inherited_test_is_kept_once(build_repository: Build) -> None:
     text = "class TestA:\n    def test_x(self):\n        pass\n\n\nclass TestB(TestA):\n    pass\n"
     ids = ("tests/test_a.py::TestA::test_x", "tests/test_a.py::TestB::test_x")
-    world = build_world({"tests/test_a.py": text}, {name: set() for name in ids})
-    assert choose_kept(world, Candidate("bug", "", {}, ()), world.green, random.Random(0)) == [ids[0]]
+    repository = build_repository({"tests/test_a.py": text}, {name: set() for name in ids})
+    assert choose_kept(repository, Candidate("bug", "", {}, ()), repository.green, random.Random(0)) == [ids[0]]
 
 
-def test_tests_that_take_the_time_judge_nobody(build_world: Build) -> None:
+def test_tests_that_take_the_time_judge_nobody(build_repository: Build) -> None:
     helper = "import time\n\n\ndef measured(work):\n    before = time.perf_counter()\n    work()\n"
     tests = "def test_fast():\n    assert timeit('1') < 1\n\n\ndef test_linear():\n    assert measured(list) < 1\n"
     tests += "\n\ndef test_late():\n    assert time.time() > 0\n"
@@ -96,5 +98,5 @@ def test_tests_that_take_the_time_judge_nobody(build_world: Build) -> None:
         "tests/test_a.py::test_linear": {"tests/test_a.py:test_linear", "tests/clocks.py:measured"},
         "tests/test_a.py::test_late": {"tests/test_a.py:test_late"},
     }
-    world = build_world({"tests/clocks.py": helper, "tests/test_a.py": tests}, traces)
-    assert timing_tests(world) == {"tests/test_a.py::test_fast", "tests/test_a.py::test_linear"}
+    repository = build_repository({"tests/clocks.py": helper, "tests/test_a.py": tests}, traces)
+    assert timing_tests(repository) == {"tests/test_a.py::test_fast", "tests/test_a.py::test_linear"}

@@ -1,19 +1,23 @@
-"""A small repository with tests, what is known about it, and its history."""
+"""A small Python repository with tests, what is known about it, and its history: data, and fixtures for conftest."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from etude.forge.environments.environment import Environment, Suite
+from etude.forge.gates import gates
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.python.repository import PythonRepository
-from etude.sandbox.base import Layer
+from etude.forge.leaks.audit import Leak, audit_tree
+from etude.forge.leaks.deleted_code import Deleted
+from etude.forge.steps import verify
+from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.files import Files
 
@@ -230,12 +234,12 @@ def write_tree(root: Path, files: Mapping[str, str]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shop_files() -> dict[str, str]:
+def small_shop_files() -> dict[str, str]:
     return dict(FILES)
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Repo:
+def shop_repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
     tree = write_tree(tmp_path_factory.mktemp("shop"), FILES)
     return Repo("shop", "1.0", "path", tree, None)
 
@@ -244,8 +248,8 @@ Build = Callable[..., PythonRepository]
 
 
 @pytest.fixture(scope="session")
-def build_world() -> Build:
-    """A world of files and traces that are given; nothing is run."""
+def build_repository() -> Build:
+    """A repository of files and traces that are given; nothing is run."""
 
     def build(
         files: Mapping[str, str], traces: Mapping[str, set[str]], paths: tuple[str, ...] = ("src",)
@@ -262,7 +266,7 @@ def build_world() -> Build:
 
 
 @pytest.fixture(scope="session")
-def shop_world(build_world: Build) -> PythonRepository:
+def shop_repository(build_repository: Build) -> PythonRepository:
     """The shop, traced by hand."""
     money, cart, words = (f"src/shop/{name}.py:" for name in ("money", "cart", "words"))
     init, add = f"{cart}Cart.__init__", f"{cart}Cart.add"
@@ -288,7 +292,7 @@ def shop_world(build_world: Build) -> PythonRepository:
             for one in ("", "_of_one", "_without_numbers")
         },
     }
-    return build_world(FILES, traces)
+    return build_repository(FILES, traces)
 
 
 @pytest.fixture(scope="session")
@@ -318,3 +322,16 @@ def history(tmp_path: Path) -> Callable[[list[tuple[str, dict[str, str]]]], Path
         return tree / ".git"
 
     return make
+
+
+@pytest.fixture(scope="module")
+def workspace_alone_is_audited() -> Iterator[None]:
+    """The audit of a whole machine has tests of its own, and takes its time the first time."""
+
+    async def audit(host: StoringHost, layers: Sequence[Layer], deleted: Sequence[Deleted]) -> list[Leak]:
+        return audit_tree(layers[-1].path / WORKSPACE.strip("/"), deleted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gates, "audit_leaks", audit)
+        patch.setattr(verify, "audit_leaks", audit)
+        yield

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import shutil
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,17 +12,14 @@ import pytest
 
 from etude.core.settings import GraderSettings, HarnessSettings, RewardSettings
 from etude.forge.environments.environment import Environment, environment_digest
-from etude.forge.gates import gates
 from etude.forge.install.checkout import Repo
-from etude.forge.leaks.audit import Leak, audit_tree
-from etude.forge.leaks.deleted_code import Deleted
-from etude.forge.origins.packaging.make import bare, copied
+from etude.forge.origins.packaging.distribution import without_metadata
+from etude.forge.origins.packaging.origin import copied
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps.code_change import MakeRequest
+from etude.forge.steps.context import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
-from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.importing import Bounds
 from etude.tasks.format.files import Files
@@ -32,6 +28,7 @@ from etude.tasks.grading.check import check
 from etude.tasks.grading.grader import grade
 from etude.tasks.grading.submission import carried_files
 
+pytestmark = pytest.mark.usefixtures("workspace_alone_is_audited")
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
 
 PYPROJECT = """[build-system]
@@ -65,18 +62,6 @@ def main():
 INFORMATION = "Metadata-Version: 2.1\nName: shop\nVersion: 1.0\nProvides-Extra: fast\n\n# shop\n"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _workspace_alone_is_audited() -> Iterator[None]:
-    """The audit of a whole machine has tests of its own, and takes its time the first time."""
-
-    async def audit(host: StoringHost, layers: Sequence[Layer], deleted: Sequence[Deleted]) -> list[Leak]:
-        return audit_tree(layers[-1].path / WORKSPACE.strip("/"), deleted)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gates, "audit_leaks", audit)
-        yield
-
-
 @pytest.fixture(scope="module")
 def building(
     sandboxes: Sandboxes, tiny_environment: Environment, tmp_path_factory: pytest.TempPathFactory
@@ -99,11 +84,11 @@ def building(
 
 
 @pytest.fixture(scope="module")
-def shop_to_build(shop_files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Repo:
+def shop_to_build(small_shop_files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Repo:
     own = {"pyproject.toml": PYPROJECT, "src/shop/cli.py": CLI, "PKG-INFO": INFORMATION}
     own["shop.egg-info/entry_points.txt"] = "[console_scripts]\nshop = shop.cli:main\n"
     tree = tmp_path_factory.mktemp("shop_to_build")
-    for path, text in {**shop_files, **own}.items():
+    for path, text in {**small_shop_files, **own}.items():
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         (tree / path).write_text(text)
     return Repo("shop", "1.0", "path", tree, None)
@@ -146,7 +131,7 @@ def test_no_copy_of_the_metadata_is_left(made: tuple[Path, Journal]) -> None:
     workspace = Task.load(out / journal.tasks[0]).workspace
     assert workspace["PKG-INFO"] == b"Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n"
     assert not any("egg-info" in path for path in workspace)
-    left = bare(Files({"uv.lock": b"x", "a/b.egg-info/requires.txt": b"x", "src/a.py": b"x"}))
+    left = without_metadata(Files({"uv.lock": b"x", "a/b.egg-info/requires.txt": b"x", "src/a.py": b"x"}))
     assert list(left) == ["src/a.py"]
 
 

@@ -11,7 +11,7 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.forge.gates.attacks.javascript import AT_LOAD, IN_CALLS, cheats
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps.code_change import MakeRequest
+from etude.forge.steps.context import MakeRequest
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.tasks.environment.layers import task_layers, task_variables
@@ -19,18 +19,17 @@ from etude.tasks.format.task import Task
 from etude.tasks.grading.check import check
 from etude.tasks.grading.grader import grade
 from etude.tasks.grading.submission import carried_files
-
-from .conftest import FILES, Bench, Shop
+from tests.forge.javascript_repository import FILES, Bench, Shop
 
 
 @pytest.fixture(scope="session")
-def tasks(made: Any) -> list[Task]:
-    journal, out = made
+def tasks(script_made: Any) -> list[Task]:
+    journal, out = script_made
     return [Task.load(out / name) for name in journal.tasks]
 
 
-def test_a_small_repository_gives_tasks(made: Any, tasks: list[Task]) -> None:
-    journal, _ = made
+def test_a_small_repository_gives_tasks(script_made: Any, tasks: list[Task]) -> None:
+    journal, _ = script_made
     assert len(tasks) == 3, journal.rejected
     for task in tasks:
         facts = task.facts
@@ -111,16 +110,16 @@ def test_what_steers_the_tests_is_not_carried(bench: Bench, tasks: list[Task]) -
     assert bench.run(grade(tasks[0], bench.host, changes)).passed
 
 
-def test_a_command_that_is_run_again_has_nothing_left_to_do(bench: Bench, shop: Shop, made: Any) -> None:
-    journal, out = made
+def test_a_command_that_is_run_again_has_nothing_left_to_do(bench: Bench, script_shop: Shop, script_made: Any) -> None:
+    journal, out = script_made
     wanted = MakeRequest(3, out, origins=("deletion",))
-    again = bench.run(make_tasks(shop.repo, shop.environment, bench.host, wanted))
+    again = bench.run(make_tasks(script_shop.repo, script_shop.environment, bench.host, wanted))
     assert again.tasks == journal.tasks
     lines = [json.loads(line) for line in Path(out / "make.jsonl").read_text().splitlines()]
     assert lines[0]["asked"]["repo"] == "shop" and len(lines) == 1 + journal.tried
 
 
-def test_what_cannot_be_made_of_scripts_is_said_at_once(bench: Bench, shop: Shop, tmp_path: Path) -> None:
+def test_what_cannot_be_made_of_scripts_is_said_at_once(bench: Bench, script_shop: Shop, tmp_path: Path) -> None:
     wanted = MakeRequest(3, tmp_path, origins=("deletion", "question"))
     with pytest.raises(EtudeError, match="deletion, bug, commit can be made, not question"):
-        bench.run(make_tasks(shop.repo, shop.environment, bench.host, wanted))
+        bench.run(make_tasks(script_shop.repo, script_shop.environment, bench.host, wanted))

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from etude.core.errors import EtudeError
+from etude.forge.languages.base import TestFunction
 from etude.forge.languages.python.repository import PythonRepository
+from etude.forge.origins.commit.instruct import category
 from etude.forge.origins.commit.propose import commits, own_tests
-from etude.forge.steps.instructions import category
 
 Build = Callable[..., PythonRepository]
 History = Callable[[list[tuple[str, dict[str, str]]]], Path]
@@ -31,9 +32,9 @@ FILES = {"tiny.py": GROWN, "tests/test_tiny.py": LAST, "README.md": "tiny"}
 TRACES = {f"tests/test_tiny.py::test_{name}": {"tiny.py:add"} for name in ("add", "none", "double")}
 
 
-def test_commits_with_tests_are_undone_newest_first(build_world: Build, history: History) -> None:
-    world = build_world(FILES, TRACES, ("",))
-    found = list(commits(world, history(STEPS)))
+def test_commits_with_tests_are_undone_newest_first(build_repository: Build, history: History) -> None:
+    repository = build_repository(FILES, TRACES, ("",))
+    found = list(commits(repository, history(STEPS)))
     assert [each.about for each in found] == ["Double numbers", "Fix add of nothing"]
     newest, fix = found
     assert newest.changes == {"tiny.py": FIXED.encode()}
@@ -43,21 +44,21 @@ def test_commits_with_tests_are_undone_newest_first(build_world: Build, history:
     assert (category(newest), category(fix)) == ("new feature", "debugging")
 
 
-def test_a_commit_s_own_tests_are_known(build_world: Build, history: History) -> None:
-    world = build_world(FILES, TRACES, ("",))
+def test_a_commit_s_own_tests_are_known(build_repository: Build, history: History) -> None:
+    repository = build_repository(FILES, TRACES, ("",))
     path = history(STEPS)
-    newest, fix = commits(world, path)
-    assert own_tests(world, path, newest.how) == {("tests/test_tiny.py", "test_double")}
-    assert own_tests(world, path, fix.how) == {("tests/test_tiny.py", "test_none")}
+    newest, fix = commits(repository, path)
+    assert own_tests(repository, path, newest.how) == {TestFunction("tests/test_tiny.py", "test_double")}
+    assert own_tests(repository, path, fix.how) == {TestFunction("tests/test_tiny.py", "test_none")}
 
 
-def test_a_commit_whose_lines_changed_since_is_left_out(build_world: Build, history: History) -> None:
+def test_a_commit_whose_lines_changed_since_is_left_out(build_repository: Build, history: History) -> None:
     later = FIXED.replace("return b", "return 0 + b")
     steps = [*STEPS[:2], ("Other lines", {"tiny.py": later})]
-    world = build_world({**FILES, "tiny.py": later, "tests/test_tiny.py": MORE}, TRACES, ("",))
-    assert list(commits(world, history(steps))) == []
+    repository = build_repository({**FILES, "tiny.py": later, "tests/test_tiny.py": MORE}, TRACES, ("",))
+    assert list(commits(repository, history(steps))) == []
 
 
-def test_what_is_no_history_is_said(build_world: Build, tmp_path: Path) -> None:
+def test_what_is_no_history_is_said(build_repository: Build, tmp_path: Path) -> None:
     with pytest.raises(EtudeError, match="git cannot read the history"):
-        list(commits(build_world(FILES, TRACES, ("",)), tmp_path))
+        list(commits(build_repository(FILES, TRACES, ("",)), tmp_path))
