@@ -104,7 +104,9 @@ class Refused(Exception):
 
 @contextmanager
 def timed(spent: dict[str, float], part: str) -> Iterator[None]:
-    """Adds the seconds that a part of the work took."""
+    """Adds the seconds that a part of the work took, also where it ended in `Refused`."""
     started = time.monotonic()
-    yield
-    spent[part] = spent.get(part, 0.0) + time.monotonic() - started
+    try:
+        yield
+    finally:
+        spent[part] = spent.get(part, 0.0) + time.monotonic() - started

@@ -153,8 +153,6 @@ def test_tests_that_hold_the_answer_are_found(repository: JavaScriptRepository) 
     assert made is not None
     copied = set().union(*(stretches(piece.source, COPIED) for piece in made.pieces))
     assert list(repository.tests_with(copied)) == []
-    quoted = stretches(repository.files.text("test/words.test.js"), COPIED)
-    assert {place.path for place in repository.tests_with(quoted)} == {"test/words.test.js"}
 
 
 def test_the_same_seed_gives_the_same_candidates(repository: JavaScriptRepository) -> None:
