@@ -42,8 +42,6 @@ async def prove_code_change(
     """Tests fail with the changes made, and enough of them can be held out: the `preferred` ones first."""
     # Code that is missing fails at once; the machine may be busier than it was.
     trial = await attempt(context, candidate, timeout or 10 * context.base.seconds + 60)
-    if trial.reason:
-        raise Refused(trial.reason, trial.detail)
     parted = split(context.repository, candidate, trial.broken, rng, preferred())
     if parted is None:
         raise Refused("too few tests can be held out")

@@ -7,13 +7,14 @@ origin.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from etude.forge.environments.environment import Environment
+from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
 from etude.forge.gates.near_duplicates import Known
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.base import Repository
@@ -60,10 +61,39 @@ class MakeContext:
         assert isinstance(self.repository, PythonRepository)
         return self.repository
 
-    @property
-    def seconds_each(self) -> float:
-        """That one of several variants of the code may take over some tests: the machine may be busy."""
-        return 4 * self.base.seconds + 20
+    async def run_tests(
+        self,
+        changes: Mapping[str, bytes | None],
+        tests: Sequence[str] | None = None,
+        *,
+        timeout: float | None = None,
+        partly: bool = False,
+    ) -> SuiteRun:
+        """The suite, or some tests of it, with these changes made. One that does not end is `Refused`, unless a part of
+        it tells enough."""
+        # The machine may be busier than it was.
+        seconds = 5 * self.base.seconds + 30 if timeout is None else timeout
+        environment = self.repository.environment
+        run = await run_suite(self.host, environment, self.workspace, changes=changes, tests=tests, timeout=seconds)
+        if not run.complete and not partly:
+            raise Refused("the suite does not come to its end", run.reason)
+        return run
+
+    async def run_variants(
+        self,
+        variants: Sequence[Mapping[str, bytes | None]],
+        tests: Sequence[str],
+        *,
+        each: float | None = None,
+        **options: Any,
+    ) -> list[SuiteRun]:
+        """The same tests over several variants of the code, each of which may take so many seconds."""
+        seconds = 4 * self.base.seconds + 20 if each is None else each
+        timeout = len(variants) * seconds + 30
+        environment = self.repository.environment
+        return await run_variants(
+            self.host, environment, self.workspace, variants, tests=tests, each=seconds, timeout=timeout, **options
+        )
 
 
 @dataclass

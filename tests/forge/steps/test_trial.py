@@ -11,7 +11,7 @@ import pytest
 
 from etude.forge.environments.suite_run import SuiteRun
 from etude.forge.languages.python.repository import PythonRepository
-from etude.forge.steps import trial
+from etude.forge.steps import context, trial
 from etude.forge.steps.baseline import Baseline
 from etude.forge.steps.candidate import Candidate, RemovedCode
 from etude.forge.steps.context import MakeContext
@@ -42,17 +42,17 @@ def test_a_test_that_never_comes_near_and_passes_when_asked_again_is_left_out(
         every = [*NEAR, CHILD, CLOCK, *FAR] if tests is None else tests
         return SuiteRun({name: "passed" if name in passed else "failed" for name in every}, 0.1, True, "")
 
-    monkeypatch.setattr(trial, "run_suite", run)
+    monkeypatch.setattr(context, "run_suite", run)
     repository = build_repository(
         {"src/t.py": "def f():\n    return 1\n", "tests/test_a.py": TEXT},
         {test: {"src/t.py:f"} if test in NEAR else set() for test in (*NEAR, CHILD, CLOCK, *FAR)},
     )
     candidate = Candidate("deletion", "bodies", {"src/t.py": b""}, (RemovedCode("src/t.py", "f", ""),), frozenset(NEAR))
-    context = context_of(repository, 0.1)
+    made = context_of(repository, 0.1)
     for _ in range(2):
-        found = asyncio.run(trial.attempt(context, candidate, 60.0))
+        found = asyncio.run(trial.attempt(made, candidate, 60.0))
         assert set(found.broken) == {*NEAR, CHILD} and set(found.kept) == {*FAR}
-        assert context.unsteady == {CLOCK}
+        assert made.unsteady == {CLOCK}
     assert [sorted(tests or ()) for tests in asked] == [[], sorted([CHILD, CLOCK]), [], [CHILD]]
 
 
@@ -67,7 +67,7 @@ def test_of_a_slow_suite_only_what_could_notice_runs_unless_all_is_asked_for(
         every = [*NEAR, CHILD, CLOCK, *FAR] if tests is None else tests
         return SuiteRun({name: "failed" if name in broken else "passed" for name in every}, 0.1, True, "")
 
-    monkeypatch.setattr(trial, "run_suite", run)
+    monkeypatch.setattr(context, "run_suite", run)
     every = (*NEAR, CHILD, CLOCK, *FAR)
     repository = build_repository(
         {"src/t.py": "def f():\n    return 1\n", "tests/test_a.py": TEXT}, {test: set() for test in every}
@@ -76,8 +76,8 @@ def test_of_a_slow_suite_only_what_could_notice_runs_unless_all_is_asked_for(
 
     def attempt(seconds: float, took: dict[str, float], *, try_all: bool = False) -> trial.Trial:
         asked.clear()
-        context = context_of(replace(repository, took=took), seconds)
-        return asyncio.run(trial.attempt(context, replace(candidate, try_all=try_all), 60.0))
+        made = context_of(replace(repository, took=took), seconds)
+        return asyncio.run(trial.attempt(made, replace(candidate, try_all=try_all), 60.0))
 
     found = attempt(60.0, {FAR[0]: 59.0})
     assert asked == [sorted(NEAR)] and not found.whole

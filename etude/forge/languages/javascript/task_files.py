@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 from etude.forge.languages.base import Repository, TaskFiles
 from etude.tasks.javascript.parsing import ENDINGS
 
-TEST_SH: Final = b"""#!/bin/sh
-cd /app
-cp -R /tests/. /app/
-failed=0
-for file in $(sed 's/::.*//' /tests/ids.txt | sort -u); do
-    node --test "$file" || failed=1
-done
-if [ "$failed" = 0 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
-"""
+TEST_SH: Final = Path(__file__).with_name("test.sh").read_bytes()
 
 
 def _node_image(repository: Repository[Any]) -> bytes:

@@ -18,6 +18,7 @@ from etude.forge.languages.python.source import Definition, Module
 if TYPE_CHECKING:
     from etude.forge.languages.python.repository import PythonRepository
 
+NAMED = {ast.Name: "id", ast.Attribute: "attr", ast.alias: "name", ast.Constant: "value"}  # what carries a name, where
 Lines = dict[str, list[tuple[int, int]]]  # path -> first and last lines that go
 
 
@@ -132,18 +133,8 @@ def _mentions(module: Module, name: str, going: Lines) -> Iterator[tuple[ast.AST
         return
     spans = going.get(module.path, [])
     for node, parents in _walk(module.tree, ()):
-        said = (
-            node.id
-            if isinstance(node, ast.Name)
-            else node.attr
-            if isinstance(node, ast.Attribute)
-            else node.name
-            if isinstance(node, ast.alias)
-            else node.value
-            if isinstance(node, ast.Constant)
-            else None
-        )
-        if said == name and not any(first <= node.lineno <= last for first, last in spans):  # type: ignore[attr-defined]
+        mentioned = next((getattr(node, part) for kind, part in NAMED.items() if isinstance(node, kind)), None)
+        if mentioned == name and not any(first <= node.lineno <= last for first, last in spans):  # type: ignore[attr-defined]
             yield node, parents
 
 

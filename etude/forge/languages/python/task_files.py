@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 from etude.forge.languages.base import Repository, TaskFiles
 
-TEST_SH: Final = b"""#!/bin/sh
-cd /app
-cp -R /tests/. /app/
-if python -c "
-import pytest, sys
-sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', *open('/tests/ids.txt').read().splitlines()]))
-"; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
-"""
+TEST_SH: Final = Path(__file__).with_name("test.sh").read_bytes()
 
 
 def _python_image(repository: Repository[Any]) -> bytes:

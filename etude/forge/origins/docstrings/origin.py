@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from etude.forge.environments.suite_run import run_variants
 from etude.forge.languages.base import TestFunction
 from etude.forge.leaks.scrub import CODE
 from etude.forge.origins.base import Origin
@@ -27,7 +26,7 @@ from etude.forge.steps.context import MakeContext, Refused
 from etude.forge.steps.instructions import Instructions
 from etude.forge.steps.mistakes import LEAST, SHARE, TEST_SH, choose_mistakes, noticed, versions_with_mistakes
 from etude.forge.steps.proof import Proof
-from etude.forge.steps.trial import failing
+from etude.forge.steps.trial import refuse_failing
 from etude.forge.steps.write import TaskTree, assemble
 from etude.tasks.format.config import Documentation, PromptStyle
 from etude.tasks.format.task import TESTS, WORKSPACE, Task
@@ -77,8 +76,7 @@ class Docstrings(Origin[UndocumentedFunctions, Proof[UndocumentedFunctions]]):
             for test in context.repository.green
             if any(test.partition("::")[0] == path and test.endswith(name) for path, name in ids)
         ]
-        if failed := await failing(context, found.changes, gone=gone):
-            raise Refused("another test fails", ", ".join(failed[:3]))
+        await refuse_failing(context, found.changes, gone)
         return Proof(found, removed=found.removed)
 
     def instruct(self, context: MakeContext, proof: Proof[UndocumentedFunctions], rng: random.Random) -> Instructions:
@@ -144,16 +142,12 @@ async def _with_mistakes(
     definitions = [repository.definitions[piece.id] for piece in candidate.pieces]
     tried = versions_with_mistakes(repository, candidate.pieces, rng, without_docstrings(module, definitions))
     shown = [docstring(module, each) for each in definitions]
-    whole, *runs = await run_variants(
-        context.host,
-        repository.environment,
-        context.workspace,
+    whole, *runs = await context.run_variants(
         [dict(candidate.changes), *tried],
-        tests=[f"{FILE}::test_{number}" for number in range(len(definitions))],
+        [f"{FILE}::test_{number}" for number in range(len(definitions))],
         changes={FILE: examples_file(module_name(path, repository.environment.paths), shown)},
         until_failure=False,
         each=SECONDS,
-        timeout=(1 + len(tried)) * SECONDS + 30,
     )
     if not whole.complete or len(whole.passed) != len(definitions):
         raise Refused("the examples are not right", "; ".join(whole.texts.values()) or whole.reason)

@@ -6,11 +6,9 @@ The project is built as it was and as it is broken, each in a sandbox without ne
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from etude.forge.environments.suite_run import run_suite
 from etude.forge.origins.packaging.distribution import SECONDS, BuildContext, build
 from etude.forge.origins.packaging.expectations import Expectation, Facts, expectations, written_tests
 from etude.forge.origins.packaging.propose import BrokenPackaging
@@ -68,19 +66,11 @@ async def _run_tests(context: BuildContext, candidate: BrokenPackaging, text: by
     """Our tests over the broken project and over the whole one: those that fail before, and those that never do."""
     names = [f"{context.file}::{name}" for name in re.findall(r"(?m)^def (test_\w+)", text.decode())]
 
-    async def passing(changes: Mapping[str, bytes | None]) -> set[str]:
-        given = {**changes, context.file: text}
-        run = await run_suite(
-            context.host, context.repository.environment, context.workspace, changes=given, tests=names, timeout=SECONDS
-        )
-        if not run.complete:
-            raise Refused("the suite does not come to its end", run.reason)
-        return run.passed
-
-    whole = await passing({})
+    added = {context.file: text}
+    whole = (await context.run_tests(added, names, timeout=SECONDS)).passed
     if wrong := [name for name in names if name not in whole]:
         raise Refused("the reference does not restore all", ", ".join(wrong[:3]))
-    before = await passing(candidate.changes)
+    before = (await context.run_tests({**candidate.changes, **added}, names, timeout=SECONDS)).passed
     broken = [name for name in names if name not in before]
     if len(broken) < LEAST_TESTS:
         raise Refused("too few tests notice" if broken else "no test notices", ", ".join(broken))

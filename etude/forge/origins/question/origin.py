@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from etude.forge.origins.base import Origin
@@ -24,16 +25,7 @@ from etude.tasks.format.task import TESTS, Task
 from etude.tasks.kinds.answer import reference_answer
 
 # For Harbor's own verifier, which sees files only: whoever runs the agent there has to write down its last words.
-TEST_SH: Final = b"""#!/bin/sh
-said=/logs/agent/answer.txt
-[ -f "$said" ] || said=/app/answer.txt
-[ -f "$said" ] || echo "this task is answered in words: put the agent's last message into /app/answer.txt" >&2
-if python -c "
-import re, sys
-told = [line.partition(':')[2] for line in open(sys.argv[1]) if line.startswith('ANSWER:')][-1]
-sys.exit(set(re.split('[,\\s]+', told.strip())) != set(open('/tests/accepted.txt').read().split()))
-" "$said" 2>/dev/null; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
-"""
+TEST_SH: Final = Path(__file__).with_name("test.sh").read_bytes()
 
 
 class Questions(Origin[Question, Proof[Question]]):

@@ -8,11 +8,10 @@ plan                     tests fail as long as one bug is left, and nothing else
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
+from etude.forge.environments.suite_run import run_suite
 from etude.forge.languages.base import outermost
 from etude.forge.origins.question.candidate import Question
 from etude.forge.origins.question.propose import raising_otherwise
@@ -72,15 +71,8 @@ async def _traced(context: MakeContext, question: Question) -> Question:
 async def _raised(context: MakeContext, question: Question) -> Question:
     repository = context.python
     able = [repository.definitions[name] for name in question.choices]
-    runs: Sequence[SuiteRun] = await run_variants(
-        context.host,
-        repository.environment,
-        context.workspace,
-        [{}, *({one.path: raising_otherwise(repository, one)} for one in able)],
-        tests=[question.test],
-        each=context.seconds_each,
-        timeout=(1 + len(able)) * context.seconds_each + 30,
-    )
+    variants = [{}, *({one.path: raising_otherwise(repository, one)} for one in able)]
+    runs = await context.run_variants(variants, [question.test])
     if not all(run.complete for run in runs) or question.test not in runs[0].passed:
         raise Refused("the suite does not come to its end", question.test)
     who = [one for one, run in zip(able, runs[1:], strict=True) if question.test not in run.passed]

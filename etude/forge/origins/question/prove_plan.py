@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations, zip_longest
 from typing import Final
 
-from etude.forge.environments.suite_run import SuiteRun, run_variants
 from etude.forge.languages.base import Mutation, outermost
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Definition
@@ -78,7 +77,9 @@ async def _bugs(context: MakeContext, question: Question) -> list[_Bug]:
         pool = repository.mistakes(repository.definitions[name])
         subtle = sorted(rng.sample(pool, len(pool)), key=lambda one: one.kind in BLUNT)
         tried += [(name, one) for one in subtle if combined(repository, [one]) is not None][:most]
-    runs = await _try(context, [{}, *(_changes(repository, [one]) for _, one in tried)], tests)
+    runs = await context.run_variants(
+        [{}, *(_changes(repository, [one]) for _, one in tried)], tests, until_failure=False
+    )
     if red := [test for test in tests if test not in runs[0].passed]:
         context.unsteady.update(red)
         raise Refused("a test is not always green", ", ".join(red[:3]))
@@ -97,7 +98,8 @@ async def _traced(context: MakeContext, kept: Sequence[tuple[Mutation[Definition
     """The same with what the failing tests of each say and run."""
     repository = context.python
     tests = list(dict.fromkeys(test for _, failed in kept for test in failed))
-    runs = await _try(context, [_changes(repository, [one]) for one, _ in kept], tests, trace=True)
+    variants = [_changes(repository, [one]) for one, _ in kept]
+    runs = await context.run_variants(variants, tests, trace=("",), until_failure=False)
     bugs = []
     for (one, failed), run in zip(kept, runs, strict=True):
         if not run.complete or run.passed.intersection(failed):
@@ -123,26 +125,11 @@ def _refuse_others(repository: PythonRepository, name: str, traces: Mapping[str,
         raise Refused("another function could be blamed", f"{name}: {', '.join(rivals[:3])}")
 
 
-async def _try(
-    context: MakeContext, variants: Sequence[Mapping[str, bytes | None]], tests: Sequence[str], *, trace: bool = False
-) -> list[SuiteRun]:
-    return await run_variants(
-        context.host,
-        context.repository.environment,
-        context.workspace,
-        variants,
-        tests=tests,
-        trace=("",) if trace else None,
-        until_failure=False,
-        each=context.seconds_each,
-        timeout=len(variants) * context.seconds_each + 30,
-    )
-
-
 async def _need_all(context: MakeContext, bugs: Sequence[_Bug], broken: Sequence[str]) -> None:
     """With some of the bugs mended and others not, some of the tests that fail with all of them still fail."""
     parts = [part for size in range(1, len(bugs)) for part in combinations(bugs, size)]
-    runs = await _try(context, [_changes(context.python, [bug.mistake for bug in part]) for part in parts], broken)
+    variants = [_changes(context.python, [bug.mistake for bug in part]) for part in parts]
+    runs = await context.run_variants(variants, broken, until_failure=False)
     for part, run in zip(parts, runs, strict=True):
         if not run.complete:
             raise Refused("the suite does not come to its end")

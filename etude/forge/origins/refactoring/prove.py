@@ -7,11 +7,11 @@ only the tests edited      those that notice fail: a task asks for them; the oth
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from etude.forge.environments.suite_run import SuiteRun, run_suite
+from etude.forge.environments.suite_run import SuiteRun
 from etude.forge.languages.base import TestFunction
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
@@ -35,31 +35,22 @@ class RefactoringProof(Proof[Refactoring]):
 
 async def prove(context: MakeContext, candidate: Refactoring) -> RefactoringProof:
     """With the whole edit made every green test still passes; with only the tests edited, some fail."""
-    repository, timeout = context.python, 5 * context.base.seconds + 30
-
-    async def run(changes: Mapping[str, bytes | None], tests: Sequence[str] | None = None) -> SuiteRun:
-        found = await run_suite(
-            context.host, repository.environment, context.workspace, changes=changes, tests=tests, timeout=timeout
-        )
-        if not found.complete:
-            raise Refused("the suite does not come to its end", found.reason)
-        return found
-
+    repository = context.python
     green = [
         test for test in repository.green if test not in context.unsteady and not _is_gone(repository, candidate, test)
     ]
     whole = candidate.all_edits
-    after = await run(whole)
+    after = await context.run_tests(whole)
     failed = [test for test in green if test not in after.passed]
     if failed:
-        again = (await run(whole, failed)).passed.intersection(failed)
+        again = (await context.run_tests(whole, failed)).passed.intersection(failed)
         context.unsteady.update(again)
         if stay := [test for test in failed if test not in again]:
             raise Refused("the edit breaks a test", _said(stay, after))
     names = [f"{candidate.leftover_tests[0]}::{name}" for name in _functions(candidate.leftover_tests[1])]
     if left := [test for test in names if test not in after.passed]:
         raise Refused("the edit leaves something behind", _said(left, after))
-    before = await run({path: data for path, data in whole.items() if repository.is_test(path)})
+    before = await context.run_tests({path: data for path, data in whole.items() if repository.is_test(path)})
     # What lies outside of the tests' own files may be edited, and so changed, by whoever does the work.
     steady = [test for test in green if test not in context.unsteady and test.partition("::")[0] in repository.tests]
     noticing = [test for test in steady if test not in before.passed]

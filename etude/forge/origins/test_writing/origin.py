@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from etude.forge.environments.suite_run import run_variants
 from etude.forge.origins.base import Origin
 from etude.forge.origins.test_writing.instruct import instruct
 from etude.forge.origins.test_writing.propose import UntestedFunctions, can_go, home, take_out, untested_functions
@@ -19,7 +18,7 @@ from etude.forge.steps.context import MakeContext, Refused
 from etude.forge.steps.instructions import Instructions
 from etude.forge.steps.mistakes import LEAST, SHARE, TEST_SH, TRIED, choose_mistakes, noticed, versions_with_mistakes
 from etude.forge.steps.proof import Proof
-from etude.forge.steps.trial import failing
+from etude.forge.steps.trial import refuse_failing
 from etude.forge.steps.write import TaskTree, assemble
 from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.config import Testing as TestingFacts
@@ -49,8 +48,7 @@ class TestWriting(Origin[UntestedFunctions, Proof[UntestedFunctions]]):
         removed = {(piece.path, piece.name) for piece in found.removed}
         places = {test: repository.place(test) for test in repository.green}
         gone = [test for test, place in places.items() if (place.path, place.name) in removed]
-        if failed := await failing(context, found.changes, gone=gone):
-            raise Refused("another test fails", ", ".join(failed[:3]))
+        await refuse_failing(context, found.changes, gone)
         return Proof(found, removed=found.removed)
 
     def instruct(self, context: MakeContext, proof: Proof[UntestedFunctions], rng: random.Random) -> Instructions:
@@ -90,16 +88,7 @@ async def _with_mistakes(context: MakeContext, candidate: UntestedFunctions, rng
     took = sum(repository.took.get(test, 0.0) for test in tests)
     most = max(LEAST, min(TRIED, int(SECONDS / (took + 0.1))))
     tried = versions_with_mistakes(repository, candidate.pieces, rng)[:most]
-    runs = await run_variants(
-        context.host,
-        repository.environment,
-        context.workspace,
-        tried,
-        tests=tests,
-        until_failure=False,
-        each=context.seconds_each,
-        timeout=len(tried) * context.seconds_each + 30,
-    )
+    runs = await context.run_variants(tried, tests, until_failure=False)
     found = []
     for files, run in zip(tried, runs, strict=True):
         mistake = noticed(files, run, lambda test: repository.place(test) if test in repository.bits else None)
