@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,18 +83,21 @@ def test_the_reference_solves_and_null_does_not(sandboxes: Sandboxes, made: tupl
             assert outcome.passed is passed, outcome.grade.reason
 
 
-def test_the_same_seed_gives_the_same_tasks(make: Make, made: tuple[Path, Journal], tmp_path: Path) -> None:
-    out, journal = made
-    again = make(tmp_path, 1, origins=("deletion", "bug"), workers=1)
-    assert again.tasks == journal.tasks[:1]
-    for name in again.tasks:
-        assert Task.load(tmp_path / name).digest == Task.load(out / name).digest
+@dataclass
+class Resumed:
+    """What a command did that was killed at its second candidate, and one that went on where it was."""
+
+    out: Path
+    known: list[JournalEntry]  # when it was killed
+    tried: list[str]  # keys of candidates, after that
+    journal: Journal
+    again: Journal  # of a third start, when all was made
+    tried_again: list[str]
 
 
-def test_a_killed_command_resumes_and_repeats_nothing(
-    make: Make, made: tuple[Path, Journal], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, whole = made
+@pytest.fixture(scope="module")
+def resumed(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Resumed:
+    out = tmp_path_factory.mktemp("resumed")
     tried: list[str] = []
     original = making.make_task
 
@@ -103,18 +107,32 @@ def test_a_killed_command_resumes_and_repeats_nothing(
             raise Killed
         return await original(origin, context, candidate, spent)
 
-    monkeypatch.setattr(making, "make_task", counting)
-    with pytest.raises(Killed):
-        make(tmp_path, 2, origins=("deletion", "bug"), workers=1)
-    known = Journal(tmp_path, json.loads((tmp_path / FILE).read_text().splitlines()[0])["asked"]).entries
-    (tmp_path / ".half.making").mkdir()
-    before = list(tried)
-    journal = make(tmp_path, 2, origins=("deletion", "bug"), workers=1)
-    assert not set(tried[len(before) :]) & {entry.candidate for entry in known}
-    assert len(known) == 1 and journal.tasks == whole.tasks[:2]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([FILE, *journal.tasks])
-    tried.clear()
-    assert make(tmp_path, 2, origins=("deletion", "bug")).tasks == journal.tasks and not tried
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(making, "make_task", counting)
+        with pytest.raises(Killed):
+            make(out, 2, origins=("deletion", "bug"), workers=1)
+        known = Journal(out, json.loads((out / FILE).read_text().splitlines()[0])["asked"]).entries
+        (out / ".half.making").mkdir()
+        journal = make(out, 2, origins=("deletion", "bug"), workers=1)
+        after = tried[2:]
+        again = make(out, 2, origins=("deletion", "bug"))
+    return Resumed(out, known, after, journal, again, tried[2 + len(after) :])
+
+
+def test_the_same_seed_gives_the_same_tasks_however_many_work_at_once(
+    made: tuple[Path, Journal], resumed: Resumed
+) -> None:
+    out, journal = made
+    assert resumed.journal.tasks == journal.tasks[:2]
+    for name in resumed.journal.tasks:
+        assert Task.load(resumed.out / name).digest == Task.load(out / name).digest
+
+
+def test_a_killed_command_resumes_and_repeats_nothing(resumed: Resumed) -> None:
+    assert len(resumed.known) == 1
+    assert not set(resumed.tried) & {entry.candidate for entry in resumed.known}
+    assert sorted(path.name for path in resumed.out.iterdir()) == sorted([FILE, *resumed.journal.tasks])
+    assert resumed.again.tasks == resumed.journal.tasks and not resumed.tried_again
 
 
 def test_a_reverted_commit_becomes_a_task(
@@ -137,8 +155,8 @@ def test_a_reverted_commit_becomes_a_task(
     ]
     checkout = history(steps).parent
     repo = open_repo(str(checkout), tmp_path / "repositories")
-    wanted = MakeRequest(1, tmp_path / "out", origins=("commit",), prompt_styles=("terse",))
-    journal = loop.run_until_complete(make_tasks(repo, tiny_environment, host, wanted))
+    request = MakeRequest(1, tmp_path / "out", origins=("commit",), prompt_styles=("terse",))
+    journal = loop.run_until_complete(make_tasks(repo, tiny_environment, host, request))
     (name,) = journal.tasks
     task = Task.load(tmp_path / "out" / name)
     assert len(task.facts.held_out) == 3 and len(task.facts.fail_to_pass) == 1
