@@ -87,9 +87,9 @@ def quoted_tests(split: Split) -> str:
 def unseen_names(repository: Repository[Any], candidate: Candidate, split: Split, named: int = 0) -> str:
     """Names that hidden tests need and that nothing visible mentions, as one more sentence."""
     gone = {piece.name.rpartition(".")[2] for piece in candidate.pieces if piece.gone}
-    told = {piece.name.rpartition(".")[2] for piece in candidate.pieces[:named]}
+    already = {piece.name.rpartition(".")[2] for piece in candidate.pieces[:named]}
     needed = gone & repository.mentioned(split.held_out)
-    missing = sorted(needed - repository.mentioned(split.shown) - told)
+    missing = sorted(needed - repository.mentioned(split.shown) - already)
     return f" (also {', '.join(missing)})" if missing else ""
 
 

@@ -69,8 +69,8 @@ def read_blob(history: Path, commit: str, path: str) -> bytes | None:
 def _git(history: Path, *arguments: str) -> bytes:
     done = _run(history, *arguments)
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()[:300]
-        raise EtudeError(f"git cannot read the history at {history}: {said}")
+        message = done.stderr.decode(errors="replace").strip()[:300]
+        raise EtudeError(f"git cannot read the history at {history}: {message}")
     return done.stdout
 
 

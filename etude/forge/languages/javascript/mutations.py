@@ -78,7 +78,7 @@ def _counts(loop: Node) -> bool:
     """Whether a loop goes from one number to another: `for (i = 0; i < n; i++)`."""
     if loop.type != "for_statement":
         return False
-    condition, step = _asked(loop), loop.child_by_field_name("increment")
+    condition, step = _condition(loop), loop.child_by_field_name("increment")
     if condition is None or step is None or step.type not in ASSIGNING:
         return False
     counter = text(condition.child_by_field_name("left"))
@@ -86,7 +86,7 @@ def _counts(loop: Node) -> bool:
     return condition.type == "binary_expression" and ordered and _set_by(step) == {counter}
 
 
-def _asked(loop: Node) -> Node | None:
+def _condition(loop: Node) -> Node | None:
     """The condition of a loop, without its semicolon."""
     found = loop.child_by_field_name("condition")
     return next(iter(inner(found)), None) if found is not None and found.type == "expression_statement" else found
@@ -101,16 +101,16 @@ def _can_be_lost(node: Node) -> bool:
         does = inner(guarded) if guarded is not None and guarded.type == "statement_block" else [guarded]
         ends = len(does) == 1 and does[0] is not None and does[0].type in ENDS
         return ends and node.child_by_field_name("alternative") is None
-    said = next(iter(inner(node)), None) if node.type == "expression_statement" else None
-    if said is None:
+    expression = next(iter(inner(node)), None) if node.type == "expression_statement" else None
+    if expression is None:
         return False
-    if said.type == "call_expression":
-        return text(said.child_by_field_name("function")) != "super"
-    if said.type == "assignment_expression":
-        left = said.child_by_field_name("left")
+    if expression.type == "call_expression":
+        return text(expression.child_by_field_name("function")) != "super"
+    if expression.type == "assignment_expression":
+        left = expression.child_by_field_name("left")
         return left is not None and left.type in ("member_expression", "subscript_expression")
-    deletes = said.type == "unary_expression" and text(said.child_by_field_name("operator")) == "delete"
-    return deletes or said.type in ("await_expression", "augmented_assignment_expression", "update_expression")
+    deletes = expression.type == "unary_expression" and text(expression.child_by_field_name("operator")) == "delete"
+    return deletes or expression.type in ("await_expression", "augmented_assignment_expression", "update_expression")
 
 
 # What
@@ -163,18 +163,18 @@ def junction(node: Node) -> Iterator[Edit]:
 
 def condition(node: Node) -> Iterator[Edit]:
     if node.type in ("if_statement", "ternary_expression"):
-        asked = bare(node.child_by_field_name("condition"))
-        if asked is not None:
-            yield from _turned(asked)
+        tested = bare(node.child_by_field_name("condition"))
+        if tested is not None:
+            yield from _turned(tested)
 
 
-def _turned(asked: Node) -> Iterator[Edit]:
-    said = asked.text or b""
-    inside = asked.child_by_field_name("argument")
-    if asked.type == "unary_expression" and inside is not None and said.startswith(b"!"):
-        yield Edit(asked.start_byte, inside.start_byte)
-    elif b"\n" not in said:
-        yield Edit(asked.start_byte, asked.end_byte, b"!(" + said + b")")
+def _turned(tested: Node) -> Iterator[Edit]:
+    source = tested.text or b""
+    inside = tested.child_by_field_name("argument")
+    if tested.type == "unary_expression" and inside is not None and source.startswith(b"!"):
+        yield Edit(tested.start_byte, inside.start_byte)
+    elif b"\n" not in source:
+        yield Edit(tested.start_byte, tested.end_byte, b"!(" + source + b")")
 
 
 def constant(node: Node) -> Iterator[Edit]:
@@ -194,11 +194,11 @@ def _says_nothing(node: Node) -> bool:
 
 def bound(node: Node) -> Iterator[Edit]:
     """A loop that counts one too many, one too few, or from the second on."""
-    asked = _asked(node) if node.type == "for_statement" and _counts(node) else None
-    if asked is None:
+    tested = _condition(node) if node.type == "for_statement" and _counts(node) else None
+    if tested is None:
         return
-    yield from _other_sign(asked, COMPARISONS)
-    for each in walk(node.child_by_field_name("initializer") or asked):
+    yield from _other_sign(tested, COMPARISONS)
+    for each in walk(node.child_by_field_name("initializer") or tested):
         value = each.child_by_field_name("value") or each.child_by_field_name("right")
         if each.type in ("variable_declarator", "assignment_expression") and text(value) == "0" and value is not None:
             yield Edit(value.start_byte, value.end_byte, b"1")

@@ -185,13 +185,13 @@ class PythonRepository(Repository[Definition]):
             bases = ["/".join([*folders, *parts])]
         else:
             bases = ["/".join([*filter(None, root.split("/")), *parts]) for root in self.environment.paths or ("",)]
-        wanted = [f"{base}{ending}".lstrip("/") for base in bases for ending in (".py", "/__init__.py")]
-        return [each for each in wanted if each in self.modules]
+        possible = [f"{base}{ending}".lstrip("/") for base in bases for ending in (".py", "/__init__.py")]
+        return [each for each in possible if each in self.modules]
 
-    def _read(self, wanted: Callable[[str], bool]) -> dict[str, Module]:
+    def _read(self, matches: Callable[[str], bool]) -> dict[str, Module]:
         found = {}
         for path in self.files:
-            if self.files.kind(path) != "link" and wanted(path):
+            if self.files.kind(path) != "link" and matches(path):
                 module = Module.read(path, self.files[path])
                 if module is not None:
                     found[path] = module

@@ -76,14 +76,14 @@ def implementations(repository: PythonRepository, rng: random.Random) -> Iterato
         for name, found in by_name.items()
         if len(found) >= NAMESAKES and name not in PLUMBING and not any(each.id in repository.early for each in found)
     }
-    asked: set[tuple[str, str]] = set()  # a name and the answer: one question each
+    known_answers: set[tuple[str, str]] = set()  # a name and the answer: one question each
     for test in _tests(repository, rng):
         touched = {outermost(name) for name in repository.traces[test]}
         for name in rng.sample(sorted(shared), len(shared)):
             run = [each for each in shared[name] if each.id in touched]
             is_one = len(run) == 1 and _is_clear(repository, run[0]) and run[0].id in repository.traces[test]
-            if is_one and (name, run[0].id) not in asked:
-                asked.add((name, run[0].id))
+            if is_one and (name, run[0].id) not in known_answers:
+                known_answers.add((name, run[0].id))
                 yield _about(repository, "implementation", test, run, tuple(sorted(each.id for each in shared[name])))
                 break
 

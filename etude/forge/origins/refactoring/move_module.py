@@ -171,8 +171,8 @@ def _import_from(
         raise _Stuck
     parent, _, stem = old.rpartition(".")
 
-    def spelled(wanted: list[str]) -> bytes:
-        return (_relative(wanted, after) if node.level else ".".join(wanted)).encode()
+    def spelled(target_parts: list[str]) -> bytes:
+        return (_relative(target_parts, after) if node.level else ".".join(target_parts)).encode()
 
     goes = [alias for alias in node.names if ".".join(base) == parent and alias.name == stem]
     if goes and new.rpartition(".")[2] != stem:
@@ -201,14 +201,14 @@ def _package(uses: Uses, path: str) -> list[str]:
     return parts if path.endswith("/__init__.py") else parts[:-1]
 
 
-def _relative(wanted: list[str], package: list[str]) -> str:
+def _relative(target_parts: list[str], package: list[str]) -> str:
     """A module as a file of a package would name it with dots."""
     common = 0
-    while common < min(len(wanted), len(package)) and wanted[common] == package[common]:
+    while common < min(len(target_parts), len(package)) and target_parts[common] == package[common]:
         common += 1
     if not common:
         raise _Stuck
-    return "." * (len(package) - common + 1) + ".".join(wanted[common:])
+    return "." * (len(package) - common + 1) + ".".join(target_parts[common:])
 
 
 def _in_text(text: str, old: str, new: str, path: str, target: str) -> str:

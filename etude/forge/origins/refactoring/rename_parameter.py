@@ -168,9 +168,9 @@ def reparametrise(uses: Uses, family: list[Definition], old: str, new: str) -> R
         if data != repository.files[path]:
             files[path] = data
     for path, text in uses.documents.items():
-        said = _in_calls(text, callees, old, new)
-        if said != text:
-            files[path] = said.encode()
+        after = _in_calls(text, callees, old, new)
+        if after != text:
+            files[path] = after.encode()
     first = family[0]
     if first.path not in files or not any(path in repository.tests for path in files):
         return None
@@ -216,8 +216,8 @@ def _inside(module: Module, definition: Definition, old: str, new: str) -> Itera
                 start, end = module.span(node)
                 text = module.data[start:end].decode()
                 # A keyword in a call keeps its name, unless it is that of our own.
-                said = in_braces(text, lambda part: re.sub(rf"{word.pattern}(?!\s*=(?!=))", new, part))
-                yield Edit(start, end, said.encode())
+                after = in_braces(text, lambda part: re.sub(rf"{word.pattern}(?!\s*=(?!=))", new, part))
+                yield Edit(start, end, after.encode())
             elif isinstance(node, ast.Name) and node.id == old and id(node) not in formatted:
                 yield Edit(*module.span(node), new.encode())
     first = definition.node.body[0]
@@ -225,10 +225,10 @@ def _inside(module: Module, definition: Definition, old: str, new: str) -> Itera
         start, end = module.span(first)
         text = module.data[start:end].decode()
         name = re.escape(old)
-        said = re.sub(rf"(:(?:param|type|arg|keyword)\s[^:\n]*?\b){name}(?=:)|(?<=`){name}(?=`)", rf"\g<1>{new}", text)
-        said = re.sub(rf"(?m)^(\s*){name}(?=\s*(?:\([^)\n]*\))?\s*:)", rf"\g<1>{new}", said)
-        said = _in_calls(said, {definition.short if definition.short != "__init__" else definition.owner}, old, new)
-        yield Edit(start, end, said.encode())
+        after = re.sub(rf"(:(?:param|type|arg|keyword)\s[^:\n]*?\b){name}(?=:)|(?<=`){name}(?=`)", rf"\g<1>{new}", text)
+        after = re.sub(rf"(?m)^(\s*){name}(?=\s*(?:\([^)\n]*\))?\s*:)", rf"\g<1>{new}", after)
+        after = _in_calls(after, {definition.short if definition.short != "__init__" else definition.owner}, old, new)
+        yield Edit(start, end, after.encode())
 
 
 def _in_calls(text: str, callees: set[str], old: str, new: str) -> str:

@@ -63,6 +63,6 @@ def _as(like: str, word: str, name: str) -> str:
     if like.isupper() and len(like) > 1:
         return word.upper()
     if "_" not in name.strip("_") and name != name.lower():  # CamelCase, or its cousin
-        said = "".join(piece.capitalize() for piece in word.split("_"))
-        return said if like[0].isupper() else said[0].lower() + said[1:]
+        joined = "".join(piece.capitalize() for piece in word.split("_"))
+        return joined if like[0].isupper() else joined[0].lower() + joined[1:]
     return word.capitalize() if like[0].isupper() else word
