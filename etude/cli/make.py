@@ -22,7 +22,7 @@ def tasks_make(
     origins: Annotated[
         str,
         typer.Option(
-            "--from", help="Any of deletion, bug, commit, question, testing, documentation, refactor and devops."
+            "--from", help="Any of deletion, bug, commit, question, test_writing, docstrings, refactoring, packaging."
         ),
     ] = "deletion,bug,commit",
     prompt_styles: Annotated[

@@ -1,4 +1,5 @@
-"""Runs the tests of many katas in one other process: plain unittest, no sandbox, a few milliseconds each."""
+"""Fixtures of the forge: small repositories; and the tests of many katas run in one other process: plain unittest, no
+sandbox, a few milliseconds each."""
 
 from __future__ import annotations
 
@@ -11,6 +12,30 @@ from typing import Any
 import pytest
 
 from etude.tasks.format.task import Task
+from tests.forge.javascript_repository import bench, laid, script_made, script_shop
+from tests.forge.small_repositories import (
+    build_repository,
+    history,
+    run,
+    shop_repo,
+    shop_repository,
+    small_shop_files,
+    workspace_alone_is_audited,
+)
+
+__all__ = [  # fixtures
+    "bench",
+    "build_repository",
+    "history",
+    "laid",
+    "run",
+    "script_made",
+    "script_shop",
+    "shop_repo",
+    "shop_repository",
+    "small_shop_files",
+    "workspace_alone_is_audited",
+]
 
 # For each job: modules made from text, the ids loaded and run, everything forgotten again.
 RUNNER = """

@@ -1,8 +1,8 @@
-"""What making tasks has to know about a repository, whatever it is written in: the seam for another language.
+"""What making tasks has to know about a repository, whatever it is written in: the protocol of a language.
 
-A `Symbol` is something that can be taken away; a `Repository` has the symbols, knows which test reaches which, and
-what taking tests out of their files means; a `TaskFiles` is what its tasks look like from outside. `python/repository`
-and `javascript/repository` fulfil it. Knows no language, and runs nothing.
+A `Symbol` is something that can be taken away; a `Repository` has the symbols, knows which test reaches which, how
+code is deleted or broken, and what taking tests out of their files means; a `TaskFiles` is what its tasks look like
+from outside. `table` names the languages. Knows no language, no candidate, and runs nothing.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar
 
 from etude.forge.environments.environment import Environment, Suite
-from etude.forge.languages.python.source import Edit
-from etude.forge.steps.candidate import Candidate
+from etude.forge.languages.edits import Edit
 from etude.tasks.format import config
 from etude.tasks.format.files import Files
 
@@ -69,6 +68,8 @@ class Symbol(Protocol):
 
 
 S = TypeVar("S", bound=Symbol)
+Extent = Literal["bodies", "symbols", "class"]  # what a deletion takes of its functions, as far as it can
+COPIED: Final = 4  # neighbouring lines of deleted code that a test may not contain
 
 
 class Source(Protocol[S]):
@@ -97,6 +98,25 @@ class TestFunction:
 
 
 @dataclass(frozen=True)
+class Mutation(Generic[S]):
+    """One small change that makes a function wrong, and what kind of mistake it is."""
+
+    kind: str
+    definition: S
+    edit: Edit
+
+
+@dataclass(frozen=True)
+class DeletedFunctions(Generic[S]):
+    """Files without some functions. Whether they are still of their language is for the caller to read."""
+
+    changes: Mapping[str, bytes]
+    symbols: tuple[S, ...]  # what is missing now, without the methods of classes that went whole
+    gone: frozenset[str]  # ids of those whose very name is not there any more
+    importers: frozenset[str] = frozenset()  # test files that cannot be loaded without them
+
+
+@dataclass(frozen=True)
 class TaskFiles:
     """What tasks of a language look like."""
 
@@ -112,6 +132,8 @@ class TaskFiles:
 class Repository(ABC, Generic[S]):
     """A repository as the makers of candidates see it."""
 
+    language: ClassVar[str]  # as origins name it
+
     name: str
     version: str
     files: Files
@@ -124,7 +146,7 @@ class Repository(ABC, Generic[S]):
 
     @property
     @abstractmethod
-    def manner(self) -> TaskFiles: ...
+    def task_files(self) -> TaskFiles: ...
 
     @property
     @abstractmethod
@@ -169,8 +191,16 @@ class Repository(ABC, Generic[S]):
         """Whether a test can be taken out of its file."""
 
     @abstractmethod
-    def telling(self, candidate: Candidate) -> Iterator[TestFunction]:
-        """Tests that contain a stretch of the deleted code."""
+    def mistakes(self, symbol: S) -> list[Mutation[S]]:
+        """Every small wrong change that is known for a function."""
+
+    @abstractmethod
+    def delete(self, symbols: Sequence[S], extent: Extent) -> DeletedFunctions[S]:
+        """Without these functions: their bodies; or all of them, or of their class, where nothing else needs it."""
+
+    @abstractmethod
+    def tests_with(self, stretches: Collection[tuple[str, ...]]) -> Iterator[TestFunction]:
+        """Tests that contain one of these runs of `COPIED` lines."""
 
     @abstractmethod
     def without_tests(self, hidden: Collection[TestFunction]) -> Iterator[tuple[str, bytes | None]]:
@@ -183,6 +213,10 @@ class Repository(ABC, Generic[S]):
     @abstractmethod
     def mentioned(self, tests: Sequence[str]) -> set[str]:
         """Every name in the source of these tests."""
+
+    def timing_tests(self) -> set[str]:
+        """Green tests that take the time themselves: what they say depends on how busy the machine is."""
+        return set()
 
     # What follows from that
 
@@ -218,6 +252,13 @@ class Repository(ABC, Generic[S]):
                 found[known] = found.get(known, 0) | self.bits[test]
         return {name: tests for name, tests in found.items() if name in self.symbols}
 
+    def reaching(self, names: Iterable[str]) -> int:
+        """The tests that reach any of these functions."""
+        tests = 0
+        for name in names:
+            tests |= self.reach[name]
+        return tests
+
     def named(self, tests: int) -> list[str]:
         """The ids of a set of tests, in their order."""
         found = []
@@ -234,6 +275,14 @@ class Repository(ABC, Generic[S]):
     def early(self) -> frozenset[str]:
         """Functions that run while tests are collected: without one of these nothing can be imported."""
         return frozenset(map(outermost, self.traces.get("", ())))
+
+
+def by_file(places: Collection[TestFunction]) -> list[tuple[str, set[str]]]:
+    """The names of test functions by their file, in the order of the files."""
+    found: dict[str, set[str]] = {}
+    for place in places:
+        found.setdefault(place.path, set()).add(place.name)
+    return sorted(found.items())
 
 
 def outermost(name: str) -> str:

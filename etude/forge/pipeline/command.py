@@ -6,18 +6,18 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from etude.core.errors import EtudeError
 from etude.core.progress import track
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
 from etude.forge.install.package_index import read_index
-from etude.forge.origins.packaging.make import open_building
+from etude.forge.origins.table import find_origins
 from etude.forge.pipeline.journal import Journal, JournalEntry
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps.candidate import Origin
-from etude.forge.steps.code_change import MakeRequest
+from etude.forge.steps.building import open_building
+from etude.forge.steps.context import MakeRequest
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.format.config import PromptStyle
@@ -37,15 +37,9 @@ def make_from(
 ) -> dict[str, Any]:
     """Makes tasks from a repository; installs it first where it is not. The facts of all that was tried so far."""
     if not origins or not prompt_styles:
-        raise EtudeError("name at least one source of tasks (--from) and one register (--registers)")
-    wanted = MakeRequest(
-        count,
-        out,
-        seed,
-        tuple(_known("source", name, get_args(Origin)) for name in origins),
-        tuple(_known("prompt style", name, get_args(PromptStyle)) for name in prompt_styles),
-        workers,
-    )
+        raise EtudeError("name at least one source of tasks (--from) and one prompt style (--registers)")
+    found = find_origins(origins)
+    request = MakeRequest(count, out, seed, tuple(origins), _known_styles(prompt_styles), workers)
     started = time.monotonic()
     layers = Store(store or default_store())
     index = read_index(find_links)
@@ -54,7 +48,7 @@ def make_from(
         repo = open_repo(spec, repositories(layers), index=index)
         tried = 0
 
-        def told(entry: JournalEntry) -> None:
+        def on_entry(entry: JournalEntry) -> None:
             nonlocal tried
             tried += 1
             bar.note(tried=tried, now=entry.task or entry.reason)
@@ -69,10 +63,10 @@ def make_from(
                     why = installed.reason + (hint if installed.cached else "")
                     raise EtudeError(f"{spec} cannot be installed, so no task can be made of it: {why}")
                 building = None
-                if "devops" in wanted.origins:
+                if any(origin.needs_build for origin in found):
                     bar.note(now="installing what builds it")
                     building = await open_building(repo, installed.environment, host, index)
-                return await make_tasks(repo, installed.environment, host, wanted, told, building)
+                return await make_tasks(repo, installed.environment, host, request, on_entry, building)
 
         journal = asyncio.run(work())
     return facts(journal, out, time.monotonic() - started) | {"repo": repo.name, "version": repo.version}
@@ -91,7 +85,9 @@ def facts(journal: Journal, out: Path, seconds: float) -> dict[str, Any]:
     }
 
 
-def _known(what: str, name: str, known: tuple[Any, ...]) -> Any:
-    if name not in known:
-        raise EtudeError(f"there is no {what} of tasks called {name!r}; known: {', '.join(known)}")
-    return name
+def _known_styles(names: Sequence[str]) -> tuple[PromptStyle, ...]:
+    known = get_args(PromptStyle)
+    for name in names:
+        if name not in known:
+            raise EtudeError(f"there is no prompt style of tasks called {name!r}; known: {', '.join(known)}")
+    return cast(tuple[PromptStyle, ...], tuple(names))

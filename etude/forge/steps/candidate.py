@@ -1,15 +1,14 @@
-"""What a way of making tasks proposes, before anybody has tried it. Knows no tests' outcomes and no task."""
+"""What an origin proposes, before anybody has tried it. Knows no tests' outcomes and no task."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any
 
-from etude.tasks.format.config import AnswerKind
-
-Origin = Literal["deletion", "bug", "commit", "question", "testing", "documentation", "refactor", "devops"]
+from etude.forge.languages.base import Repository, Symbol
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,11 @@ class RemovedCode:
     lines: int = 0
     gone: bool = False  # the name itself is not there any more
 
+    @classmethod
+    def of(cls, repository: Repository[Any], symbol: Symbol, *, gone: bool = False) -> RemovedCode:
+        source = repository.sources[symbol.path].source(symbol)
+        return cls(symbol.path, symbol.name, source, symbol.signature, symbol.doc, symbol.size, gone)
+
     @property
     def id(self) -> str:
         return f"{self.path}:{self.name}"
@@ -33,13 +37,14 @@ class RemovedCode:
 class Candidate:
     """A repository with something missing or wrong in it."""
 
-    origin: Origin
+    origin: str  # the label of its origin
     how: str  # "bodies", "symbols", "slice"; the kinds of bugs; a commit's hash
     changes: Mapping[str, bytes | None] = field(repr=False)  # files of the workspace as the agent finds them
     pieces: tuple[RemovedCode, ...]
     expected: frozenset[str] = field(repr=False, default=frozenset())  # tests that could notice
-    about: str = ""  # what somebody said about it: a commit's subject
+    about: str = ""  # what somebody wrote about it: a commit's subject
     lines: int = 0  # how many the reference writes
+    try_all: bool = False  # run every test when it is tried, not only those that are expected to notice
 
     @property
     def key(self) -> str:
@@ -49,66 +54,14 @@ class Candidate:
             total.update(f"\0{path}\0".encode() + (data if data is not None else b"\0gone"))
         return f"{self.origin}-{total.hexdigest()[:12]}"
 
-
-@dataclass(frozen=True)
-class Question(Candidate):
-    """Something to find out, with `changes` of the workspace or none; `how` is the kind of question."""
-
-    kind: AnswerKind = "name"
-    accepted: tuple[str, ...] = ()  # functions as path:name
-    choices: tuple[str, ...] = ()  # functions that it could be, the right ones among them
-    test: str = ""  # the test that it is about
-    without: Mapping[str, bytes | None] = field(default_factory=dict, repr=False)  # a patch without its bug
-    patch: str = field(default="", repr=False)
-    said: Mapping[str, str] = field(default_factory=dict, repr=False)  # failing tests and what they said
-    guesses: tuple[str, ...] = ()  # answers of somebody who does not look closely, all of them wrong
+    def key_of(self, *parts: str) -> str:
+        """A key for candidates whose changes are not known when they are proposed."""
+        return f"{self.origin}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:12]}"
 
     @property
-    def key(self) -> str:
-        """The same for the same question, in every process."""
-        asked = "\0".join([self.how, self.test, self.patch, *self.accepted, "", *self.choices])
-        return f"{self.origin}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
-
-
-@dataclass(frozen=True)
-class Testing(Candidate):
-    """Functions (`pieces`) that tests are wanted for. The rest is known once mistakes are; `changes` then has the test
-    files without those that notice them."""
-
-    file: str = ""  # where the tests are wanted
-    reference: bytes = field(default=b"", repr=False)  # the removed tests as that file
-    mutants: tuple[Mapping[str, bytes], ...] = field(
-        default=(), repr=False
-    )  # files that a mistake changes, a mapping each
-    removed: tuple[RemovedCode, ...] = field(default=(), repr=False)  # the tests that go
-
-    @property
-    def key(self) -> str:
-        """Known before anybody has found mistakes in the functions."""
-        asked = "\0".join(piece.id for piece in self.pieces)
-        return f"{self.origin}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
-
-
-@dataclass(frozen=True)
-class Documenting(Candidate):
-    """Functions (`pieces`) of one file that docstrings with examples are wanted for; `changes` has it without them."""
-
-    mutants: tuple[Mapping[str, bytes], ...] = field(default=(), repr=False)  # as `Testing` has them
-    removed: tuple[RemovedCode, ...] = field(default=(), repr=False)  # the docstrings that go, and their examples alone
-
-
-@dataclass(frozen=True)
-class Refactoring(Candidate):
-    """Something (`pieces`) that gets another name or place; `how` is the kind. The workspace stays as it is."""
-
-    old: str = ""  # a name; for a module its path
-    new: str = ""
-    edits: Mapping[str, bytes | None] = field(default_factory=dict, repr=False)  # code, tests and documents afterwards
-    proof: tuple[str, bytes] = field(default=("", b""), repr=False)  # the file of tests that nothing stayed behind
-    dotted: tuple[str, str] = ("", "")  # of a module, as it is imported
-
-    @property
-    def key(self) -> str:
-        """Known before anybody has run it."""
-        asked = "\0".join([self.how, self.old, self.new, *(piece.id for piece in self.pieces)])
-        return f"{self.origin}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+    def difficulty(self) -> float:
+        """A guess from what the reference writes: lines, functions, files, and whether signatures are left."""
+        documented = sum(bool(piece.doc) for piece in self.pieces) / max(1, len(self.pieces))
+        missing = 0.8 if any(piece.gone for piece in self.pieces) else 0.0
+        spread = 0.8 * (len(self.changes) - 1) + 0.3 * (len(self.pieces) - 1)
+        return math.log2(1 + self.lines) + min(spread, 3.0) + missing - 0.5 * documented

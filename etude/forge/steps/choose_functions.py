@@ -31,12 +31,12 @@ COMMON = 2  # definitions of one name; a name that more have says little about w
 
 
 @dataclass(frozen=True)
-class Cut(Generic[S]):
+class FunctionSet(Generic[S]):
     """Functions to take away together."""
 
     shape: Shape
     definitions: tuple[S, ...]
-    tests: int  # those that reach any of them, as `World.bits` has them
+    tests: int  # those that reach any of them, as `Repository.bits` has them
 
     @property
     def ids(self) -> frozenset[str]:
@@ -51,60 +51,62 @@ class Cut(Generic[S]):
         return len({each.path for each in self.definitions})
 
 
-def choose(world: Repository[S], rng: random.Random) -> Iterator[Cut[S]]:
+def choose(repository: Repository[S], rng: random.Random) -> Iterator[FunctionSet[S]]:
     """Sets in the order in which they should be tried: the shapes take turns, the better ones of each come first."""
-    links = Links(world)
-    shapes: dict[Shape, list[Cut[S]]] = {"function": [], "group": [], "class": [], "slice": []}
+    links = Links(repository)
+    shapes: dict[Shape, list[FunctionSet[S]]] = {"function": [], "group": [], "class": [], "slice": []}
     for seed in sorted(links.functions, key=lambda each: each.id):
-        shapes["function"].append(Cut("function", (seed,), world.reach[seed.id]))
-        shapes["group"].append(grow(world, links, seed, "group"))
-        shapes["slice"].append(grow(world, links, seed, "slice"))
-    shapes["class"] = list(_classes(world, links))
-    chosen: list[frozenset[str]] = []
+        shapes["function"].append(FunctionSet("function", (seed,), repository.reach[seed.id]))
+        shapes["group"].append(grow(repository, links, seed, "group"))
+        shapes["slice"].append(grow(repository, links, seed, "slice"))
+    shapes["class"] = list(_classes(repository, links))
+    taken: list[frozenset[str]] = []
     ranked = []
-    for cuts in shapes.values():
-        fit = [(cut, score(world, cut) + rng.random()) for cut in cuts if is_fit(world, cut)]
-        ranked.append([cut for cut, _ in sorted(fit, key=lambda pair: -pair[1])])
+    for sets in shapes.values():
+        fit = [(chosen, score(repository, chosen) + rng.random()) for chosen in sets if is_fit(repository, chosen)]
+        ranked.append([chosen for chosen, _ in sorted(fit, key=lambda pair: -pair[1])])
     # One function at a time is what most repositories have most of; each turn takes two of these.
     singles = ranked[0]
     turns = zip_longest(singles[::2], singles[1::2], *ranked[1:])
-    for cut in (cut for turn in turns for cut in turn if cut is not None):
-        if not any(_share(cut.ids, other) > ALIKE for other in chosen):
-            chosen.append(cut.ids)
-            yield cut
+    for chosen in (chosen for turn in turns for chosen in turn if chosen is not None):
+        if not any(_share(chosen.ids, other) > ALIKE for other in taken):
+            taken.append(chosen.ids)
+            yield chosen
 
 
-def is_fit(world: Repository[Any], cut: Cut[Any]) -> bool:
+def is_fit(repository: Repository[Any], chosen: FunctionSet[Any]) -> bool:
     """Whether enough tests would notice, enough would not, and there is something to write."""
-    count = cut.tests.bit_count()
-    places = len({world.place(test) for test in world.named(cut.tests)}) if count < MOST_TESTS else LEAST_PLACES
-    least = {"function": 1, "group": 2, "class": 2, "slice": 3}[cut.shape]
+    count = chosen.tests.bit_count()
+    places = (
+        len({repository.place(test) for test in repository.named(chosen.tests)}) if count < MOST_TESTS else LEAST_PLACES
+    )
+    least = {"function": 1, "group": 2, "class": 2, "slice": 3}[chosen.shape]
     return (
-        LEAST_TESTS <= count <= min(MOST_TESTS, MOST_SHARE * len(world.green))
+        LEAST_TESTS <= count <= min(MOST_TESTS, MOST_SHARE * len(repository.green))
         and places >= LEAST_PLACES
-        and LEAST_LINES <= cut.lines <= MOST_LINES
-        and len(cut.definitions) >= least
-        and (cut.shape != "slice" or cut.files > 1)
+        and LEAST_LINES <= chosen.lines <= MOST_LINES
+        and len(chosen.definitions) >= least
+        and (chosen.shape != "slice" or chosen.files > 1)
     )
 
 
-def score(world: Repository[Any], cut: Cut[Any]) -> float:
+def score(repository: Repository[Any], chosen: FunctionSet[Any]) -> float:
     """More lines and files, documented, reached by the same tests, few foreign ones."""
-    documented = sum(bool(each.doc) for each in cut.definitions) / len(cut.definitions)
-    together = sum(world.reach.get(each.id, 0).bit_count() for each in cut.definitions)
-    cohesion = together / (len(cut.definitions) * cut.tests.bit_count())
-    wide = cut.tests.bit_count() / len(world.green)
-    return math.log2(1 + min(cut.lines, 120)) + 0.8 * (cut.files - 1) + 0.5 * documented + cohesion - 4 * wide
+    documented = sum(bool(each.doc) for each in chosen.definitions) / len(chosen.definitions)
+    together = sum(repository.reach.get(each.id, 0).bit_count() for each in chosen.definitions)
+    cohesion = together / (len(chosen.definitions) * chosen.tests.bit_count())
+    wide = chosen.tests.bit_count() / len(repository.green)
+    return math.log2(1 + min(chosen.lines, 120)) + 0.8 * (chosen.files - 1) + 0.5 * documented + cohesion - 4 * wide
 
 
 class Links(Generic[S]):
     """Which functions can be taken away, and which of them have to do with each other."""
 
-    def __init__(self, world: Repository[S]) -> None:
+    def __init__(self, repository: Repository[S]) -> None:
         self.functions = [
             each
-            for each in world.symbols.values()
-            if world.reach.get(each.id) and each.deletable and each.id not in world.early
+            for each in repository.symbols.values()
+            if repository.reach.get(each.id) and each.deletable and each.id not in repository.early
         ]
         self.classes: dict[tuple[str, str], list[S]] = {}
         for each in self.functions:
@@ -113,7 +115,7 @@ class Links(Generic[S]):
         self._by_name: dict[str, list[S]] = {}
         for each in self.functions:
             self._by_name.setdefault(each.short, []).append(each)
-        self._common = Counter(each.short for each in world.symbols.values())
+        self._common = Counter(each.short for each in repository.symbols.values())
         self._users: dict[str, list[S]] = {}
         for each in self.functions:
             for name in each.uses & self._by_name.keys():
@@ -137,9 +139,9 @@ class Links(Generic[S]):
         return self.classes[definition.path, definition.owner] if definition.owner else []
 
 
-def grow(world: Repository[S], links: Links[S], seed: S, shape: Shape) -> Cut[S]:
+def grow(repository: Repository[S], links: Links[S], seed: S, shape: Shape) -> FunctionSet[S]:
     """The seed and its neighbours, nearest first, as long as they bring in few foreign tests."""
-    own = world.reach[seed.id]
+    own = repository.reach[seed.id]
     taken = {seed.id: seed}
     edge = [seed]
     while edge and len(taken) < MOST_FUNCTIONS[shape]:
@@ -150,24 +152,19 @@ def grow(world: Repository[S], links: Links[S], seed: S, shape: Shape) -> Cut[S]
                     continue
                 if shape == "group" and other.path != seed.path:
                     continue
-                foreign = (world.reach[other.id] & ~own).bit_count()
+                foreign = (repository.reach[other.id] & ~own).bit_count()
                 if foreign <= SLACK * own.bit_count():
                     taken[other.id] = other
                     following.append(other)
         edge = following
-    tests = 0
-    for name in taken:
-        tests |= world.reach[name]
-    return Cut(shape, tuple(taken.values()), tests)
+    return FunctionSet(shape, tuple(taken.values()), repository.reaching(taken))
 
 
-def _classes(world: Repository[S], links: Links[S]) -> Iterator[Cut[S]]:
+def _classes(repository: Repository[S], links: Links[S]) -> Iterator[FunctionSet[S]]:
     """All that a class does."""
     for members in links.classes.values():
-        tests = 0
-        for each in members:
-            tests |= world.reach[each.id]
-        yield Cut("class", tuple(members), tests)
+        tests = repository.reaching(each.id for each in members)
+        yield FunctionSet("class", tuple(members), tests)
 
 
 def _share(one: frozenset[str], other: frozenset[str]) -> float:

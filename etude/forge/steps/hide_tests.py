@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from etude.forge.languages.base import Repository, TestFunction, outermost
+from etude.forge.languages.base import COPIED, Repository, TestFunction, outermost, stretches
 from etude.forge.steps.candidate import Candidate
 
 LEAST_HIDDEN: Final = 0.3  # share of the tests that notice
@@ -32,7 +32,7 @@ class Split:
 
 
 def split(
-    world: Repository[Any],
+    repository: Repository[Any],
     candidate: Candidate,
     broken: Collection[str],
     rng: random.Random,
@@ -41,24 +41,25 @@ def split(
     """None where not enough can be hidden, or nothing would be left to see."""
     places: dict[TestFunction, list[str]] = {}
     for test in sorted(broken):
-        places.setdefault(world.place(test), []).append(test)
-    movable = [place for place in places if world.is_movable(place)]
-    telling = {place for place in world.telling(candidate) if world.is_movable(place)}
-    chosen = _draw(world, candidate, places, movable, telling, rng, preferred)
+        places.setdefault(repository.place(test), []).append(test)
+    movable = [place for place in places if repository.is_movable(place)]
+    copied = set().union(*(stretches(piece.source, COPIED) for piece in candidate.pieces))
+    revealing = {place for place in repository.tests_with(copied) if repository.is_movable(place)}
+    chosen = _draw(repository, candidate, places, movable, revealing, rng, preferred)
     if chosen is None:
         return None
-    hidden = frozenset(chosen | telling)
+    hidden = frozenset(chosen | revealing)
     held_out = tuple(test for place in places if place in hidden for test in places[place])
     shown = tuple(test for place in places if place not in hidden for test in places[place])
-    return Split(shown, held_out, dict(world.without_tests(hidden)), hidden)
+    return Split(shown, held_out, dict(repository.without_tests(hidden)), hidden)
 
 
 def _draw(
-    world: Repository[Any],
+    repository: Repository[Any],
     candidate: Candidate,
     places: dict[TestFunction, list[str]],
     movable: list[TestFunction],
-    telling: set[TestFunction],
+    revealing: set[TestFunction],
     rng: random.Random,
     preferred: Collection[TestFunction],
 ) -> set[TestFunction] | None:
@@ -66,18 +67,18 @@ def _draw(
     total = sum(map(len, places.values()))
     pieces = {each.id for each in candidate.pieces}
     reached = {
-        place: pieces & {outermost(name) for test in tests for name in world.traces.get(test, ())}
+        place: pieces & {outermost(name) for test in tests for name in repository.traces.get(test, ())}
         for place, tests in places.items()
     }
     best: tuple[float, set[TestFunction]] | None = None
     for _ in range(DRAWS):
-        hidden = {place for place in places if place in telling}
+        hidden = {place for place in places if place in revealing}
         order = rng.sample(movable, len(movable))
         order.sort(key=lambda place: place not in preferred)
-        wanted = rng.uniform(LEAST_HIDDEN, MOST_HIDDEN)
+        least = rng.uniform(LEAST_HIDDEN, MOST_HIDDEN)
         for place in order:
             share = sum(len(places[each]) for each in hidden) / total
-            if (share >= wanted and place not in preferred) or len(hidden) + 1 >= len(places):
+            if (share >= least and place not in preferred) or len(hidden) + 1 >= len(places):
                 break
             hidden.add(place)
         share = sum(len(places[each]) for each in hidden) / total

@@ -1,5 +1,5 @@
-"""Tasks from repositories of JavaScript: the same road as for Python, where it goes another way.
+"""JavaScript repositories.
 
-Reading order: `npm` (where packages come from), `project` (what a repository says about itself), `install`, `source`
-(a file as something to cut pieces out of), `world` (what is known about a repository), `delete` and `bugs`.
+In reading order: `source` (a file: where functions lie, edits of them), `repository` (all that is known about one),
+`deletions`, `mutations` (small mistakes), `task_files`.
 """

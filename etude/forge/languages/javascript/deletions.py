@@ -1,4 +1,4 @@
-"""Features deleted from JavaScript: bodies, whole functions, or both over several files.
+"""Functions deleted from JavaScript: their bodies, or all of them.
 
 Bodies leave what stands before them, comments included. A function goes whole where nothing that stays mentions its
 name but what exports it: entries of an exported object, `exports.f = f`, `export { f }`; those are cleaned. Knows the
@@ -7,67 +7,50 @@ code; runs nothing.
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from etude.forge.languages.javascript.repository import JavaScriptRepository
-from etude.forge.languages.javascript.source import JavaScriptFile, ScriptDefinition
-from etude.forge.languages.python.source import Edit
-from etude.forge.origins.deletion.propose import WHOLE
-from etude.forge.steps.candidate import Candidate, RemovedCode
-from etude.forge.steps.choose_functions import Cut, choose
+from etude.forge.languages.base import DeletedFunctions, Extent
+from etude.forge.languages.edits import Edit
+from etude.forge.languages.javascript.source import ScriptDefinition
 from etude.tasks.javascript.functions import WHOLE_MODULE
 from etude.tasks.javascript.parsing import text, walk
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-
-def deletions(world: JavaScriptRepository, rng: random.Random) -> Iterator[Candidate]:
-    """Candidates in the order in which they should be tried."""
-    for cut in choose(world, rng):
-        made = delete(world, cut, whole=rng.random() < WHOLE)
-        if made is not None:
-            yield made
+    from etude.forge.languages.javascript.repository import JavaScriptRepository
 
 
-def delete(world: JavaScriptRepository, cut: Cut[ScriptDefinition], *, whole: bool) -> Candidate | None:
-    """The candidate without these functions; None where the result would not be JavaScript."""
+def delete(
+    repository: JavaScriptRepository, symbols: Sequence[ScriptDefinition], extent: Extent
+) -> DeletedFunctions[ScriptDefinition]:
+    """The files without these functions; whole ones go where nothing but exports mentions them."""
     edits: dict[str, list[Edit]] = {}
     gone: set[str] = set()
-    for each in cut.definitions:
-        script = world.scripts[each.path]
-        exports = _exports(world, each, cut) if whole else None
+    for each in symbols:
+        script = repository.scripts[each.path]
+        exports = _exports(repository, each, symbols) if extent != "bodies" else None
         if exports is not None:
             gone.add(each.id)
             edits.setdefault(each.path, []).extend([script.without(each.defined.statement), *exports])
         else:
             edits.setdefault(each.path, []).append(script.without_body(each))
-    changes: dict[str, bytes | None] = {}
-    for path, wanted in edits.items():
-        changes[path] = world.scripts[path].edited(wanted)
-        if JavaScriptFile.read(path, changes[path] or b"") is None:
-            return None
-    pieces = tuple(_piece(world, each, gone=each.id in gone) for each in cut.definitions)
-    how = "slice" if cut.files > 1 else "symbols" if gone else "bodies"
-    return Candidate("deletion", how, changes, pieces, frozenset(world.named(cut.tests)), lines=cut.lines)
+    changes = {path: repository.scripts[path].edited(of_file) for path, of_file in edits.items()}
+    return DeletedFunctions(changes, tuple(symbols), frozenset(gone))
 
 
-def _piece(world: JavaScriptRepository, each: ScriptDefinition, *, gone: bool) -> RemovedCode:
-    source = world.scripts[each.path].source(each)
-    return RemovedCode(each.path, each.name, source, each.signature, each.doc, each.size, gone)
-
-
-def _exports(world: JavaScriptRepository, each: ScriptDefinition, cut: Cut[ScriptDefinition]) -> list[Edit] | None:
+def _exports(
+    repository: JavaScriptRepository, each: ScriptDefinition, going: Sequence[ScriptDefinition]
+) -> list[Edit] | None:
     """The edits that make its file forget to export a function; None where something else mentions it."""
     if not each.defined.removable or each.repeated or each.name == WHOLE_MODULE:
         return None
     word = re.compile(rf"(?<![\w$]){re.escape(each.short)}(?![\w$])")
-    spans = [(one.path, one.first, one.last) for one in cut.definitions]
+    spans = [(one.path, one.first, one.last) for one in going]
     found: list[Edit] = []
-    for path, script in world.scripts.items():
+    for path, script in repository.scripts.items():
         if word.search(script.text) is None:
             continue
         for node in walk(script.root):

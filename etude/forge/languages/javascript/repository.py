@@ -10,19 +10,31 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import ClassVar, Final
 
 from etude.forge.install.javascript import project_facts as project
-from etude.forge.languages.base import Repository, TaskFiles, TestFunction, stretches
+from etude.forge.languages.base import (
+    COPIED,
+    DeletedFunctions,
+    Extent,
+    Mutation,
+    Repository,
+    TaskFiles,
+    TestFunction,
+    by_file,
+)
+from etude.forge.languages.base import (
+    stretches as runs_of_lines,
+)
+from etude.forge.languages.edits import edited
+from etude.forge.languages.javascript import deletions
+from etude.forge.languages.javascript.mutations import mutations
 from etude.forge.languages.javascript.source import JavaScriptFile, ScriptDefinition
-from etude.forge.languages.python.source import Edit, edited
-from etude.forge.languages.task_files import JAVASCRIPT
-from etude.forge.steps.candidate import Candidate
+from etude.forge.languages.javascript.task_files import JAVASCRIPT
 from etude.tasks.javascript.parsing import ENDINGS, text
 from etude.tasks.javascript.test_source import TestFile, Unit, mentioned, read, required_in
 from etude.tasks.sandbox_side.node_tests import JOINT
 
-COPIED: Final = 4  # neighbouring lines of deleted code that a test may not contain
 LARGEST: Final = 1 << 20  # bytes of a file that is read
 _BOUND = re.compile(
     r"(?:const|let|var)\s+(?P<names>\w+|\{[^}]*\})\s*=\s*require\(\s*['\"](?P<module>\.[^'\"]*)['\"]\s*\)"
@@ -33,6 +45,8 @@ _BOUND = re.compile(
 @dataclass(frozen=True, eq=False)
 class JavaScriptRepository(Repository[ScriptDefinition]):
     """A JavaScript repository as the makers of candidates see it. `traces` come as the engine told them."""
+
+    language: ClassVar[str] = "javascript"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "traces", self._named(self.traces))
@@ -50,7 +64,7 @@ class JavaScriptRepository(Repository[ScriptDefinition]):
         return found.id if found is not None else ""
 
     @property
-    def manner(self) -> TaskFiles:
+    def task_files(self) -> TaskFiles:
         return JAVASCRIPT
 
     @cached_property
@@ -129,28 +143,29 @@ class JavaScriptRepository(Repository[ScriptDefinition]):
         ]
         return statement.type == "expression_statement" and all(each.path.startswith(unit.path) for each in inside)
 
-    def telling(self, candidate: Candidate) -> Iterator[TestFunction]:
-        copied = set().union(*(stretches(piece.source, COPIED) for piece in candidate.pieces))
+    def mistakes(self, symbol: ScriptDefinition) -> list[Mutation[ScriptDefinition]]:
+        return mutations(self.scripts[symbol.path], symbol)
+
+    def delete(self, symbols: Sequence[ScriptDefinition], extent: Extent) -> DeletedFunctions[ScriptDefinition]:
+        return deletions.delete(self, symbols, extent)
+
+    def tests_with(self, stretches: Collection[tuple[str, ...]]) -> Iterator[TestFunction]:
         for place in self.places:
             file = self.tests.get(place.path)
             for unit in file.all_at(place.name) if file is not None and place.name else ():
-                said = unit.statement.text or b""
-                if copied & stretches(said.decode("utf-8", "replace"), COPIED):
+                source = (unit.statement.text or b"").decode("utf-8", "replace")
+                if not runs_of_lines(source, COPIED).isdisjoint(stretches):
                     yield place
 
     def without_tests(self, hidden: Collection[TestFunction]) -> Iterator[tuple[str, bytes | None]]:
-        by_path: dict[str, set[str]] = {}
-        for place in hidden:
-            by_path.setdefault(place.path, set()).add(place.name)
-        for path, names in sorted(by_path.items()):
+        for path, names in by_file(hidden):
             left = [place for place in self.places if place.path == path and place.name not in names]
             if not left and not self._is_taken(path):
                 yield path, None
             else:
                 script = JavaScriptFile(path, self.files[path])
                 units = [unit for name in sorted(names - {""}) for unit in self.tests[path].all_at(name)]
-                edits: list[Edit] = [script.without(unit.statement) for unit in units]
-                yield path, edited(self.files[path], edits)
+                yield path, edited(self.files[path], [script.without(unit.statement) for unit in units])
 
     def _is_taken(self, path: str) -> bool:
         """Whether another test file takes something from this one."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from etude.forge.languages.python.source import Edit, edited
+from etude.forge.languages.edits import Edit, edited
 from etude.tasks.javascript.functions import WHOLE_MODULE, Defined, functions
 from etude.tasks.javascript.parsing import inner, parse, text, walk
 
@@ -54,8 +54,8 @@ class ScriptDefinition:
     @cached_property
     def doc(self) -> str:
         """The comment right above it, without its signs."""
-        said = [re.sub(r"^/\*+|\*+/$", "", text(each)) for each in comments_above(self.defined.statement)]
-        lines = [re.sub(r"^\s*(\*|//+)? ?", "", line).rstrip() for each in said for line in each.splitlines()]
+        comments = [re.sub(r"^/\*+|\*+/$", "", text(each)) for each in comments_above(self.defined.statement)]
+        lines = [re.sub(r"^\s*(\*|//+)? ?", "", line).rstrip() for each in comments for line in each.splitlines()]
         return "\n".join(lines).strip()
 
     @cached_property

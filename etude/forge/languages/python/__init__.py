@@ -1,1 +1,6 @@
-"""Python."""
+"""Python repositories.
+
+In reading order: `source` (a file: where functions lie, edits of them), `repository` (all that is known about one),
+`tests` (its test files as text), `references` (who mentions a symbol), `deletions`, `mutations` (small mistakes),
+`harmless_changes`, `task_files`.
+"""

@@ -11,7 +11,8 @@ import ast
 import random
 from collections.abc import Iterator
 
-from etude.forge.languages.python.source import Definition, Edit, Module
+from etude.forge.languages.edits import Edit
+from etude.forge.languages.python.source import Definition, Module
 
 Change = tuple[Edit, ...]  # made together, or not at all
 

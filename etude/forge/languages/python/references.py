@@ -10,10 +10,15 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from etude.forge.languages.python.repository import PythonRepository
-from etude.forge.languages.python.source import Definition, Edit, Module
+from etude.forge.languages.edits import Edit
+from etude.forge.languages.python.source import Definition, Module
 
+if TYPE_CHECKING:
+    from etude.forge.languages.python.repository import PythonRepository
+
+NAMED = {ast.Name: "id", ast.Attribute: "attr", ast.alias: "name", ast.Constant: "value"}  # what carries a name, where
 Lines = dict[str, list[tuple[int, int]]]  # path -> first and last lines that go
 
 
@@ -49,32 +54,32 @@ class Cleaning:
             self.listings.setdefault(place, listing).going.update(listing.going)
         self.importers |= other.importers
 
-    def finish(self, world: PythonRepository) -> dict[str, list[Edit]]:
+    def finish(self, repository: PythonRepository) -> dict[str, list[Edit]]:
         """All edits by file."""
         found = {path: list(edits) for path, edits in self.edits.items()}
         for (path, _, _), listing in self.listings.items():
-            found.setdefault(path, []).extend(_without_items(world.modules[path], listing))
+            found.setdefault(path, []).extend(_without_items(repository.modules[path], listing))
         return found
 
 
-def forget(world: PythonRepository, definition: Definition, going: Lines) -> Cleaning:
+def forget(repository: PythonRepository, definition: Definition, going: Lines) -> Cleaning:
     """Everything but the definition's own removal. `going` are lines that disappear anyway."""
     cleaning = Cleaning()
-    shared = [module for path, module in world.tests.items() if path.rpartition("/")[2] == "conftest.py"]
+    shared = [module for path, module in repository.tests.items() if path.rpartition("/")[2] == "conftest.py"]
     if any(definition.short in module.words for module in shared):
         raise Blocked(f"conftest.py mentions {definition.short}")
     if definition.owner:
-        for module in world.modules.values():
+        for module in repository.modules.values():
             if any(isinstance(node, ast.Attribute) for node, _ in _mentions(module, definition.short, going)):
                 raise Blocked(f"{module.path} uses .{definition.short}")
         return cleaning
-    _forget(world, definition.path, definition.name, going, cleaning)
+    _forget(repository, definition.path, definition.name, going, cleaning)
     return cleaning
 
 
-def _forget(world: PythonRepository, path: str, name: str, going: Lines, cleaning: Cleaning) -> None:
-    bound = _bound(world, path, name)
-    for module in world.modules.values():
+def _forget(repository: PythonRepository, path: str, name: str, going: Lines, cleaning: Cleaning) -> None:
+    bound = _bound(repository, path, name)
+    for module in repository.modules.values():
         for node, parents in list(_mentions(module, name, going)):
             if isinstance(node, ast.Attribute):
                 raise Blocked(f"{module.path} uses .{name}")
@@ -91,29 +96,29 @@ def _forget(world: PythonRepository, path: str, name: str, going: Lines, cleanin
                 if again is not None:
                     span = (again.lineno, again.end_lineno or again.lineno)
                     also = {**going, module.path: [*going.get(module.path, []), span]}
-                    _forget(world, module.path, again.id, also, cleaning)
-    for test in world.tests.values():
+                    _forget(repository, module.path, again.id, also, cleaning)
+    for test in repository.tests.values():
         for statement in test.tree.body:
             if (
                 isinstance(statement, ast.ImportFrom)
                 and any(alias.name == name for alias in statement.names)
-                and bound.intersection(world.resolve(test.path, statement))
+                and bound.intersection(repository.resolve(test.path, statement))
             ):
                 cleaning.importers.add(test.path)
 
 
-def _bound(world: PythonRepository, path: str, name: str) -> set[str]:
+def _bound(repository: PythonRepository, path: str, name: str) -> set[str]:
     """Files in which the name means this symbol: where it is defined, and where it is imported from there."""
     bound = {path}
     importing = [
         (module.path, node)
-        for module in world.modules.values()
+        for module in repository.modules.values()
         for node in module.imports
         if any(alias.name in (name, "*") for alias in node.names)
     ]
     grew = True
     while grew:
-        more = {path for path, node in importing if bound.intersection(world.resolve(path, node))} - bound
+        more = {path for path, node in importing if bound.intersection(repository.resolve(path, node))} - bound
         bound |= more
         grew = bool(more)
     return bound
@@ -128,18 +133,8 @@ def _mentions(module: Module, name: str, going: Lines) -> Iterator[tuple[ast.AST
         return
     spans = going.get(module.path, [])
     for node, parents in _walk(module.tree, ()):
-        said = (
-            node.id
-            if isinstance(node, ast.Name)
-            else node.attr
-            if isinstance(node, ast.Attribute)
-            else node.name
-            if isinstance(node, ast.alias)
-            else node.value
-            if isinstance(node, ast.Constant)
-            else None
-        )
-        if said == name and not any(first <= node.lineno <= last for first, last in spans):  # type: ignore[attr-defined]
+        mentioned = next((getattr(node, part) for kind, part in NAMED.items() if isinstance(node, kind)), None)
+        if mentioned == name and not any(first <= node.lineno <= last for first, last in spans):  # type: ignore[attr-defined]
             yield node, parents
 
 

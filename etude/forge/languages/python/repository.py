@@ -10,12 +10,14 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
-from etude.forge.languages.base import Repository, TaskFiles, TestFunction
+from etude.forge.languages.base import DeletedFunctions, Extent, Mutation, Repository, TaskFiles, TestFunction
+from etude.forge.languages.python import deletions
 from etude.forge.languages.python import tests as python_tests
+from etude.forge.languages.python.mutations import mutations
 from etude.forge.languages.python.source import Definition, Module, identifiers
-from etude.forge.languages.task_files import PYTHON
-from etude.forge.steps.candidate import Candidate
+from etude.forge.languages.python.task_files import PYTHON
 from etude.tasks.grading.inherited_tests import InheritedTests, collected
 
 TEST_FOLDERS = ("test", "tests")
@@ -29,8 +31,10 @@ ASIDE_FILES = ("setup.py", "noxfile.py", "tasks.py", "fabfile.py", "conf.py")
 class PythonRepository(Repository[Definition]):
     """A Python repository as the makers of candidates see it."""
 
+    language: ClassVar[str] = "python"
+
     @property
-    def manner(self) -> TaskFiles:
+    def task_files(self) -> TaskFiles:
         return PYTHON
 
     @property
@@ -61,8 +65,17 @@ class PythonRepository(Repository[Definition]):
     def is_movable(self, place: TestFunction) -> bool:
         return python_tests.is_movable(self, place)
 
-    def telling(self, candidate: Candidate) -> Iterator[TestFunction]:
-        return python_tests.telling(self, candidate)
+    def mistakes(self, symbol: Definition) -> list[Mutation[Definition]]:
+        return mutations(self.modules[symbol.path], symbol)
+
+    def delete(self, symbols: Sequence[Definition], extent: Extent) -> DeletedFunctions[Definition]:
+        return deletions.delete(self, symbols, extent)
+
+    def timing_tests(self) -> set[str]:
+        return python_tests.timing_tests(self)
+
+    def tests_with(self, stretches: Collection[tuple[str, ...]]) -> Iterator[TestFunction]:
+        return python_tests.tests_with(self, stretches)
 
     def without_tests(self, hidden: Collection[TestFunction]) -> Iterator[tuple[str, bytes | None]]:
         return python_tests.without_tests(self, hidden)
@@ -172,13 +185,13 @@ class PythonRepository(Repository[Definition]):
             bases = ["/".join([*folders, *parts])]
         else:
             bases = ["/".join([*filter(None, root.split("/")), *parts]) for root in self.environment.paths or ("",)]
-        wanted = [f"{base}{ending}".lstrip("/") for base in bases for ending in (".py", "/__init__.py")]
-        return [each for each in wanted if each in self.modules]
+        possible = [f"{base}{ending}".lstrip("/") for base in bases for ending in (".py", "/__init__.py")]
+        return [each for each in possible if each in self.modules]
 
-    def _read(self, wanted: Callable[[str], bool]) -> dict[str, Module]:
+    def _read(self, matches: Callable[[str], bool]) -> dict[str, Module]:
         found = {}
         for path in self.files:
-            if self.files.kind(path) != "link" and wanted(path):
+            if self.files.kind(path) != "link" and matches(path):
                 module = Module.read(path, self.files[path])
                 if module is not None:
                     found[path] = module

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from etude.forge.languages.edits import Edit, edited
+
 BOM = b"\xef\xbb\xbf"
 _LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")  # as the parser counts them: a form feed ends no line
 
@@ -20,15 +22,6 @@ PLUMBING = {"__init__", "__new__", "__init_subclass__", "__getattr__", "__getatt
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-@dataclass(frozen=True)
-class Edit:
-    """Bytes from `start` to `end` become `new`."""
-
-    start: int
-    end: int
-    new: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -225,21 +218,6 @@ class Module:
                     break
                 last = reach
         return last
-
-
-def edited(data: bytes, edits: Iterable[Edit]) -> bytes:
-    """A text with edits made; of two that overlap only the outer one is, or both where they only take away."""
-    before = len(data) + 1
-    chosen: list[Edit] = []
-    for edit in sorted(set(edits), key=lambda each: (each.start, -each.end, each.new)):
-        if not chosen or edit.start >= chosen[-1].end:
-            chosen.append(edit)
-        elif edit.end > chosen[-1].end and not edit.new and not chosen[-1].new:  # neighbours, with the gap between
-            chosen[-1] = Edit(chosen[-1].start, edit.end)
-    for edit in reversed(chosen):
-        assert edit.end <= before
-        data, before = data[: edit.start] + edit.new + data[edit.end :], edit.start
-    return data
 
 
 def identifiers(node: ast.AST) -> Iterator[str]:

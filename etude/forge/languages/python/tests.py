@@ -10,69 +10,69 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from etude.forge.languages.base import TestFunction, stretches
-from etude.forge.languages.python.source import Defined, Edit, Module, identifiers
-from etude.forge.steps.candidate import Candidate
+from etude.forge.languages.base import COPIED, TestFunction, by_file, stretches
+from etude.forge.languages.edits import Edit
+from etude.forge.languages.python.source import Defined, Module, identifiers
 from etude.tasks.grading.inherited_tests import collected
 
 if TYPE_CHECKING:
     from etude.forge.languages.python.repository import PythonRepository
 
-COPIED: Final = 4  # neighbouring lines of deleted code that a test may not contain
 STOPWATCHES: Final = {"timeit", "default_timer"} | {
     f"{clock}{unit}" for clock in ("perf_counter", "process_time", "thread_time", "monotonic") for unit in ("", "_ns")
 }
 
 
-def is_movable(world: PythonRepository, place: TestFunction) -> bool:
+def is_movable(repository: PythonRepository, place: TestFunction) -> bool:
     """Whether a test can be taken out of its file: it is written there once, and no other file inherits it."""
-    module = world.tests.get(place.path)
+    module = repository.tests.get(place.path)
     if module is not None and not place.name:
-        return not _is_imported(world, place.path) and not place.path.endswith("conftest.py")
+        return not _is_imported(repository, place.path) and not place.path.endswith("conftest.py")
     found = module.definitions.get(place.name) if module is not None else None
     if module is None or found is None or found.repeated:
         return False
-    return not world.heirs.get(found.owner.rpartition(".")[2], set()) - {place.path}
+    return not repository.heirs.get(found.owner.rpartition(".")[2], set()) - {place.path}
 
 
-def timing_tests(world: PythonRepository) -> set[str]:
-    """Green tests that take the time themselves, or in a helper: what they say is the machine's mood."""
+def timing_tests(repository: PythonRepository) -> set[str]:
+    """Green tests that take the time themselves, or in a helper: they fail when the machine is busy."""
     timing = {
         f"{path}:{name}"
-        for path, module in world.tests.items()
+        for path, module in repository.tests.items()
         for name, each in module.definitions.items()
         if not each.uses.isdisjoint(STOPWATCHES)
     }
-    own = {test: f"{place.path}:{place.name}" for test in world.green for place in [world.place(test)]}
-    return {test for test in world.green if own[test] in timing or not timing.isdisjoint(world.traces.get(test, ()))}
+    own = {test: f"{place.path}:{place.name}" for test in repository.green for place in [repository.place(test)]}
+    return {
+        test
+        for test in repository.green
+        if own[test] in timing or not timing.isdisjoint(repository.traces.get(test, ()))
+    }
 
 
-def without_tests(world: PythonRepository, hidden: Collection[TestFunction]) -> Iterator[tuple[str, bytes | None]]:
+def without_tests(repository: PythonRepository, hidden: Collection[TestFunction]) -> Iterator[tuple[str, bytes | None]]:
     """The files that hold hidden tests, without them; None for a file that has no other test."""
-    by_path: dict[str, set[str]] = {}
-    for place in hidden:
-        by_path.setdefault(place.path, set()).add(place.name)
-    for path, names in sorted(by_path.items()):
-        module = world.tests[path]
-        left = [place for place in world.places if place.path == path and place.name not in names]
-        if not left and not _is_imported(world, path):
+    for path, names in by_file(hidden):
+        module = repository.tests[path]
+        left = [place for place in repository.places if place.path == path and place.name not in names]
+        if not left and not _is_imported(repository, path):
             yield path, None
         else:
             yield path, module.edited(_edits(module, names))
-    for path in _data(world, {place.path for place in hidden if not place.name}):
+    for path in _data(repository, {place.path for place in hidden if not place.name}):
         yield path, None
 
 
-def _data(world: PythonRepository, hidden: Collection[str]) -> Iterator[str]:
+def _data(repository: PythonRepository, hidden: Collection[str]) -> Iterator[str]:
     """Data beside the tests that hidden files name, by name or without its ending, and no other test file does."""
     if not hidden:
         return
-    theirs = set().union(*(world.words[path] for path in hidden))
-    others = set().union(*(words for path, words in world.words.items() if path not in hidden))
-    for path in world.files:
+    theirs = set().union(*(repository.words[path] for path in hidden))
+    others = set().union(*(words for path, words in repository.words.items() if path not in hidden))
+    for path in repository.files:
         name = path.rpartition("/")[2]
         words = {name, name.partition(".")[0]}
-        if path not in world.tests and world.is_test(path) and words & theirs and not words & others:
+        if path not in repository.tests and repository.is_test(path) and words & theirs and not words & others:
             yield path
 
 
@@ -93,32 +93,31 @@ def _edits(module: Module, names: set[str]) -> Iterator[Edit]:
             yield module.without_body(owner, b"pass")
 
 
-def _is_imported(world: PythonRepository, path: str) -> bool:
+def _is_imported(repository: PythonRepository, path: str) -> bool:
     """Whether another test file takes something from this one."""
     stem = re.escape(path.removesuffix(".py").rpartition("/")[2])
     takes = re.compile(rf"(?m)^\s*(from\s+\S*\b{stem}\b|(from\s+\S+\s+)?import\s.*\b{stem}\b)")
-    return any(takes.search(each.text) for other, each in world.tests.items() if other != path)
+    return any(takes.search(each.text) for other, each in repository.tests.items() if other != path)
 
 
-def telling(world: PythonRepository, candidate: Candidate) -> Iterator[TestFunction]:
-    """Tests that contain a stretch of the deleted code. What helpers of theirs contain is for the audit to find."""
-    copied = set().union(*(stretches(piece.source, COPIED) for piece in candidate.pieces))
+def tests_with(repository: PythonRepository, copied: Collection[tuple[str, ...]]) -> Iterator[TestFunction]:
+    """Tests that contain one of these runs of lines. What helpers of theirs contain is for the audit to find."""
     firsts = {stretch[0] for stretch in copied}
-    for path, module in world.tests.items():
+    for path, module in repository.tests.items():
         if not any(first in module.text for first in firsts):
             continue
         for name, each in module.definitions.items():
-            if TestFunction(path, name) not in world.places:
+            if TestFunction(path, name) not in repository.places:
                 continue
-            if copied & stretches(module.source(each), COPIED):
+            if not stretches(module.source(each), COPIED).isdisjoint(copied):
                 yield TestFunction(path, name)
 
 
-def used_names(world: PythonRepository, tests: Sequence[str]) -> list[str]:
+def used_names(repository: PythonRepository, tests: Sequence[str]) -> list[str]:
     """What test functions take from the project, as they import it."""
     found: dict[str, set[str]] = {}
     for path in sorted({TestFunction(*collected(test)).path for test in tests}):
-        module = world.tests.get(path)
+        module = repository.tests.get(path)
         if module is None:
             continue
         mentioned: set[str] = set()
@@ -129,14 +128,14 @@ def used_names(world: PythonRepository, tests: Sequence[str]) -> list[str]:
         if not mentioned:
             continue
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.ImportFrom) and (world.resolve(path, node) or _is_package(world, node)):
+            if isinstance(node, ast.ImportFrom) and (repository.resolve(path, node) or _is_package(repository, node)):
                 names = {alias.name for alias in node.names if (alias.asname or alias.name) in mentioned}
                 if names:
                     found.setdefault("." * node.level + (node.module or ""), set()).update(names)
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     top = (alias.asname or alias.name).partition(".")[0]
-                    if top in mentioned and _top(world, alias.name):
+                    if top in mentioned and _top(repository, alias.name):
                         found.setdefault(alias.name, set()).update(_attributes(module.tree, top, mentioned))
     return [
         f"from `{name}`: " + ", ".join(f"`{each}`" for each in sorted(names))
@@ -152,22 +151,25 @@ def _attributes(tree: ast.Module, top: str, mentioned: set[str]) -> Iterator[str
             yield node.attr
 
 
-def _is_package(world: PythonRepository, node: ast.ImportFrom) -> bool:
-    return not node.level and _top(world, node.module or "")
+def _is_package(repository: PythonRepository, node: ast.ImportFrom) -> bool:
+    return not node.level and _top(repository, node.module or "")
 
 
-def _top(world: PythonRepository, name: str) -> bool:
+def _top(repository: PythonRepository, name: str) -> bool:
     """Whether a dotted name belongs to the project."""
     first = name.partition(".")[0]
-    roots = [f"{root}/" if root else "" for root in world.environment.paths or ("",)]
-    return any(f"{root}{first}.py" in world.modules or f"{root}{first}/__init__.py" in world.modules for root in roots)
+    roots = [f"{root}/" if root else "" for root in repository.environment.paths or ("",)]
+    return any(
+        f"{root}{first}.py" in repository.modules or f"{root}{first}/__init__.py" in repository.modules
+        for root in roots
+    )
 
 
-def mentioned(world: PythonRepository, tests: Sequence[str]) -> set[str]:
+def mentioned(repository: PythonRepository, tests: Sequence[str]) -> set[str]:
     """Every name in the source of these tests."""
     found: set[str] = set()
     for place in {TestFunction(*collected(test)) for test in tests}:
-        module = world.tests.get(place.path)
+        module = repository.tests.get(place.path)
         each = module.definitions.get(place.name) if module is not None else None
         found |= set(identifiers(each.node)) if each is not None else set()
     return found

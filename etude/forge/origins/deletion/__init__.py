@@ -1,1 +1,1 @@
-"""Deletion."""
+"""Deletion: functions lose their bodies or go whole, and are to be written again. `propose`, `origin`."""

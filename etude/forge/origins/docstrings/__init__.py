@@ -1,1 +1,1 @@
-"""Docstrings."""
+"""Docstrings to write for functions that lost theirs. `propose`, `instruct`, `origin`."""

@@ -1,4 +1,4 @@
-"""How docstrings are asked for, three times: in a hurry, as an ordinary request, as a specification.
+"""How docstrings are asked for.
 
 Each names the functions and says that examples are wanted. Knows what is to be documented, and neither the removed
 docstrings nor the mistakes.
@@ -9,10 +9,8 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from etude.forge.origins.docstrings.propose import LEAST_EXAMPLES
-from etude.forge.steps.candidate import Documenting
-from etude.forge.steps.instructions import Instructions, sloppy
-from etude.tasks.format.config import PromptStyle
+from etude.forge.origins.docstrings.propose import LEAST_EXAMPLES, UndocumentedFunctions
+from etude.forge.steps.instructions import Instructions, code_block, listed, with_typo
 
 TERSE: Final = (
     "{names} has no docs, please write docstrings with doctest examples ({least} each, name all params)",
@@ -21,51 +19,38 @@ TERSE: Final = (
 )
 
 
-def tell_documentation(asked: Documenting, rng: random.Random) -> Instructions:
-    prompt_styles: dict[PromptStyle, str] = {
-        "terse": _terse(asked, rng),
-        "plain": _plain(asked),
-        "detailed": _detailed(asked),
-    }
-    return Instructions("documentation", prompt_styles)
+def instruct(candidate: UndocumentedFunctions, rng: random.Random) -> Instructions:
+    names = " and ".join(piece.name for piece in candidate.pieces)
+    text = with_typo(rng.choice(TERSE), rng).format(names=names, least=LEAST_EXAMPLES)
+    terse = f"{text} ({candidate.pieces[0].path})\n"
+    return Instructions("documentation", terse, _plain(candidate), _detailed(candidate))
 
 
-def _terse(asked: Documenting, rng: random.Random) -> str:
-    names = " and ".join(piece.name for piece in asked.pieces)
-    said = sloppy(rng.choice(TERSE), rng).format(names=names, least=LEAST_EXAMPLES)
-    return f"{said} ({asked.pieces[0].path})\n"
-
-
-def _plain(asked: Documenting) -> str:
-    names, many = _listed(asked), len(asked.pieces) > 1
+def _plain(candidate: UndocumentedFunctions) -> str:
+    names, many = listed([piece.name for piece in candidate.pieces]), len(candidate.pieces) > 1
     return (
-        f"{names} in `{asked.pieces[0].path}` {'have no docstrings' if many else 'has no docstring'}. Could you write "
-        f"{'them' if many else 'one'}? Say what {'each' if many else 'it'} does and what every parameter is for, and "
-        f"show at least {LEAST_EXAMPLES} examples{' of each' if many else ''} as an interpreter session (`>>>`), so "
-        "that doctest can run them.\n\nThe examples should say enough about the behaviour that a mistake in the code "
-        "would make one of them wrong. Please leave the code itself as it is.\n"
+        f"{names} in `{candidate.pieces[0].path}` {'have no docstrings' if many else 'has no docstring'}. Could you "
+        f"write {'them' if many else 'one'}? Say what {'each' if many else 'it'} does and what every parameter is for, "
+        f"and show at least {LEAST_EXAMPLES} examples{' of each' if many else ''} as an interpreter session (`>>>`), "
+        "so that doctest can run them.\n\nThe examples should say enough about the behaviour that a mistake in the "
+        "code would make one of them wrong. Please leave the code itself as it is.\n"
     )
 
 
-def _detailed(asked: Documenting) -> str:
-    specs = [f"`{piece.name}`:\n\n```python\n{piece.signature}\n```" for piece in asked.pieces]
+def _detailed(candidate: UndocumentedFunctions) -> str:
+    specs = [f"`{piece.name}`:\n\n{code_block(piece.signature)}" for piece in candidate.pieces]
     parts = [
-        f"# Docstrings for {_listed(asked)}",
-        f"Write them in `{asked.pieces[0].path}`; changes to other files are thrown away, and nothing but docstrings "
-        "may change in this one.",
+        f"# Docstrings for {listed([piece.name for piece in candidate.pieces])}",
+        f"Write them in `{candidate.pieces[0].path}`; changes to other files are thrown away, and nothing but "
+        "docstrings may change in this one.",
         *specs,
         "## What a good docstring is here",
         f"- It names every parameter.\n- It shows at least {LEAST_EXAMPLES} examples that call the function and expect "
         "something, in the form of doctest (`>>>`, and the result below). What the module defines or imports is there "
         "without an import.\n- The examples are right in every run, whatever the order of sets, and still right when "
         "the code is written in other words: they show what it does, and do not look at how it is written.\n"
-        f"- They notice mistakes. {len(asked.mutants)} versions of the code with one small mistake each will be tried "
-        "(a turned condition, a lost statement, a constant off by one, swapped arguments), and at least two thirds of "
-        "them have to make an example fail.",
+        f"- They notice mistakes. {len(candidate.mutants)} versions of the code with one small mistake each will be "
+        "tried (a turned condition, a lost statement, a constant off by one, swapped arguments), and at least two "
+        "thirds of them have to make an example fail.",
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _listed(asked: Documenting) -> str:
-    names = [f"`{piece.name}`" for piece in asked.pieces]
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

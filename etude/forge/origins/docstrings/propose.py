@@ -1,21 +1,23 @@
 """Functions whose docstrings have examples, and the file without them: somebody is to write them again.
 
 Sets of one to three functions of a file, each with examples of its own that name all of its parameters. Whether those
-are right and notice mistakes is for `explain` to find out. Knows the code; runs nothing.
+are right and notice mistakes is found by running (`origin`). Knows the code; runs nothing.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from etude.forge.languages.python.bugs import mutations
+from etude.forge.languages.edits import Edit
 from etude.forge.languages.python.repository import PythonRepository
-from etude.forge.languages.python.source import Definition, Edit, Module
-from etude.forge.origins.test_writing.propose import LEAST_MISTAKES
-from etude.forge.steps.candidate import Documenting, RemovedCode
+from etude.forge.languages.python.source import Definition, Module
+from etude.forge.steps.candidate import Candidate, RemovedCode
+from etude.forge.steps.mistakes import LEAST
 from etude.tasks.kinds.docstring_examples import Documented, read_documented
 
 TOGETHER: Final = (1, 1, 2, 3)  # functions of a task
@@ -23,11 +25,23 @@ LEAST_EXAMPLES: Final = 2  # that each of them has
 ROUNDS: Final = 2  # tasks that begin at the same function
 
 
-def documented(world: PythonRepository, rng: random.Random) -> Iterator[Documenting]:
+@dataclass(frozen=True)
+class UndocumentedFunctions(Candidate):
+    """Functions (`pieces`) of one file that docstrings with examples are to be written for; `changes` has none."""
+
+    mutants: tuple[Mapping[str, bytes], ...] = field(default=(), repr=False)  # files that a mistake changes, each
+    removed: tuple[RemovedCode, ...] = field(default=(), repr=False)  # the docstrings that go, and their examples alone
+
+    @property
+    def difficulty(self) -> float:
+        return 1.0 + 0.6 * math.log2(1 + self.lines) + 0.6 * (len(self.pieces) - 1)
+
+
+def documented_functions(repository: PythonRepository, rng: random.Random) -> Iterator[UndocumentedFunctions]:
     """In an order that is drawn; no set of functions twice."""
     fit: dict[str, list[Definition]] = {}
-    for each in world.definitions.values():
-        if _is_fit(world, each):
+    for each in repository.definitions.values():
+        if _is_fit(repository, each):
             fit.setdefault(each.path, []).append(each)
     everywhere = [each for found in fit.values() for each in found]
     known: set[frozenset[str]] = set()
@@ -35,11 +49,11 @@ def documented(world: PythonRepository, rng: random.Random) -> Iterator[Document
         for each in rng.sample(everywhere, len(everywhere)):
             others = [other for other in fit[each.path] if other is not each]
             chosen = [each, *rng.sample(others, min(len(others), rng.choice(TOGETHER) - 1))]
-            chosen += [other for other in others if other not in chosen][: _mistakes(world, chosen) < LEAST_MISTAKES]
+            chosen += [other for other in others if other not in chosen][: _mistakes(repository, chosen) < LEAST]
             names = frozenset(one.id for one in chosen)
-            if names not in known and _mistakes(world, chosen) >= LEAST_MISTAKES:
+            if names not in known and _mistakes(repository, chosen) >= LEAST:
                 known.add(names)
-                yield _candidate(world, sorted(chosen, key=lambda one: one.first))
+                yield _candidate(repository, sorted(chosen, key=lambda one: one.first))
 
 
 def docstring(module: Module, each: Definition) -> Documented:
@@ -62,22 +76,25 @@ def without_docstrings(module: Module, chosen: Sequence[Definition]) -> list[Edi
     return edits
 
 
-def _is_fit(world: PythonRepository, each: Definition) -> bool:
-    if isinstance(each.node, ast.ClassDef) or not each.deletable or each.id in world.early or ">>>" not in each.doc:
+def _is_fit(repository: PythonRepository, each: Definition) -> bool:
+    if (
+        isinstance(each.node, ast.ClassDef)
+        or not each.deletable
+        or each.id in repository.early
+        or ">>>" not in each.doc
+    ):
         return False
-    found = docstring(world.modules[each.path], each)
+    found = docstring(repository.modules[each.path], each)
     return found.shown >= LEAST_EXAMPLES and not found.looks and not found.unnamed
 
 
-def _mistakes(world: PythonRepository, chosen: Sequence[Definition]) -> int:
-    return sum(len(mutations(world.modules[each.path], each)) for each in chosen)
+def _mistakes(repository: PythonRepository, chosen: Sequence[Definition]) -> int:
+    return sum(len(repository.mistakes(each)) for each in chosen)
 
 
-def _candidate(world: PythonRepository, chosen: Sequence[Definition]) -> Documenting:
-    module = world.modules[chosen[0].path]
-    pieces = tuple(
-        RemovedCode(each.path, each.name, module.source(each), each.signature, each.doc, each.size) for each in chosen
-    )
+def _candidate(repository: PythonRepository, chosen: Sequence[Definition]) -> UndocumentedFunctions:
+    module = repository.modules[chosen[0].path]
+    pieces = tuple(RemovedCode.of(repository, each) for each in chosen)
     removed = []
     for each in chosen:
         examples = [f"{one.source}{one.want}" for one in docstring(module, each).examples]
@@ -85,4 +102,4 @@ def _candidate(world: PythonRepository, chosen: Sequence[Definition]) -> Documen
     changes = {module.path: module.edited(without_docstrings(module, chosen))}
     how = "docstring" if len(chosen) == 1 else "docstrings"
     lines = sum(each.size for each in chosen)
-    return Documenting("documentation", how, changes, pieces, lines=lines, removed=tuple(removed))
+    return UndocumentedFunctions("documentation", how, changes, pieces, lines=lines, removed=tuple(removed))

@@ -1,7 +1,7 @@
-"""Packaging that somebody broke: entries of the configuration that are gone, or lead nowhere.
+"""BrokenPackaging that somebody broke: entries of the configuration that are gone, or lead nowhere.
 
-Proposes which entries go or change, from the texts alone: what a built distribution then lacks is for `release` to find
-out. Areas are scripts, extras, dependencies, the Python that is asked for, contents, version and metadata; some
+Proposes which entries go or change, from the texts alone: what a built distribution then lacks is found by building it
+(`prove`). Areas are scripts, extras, dependencies, the Python that is asked for, contents, version and metadata; some
 candidates are about one, some about several. Runs nothing.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from etude.forge.steps.candidate import Candidate, RemovedCode
+from etude.forge.steps.turns import in_turns
 from etude.tasks.format.files import Files
 from etude.tasks.kinds.packaging.config_entries import FILES, TARGET, ConfigEntry, entries, exchanged, without
 
@@ -41,7 +42,7 @@ KEYS: Final[dict[str, Area]] = {
 
 
 @dataclass(frozen=True)
-class Packaging(Candidate):
+class BrokenPackaging(Candidate):
     """A project whose packaging is broken in these areas; `changes` are of its configuration."""
 
     areas: tuple[Area, ...] = ()
@@ -56,21 +57,16 @@ def area_of(entry: ConfigEntry) -> Area | None:
     return next((KEYS[part] for part in own if part in KEYS), None)
 
 
-def packagings(files: Files, rng: random.Random) -> Iterator[Packaging]:
+def broken_packagings(files: Files, rng: random.Random) -> Iterator[BrokenPackaging]:
     """In the order in which they should be tried: the areas in turns, then several at once."""
     texts = {path: text for path in FILES if (text := _text(files, path)) is not None}
     known = [(area, each) for path, text in texts.items() for each in entries(path, text) if (area := area_of(each))]
     streams = [_of_area(texts, area, [each for own, each in known if own == area], rng) for area in AREAS]
-    streams.append(_mixed(texts, known, rng))
     tried: set[str] = set()
-    while streams:
-        for stream in list(streams):
-            found = next(stream, None)
-            if found is None:
-                streams.remove(stream)
-            elif found.key not in tried:
-                tried.add(found.key)
-                yield found
+    for found in in_turns([*streams, _mixed(texts, known, rng)]):
+        if found.key not in tried:
+            tried.add(found.key)
+            yield found
 
 
 def _text(files: Files, path: str) -> str | None:
@@ -83,21 +79,25 @@ def _text(files: Files, path: str) -> str | None:
     return text if "\r" not in text else None
 
 
-def _of_area(texts: dict[str, str], area: Area, own: Sequence[ConfigEntry], rng: random.Random) -> Iterator[Packaging]:
+def _of_area(
+    texts: dict[str, str], area: Area, own: Sequence[ConfigEntry], rng: random.Random
+) -> Iterator[BrokenPackaging]:
     if area == "python" or not own:
         return
     if area == "metadata":
         for _ in range(LISTED if len(own) >= 3 else 0):
             yield _lost(texts, rng.sample(own, rng.randint(3, min(5, len(own)))))
         return
-    ways: list[Packaging | None] = [_lost(texts, [each]) for each in own]
+    ways: list[BrokenPackaging | None] = [_lost(texts, [each]) for each in own]
     tables = {each.table for each in own}
     ways += [_lost(texts, [each for each in own if each.table == table]) for table in sorted(tables)]
     ways += [_wrong(texts, each, area, rng) for each in own]
     yield from rng.sample([way for way in ways if way is not None], sum(way is not None for way in ways))
 
 
-def _mixed(texts: dict[str, str], known: Sequence[tuple[Area, ConfigEntry]], rng: random.Random) -> Iterator[Packaging]:
+def _mixed(
+    texts: dict[str, str], known: Sequence[tuple[Area, ConfigEntry]], rng: random.Random
+) -> Iterator[BrokenPackaging]:
     areas = sorted({area for area, _ in known})
     for _ in range(MIXED if len(areas) > 1 else 0):
         chosen = rng.sample(areas, rng.randint(2, min(3, len(areas))))
@@ -105,15 +105,15 @@ def _mixed(texts: dict[str, str], known: Sequence[tuple[Area, ConfigEntry]], rng
         yield _lost(texts, gone)
 
 
-def _lost(texts: dict[str, str], gone: Sequence[ConfigEntry]) -> Packaging:
+def _lost(texts: dict[str, str], gone: Sequence[ConfigEntry]) -> BrokenPackaging:
     changes: dict[str, bytes | None] = {}
     for path in sorted({each.path for each in gone}):
         changes[path] = without(texts[path], [each for each in gone if each.path == path]).encode()
     areas = tuple(dict.fromkeys(area for each in gone if (area := area_of(each))))
-    return Packaging("devops", _how(areas, "lost"), changes, _pieces(gone), lines=_lines(gone), areas=areas)
+    return BrokenPackaging("devops", _how(areas, "lost"), changes, _pieces(gone), lines=_lines(gone), areas=areas)
 
 
-def _wrong(texts: dict[str, str], entry: ConfigEntry, area: Area, rng: random.Random) -> Packaging | None:
+def _wrong(texts: dict[str, str], entry: ConfigEntry, area: Area, rng: random.Random) -> BrokenPackaging | None:
     """One word of an entry is another: a target that does not exist, a folder that is not there, a name misspelt."""
     words = _words(entry.value, area) or _words(entry.text.partition("=")[2], area)
     if not words:
@@ -155,8 +155,8 @@ def _misspelt(word: str, area: Area, rng: random.Random) -> str:
     return word[:at] + word[at + 1 :]
 
 
-def _how(areas: Sequence[Area], manner: str) -> str:
-    return f"{manner} {' and '.join(areas)}"
+def _how(areas: Sequence[Area], what: str) -> str:
+    return f"{what} {' and '.join(areas)}"
 
 
 def _pieces(gone: Sequence[ConfigEntry]) -> tuple[RemovedCode, ...]:

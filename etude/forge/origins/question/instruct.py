@@ -1,4 +1,4 @@
-"""How a question is put, three times: in a hurry, as one asks a colleague, and with all that there is to know.
+"""How a question is put: in a hurry, as one asks a colleague, and with all that there is to know.
 
 Each says how the answer is to be spelled. Knows the question; the answer is nowhere in what it writes.
 """
@@ -9,10 +9,8 @@ import random
 from collections.abc import Mapping
 from typing import Final
 
-from etude.forge.languages.python.repository import PythonRepository
-from etude.forge.steps.candidate import Question
-from etude.forge.steps.instructions import Instructions, sloppy
-from etude.tasks.format.config import PromptStyle
+from etude.forge.origins.question.candidate import Question
+from etude.forge.steps.instructions import Instructions, last_line, with_typo
 
 CATEGORY: Final = {"review": "code review", "plan": "planning"}
 OTHERS: Final = "question answering"
@@ -53,79 +51,75 @@ TERSE: Final = {
 }
 
 
-def tell_question(world: PythonRepository, asked: Question, rng: random.Random) -> Instructions:
-    prompt_styles: dict[PromptStyle, str] = {
-        "terse": _terse(asked, rng),
-        "plain": _plain(asked),
-        "detailed": _detailed(world, asked),
-    }
-    return Instructions(CATEGORY.get(asked.how, OTHERS), prompt_styles)
+def instruct(question: Question, rng: random.Random) -> Instructions:
+    category = CATEGORY.get(question.how, OTHERS)
+    return Instructions(category, _terse(question, rng), _plain(question), _detailed(question))
 
 
-def _terse(asked: Question, rng: random.Random) -> str:
-    names = {"test": _short(asked.test), "name": _name(asked), "count": len(asked.choices)}
-    said = sloppy(rng.choice(TERSE[asked.how]), rng).format(**names)
-    where = f" ({asked.test.partition('::')[0]})" if asked.test else ""
-    form = HURRY if asked.kind == "name" else HURRY_MANY
-    return f"{said}{where}\n\n{_shown(asked)}{form}\n"
+def _terse(question: Question, rng: random.Random) -> str:
+    names = {"test": _short(question.test), "name": _name(question), "count": len(question.choices)}
+    text = with_typo(rng.choice(TERSE[question.how]), rng).format(**names)
+    where = f" ({question.test.partition('::')[0]})" if question.test else ""
+    form = HURRY if question.kind == "name" else HURRY_MANY
+    return f"{text}{where}\n\n{_shown(question)}{form}\n"
 
 
-def _plain(asked: Question) -> str:
-    if asked.how == "review":
-        said = (
-            f"Can you review this patch? It is applied here already, and was meant to tidy up {len(asked.choices)} "
+def _plain(question: Question) -> str:
+    if question.how == "review":
+        text = (
+            f"Can you review this patch? It is applied here already, and was meant to tidy up {len(question.choices)} "
             "functions without changing what they do. One of them behaves differently now. Which one?"
         )
-    elif asked.how == "reach":
-        said = (
-            f"I am trying to understand what `{asked.test}` covers. When it runs by itself, which of these functions "
-            "are called, by the test, its fixtures or anything that they call?"
+    elif question.how == "reach":
+        text = (
+            f"I am trying to understand what `{question.test}` covers. When it runs by itself, which of these "
+            "functions are called, by the test, its fixtures or anything that they call?"
         )
-    elif asked.how == "plan":
-        said = (
-            f"{len(asked.said)} tests fail since the last changes, and the tests are right. Before anybody edits "
+    elif question.how == "plan":
+        text = (
+            f"{len(question.output)} tests fail since the last changes, and the tests are right. Before anybody edits "
             f"something I want a plan: which functions have to be changed so that all of them pass again? There are "
-            f"{len(asked.accepted)} mistakes, each in a function of its own. Name those functions, where the mistakes "
-            "are: all of them and no others, not one that could work around a mistake elsewhere."
+            f"{len(question.accepted)} mistakes, each in a function of its own. Name those functions, where the "
+            "mistakes are: all of them and no others, not one that could work around a mistake elsewhere."
         )
-    elif asked.how == "implementation":
-        said = (
-            f"There are {len(asked.choices)} functions called `{_name(asked)}` in this project, and I cannot tell "
-            f"which of them `{asked.test}` ends up in. Exactly one of them is called when it runs. Which one?"
+    elif question.how == "implementation":
+        text = (
+            f"There are {len(question.choices)} functions called `{_name(question)}` in this project, and I cannot "
+            f"tell which of them `{question.test}` ends up in. Exactly one of them is called when it runs. Which one?"
         )
     else:
-        said = (
-            f"`{asked.test}` expects an exception. Which function of the project raises it? I mean the one whose "
+        text = (
+            f"`{question.test}` expects an exception. Which function of the project raises it? I mean the one whose "
             "`raise` statement is executed, not those that the exception passes through."
         )
-    return f"{said}\n\n{_shown(asked)}Nothing has to be changed. {_closing(asked)}\n"
+    return f"{text}\n\n{_shown(question)}Nothing has to be changed. {_closing(question)}\n"
 
 
-def _detailed(world: PythonRepository, asked: Question) -> str:
-    parts = [f"# {_TITLES[asked.how]}", _plain(asked).partition("\n\n")[0]]
-    if shown := _shown(asked).strip():
+def _detailed(question: Question) -> str:
+    parts = [f"# {_TITLES[question.how]}", _plain(question).partition("\n\n")[0]]
+    if shown := _shown(question).strip():
         parts.append(shown)
-    if asked.how == "review":
-        names = "\n".join(f"- `{name}`" for name in asked.choices)
+    if question.how == "review":
+        names = "\n".join(f"- `{name}`" for name in question.choices)
         parts.append(f"The functions that it changes:\n\n{names}")
         parts.append("The tests in the repository are right, and were all green before.")
-    elif asked.how == "plan":
+    elif question.how == "plan":
         parts.append(
             "Each of the functions is needed: as long as one of them is as it is now, some of these tests fail. With "
             "all of them mended the whole suite is green. Run it with `python -m pytest`."
         )
-    elif asked.how == "implementation":
-        parts.append("They are:\n\n" + "\n".join(f"- `{name}`" for name in asked.choices))
-    elif asked.how == "raises":
-        count = len(asked.choices)
+    elif question.how == "implementation":
+        parts.append("They are:\n\n" + "\n".join(f"- `{name}`" for name in question.choices))
+    elif question.how == "raises":
+        count = len(question.choices)
         parts.append(
             f"{count} functions with a `raise` statement are called on the way; only one of them gets that far."
         )
-    if asked.test:
-        parts.append(f"The test runs with `python -m pytest {asked.test}`.")
+    if question.test:
+        parts.append(f"The test runs with `python -m pytest {question.test}`.")
     parts.append(
         "You may run and try whatever you like; files that you change are thrown away. The answer is checked by a "
-        f"program. {_closing(asked)}"
+        f"program. {_closing(question)}"
     )
     return "\n\n".join(parts) + "\n"
 
@@ -139,35 +133,30 @@ _TITLES: Final = {
 }
 
 
-def _closing(asked: Question) -> str:
-    if asked.kind == "names":
+def _closing(question: Question) -> str:
+    if question.kind == "names":
         return f"End your last message with a line that has {FORMS}; all of them, and no others."
     return f"End your last message with a line of the form {FORM}."
 
 
-def _shown(asked: Question) -> str:
+def _shown(question: Question) -> str:
     """What has to be seen to understand the question."""
-    if asked.how == "review":
-        return f"```diff\n{asked.patch.rstrip()}\n```\n\n"
-    if asked.how == "reach":
-        return "\n".join(f"- `{name}`" for name in asked.choices) + "\n\n"
-    return "\n".join(_failures(asked.said)) + "\n\n" if asked.how == "plan" else ""
+    if question.how == "review":
+        return f"```diff\n{question.patch.rstrip()}\n```\n\n"
+    if question.how == "reach":
+        return "\n".join(f"- `{name}`" for name in question.choices) + "\n\n"
+    return "\n".join(_failures(question.output)) + "\n\n" if question.how == "plan" else ""
 
 
-def _failures(said: Mapping[str, str]) -> list[str]:
+def _failures(output: Mapping[str, str]) -> list[str]:
     """Failing tests as an issue lists them, of each function with parameters one."""
     places: dict[str, str] = {}
-    for test in said:
+    for test in output:
         places.setdefault(test.partition("[")[0], test)
     shown = list(places.values())[:MOST_SHOWN]
-    lines = [f"- `{test}`" + (f": `{told}`" if (told := _line(said[test])) else "") for test in shown]
-    more = len(said) - len(shown)
+    lines = [f"- `{test}`" + (f": `{last}`" if (last := last_line(output[test])) else "") for test in shown]
+    more = len(output) - len(shown)
     return [*lines, *([f"- and {more} more"] if more else [])]
-
-
-def _line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:160].replace("`", "'") if lines else ""
 
 
 def _short(test: str) -> str:
@@ -175,6 +164,6 @@ def _short(test: str) -> str:
     return test.partition("::")[2].replace("::", ".")
 
 
-def _name(asked: Question) -> str:
+def _name(question: Question) -> str:
     """The name that all choices share."""
-    return asked.choices[0].partition(":")[2].rpartition(".")[2]
+    return question.choices[0].partition(":")[2].rpartition(".")[2]

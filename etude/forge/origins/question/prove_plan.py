@@ -17,17 +17,16 @@ from dataclasses import dataclass, replace
 from itertools import combinations, zip_longest
 from typing import Final
 
-from etude.forge.environments.suite_run import SuiteRun, run_variants
-from etude.forge.languages.base import outermost
-from etude.forge.languages.drawn_bugs import Mutation, combined
-from etude.forge.languages.python.bugs import mutations
+from etude.forge.languages.base import Mutation, outermost
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Definition
+from etude.forge.origins.question.candidate import Question
 from etude.forge.origins.question.plans import could_be_blamed
 from etude.forge.origins.question.reviews import BLUNT
-from etude.forge.steps.candidate import Question
 from etude.forge.steps.choose_functions import MOST_SHARE
-from etude.forge.steps.code_change import MakeContext, Refused, failing
+from etude.forge.steps.context import MakeContext, Refused
+from etude.forge.steps.mistakes import combined
+from etude.forge.steps.trial import failing
 
 TRIED: Final = 4  # mistakes of each function
 SECONDS: Final = 60.0  # of tests that all of them together may take
@@ -44,44 +43,45 @@ class _Bug:
     traces: Mapping[str, Collection[str]]  # the functions that each of them runs
 
 
-async def planned(shop: MakeContext, asked: Question) -> Question:
+async def prove_plan(context: MakeContext, question: Question) -> Question:
     """The question with its bugs and failing tests, or `Refused`."""
-    bugs = await _bugs(shop, asked)
-    whole = _changes(shop.python, bugs)
-    broken = await failing(shop, whole, asked.expected)
-    if stray := [test for test in broken if test not in asked.expected]:
+    bugs = await _bugs(context, question)
+    whole = _changes(context.python, [bug.mistake for bug in bugs])
+    broken = await failing(context, whole, question.expected)
+    if stray := [test for test in broken if test not in question.expected]:
         raise Refused("another test fails", ", ".join(stray[:3]))
-    if len(broken) > MOST_SHARE * len(shop.world.green):
+    if len(broken) > MOST_SHARE * len(context.repository.green):
         raise Refused("too many tests fail", str(len(broken)))
-    await _need_all(shop, bugs, broken)
+    await _need_all(context, bugs, broken)
     traces = {test: names for bug in bugs for test, names in bug.traces.items()}
-    guesses = _guesses(shop.python, asked.accepted, traces)
-    if _joined(asked.accepted) in guesses:
-        raise Refused("a guess is right", _joined(asked.accepted))
+    guesses = _guesses(context.python, question.accepted, traces)
+    if _joined(question.accepted) in guesses:
+        raise Refused("a guess is right", _joined(question.accepted))
     texts = {test: text for bug in bugs for test, text in bug.texts.items()}
     turns = zip_longest(*(bug.tests for bug in bugs))
     order = dict.fromkeys([*(test for turn in turns for test in turn if test in broken), *broken])
-    lines = sum(shop.python.definitions[name].size for name in set().union(*traces.values()))
-    said = {test: texts.get(test, "") for test in order}
-    return replace(asked, changes=whole, said=said, guesses=guesses, lines=lines)
+    lines = sum(context.python.definitions[name].size for name in set().union(*traces.values()))
+    output = {test: texts.get(test, "") for test in order}
+    return replace(question, changes=whole, output=output, guesses=guesses, lines=lines)
 
 
-async def _bugs(shop: MakeContext, asked: Question) -> list[_Bug]:
+async def _bugs(context: MakeContext, question: Question) -> list[_Bug]:
     """One of each function: by itself it is noticed, and nothing else could be blamed for it."""
-    world = shop.python
-    rng = random.Random(f"{shop.wanted.seed}/{asked.key}/bugs")
-    tests = [test for test in world.green if test in asked.expected and test not in shop.unsteady]
-    took = sum(world.took.get(test, 0.0) for test in tests) + 0.1
-    most = max(1, min(TRIED, int(SECONDS / took / len(asked.accepted))))
+    repository = context.python
+    rng = random.Random(f"{context.request.seed}/{question.key}/bugs")
+    tests = [test for test in repository.green if test in question.expected and test not in context.unsteady]
+    took = sum(repository.took.get(test, 0.0) for test in tests) + 0.1
+    most = max(1, min(TRIED, int(SECONDS / took / len(question.accepted))))
     tried: list[tuple[str, Mutation[Definition]]] = []
-    for name in asked.accepted:
-        each = world.definitions[name]
-        pool = mutations(world.modules[each.path], each)
+    for name in question.accepted:
+        pool = repository.mistakes(repository.definitions[name])
         subtle = sorted(rng.sample(pool, len(pool)), key=lambda one: one.kind in BLUNT)
-        tried += [(name, one) for one in subtle if _changed(world, [one]) is not None][:most]
-    runs = await _try(shop, [{}, *(_changes(world, [one]) for _, one in tried)], tests)
+        tried += [(name, one) for one in subtle if combined(repository, [one]) is not None][:most]
+    runs = await context.run_variants(
+        [{}, *(_changes(repository, [one]) for _, one in tried)], tests, until_failure=False
+    )
     if red := [test for test in tests if test not in runs[0].passed]:
-        shop.unsteady.update(red)
+        context.unsteady.update(red)
         raise Refused("a test is not always green", ", ".join(red[:3]))
     kept: dict[str, tuple[Mutation[Definition], list[str]]] = {}
     for (name, one), run in zip(tried, runs[1:], strict=True):
@@ -89,56 +89,47 @@ async def _bugs(shop: MakeContext, asked: Question) -> list[_Bug]:
         known = len(kept[name][1]) if name in kept else 0
         if run.complete and known < len(failed) <= MOST_FAILING:
             kept[name] = one, failed
-    if lost := [name for name in asked.accepted if name not in kept]:
+    if lost := [name for name in question.accepted if name not in kept]:
         raise Refused("no test notices, or too many", lost[0])
-    return await _traced(shop, [kept[name] for name in asked.accepted])
+    return await _traced(context, [kept[name] for name in question.accepted])
 
 
-async def _traced(shop: MakeContext, kept: Sequence[tuple[Mutation[Definition], Sequence[str]]]) -> list[_Bug]:
+async def _traced(context: MakeContext, kept: Sequence[tuple[Mutation[Definition], Sequence[str]]]) -> list[_Bug]:
     """The same with what the failing tests of each say and run."""
-    world = shop.python
+    repository = context.python
     tests = list(dict.fromkeys(test for _, failed in kept for test in failed))
-    runs = await _try(shop, [_changes(world, [one]) for one, _ in kept], tests, trace=True)
+    variants = [_changes(repository, [one]) for one, _ in kept]
+    runs = await context.run_variants(variants, tests, trace=("",), until_failure=False)
     bugs = []
     for (one, failed), run in zip(kept, runs, strict=True):
         if not run.complete or run.passed.intersection(failed):
             raise Refused("a test is not always green", ", ".join(sorted(run.passed.intersection(failed))[:3]))
-        traces = {test: set(map(outermost, run.traces.get(test, ()))) & world.definitions.keys() for test in failed}
-        _refuse_others(world, one.definition.id, traces)
+        traces = {
+            test: set(map(outermost, run.traces.get(test, ()))) & repository.definitions.keys() for test in failed
+        }
+        _refuse_others(repository, one.definition.id, traces)
         bugs.append(_Bug(one, tuple(failed), run.texts, traces))
     return bugs
 
 
-def _refuse_others(world: PythonRepository, name: str, traces: Mapping[str, Collection[str]]) -> None:
-    everywhere = set(world.definitions).intersection(*traces.values())
+def _refuse_others(repository: PythonRepository, name: str, traces: Mapping[str, Collection[str]]) -> None:
+    everywhere = set(repository.definitions).intersection(*traces.values())
     if name not in everywhere:
         raise Refused("the trace is not always the same", name)
-    rivals = [other for other in sorted(everywhere - {name}) if could_be_blamed(world, world.definitions[name], other)]
+    rivals = [
+        other
+        for other in sorted(everywhere - {name})
+        if could_be_blamed(repository, repository.definitions[name], other)
+    ]
     if rivals:
         raise Refused("another function could be blamed", f"{name}: {', '.join(rivals[:3])}")
 
 
-async def _try(
-    shop: MakeContext, variants: Sequence[Mapping[str, bytes | None]], tests: Sequence[str], *, trace: bool = False
-) -> list[SuiteRun]:
-    each = 4 * shop.base.seconds + 20  # the machine may be busy
-    return await run_variants(
-        shop.host,
-        shop.world.environment,
-        shop.workspace,
-        variants,
-        tests=tests,
-        trace=("",) if trace else None,
-        until_failure=False,
-        each=each,
-        timeout=len(variants) * each + 30,
-    )
-
-
-async def _need_all(shop: MakeContext, bugs: Sequence[_Bug], broken: Sequence[str]) -> None:
+async def _need_all(context: MakeContext, bugs: Sequence[_Bug], broken: Sequence[str]) -> None:
     """With some of the bugs mended and others not, some of the tests that fail with all of them still fail."""
     parts = [part for size in range(1, len(bugs)) for part in combinations(bugs, size)]
-    runs = await _try(shop, [_changes(shop.python, part) for part in parts], broken)
+    variants = [_changes(context.python, [bug.mistake for bug in part]) for part in parts]
+    runs = await context.run_variants(variants, broken, until_failure=False)
     for part, run in zip(parts, runs, strict=True):
         if not run.complete:
             raise Refused("the suite does not come to its end")
@@ -146,29 +137,24 @@ async def _need_all(shop: MakeContext, bugs: Sequence[_Bug], broken: Sequence[st
             raise Refused("bugs hide each other", _joined(bug.mistake.definition.id for bug in part))
 
 
-def _changed(world: PythonRepository, mistakes: Sequence[Mutation[Definition]]) -> Mapping[str, bytes | None] | None:
-    made = combined(world, mistakes)
-    return made.changes if made is not None else None
-
-
-def _changes(world: PythonRepository, bugs: Sequence[_Bug | Mutation[Definition]]) -> Mapping[str, bytes | None]:
-    changes = _changed(world, [bug.mistake if isinstance(bug, _Bug) else bug for bug in bugs])
+def _changes(repository: PythonRepository, mistakes: Sequence[Mutation[Definition]]) -> Mapping[str, bytes | None]:
+    changes = combined(repository, mistakes)
     if changes is None:
         raise Refused("no Python is left")
     return changes
 
 
 def _guesses(
-    world: PythonRepository, accepted: Sequence[str], traces: Mapping[str, Collection[str]]
+    repository: PythonRepository, accepted: Sequence[str], traces: Mapping[str, Collection[str]]
 ) -> tuple[str, ...]:
     """Everything that the failing tests run, one function of the right ones, those that most of the tests run, those
     that the tests mention, those that they mention most."""
     run = Counter(name for _, names in sorted(traces.items()) for name in sorted(names))
     words: Counter[str] = Counter()
-    for place in {world.place(test) for test in traces}:
-        written = world.tests[place.path].definitions.get(place.name) if place.path in world.tests else None
-        words.update(re.findall(r"\w+", world.tests[place.path].source(written)) if written is not None else ())
-    mentioned = Counter({name: words[world.definitions[name].short] for name in sorted(run)})
+    for place in {repository.place(test) for test in traces}:
+        written = repository.tests[place.path].definitions.get(place.name) if place.path in repository.tests else None
+        words.update(re.findall(r"\w+", repository.tests[place.path].source(written)) if written is not None else ())
+    mentioned = Counter({name: words[repository.definitions[name].short] for name in sorted(run)})
     sets = [
         list(run),
         *([name] for name in accepted),

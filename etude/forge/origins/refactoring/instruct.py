@@ -1,4 +1,4 @@
-"""How a refactoring is asked for, three times: in a hurry, as an ordinary request, as a specification.
+"""How a refactoring is asked for.
 
 Each says the old name or place and the new one, that nothing may stay behind under the old one, and that the tests of
 the repository move along. Knows what is asked; not the edit.
@@ -9,9 +9,8 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from etude.forge.steps.candidate import Refactoring
-from etude.forge.steps.instructions import Instructions, sloppy
-from etude.tasks.format.config import PromptStyle, RefactorKind
+from etude.forge.origins.refactoring.candidate import Refactoring
+from etude.forge.steps.instructions import Instructions, code_block, with_typo
 
 CATEGORIES: Final[dict[str, str]] = {"rename": "refactor", "parameter": "migration", "move": "project structure"}
 TERSE: Final[dict[str, tuple[str, ...]]] = {
@@ -35,26 +34,26 @@ TERSE: Final[dict[str, tuple[str, ...]]] = {
 GREEN: Final = "Tests that are not in the repository check this, beside its own tests in their new form."
 
 
-def tell_refactoring(asked: Refactoring, rng: random.Random) -> Instructions:
-    terse = sloppy(rng.choice(TERSE[asked.how]), rng, {"kwargs"}).format(**_words(asked))
-    plain, detailed = {"rename": _rename, "parameter": _parameter, "move": _move}[asked.how](asked)
-    prompt_styles: dict[PromptStyle, str] = {"terse": f"{terse}\n", "plain": plain, "detailed": detailed}
-    return Instructions(CATEGORIES[asked.how], prompt_styles)
+def instruct(candidate: Refactoring, rng: random.Random) -> Instructions:
+    terse = with_typo(rng.choice(TERSE[candidate.how]), rng, {"kwargs"}).format(**_words(candidate))
+    plain, detailed = {"rename": _rename, "parameter": _parameter, "move": _move}[candidate.how](candidate)
+    return Instructions(CATEGORIES[candidate.how], f"{terse}\n", plain, detailed)
 
 
-def kind_of(asked: Refactoring) -> RefactorKind:
-    kinds: dict[str, RefactorKind] = {"rename": "rename", "parameter": "parameter", "move": "move"}
-    return kinds[asked.how]
-
-
-def _words(asked: Refactoring) -> dict[str, str]:
-    first = asked.pieces[0]
+def _words(candidate: Refactoring) -> dict[str, str]:
+    first = candidate.pieces[0]
     what = first.name.removesuffix(".__init__")
-    return {"what": what, "old": asked.old, "new": asked.new, "where": first.path, "target": asked.dotted[1]}
+    return {
+        "what": what,
+        "old": candidate.old,
+        "new": candidate.new,
+        "where": first.path,
+        "target": candidate.dotted[1],
+    }
 
 
-def _rename(asked: Refactoring) -> tuple[str, str]:
-    piece, old, new = asked.pieces[0], asked.old, asked.new
+def _rename(candidate: Refactoring) -> tuple[str, str]:
+    piece, old, new = candidate.pieces[0], candidate.old, candidate.new
     owner = piece.name.rpartition(".")[0]
     kind = "class" if piece.signature.startswith("class") else "method" if owner else "function"
     plain = (
@@ -70,7 +69,7 @@ def _rename(asked: Refactoring) -> tuple[str, str]:
     )
     parts = [
         f"# Rename `{piece.name}` to `{new}`",
-        f"In `{piece.path}`:\n\n```python\n{piece.signature}\n```",
+        f"In `{piece.path}`:\n\n{code_block(piece.signature)}",
         "## What is wanted",
         f"- The {kind} is defined under its new name, `{new}`{f' in class `{owner}`' if owner else ''}; it is not "
         f"another name for something that is still called `{old}`.\n{answers}\n- Everything that used the old name "
@@ -81,9 +80,9 @@ def _rename(asked: Refactoring) -> tuple[str, str]:
     return plain, "\n\n".join(parts) + "\n"
 
 
-def _parameter(asked: Refactoring) -> tuple[str, str]:
-    words, old, new = _words(asked), asked.old, asked.new
-    names = [f"`{piece.name.removesuffix('.__init__')}` in `{piece.path}`" for piece in asked.pieces]
+def _parameter(candidate: Refactoring) -> tuple[str, str]:
+    words, old, new = _words(candidate), candidate.old, candidate.new
+    names = [f"`{piece.name.removesuffix('.__init__')}` in `{piece.path}`" for piece in candidate.pieces]
     others = f" The same goes for {', '.join(names[1:])}, which override it." if len(names) > 1 else ""
     plain = (
         f"The parameter `{old}` of {names[0]} should be called `{new}`.{others}\n\nPlease move all who pass it by name "
@@ -91,7 +90,7 @@ def _parameter(asked: Refactoring) -> tuple[str, str]:
         f"passing `{old}=` has to be a TypeError about an unexpected keyword argument, and must not be swallowed by "
         "`**kwargs`. Position, default and meaning stay the same.\n"
     )
-    signatures = "\n\n".join(f"`{piece.path}`:\n\n```python\n{piece.signature}\n```" for piece in asked.pieces)
+    signatures = "\n\n".join(f"`{piece.path}`:\n\n{code_block(piece.signature)}" for piece in candidate.pieces)
     parts = [
         f"# Call the parameter `{old}` of `{words['what']}` `{new}`",
         signatures,
@@ -105,18 +104,18 @@ def _parameter(asked: Refactoring) -> tuple[str, str]:
     return plain, "\n\n".join(parts) + "\n"
 
 
-def _move(asked: Refactoring) -> tuple[str, str]:
-    old, new = asked.dotted
+def _move(candidate: Refactoring) -> tuple[str, str]:
+    old, new = candidate.dotted
     parent, _, stem = old.rpartition(".")
     plain = (
-        f"The module `{old}` should move to `{new}`, from `{asked.old}` to `{asked.new}`.\n\nPlease move all imports "
-        "over to the new place, those in the tests of the repository too. Nothing may stay behind at the old place, no "
-        f"module that imports everything from the new one either: neither `import {old}` nor `from {parent} import "
-        f"{stem}` may work afterwards. What other modules export stays as it is.\n"
+        f"The module `{old}` should move to `{new}`, from `{candidate.old}` to `{candidate.new}`.\n\nPlease move all "
+        "imports over to the new place, those in the tests of the repository too. Nothing may stay behind at the old "
+        f"place, no module that imports everything from the new one either: neither `import {old}` nor `from {parent} "
+        f"import {stem}` may work afterwards. What other modules export stays as it is.\n"
     )
     parts = [
         f"# Move `{old}` to `{new}`",
-        f"From `{asked.old}` to `{asked.new}`; a package that is not there yet has to be made.",
+        f"From `{candidate.old}` to `{candidate.new}`; a package that is not there yet has to be made.",
         "## What is wanted",
         f"- `import {new}` gives the module, and what it defined is defined there, not somewhere else and imported "
         f"into it.\n- `import {old}` is a ModuleNotFoundError, and `{parent}` has no attribute `{stem}`: no shim, no "

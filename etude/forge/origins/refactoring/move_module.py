@@ -12,12 +12,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from etude.forge.languages.python.source import Defined, Edit, Module, edited
+from etude.forge.languages.edits import Edit, edited
+from etude.forge.languages.python.source import Defined, Module
+from etude.forge.origins.refactoring.candidate import Refactoring
 from etude.forge.origins.refactoring.leftover_tests import moved_module
 from etude.forge.origins.refactoring.name_uses import Uses
-from etude.forge.origins.refactoring.rename_symbol import changed_modules, proof_file
+from etude.forge.origins.refactoring.rename_symbol import changed_modules, leftover_tests_file
 from etude.forge.origins.refactoring.synonyms import other_name
-from etude.forge.steps.candidate import Refactoring, RemovedCode
+from etude.forge.steps.candidate import RemovedCode
 from etude.tasks.grading.submission import STEERING
 
 INTO: Final = ("core", "parts", "internals", "support")  # packages that a module may get
@@ -35,7 +37,7 @@ class _Stuck(Exception):
 
 def moves(uses: Uses, rng: random.Random) -> Iterator[Refactoring]:
     """In random order."""
-    paths = [path for path in uses.world.modules if _is_fit(uses, path)]
+    paths = [path for path in uses.repository.modules if _is_fit(uses, path)]
     for path in rng.sample(paths, len(paths)):
         target = _target(uses, path, rng)
         made = move(uses, path, target) if target else None
@@ -44,12 +46,12 @@ def moves(uses: Uses, rng: random.Random) -> Iterator[Refactoring]:
 
 
 def _is_fit(uses: Uses, path: str) -> bool:
-    module, name = uses.world.modules[path], path.rpartition("/")[2]
+    module, name = uses.repository.modules[path], path.rpartition("/")[2]
     dotted = uses.dotted(path)
     parent = f"{path.rpartition('/')[0]}/__init__.py"
-    if name in NEVER or STEERING.search(path) or "." not in dotted or parent not in uses.world.modules:
+    if name in NEVER or STEERING.search(path) or "." not in dotted or parent not in uses.repository.modules:
         return False
-    if module.words & LOOKS or f"{path}i" in uses.world.files:
+    if module.words & LOOKS or f"{path}i" in uses.repository.files:
         return False
     return re.search(rf"{re.escape(dotted)}\b|{re.escape(path)}\b", uses.settings) is None
 
@@ -57,13 +59,13 @@ def _is_fit(uses: Uses, path: str) -> bool:
 def _target(uses: Uses, path: str, rng: random.Random) -> str:
     """Where it could go: up, where it is deep enough, into a package that is not there yet, or to another file."""
     folder, _, name = path.rpartition("/")
-    taken = {each.removesuffix(".py").partition("/__init__")[0] for each in uses.world.files}
+    taken = {each.removesuffix(".py").partition("/__init__")[0] for each in uses.repository.files}
     above = folder.rpartition("/")[0]
     found = []
-    if f"{above}/__init__.py" in uses.world.modules:
+    if f"{above}/__init__.py" in uses.repository.modules:
         found.append(f"{above}/{name}")
     if not LISTED.search(uses.settings):
-        words = uses.world.modules[f"{folder}/__init__.py"].words
+        words = uses.repository.modules[f"{folder}/__init__.py"].words
         free = [each for each in INTO if f"{folder}/{each}" not in taken and each not in words]
         found += [f"{folder}/{each}/{name}" for each in free[:1]]
     beside = other_name(name.removesuffix(".py"), uses.words.__contains__, rng)
@@ -74,7 +76,7 @@ def _target(uses: Uses, path: str, rng: random.Random) -> str:
 
 def move(uses: Uses, path: str, target: str) -> Refactoring | None:
     """The candidate; None where something that mentions the module cannot be edited."""
-    world, old, new = uses.world, uses.dotted(path), uses.dotted(target)
+    repository, old, new = uses.repository, uses.dotted(path), uses.dotted(target)
     edits: dict[str, bytes | None] = {}
     try:
         for place, module in uses.python.items():
@@ -83,35 +85,33 @@ def move(uses: Uses, path: str, target: str) -> Refactoring | None:
                 edits[target] = data
                 edits[path] = None
             elif data != module.data:
-                if STEERING.search(place) and place not in world.tests:
+                if STEERING.search(place) and place not in repository.tests:
                     return None
                 edits[place] = data
     except _Stuck:
         return None
     for place, text in uses.documents.items():
-        said = _said(text, old, new, path, target)
-        if said != text:
-            edits[place] = said.encode()
+        after = _in_text(text, old, new, path, target)
+        if after != text:
+            edits[place] = after.encode()
     package = f"{target.rpartition('/')[0]}/__init__.py"
-    if package not in world.files:
+    if package not in repository.files:
         edits[package] = f'"""Parts of {old.rpartition(".")[0]}."""\n'.encode()
-    if not any(place in world.tests for place in edits) or _still_has(uses, path, edits):
+    if not any(place in repository.tests for place in edits) or _still_has(uses, path, edits):
         return None
-    module = world.modules[path]
+    module = repository.modules[path]
     names = [each.name for each in module.tree.body if isinstance(each, Defined) and not each.decorator_list]
     names = [name for name in names if not module.definitions[name].repeated]
-    proof = moved_module(old.partition(".")[0], changed_modules(uses, edits), old, new, names)
+    tests = moved_module(old.partition(".")[0], changed_modules(uses, edits), old, new, names)
     lines = len(module.lines)
     return Refactoring(
-        "refactor",
-        "move",
-        {},
-        (RemovedCode(path, old, "", lines=lines),),
+        how="move",
+        pieces=(RemovedCode(path, old, "", lines=lines),),
         lines=len(edits) * 3,
         old=path,
         new=target,
         edits=edits,
-        proof=(proof_file(uses, edits, old.rpartition(".")[2]), proof),
+        leftover_tests=(leftover_tests_file(uses, edits, old.rpartition(".")[2]), tests),
         dotted=(old, new),
     )
 
@@ -120,7 +120,7 @@ def _still_has(uses: Uses, path: str, edits: dict[str, bytes | None]) -> bool:
     """Whether the old package would have something of the module's name."""
     parent = f"{path.rpartition('/')[0]}/__init__.py"
     stem = path.rpartition("/")[2].removesuffix(".py")
-    tree = ast.parse(edits.get(parent) or uses.world.files[parent])
+    tree = ast.parse(edits.get(parent) or uses.repository.files[parent])
     for node in ast.walk(tree):
         if isinstance(node, ast.alias) and (node.asname or node.name.partition(".")[0]) == stem:
             return True
@@ -151,13 +151,13 @@ def _followed(uses: Uses, module: Module, place: str, old: str, new: str, path: 
             edits.append(Edit(start, end, new.encode()))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and old.partition(".")[0] in node.value:
             start, end = module.span(node)
-            said = _said(module.data[start:end].decode(), old, new, path, target)
-            edits.append(Edit(start, end, said.encode()))
+            text = _in_text(module.data[start:end].decode(), old, new, path, target)
+            edits.append(Edit(start, end, text.encode()))
     data = edited(module.data, edits)
     if Module.read(place, data) is None:
         raise _Stuck
     comments = re.compile(rb"(?m)#.*$")
-    return comments.sub(lambda found: _said(found[0].decode(), old, new, path, target).encode(), data)
+    return comments.sub(lambda found: _in_text(found[0].decode(), old, new, path, target).encode(), data)
 
 
 def _import_from(
@@ -171,8 +171,8 @@ def _import_from(
         raise _Stuck
     parent, _, stem = old.rpartition(".")
 
-    def spelled(wanted: list[str]) -> bytes:
-        return (_relative(wanted, after) if node.level else ".".join(wanted)).encode()
+    def spelled(target_parts: list[str]) -> bytes:
+        return (_relative(target_parts, after) if node.level else ".".join(target_parts)).encode()
 
     goes = [alias for alias in node.names if ".".join(base) == parent and alias.name == stem]
     if goes and new.rpartition(".")[2] != stem:
@@ -201,17 +201,17 @@ def _package(uses: Uses, path: str) -> list[str]:
     return parts if path.endswith("/__init__.py") else parts[:-1]
 
 
-def _relative(wanted: list[str], package: list[str]) -> str:
+def _relative(target_parts: list[str], package: list[str]) -> str:
     """A module as a file of a package would name it with dots."""
     common = 0
-    while common < min(len(wanted), len(package)) and wanted[common] == package[common]:
+    while common < min(len(target_parts), len(package)) and target_parts[common] == package[common]:
         common += 1
     if not common:
         raise _Stuck
-    return "." * (len(package) - common + 1) + ".".join(wanted[common:])
+    return "." * (len(package) - common + 1) + ".".join(target_parts[common:])
 
 
-def _said(text: str, old: str, new: str, path: str, target: str) -> str:
+def _in_text(text: str, old: str, new: str, path: str, target: str) -> str:
     """Dotted names and paths in a sentence."""
     text = re.sub(rf"(?<![\w.]){re.escape(old)}(?!\w)", new, text)
     return re.sub(rf"(?<![\w]){re.escape(path)}(?!\w)", target, text)

@@ -34,16 +34,16 @@ LARGEST: Final = 1 << 20  # bytes of a document
 class Uses:
     """A repository's names."""
 
-    world: PythonRepository
+    repository: PythonRepository
 
     @cached_property
     def python(self) -> dict[str, Module]:
         """Every Python file: the project's code, its stubs, its tests, and what lies aside."""
-        world = self.world
-        found = {**world.modules, **world.stubs, **world.tests}
-        for path in world.files:
-            if path.endswith(".py") and path not in found and world.files.kind(path) != "link":
-                module = Module.read(path, world.files[path])
+        repository = self.repository
+        found = {**repository.modules, **repository.stubs, **repository.tests}
+        for path in repository.files:
+            if path.endswith(".py") and path not in found and repository.files.kind(path) != "link":
+                module = Module.read(path, repository.files[path])
                 if module is not None:
                     found[path] = module
         return found
@@ -52,12 +52,12 @@ class Uses:
     def documents(self) -> dict[str, str]:
         """Texts that speak of the code as it is now: what tells of the past stays as it is."""
         found = {}
-        for path in self.world.files:
-            plain = self.world.files.kind(path) == "file" and self.world.files.size(path) < LARGEST
+        for path in self.repository.files:
+            plain = self.repository.files.kind(path) == "file" and self.repository.files.size(path) < LARGEST
             past = CHANGES.search(path) or ".egg-info/" in path
-            if path.endswith(DOCUMENTS) and plain and not past and not self.world.is_test(path):
+            if path.endswith(DOCUMENTS) and plain and not past and not self.repository.is_test(path):
                 try:
-                    found[path] = self.world.files[path].decode()
+                    found[path] = self.repository.files[path].decode()
                 except UnicodeDecodeError:
                     continue
         return found
@@ -66,11 +66,11 @@ class Uses:
     def settings(self) -> str:
         """All other texts that may name code: nobody edits these, so what they name keeps its name."""
         texts = []
-        for path in self.world.files:
+        for path in self.repository.files:
             other = path not in self.python and path not in self.documents and not CHANGES.search(path)
-            steering = STEERING.search(path) and path not in self.world.tests
-            if (other or steering) and ".egg-info/" not in path and self.world.files.size(path) < LARGEST:
-                texts.append(self.world.files[path].decode("utf-8", "replace"))
+            steering = STEERING.search(path) and path not in self.repository.tests
+            if (other or steering) and ".egg-info/" not in path and self.repository.files.size(path) < LARGEST:
+                texts.append(self.repository.files[path].decode("utf-8", "replace"))
         return "\n".join(texts)
 
     @cached_property
@@ -89,7 +89,7 @@ class Uses:
         return Counter(
             node.name
             for path, module in self.python.items()
-            if path not in self.world.stubs
+            if path not in self.repository.stubs
             for node in ast.walk(module.tree)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         )
@@ -117,7 +117,7 @@ class Uses:
         if isinstance(node, ast.Import):
             return [part for each in node.names for part in f"{each.name}.{each.asname or ''}".split(".")]
         if isinstance(node, ast.ImportFrom):
-            own = bool(self.world.resolve(path, node)) or bool(node.level) or self.is_own(node.module or "")
+            own = bool(self.repository.resolve(path, node)) or bool(node.level) or self.is_own(node.module or "")
             names = [each.asname for each in node.names if each.asname]
             return names if own else [*names, *(each.name for each in node.names), *(node.module or "").split(".")]
         return []
@@ -128,11 +128,11 @@ class Uses:
 
     @cached_property
     def tops(self) -> frozenset[str]:
-        return frozenset(self.dotted(path).partition(".")[0] for path in self.world.modules)
+        return frozenset(self.dotted(path).partition(".")[0] for path in self.repository.modules)
 
     def dotted(self, path: str) -> str:
         """What a file is called in an import."""
-        roots = sorted((root.strip("/") for root in self.world.environment.paths or ("",)), key=len, reverse=True)
+        roots = sorted((root.strip("/") for root in self.repository.environment.paths or ("",)), key=len, reverse=True)
         root = next((root for root in roots if root and path.startswith(f"{root}/")), "")
         parts = path.removeprefix(f"{root}/").removesuffix(".py").split("/")
         return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
@@ -150,7 +150,7 @@ class Uses:
     @cached_property
     def module_names(self) -> frozenset[str]:
         """What code calls modules of the project."""
-        found = {part for path in self.world.modules for part in self.dotted(path).split(".")}
+        found = {part for path in self.repository.modules for part in self.dotted(path).split(".")}
         for path, module in self.python.items():
             for node in ast.walk(module.tree):
                 if isinstance(node, ast.Import):
@@ -161,7 +161,7 @@ class Uses:
 
     def _is_module(self, path: str, node: ast.ImportFrom, alias: ast.alias) -> bool:
         whole = ast.ImportFrom(".".join(filter(None, [node.module, alias.name])), [], node.level)
-        return bool(self.world.resolve(path, whole))
+        return bool(self.repository.resolve(path, whole))
 
     @cached_property
     def prefixes(self) -> tuple[str, ...]:

@@ -6,22 +6,16 @@ import random
 from collections.abc import Iterator
 
 from etude.forge.languages.python.repository import PythonRepository
+from etude.forge.origins.refactoring.candidate import Refactoring
 from etude.forge.origins.refactoring.move_module import moves
 from etude.forge.origins.refactoring.name_uses import Uses
 from etude.forge.origins.refactoring.rename_parameter import parameters
 from etude.forge.origins.refactoring.rename_symbol import renames
-from etude.forge.steps.candidate import Refactoring
+from etude.forge.steps.turns import in_turns
 
 
-def refactorings(world: PythonRepository, rng: random.Random) -> Iterator[Refactoring]:
+def refactorings(repository: PythonRepository, rng: random.Random) -> Iterator[Refactoring]:
     """Each with its whole edit. A kind that has no more is left out."""
-    uses = Uses(world)
+    uses = Uses(repository)
     seeds = [random.Random(rng.random()) for _ in range(3)]
-    waiting = [renames(uses, seeds[0]), parameters(uses, seeds[1]), moves(uses, seeds[2])]
-    while waiting:
-        for stream in list(waiting):
-            found = next(stream, None)
-            if found is None:
-                waiting.remove(stream)
-            else:
-                yield found
+    return in_turns([renames(uses, seeds[0]), parameters(uses, seeds[1]), moves(uses, seeds[2])])

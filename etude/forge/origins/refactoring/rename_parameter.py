@@ -12,13 +12,15 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from etude.forge.languages.python.source import Definition, Edit, Function, Module
+from etude.forge.languages.edits import Edit
+from etude.forge.languages.python.source import Definition, Function, Module
+from etude.forge.origins.refactoring.candidate import Refactoring
 from etude.forge.origins.refactoring.leftover_tests import renamed_parameter
 from etude.forge.origins.refactoring.name_uses import Uses, last_name
-from etude.forge.origins.refactoring.rename_symbol import changed_modules, proof_file
+from etude.forge.origins.refactoring.rename_symbol import changed_modules, leftover_tests_file
 from etude.forge.origins.refactoring.replace_name import in_braces
 from etude.forge.origins.refactoring.synonyms import other_name
-from etude.forge.steps.candidate import Refactoring, RemovedCode
+from etude.forge.steps.candidate import RemovedCode
 from etude.tasks.grading.submission import STEERING
 
 LEAST_CALLS: Final = 1  # that name it, tests counted
@@ -41,7 +43,7 @@ def parameters(uses: Uses, rng: random.Random) -> Iterator[Refactoring]:
 def _families(uses: Uses) -> Iterator[list[Definition]]:
     """A function by itself, or a method with those of the same name in classes that inherit from each other."""
     by_name: dict[str, list[Definition]] = {}
-    for each in uses.world.definitions.values():
+    for each in uses.repository.definitions.values():
         if isinstance(each.node, Function):
             by_name.setdefault(each.short if each.short != "__init__" else each.id, []).append(each)
     for found in by_name.values():
@@ -62,7 +64,7 @@ def _are_related(uses: Uses, family: list[Definition]) -> bool:
     owners = {each.owner for each in family}
     heirs = 0
     for each in family:
-        holder = uses.world.definitions.get(f"{each.path}:{each.owner}")
+        holder = uses.repository.definitions.get(f"{each.path}:{each.owner}")
         if holder is None or not isinstance(holder.node, ast.ClassDef):
             return False
         bases = {ast.unparse(base).rpartition(".")[2] for base in holder.node.bases}
@@ -78,7 +80,9 @@ def _named(uses: Uses, family: list[Definition]) -> list[str]:
     callees = _callees(uses, family)
     calls = [(path, each) for path, module in uses.python.items() for each in _keywords(module, callees)]
     named = [name for name in shared if sum(each.arg == name for _, each in calls) >= LEAST_CALLS]
-    return sorted(name for name in named if any(each.arg == name and path in uses.world.tests for path, each in calls))
+    return sorted(
+        name for name in named if any(each.arg == name and path in uses.repository.tests for path, each in calls)
+    )
 
 
 def _own_parameters(definition: Definition) -> set[str]:
@@ -139,14 +143,14 @@ def _identifiers(definition: Definition) -> Iterator[str]:
 
 def reparametrise(uses: Uses, family: list[Definition], old: str, new: str) -> Refactoring | None:
     """The candidate; None where something around it cannot be edited."""
-    world, callees = uses.world, _callees(uses, family)
+    repository, callees = uses.repository, _callees(uses, family)
     edits: dict[str, list[Edit]] = {}
     for each in family:
-        edits.setdefault(each.path, []).extend(_inside(world.modules[each.path], each, old, new))
-        stub = world.stubs.get(f"{each.path}i")
-        twin = stub.definitions.get(each.name) if stub is not None else None
-        if stub is not None and twin is not None:
-            edits.setdefault(stub.path, []).extend(_arguments(stub, twin, old, new))
+        edits.setdefault(each.path, []).extend(_inside(repository.modules[each.path], each, old, new))
+        stub = repository.stubs.get(f"{each.path}i")
+        stubbed = stub.definitions.get(each.name) if stub is not None else None
+        if stub is not None and stubbed is not None:
+            edits.setdefault(stub.path, []).extend(_arguments(stub, stubbed, old, new))
     calls = 0
     for path, module in uses.python.items():
         for passed in _keywords(module, callees):
@@ -157,36 +161,30 @@ def reparametrise(uses: Uses, family: list[Definition], old: str, new: str) -> R
                 edits.setdefault(path, []).append(Edit(start, start + len(old), new.encode()))
                 calls += 1
     files: dict[str, bytes | None] = {}
-    for path, wanted in edits.items():
-        data = uses.python[path].edited(wanted)
-        if Module.read(path, data) is None or (STEERING.search(path) and path not in world.tests):
+    for path, of_file in edits.items():
+        data = uses.python[path].edited(of_file)
+        if Module.read(path, data) is None or (STEERING.search(path) and path not in repository.tests):
             return None
-        if data != world.files[path]:
+        if data != repository.files[path]:
             files[path] = data
     for path, text in uses.documents.items():
-        said = _in_calls(text, callees, old, new)
-        if said != text:
-            files[path] = said.encode()
+        after = _in_calls(text, callees, old, new)
+        if after != text:
+            files[path] = after.encode()
     first = family[0]
-    if first.path not in files or not any(path in world.tests for path in files):
+    if first.path not in files or not any(path in repository.tests for path in files):
         return None
-    pieces = tuple(
-        RemovedCode(each.path, each.name, world.modules[each.path].source(each), each.signature, each.doc, each.size)
-        for each in family
-    )
     functions = [(uses.dotted(each.path), *_called(each)) for each in family]
     project = functions[0][0].partition(".")[0]
-    proof = renamed_parameter(project, changed_modules(uses, files), functions, old, new)
+    tests = renamed_parameter(project, changed_modules(uses, files), functions, old, new)
     return Refactoring(
-        "refactor",
-        "parameter",
-        {},
-        pieces,
+        how="parameter",
+        pieces=tuple(RemovedCode.of(repository, each) for each in family),
         lines=calls + len(family),
         old=old,
         new=new,
         edits=files,
-        proof=(proof_file(uses, files, f"{first.short.strip('_')}_{old}"), proof),
+        leftover_tests=(leftover_tests_file(uses, files, f"{first.short.strip('_')}_{old}"), tests),
     )
 
 
@@ -218,8 +216,8 @@ def _inside(module: Module, definition: Definition, old: str, new: str) -> Itera
                 start, end = module.span(node)
                 text = module.data[start:end].decode()
                 # A keyword in a call keeps its name, unless it is that of our own.
-                said = in_braces(text, lambda part: re.sub(rf"{word.pattern}(?!\s*=(?!=))", new, part))
-                yield Edit(start, end, said.encode())
+                after = in_braces(text, lambda part: re.sub(rf"{word.pattern}(?!\s*=(?!=))", new, part))
+                yield Edit(start, end, after.encode())
             elif isinstance(node, ast.Name) and node.id == old and id(node) not in formatted:
                 yield Edit(*module.span(node), new.encode())
     first = definition.node.body[0]
@@ -227,10 +225,10 @@ def _inside(module: Module, definition: Definition, old: str, new: str) -> Itera
         start, end = module.span(first)
         text = module.data[start:end].decode()
         name = re.escape(old)
-        said = re.sub(rf"(:(?:param|type|arg|keyword)\s[^:\n]*?\b){name}(?=:)|(?<=`){name}(?=`)", rf"\g<1>{new}", text)
-        said = re.sub(rf"(?m)^(\s*){name}(?=\s*(?:\([^)\n]*\))?\s*:)", rf"\g<1>{new}", said)
-        said = _in_calls(said, {definition.short if definition.short != "__init__" else definition.owner}, old, new)
-        yield Edit(start, end, said.encode())
+        after = re.sub(rf"(:(?:param|type|arg|keyword)\s[^:\n]*?\b){name}(?=:)|(?<=`){name}(?=`)", rf"\g<1>{new}", text)
+        after = re.sub(rf"(?m)^(\s*){name}(?=\s*(?:\([^)\n]*\))?\s*:)", rf"\g<1>{new}", after)
+        after = _in_calls(after, {definition.short if definition.short != "__init__" else definition.owner}, old, new)
+        yield Edit(start, end, after.encode())
 
 
 def _in_calls(text: str, callees: set[str], old: str, new: str) -> str:

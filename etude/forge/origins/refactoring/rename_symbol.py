@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from etude.forge.languages.python.source import Definition, Module
+from etude.forge.origins.refactoring.candidate import Refactoring
 from etude.forge.origins.refactoring.leftover_tests import renamed_function, renamed_method
 from etude.forge.origins.refactoring.name_uses import Uses, known_attributes
 from etude.forge.origins.refactoring.replace_name import respelled_code, respelled_text
 from etude.forge.origins.refactoring.synonyms import is_distinct, other_name
-from etude.forge.steps.candidate import Refactoring, RemovedCode
+from etude.forge.steps.candidate import RemovedCode
 from etude.tasks.grading.submission import STEERING
 
 SHORTEST: Final = 3  # letters
@@ -28,7 +29,7 @@ HARMLESS: Final = {"object", "ABC", "Generic", "Exception", "ValueError", "TypeE
 
 def renames(uses: Uses, rng: random.Random) -> Iterator[Refactoring]:
     """In random order, those of several files before the others."""
-    found = [each for each in uses.world.definitions.values() if is_fit(uses, each)]
+    found = [each for each in uses.repository.definitions.values() if is_fit(uses, each)]
     rng.shuffle(found)
     found.sort(key=lambda each: len(mentioning(uses, each.short)) < 3)
     for each in found:
@@ -40,11 +41,15 @@ def renames(uses: Uses, rng: random.Random) -> Iterator[Refactoring]:
 
 def is_fit(uses: Uses, definition: Definition) -> bool:
     """Whether a name means this and nothing else."""
-    name, world = definition.short, uses.world
-    holder = world.definitions.get(f"{definition.path}:{definition.owner}") if definition.owner else None
+    name, repository = definition.short, uses.repository
+    holder = repository.definitions.get(f"{definition.path}:{definition.owner}") if definition.owner else None
     if name.startswith("__") or len(name) < SHORTEST or definition.repeated or "." in definition.owner:
         return False
-    if uses.defined[name] != 1 or name in uses.bound or not any(name in each.words for each in world.tests.values()):
+    if (
+        uses.defined[name] != 1
+        or name in uses.bound
+        or not any(name in each.words for each in repository.tests.values())
+    ):
         return False
     if name in uses.setting_words and (is_distinct(name) or re.search(rf"[.:]{re.escape(name)}\b", uses.settings)):
         return False
@@ -64,7 +69,7 @@ def _calls_nothing(uses: Uses, holder: Definition | None, heirs: frozenset[str] 
     if holder is None or not isinstance(holder.node, ast.ClassDef) or holder.short in heirs:
         return False
     bases = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in holder.node.bases]
-    own = {each.short: each for each in uses.world.definitions.values() if isinstance(each.node, ast.ClassDef)}
+    own = {each.short: each for each in uses.repository.definitions.values() if isinstance(each.node, ast.ClassDef)}
     known = heirs | {holder.short}
     return all(base in HARMLESS or (base in own and _calls_nothing(uses, own[base], known)) for base in bases)
 
@@ -77,36 +82,36 @@ def mentioning(uses: Uses, name: str) -> list[str]:
 
 def rename(uses: Uses, definition: Definition, new: str) -> Refactoring | None:
     """The candidate; None where a file cannot be edited or too little would change."""
-    world, old, distinct = uses.world, definition.short, is_distinct(definition.short)
+    repository, old, distinct = uses.repository, definition.short, is_distinct(definition.short)
     edits: dict[str, bytes | None] = {}
     mentions = 0
     for path in mentioning(uses, old):
-        before = world.files[path]
+        before = repository.files[path]
         if path in uses.documents:
             data = respelled_text(uses.documents[path], old, new, distinct=distinct).encode()
         else:
             module = uses.python[path]
             code = respelled_code(before, old, new, distinct=distinct, exports=_exports(module, old))
-            if code is None or Module.read(path, code) is None or (STEERING.search(path) and path not in world.tests):
+            if (
+                code is None
+                or Module.read(path, code) is None
+                or (STEERING.search(path) and path not in repository.tests)
+            ):
                 return None
             data = code
         if data != before:
             edits[path] = data
             mentions += data.count(new.encode())
-    if definition.path not in edits or mentions < LEAST_MENTIONS or not any(path in world.tests for path in edits):
+    if definition.path not in edits or mentions < LEAST_MENTIONS or not any(path in repository.tests for path in edits):
         return None
-    source = world.modules[definition.path].source(definition)
-    piece = RemovedCode(definition.path, definition.name, source, definition.signature, definition.doc, definition.size)
     return Refactoring(
-        "refactor",
-        "rename",
-        {},
-        (piece,),
+        how="rename",
+        pieces=(RemovedCode.of(repository, definition),),
         lines=mentions,
         old=old,
         new=new,
         edits=edits,
-        proof=(proof_file(uses, edits, old), _proof(uses, definition, new, edits)),
+        leftover_tests=(leftover_tests_file(uses, edits, old), _leftover_tests(uses, definition, new, edits)),
     )
 
 
@@ -124,14 +129,14 @@ def _exports(module: Module, name: str) -> bool:
     return len(exact) == len(listed)
 
 
-def _proof(uses: Uses, definition: Definition, new: str, edits: dict[str, bytes | None]) -> bytes:
+def _leftover_tests(uses: Uses, definition: Definition, new: str, edits: dict[str, bytes | None]) -> bytes:
     module = uses.dotted(definition.path)
     project, changed = module.partition(".")[0], changed_modules(uses, edits)
     plain = not definition.node.decorator_list
     if not definition.owner:
         return renamed_function(project, changed, module, definition.short, new, plain=plain)
-    holder = uses.world.definitions[f"{definition.path}:{definition.owner}"]
-    words = uses.world.modules[definition.path].words
+    holder = uses.repository.definitions[f"{definition.path}:{definition.owner}"]
+    words = uses.repository.modules[definition.path].words
     hooks = {"__getattr__", "__getattribute__", "abstractmethod", "__slots__"} & words
     bare = isinstance(holder.node, ast.ClassDef) and not holder.node.bases and not holder.node.keywords and not hooks
     owner = definition.owner
@@ -141,16 +146,16 @@ def _proof(uses: Uses, definition: Definition, new: str, edits: dict[str, bytes 
 def changed_modules(uses: Uses, edits: dict[str, bytes | None]) -> list[str]:
     """Modules of the project that change, by the names that they have afterwards."""
     code = [path for path, data in edits.items() if data is not None and path.endswith(".py")]
-    own = [path for path in code if not uses.world.is_test(path) and path.rpartition("/")[2] != "__main__.py"]
+    own = [path for path in code if not uses.repository.is_test(path) and path.rpartition("/")[2] != "__main__.py"]
     return sorted(uses.dotted(path) for path in own if uses.is_own(uses.dotted(path)))
 
 
-def proof_file(uses: Uses, edits: dict[str, bytes | None], old: str) -> str:
+def leftover_tests_file(uses: Uses, edits: dict[str, bytes | None], old: str) -> str:
     """A file beside the tests that change, whose name no other has."""
-    tests = sorted(path for path in edits if path in uses.world.tests and not path.endswith("conftest.py"))
-    tests = tests or sorted(path for path in edits if path in uses.world.tests)
+    tests = sorted(path for path in edits if path in uses.repository.tests and not path.endswith("conftest.py"))
+    tests = tests or sorted(path for path in edits if path in uses.repository.tests)
     folder = tests[0].rpartition("/")[0]
-    taken = {path.rpartition("/")[2] for path in uses.world.files}
+    taken = {path.rpartition("/")[2] for path in uses.repository.files}
     stem = re.sub(r"\W+", "_", old).strip("_").lower()
     names = [f"test_no_{stem}{more}.py" for more in ("", "_left", *range(2, 99))]
     return f"{folder}/{next(name for name in names if name not in taken)}".lstrip("/")

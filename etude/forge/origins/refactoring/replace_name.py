@@ -22,7 +22,7 @@ def respelled_code(data: bytes, old: str, new: str, *, distinct: bool, exports: 
     a string that is the name and nothing else counts where it is an export (`exports`). None for what is no Python."""
     bom, text = data.startswith(BOM), data.removeprefix(BOM).decode()
     word = _word(old)
-    said: Sub = lambda part: respelled_text(part, old, new, distinct=distinct)  # noqa: E731 - a name for one argument
+    in_text: Sub = lambda part: respelled_text(part, old, new, distinct=distinct)  # noqa: E731 - a name for one argument
     edits: list[tuple[int, int, str]] = []
     starts = [0]
     for line in text.split("\n"):
@@ -37,9 +37,9 @@ def respelled_code(data: bytes, old: str, new: str, *, distinct: bool, exports: 
                     after = in_braces(after, lambda part: word.sub(new, part))
                 elif exports and re.fullmatch(rf"[rub]*(['\"]){re.escape(old)}\1", after, re.IGNORECASE):
                     after = word.sub(new, after)
-                after = said(after)
+                after = in_text(after)
             elif token.type != tokenize.NAME and old in after:  # comments, and pieces of formatted strings
-                after = said(after)
+                after = in_text(after)
             if after != token.string:
                 (row, column), (last, end) = token.start, token.end
                 edits.append((starts[row - 1] + column, starts[last - 1] + end, after))

@@ -1,1 +1,1 @@
-"""Test writing."""
+"""Tests to write for functions that lost theirs. `propose`, `instruct`, `origin`."""

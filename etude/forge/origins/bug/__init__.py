@@ -1,0 +1,1 @@
+"""Bug: small mistakes in functions that tests notice. `propose`, `instruct`, `origin`."""

@@ -1,0 +1,55 @@
+"""How a commit's change is asked for: by its subject; where it has none, as missing code is. Knows no change."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any, Final
+
+from etude.forge.languages.base import Repository
+from etude.forge.steps.candidate import Candidate
+from etude.forge.steps.code_change import CodeChange
+from etude.forge.steps.code_change_instructions import (
+    kind_of_feature,
+    missing_code,
+    quoted_files,
+    quoted_tests,
+    specification,
+    titles_of_tests,
+    unseen_names,
+)
+from etude.forge.steps.instructions import Instructions, with_typo
+
+FIX_WORDS: Final = re.compile(
+    r"\b(fix|fixes|fixed|bug|bugs|regression|crash|wrong|error|issue|broken)\b", re.IGNORECASE
+)
+INTRO: Final = "The code below has to be changed or added for this."
+
+
+def instruct(repository: Repository[Any], proof: CodeChange, rng: random.Random) -> Instructions:
+    candidate, split = proof.candidate, proof.split
+    if not candidate.about:
+        return missing_code(repository, candidate, split, proof.output, rng, changed="changed", named=0)
+    unseen = unseen_names(repository, candidate, split)
+    plain = (
+        f"{candidate.about}\n\nThis concerns {quoted_files(candidate)}. {quoted_tests(split)} should pass afterwards."
+        f"{unseen}\n"
+    )
+    terse = _terse(candidate, titles_of_tests(repository, split), rng) + unseen
+    detailed = specification(repository, candidate, split, proof.output, candidate.about, INTRO)
+    return Instructions(category(candidate), terse, plain, detailed)
+
+
+def category(candidate: Candidate) -> str:
+    """What kind of work it is, by what its author called it."""
+    return "debugging" if FIX_WORDS.search(candidate.about) else kind_of_feature(candidate)
+
+
+def _terse(candidate: Candidate, tests: str, rng: random.Random) -> str:
+    changed = {part for piece in candidate.pieces for part in piece.name.split(".")}
+    first = re.match(r"[A-Z][a-z]+(?!\w)", candidate.about)
+    ordinary = first is not None and first[0] not in changed
+    text = candidate.about[0].lower() + candidate.about[1:] if ordinary else candidate.about
+    # Many a subject says nothing to somebody who has not seen the change.
+    hint = f" - {tests} has to pass" if tests and changed.isdisjoint(re.findall(r"\w+", text)) else ""
+    return with_typo(text, rng, changed) + hint

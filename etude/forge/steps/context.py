@@ -1,0 +1,142 @@
+"""What a maker of tasks works with: the request, the repository with its baseline, the host, what was made before.
+
+Every step that does not lead to a task raises `Refused`, with the same words for the same kind of trouble. Knows no
+origin.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from etude.forge.environments.environment import Environment
+from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
+from etude.forge.gates.near_duplicates import Known
+from etude.forge.install.checkout import Repo
+from etude.forge.languages.base import Repository
+from etude.forge.languages.python.repository import PythonRepository
+from etude.forge.languages.table import language_of
+from etude.forge.steps.baseline import Baseline, baseline
+from etude.sandbox.base import Layer
+from etude.sandbox.hosts import StoringHost
+from etude.tasks.format.config import PromptStyle
+from etude.tasks.format.files import Files
+
+ORIGINS: Final = ("deletion", "bug", "commit")
+PROMPT_STYLES: Final[tuple[PromptStyle, ...]] = ("terse", "plain", "detailed")
+
+
+@dataclass(frozen=True)
+class MakeRequest:
+    """What somebody asked for."""
+
+    count: int
+    out: Path
+    seed: int = 0
+    origins: tuple[str, ...] = ORIGINS  # by name or label
+    prompt_styles: tuple[PromptStyle, ...] = PROMPT_STYLES
+    workers: int = 2
+
+
+@dataclass(frozen=True)
+class MakeContext:
+    """A repository, and where the work on it is done."""
+
+    repository: Repository[Any]
+    base: Baseline
+    workspace: Layer
+    host: StoringHost
+    request: MakeRequest
+    history: Path | None = None
+    unsteady: set[str] = field(default_factory=set)  # tests that no task relies on: they take the time, or failed since
+    known: Known = field(default_factory=Known)  # tasks that were made
+
+    @property
+    def python(self) -> PythonRepository:
+        """The same repository, for origins that are made of Python alone."""
+        assert isinstance(self.repository, PythonRepository)
+        return self.repository
+
+    async def run_tests(
+        self,
+        changes: Mapping[str, bytes | None],
+        tests: Sequence[str] | None = None,
+        *,
+        timeout: float | None = None,
+        partly: bool = False,
+    ) -> SuiteRun:
+        """The suite, or some tests of it, with these changes made. One that does not end is `Refused`, unless a part of
+        it tells enough."""
+        # The machine may be busier than it was.
+        seconds = 5 * self.base.seconds + 30 if timeout is None else timeout
+        environment = self.repository.environment
+        run = await run_suite(self.host, environment, self.workspace, changes=changes, tests=tests, timeout=seconds)
+        if not run.complete and not partly:
+            raise Refused("the suite does not come to its end", run.reason)
+        return run
+
+    async def run_variants(
+        self,
+        variants: Sequence[Mapping[str, bytes | None]],
+        tests: Sequence[str],
+        *,
+        each: float | None = None,
+        **options: Any,
+    ) -> list[SuiteRun]:
+        """The same tests over several variants of the code, each of which may take so many seconds."""
+        seconds = 4 * self.base.seconds + 20 if each is None else each
+        timeout = len(variants) * seconds + 30
+        environment = self.repository.environment
+        return await run_variants(
+            self.host, environment, self.workspace, variants, tests=tests, each=seconds, timeout=timeout, **options
+        )
+
+
+@dataclass
+class Opening:
+    """What contexts are made from. An origin that needs no other takes the plain one, which is made once."""
+
+    repo: Repo
+    environment: Environment
+    host: StoringHost
+    request: MakeRequest
+    building: Environment | None = None  # the same environment with what builds the repository
+    known: Known = field(default_factory=Known)
+    _plain: MakeContext | None = None
+
+    async def plain(self) -> MakeContext:
+        """The repository as it is, in its own environment."""
+        if self._plain is None:
+            workspace = self.host.store.add(self.repo.tree)
+            self._plain = await self.context(self.environment, workspace, Files.scan(self.repo.tree))
+            self._plain.unsteady.update(self._plain.repository.timing_tests())
+        return self._plain
+
+    async def context(self, environment: Environment, workspace: Layer, files: Files) -> MakeContext:
+        """These files in this environment, with what the repository's tests do there."""
+        base = await baseline(self.host, environment, workspace)
+        language, repo = language_of(environment), self.repo
+        repository = language(repo.name, repo.version, files, environment, base.green, base.traces, base.took)
+        return MakeContext(repository, base, workspace, self.host, self.request, history=repo.history, known=self.known)
+
+
+class Refused(Exception):
+    """Why a candidate is no task."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.detail = reason, detail
+
+
+@contextmanager
+def timed(spent: dict[str, float], part: str) -> Iterator[None]:
+    """Adds the seconds that a part of the work took, also where it ended in `Refused`."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        spent[part] = spent.get(part, 0.0) + time.monotonic() - started

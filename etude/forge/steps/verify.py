@@ -1,0 +1,74 @@
+"""A written task verified: scrubbed, searched for copies of what was removed, sent through the gates or `check`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from etude.forge.gates.gates import pass_gates
+from etude.forge.leaks.audit import audit_leaks
+from etude.forge.leaks.deleted_code import Deleted
+from etude.forge.leaks.scrub import scrub
+from etude.forge.steps.candidate import RemovedCode
+from etude.forge.steps.choose_functions import LEAST_TESTS
+from etude.forge.steps.context import MakeContext, Refused, timed
+from etude.forge.steps.proof import Gates
+from etude.tasks.check import check
+from etude.tasks.environment.layers import task_layers
+from etude.tasks.format.task import WORKSPACE, Task
+
+
+def deleted_code(removed: Sequence[RemovedCode]) -> list[Deleted]:
+    return [Deleted(piece.path, piece.name, piece.source) for piece in removed]
+
+
+async def scrub_workspace(folder: Path, deleted: Sequence[Deleted], spent: dict[str, float]) -> None:
+    """Caches, history, and every copy of what was deleted; one that cannot go is a leak."""
+    with timed(spent, "scrub"):
+        scrubbed = await asyncio.to_thread(scrub, folder / WORKSPACE, deleted)
+    if not scrubbed.clean:
+        raise Refused("leak", "; ".join(f"{path}: {why}" for path, why in scrubbed.refused[:3]))
+
+
+async def search_copies(
+    context: MakeContext, folder: Path, deleted: Sequence[Deleted], spent: dict[str, float]
+) -> None:
+    """Refuses a task where a copy of what was deleted is left for the agent to find; the gates do this themselves."""
+    with timed(spent, "leaks"):
+        leaks = await audit_leaks(context.host, task_layers(Task.load(folder), context.host), deleted)
+    if leaks:
+        raise Refused("leak", "; ".join(str(leak) for leak in leaks[:3]))
+
+
+async def verify_by_gates(
+    context: MakeContext, folder: Path, gates: Gates, deleted: Sequence[Deleted], spent: dict[str, float]
+) -> None:
+    """The gates of a change of the code."""
+    verdict = await pass_gates(
+        Task.load(folder),
+        context.repository.environment,
+        context.host,
+        green=[test for test in gates.green if test not in context.unsteady],
+        deleted=deleted,
+        whole=gates.whole,
+        alike=context.known.twin,
+        least_broken=LEAST_TESTS,
+    )
+    for name, seconds in verdict.spent.items():
+        spent[f"gate {name}"] = spent.get(f"gate {name}", 0.0) + seconds
+    context.unsteady.update(verdict.unsteady)
+    if not verdict.valid:
+        raise Refused(verdict.reason, verdict.detail)
+
+
+async def verify_by_check(context: MakeContext, folder: Path, spent: dict[str, float]) -> None:
+    """The gates of a task that is no change of the code: all that `etude tasks check` asks."""
+    with timed(spent, "check"):
+        report = await check(Task.load(folder), context.host)
+    if report.errors:
+        raise Refused(f"lint: {report.errors[0].rule}", str(report.errors[0]))
+    for trial in report.trials:
+        if not trial.ok:
+            wrong = "the grader rejects the reference" if trial.wanted == "accepted" else "a cheat is accepted"
+            raise Refused(wrong, str(trial))

@@ -1,0 +1,83 @@
+"""Bugs are small edits of functions that tests reach, and leave Python behind."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from etude.forge.languages.python.mutations import KINDS, mutations
+from etude.forge.languages.python.repository import PythonRepository
+from etude.forge.languages.python.source import Module
+from etude.forge.origins.bug.propose import bugs
+
+
+def changed(body: str) -> set[str]:
+    """Every way in which a function's one statement can be wrong."""
+    found = Module("m.py", f"def f(a, b):\n    {body}\n    return a\n".encode())
+    edits = [each.edit for each in mutations(found, found.definitions["f"])]
+    texts = [found.edited([edit]).decode() for edit in edits]
+    return {text.removeprefix("def f(a, b):\n").removesuffix("    return a\n").strip() for text in texts}
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ("a = b < 3", {"a = b <= 3", "a = b < 4", "a = b < 2"}),
+        ("a = a + b", {"a = a - b"}),
+        ("a = a and b", {"a = a or b"}),
+        ("a = 'x' + b", set()),
+        ("a = g(a, b)", {"a = g(b, a)"}),
+        ("a = range(b)", {"a = range(b - 1)", "a = range(b + 1)"}),
+        ("a = b[1:]", {"a = b[:1]", "a = b[2:]", "a = b[0:]"}),
+        ("a.append(b)", {""}),
+        ("a += b", {""}),
+        ("a = True", {"a = False"}),
+        ("a = b is None", {"a = b is not None"}),
+        ("if a: return b", {"", "if not (a): return b"}),
+        ("if not a: return b", {"", "if a: return b"}),
+    ],
+)
+def test_kinds_of_mistakes(body: str, wanted: set[str]) -> None:
+    assert changed(body) == wanted
+
+
+def test_a_while_loop_keeps_its_end() -> None:
+    text = "def f(a):\n    while a < 10:\n        a += 1\n    return a\n"
+    found = Module("m.py", text.encode())
+    assert all(each.kind == "constant" for each in mutations(found, found.definitions["f"]))
+
+
+def test_a_statement_that_is_alone_leaves_pass() -> None:
+    found = Module("m.py", b"def f(a):\n    if a:\n        a.clear()\n    return a\n")
+    lost = [each.edit for each in mutations(found, found.definitions["f"]) if each.kind == "lost statement"]
+    assert found.edited(lost) == b"def f(a):\n    if a:\n        pass\n    return a\n"
+
+
+@pytest.mark.parametrize("name", ["textwrap", "fnmatch"])
+def test_every_mistake_in_real_files_is_still_python(name: str) -> None:
+    found = Module(f"{name}.py", Path(__import__(name).__file__).read_bytes())
+    seen = set()
+    for definition in found.definitions.values():
+        for each in mutations(found, definition) if hasattr(definition.node, "args") else ():
+            seen.add(each.kind)
+            assert Module.read("m.py", found.edited([each.edit])) is not None, (each.kind, definition.name)
+    assert len(seen) > len(KINDS) // 3
+
+
+def test_candidates_follow_the_seed_and_change_little(shop_repository: PythonRepository) -> None:
+    made = list(islice(bugs(shop_repository, random.Random(1)), 12))
+    assert [each.key for each in made] == [each.key for each in islice(bugs(shop_repository, random.Random(1)), 12)]
+    assert len({each.key for each in made}) == len(made)
+    assert {len(each.how.split(", ")) for each in made} != {1}  # some are several mistakes at once
+    for each in made:
+        lines = 0
+        for path, data in each.changes.items():
+            assert data is not None
+            before, after = shop_repository.files.text(path).splitlines(), data.decode().splitlines()
+            lines += sum(line.startswith("+ ") for line in difflib.ndiff(before, after))
+        assert lines <= 4
+        assert each.expected <= set(shop_repository.green)

@@ -1,0 +1,127 @@
+"""Three registers: the terse one short, the specification with every symbol that the failing tests take."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+
+import pytest
+
+from etude.forge.languages.python.repository import PythonRepository
+from etude.forge.languages.python.tests import used_names
+from etude.forge.origins.commit import instruct as commit
+from etude.forge.origins.deletion.propose import delete
+from etude.forge.steps import instructions as wording
+from etude.forge.steps.candidate import Candidate
+from etude.forge.steps.choose_functions import FunctionSet
+from etude.forge.steps.code_change import CodeChange
+from etude.forge.steps.code_change_instructions import missing_code
+from etude.forge.steps.difficulty import level
+from etude.forge.steps.hide_tests import split
+from etude.forge.steps.instructions import Instructions, with_typo
+
+
+def instructed(
+    repository: PythonRepository, *names: str, whole: bool = True, seed: int = 0
+) -> tuple[Candidate, Instructions]:
+    definitions = tuple(repository.definitions[name] for name in names)
+    candidate = delete(repository, FunctionSet("group", definitions, repository.reaching(names)), whole=whole)
+    assert candidate is not None
+    parted = split(repository, candidate, sorted(candidate.expected), random.Random(seed))
+    assert parted is not None
+    return candidate, missing_code(repository, candidate, parted, {}, random.Random(seed))
+
+
+def test_the_specification_names_signatures_docstrings_and_imports(shop_repository: PythonRepository) -> None:
+    _, found = instructed(shop_repository, "src/shop/words.py:initials", "src/shop/words.py:slug")
+    text = found.by_style["detailed"]
+    assert "def initials(name):" in text and "def slug(title):" in text
+    assert "Return the first letters of the words of a name, upper case." in text
+    assert "`src/shop/words.py`" in text and "from `shop`: `initials`, `slug`" in text
+    assert found.category == "new feature"
+    assert instructed(shop_repository, "src/shop/words.py:slug", whole=False)[1].category == "feature iteration"
+
+
+def test_what_tests_take_is_found_however_they_import_it(shop_repository: PythonRepository) -> None:
+    tests = [
+        "tests/test_cart.py::TestCart::test_total",
+        "tests/test_money.py::test_show",
+        "tests/test_words.py::test_slug",
+    ]
+    assert used_names(shop_repository, tests) == ["from `shop`: `slug`, `total`", "from `shop.money`: `show_price`"]
+
+
+def test_all_registers_name_what_is_gone(shop_repository: PythonRepository) -> None:
+    for seed in range(10):
+        _, found = instructed(shop_repository, "src/shop/words.py:slug", seed=seed)
+        assert all("slug" in text for text in found.by_style.values())
+        lengths = [len(found.by_style[name]) for name in ("terse", "plain", "detailed")]
+        assert lengths == sorted(lengths) and lengths[0] < 160
+
+
+def test_an_issue_says_where_what_is_gone_belongs_with_or_without_a_docstring(
+    shop_repository: PythonRepository,
+) -> None:
+    candidate, _ = instructed(shop_repository, "src/shop/words.py:slug")
+    parted = split(shop_repository, candidate, sorted(candidate.expected), random.Random(0))
+    assert parted is not None
+    undocumented = replace(candidate, pieces=tuple(replace(piece, doc="") for piece in candidate.pieces))
+    for each, ends in ((candidate, ": "), (undocumented, "\n")):
+        text = missing_code(shop_repository, each, parted, {}, random.Random(0)).by_style["plain"]
+        assert f"\n- `slug` in `src/shop/words.py`{ends}" in text and "\n\n\n" not in text
+    alone = missing_code(shop_repository, candidate, replace(parted, shown=parted.shown[:1]), {}, random.Random(0))
+    assert f"`{parted.shown[0]}` passes, and" in alone.by_style["plain"]
+
+
+def test_a_slip_never_touches_a_name() -> None:
+    text = "somebody dropped {names}, please restore. see `parse_price` in src/shop/money.py"
+    slips = {with_typo(text, random.Random(seed)) for seed in range(60)}
+    assert len(slips) > 5
+    for slip in slips:
+        assert sorted(slip) == sorted(text)
+        assert re.findall(r"\{names\}|`parse_price`|src/shop/money\.py", slip) == [
+            "{names}",
+            "`parse_price`",
+            "src/shop/money.py",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("subject", "begins", "hint"),
+    [
+        ("Fix a crash", "fix a crash - test_", True),
+        ("Title case in slug", "title case in slug", False),
+        ("Slug: keep digits", "slug: keep digits", False),
+        ("slug keeps letters", "slug keeps letters", False),
+        ("PDF output", "PDF output - test_", True),
+    ],
+)
+def test_a_commits_subject_is_taken_as_it_is_and_helped_where_it_names_nothing(
+    shop_repository: PythonRepository, monkeypatch: pytest.MonkeyPatch, subject: str, begins: str, hint: bool
+) -> None:
+    monkeypatch.setattr(wording, "TYPOS", 0.0)
+    chosen = FunctionSet(
+        "one", (shop_repository.definitions["src/shop/words.py:slug"],), shop_repository.reach["src/shop/words.py:slug"]
+    )
+    made = delete(shop_repository, chosen, whole=True)
+    assert made is not None
+    candidate = replace(made, origin="commit", about=subject)
+    parted = split(shop_repository, candidate, sorted(candidate.expected), random.Random(0))
+    assert parted is not None
+    proof = CodeChange(candidate, split=parted, kept=())
+    text = commit.instruct(shop_repository, proof, random.Random(0)).terse
+    assert text.startswith(begins) and ("has to pass" in text) is hint
+
+
+def test_a_slip_leaves_the_names_of_a_commits_subject_alone() -> None:
+    slips = {with_typo("title words of things", random.Random(seed), {"title", "things"}) for seed in range(40)}
+    assert len(slips) > 2 and all(slip.startswith("title ") and slip.endswith(" things") for slip in slips)
+
+
+def test_more_to_write_is_harder(shop_repository: PythonRepository) -> None:
+    small, _ = instructed(shop_repository, "src/shop/words.py:slug", whole=False)
+    large, _ = instructed(
+        shop_repository, "src/shop/words.py:slug", "src/shop/money.py:parse_price", "src/shop/cart.py:total"
+    )
+    assert 1 <= level(small) < level(large) <= 5
