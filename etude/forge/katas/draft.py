@@ -43,18 +43,31 @@ class Draft:
     modules: tuple[tuple[str, Function], ...]
 
 
+Pair = tuple[Function, Function]
+
+
 @dataclass(frozen=True)
 class Family:
+    """A function that draws functions, and what is known about all of its draws."""
+
     name: str
     level: Level
     about: str  # one line for the table of families
-    make: Callable[[Pick], Draft]
+    themes: tuple[Pool, ...]  # one for each module of a draft: modules are named after something of their theme
+    draw: Callable[[Pick], Function | Pair]
     unseen: bool = False  # held out whole: no task of it is ever for training
 
+    def make(self, pick: Pick) -> Draft:
+        drawn = self.draw(pick)
+        functions = (drawn,) if isinstance(drawn, Function) else drawn
+        return Draft(tuple((pick.word(pool), each) for pool, each in zip(self.themes, functions, strict=True)))
 
-def alone(pick: Pick, pool: Pool, function: Function) -> Draft:
-    """A draft of one function in one module, which is named after something of its theme."""
-    return Draft(((pick.word(pool), function),))
+
+def family(
+    level: Level, about: str, *themes: Pool, unseen: bool = False
+) -> Callable[[Callable[[Pick], Function | Pair]], Family]:
+    """Makes a family of the function below, named like it."""
+    return lambda draw: Family(draw.__name__, level, about, themes, draw, unseen)
 
 
 WIDE, LARGEST = 20, 999  # a range that goes to WIDE is of amounts, which may as well be larger; below are sizes

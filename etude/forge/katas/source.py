@@ -42,8 +42,9 @@ NEIGHBOUR = 0.25  # share of the smaller katas whose deleted function has anothe
 LEVELS: tuple[Level, ...] = (1, 2, 3)
 PROMPT_STYLES: tuple[PromptStyle, ...] = ("terse", "plain", "detailed")
 
-_ROOMS = (arithmetic, strings, sequences, mappings, loops, branches, scanning, pairs, systems)
-FAMILIES: dict[str, Family] = {family.name: family for room in _ROOMS for family in room.FAMILIES}
+# The order of the families decides which task a seed gives: new ones stand at the end of their file, new files last.
+_SUBJECTS = (arithmetic, strings, sequences, mappings, loops, branches, scanning, pairs, systems)
+FAMILIES = {each.name: each for room in _SUBJECTS for each in vars(room).values() if isinstance(each, Family)}
 
 EASY = [family for family in FAMILIES.values() if family.level == 1 and not family.unseen]  # for what stays intact
 
