@@ -21,8 +21,8 @@ from etude.forge.install.checkout import Repo
 from etude.forge.install.make_layer import GENERATED, LOCK_LINE, add_environment
 from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
 from etude.forge.install.project.config_files import read_toml
-from etude.forge.install.result import Unfit
-from etude.forge.install.sandbox_files import drop, taken_out
+from etude.forge.install.result import InstallFailed
+from etude.forge.install.sandbox_files import drop, unpacked_snapshot
 from etude.sandbox.base import WORKSPACE, CommandResult, Sandbox, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.layers import Store
@@ -90,9 +90,9 @@ async def building_environment(
 ) -> Environment:
     """The environment's twin that can build. `test_file` joins the suite, where its folders do not cover it.
 
-    `Unfit` where the backend cannot be had."""
+    `InstallFailed` where the backend cannot be had."""
     if environment.suite.kind != "pytest":
-        raise Unfit("only Python repositories are built")
+        raise InstallFailed("only Python repositories are built")
     kept = host.store.root / "environments" / f"{environment.digest[:32]}.building-{FORMAT}.json"
     known = _known(kept, host.store)
     if known is None:
@@ -137,10 +137,10 @@ async def _make(repo: Repo, environment: Environment, host: StoringHost, index: 
         words = [interpreter(), "-I", "-c", _STRIP, PREFIX, WORKSPACE, _WHOLE, GENERATED]
         done = await sandbox.run(words, timeout=_SECONDS)
         if not done.ok:
-            raise Unfit(f"the environment to build in cannot be finished: {_last(done)}")
+            raise InstallFailed(f"the environment to build in cannot be finished: {_last(done)}")
         snapshot = await sandbox.snapshot()
     try:
-        with taken_out(snapshot, host.store) as root:
+        with unpacked_snapshot(snapshot, host.store) as root:
             layer = add_environment(root, host.store, _WHOLE)
     finally:
         drop(snapshot)
@@ -182,12 +182,12 @@ async def _pip(sandbox: Sandbox, wanted: list[str], number: int) -> list[str]:
     words += ["--constraint", "/home/agent/pins.txt", "--report", report, *wanted]
     done = await sandbox.run(words, timeout=_SECONDS)
     if not done.ok:
-        raise Unfit(f"what builds it cannot be installed: {_last(done)}")
+        raise InstallFailed(f"what builds it cannot be installed: {_last(done)}")
     try:
         entries = json.loads(await sandbox.read(report))["install"]
         return [line for line in map(_locked, entries) if LOCK_LINE.fullmatch(line)]
     except (OSError, ValueError, KeyError, TypeError):
-        raise Unfit("pip does not say what it installed") from None
+        raise InstallFailed("pip does not say what it installed") from None
 
 
 def _locked(entry: dict[str, Any]) -> str:
@@ -200,7 +200,7 @@ def _locked(entry: dict[str, Any]) -> str:
 async def _asked(sandbox: Sandbox, done: CommandResult) -> list[str]:
     """What the backend wants beside what the repository names."""
     if not done.ok:
-        raise Unfit(f"the build backend does not start: {_last(done)}")
+        raise InstallFailed(f"the build backend does not start: {_last(done)}")
     try:
         found = json.loads(await sandbox.read("/home/agent/asked.json", limit=1 << 20))
     except (OSError, ValueError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from etude.core.errors import EtudeError
 from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
 from etude.forge.install.rules.missing_packages import last_error
-from etude.forge.install.sandbox_files import drop, plain_folder, taken_out
+from etude.forge.install.sandbox_files import drop, plain_folder, unpacked_snapshot
 from etude.sandbox.base import CommandResult, SandboxLimits, Snapshot
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store
@@ -83,7 +83,7 @@ async def fetch(name: str, version: str, index: PackageIndex, store: Store) -> t
 def fetched_tree(snapshot: Snapshot, store: Store) -> Iterator[Path]:
     """The package's files as they came, unchecked."""
     try:
-        with taken_out(snapshot, store) as root:
+        with unpacked_snapshot(snapshot, store) as root:
             tree = plain_folder(root, "/fetched/tree")
             if tree is None:
                 raise EtudeError("the source distribution holds no folder of files")

@@ -23,11 +23,11 @@ from etude.forge.install.javascript.install import install_scripts
 from etude.forge.install.javascript.project_facts import is_script_project
 from etude.forge.install.make_layer import REPORTS, Made, finish
 from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
-from etude.forge.install.result import InstallResult, Memory, Unfit
+from etude.forge.install.result import InstallFailed, InstallResult, Memory
 from etude.forge.install.rules.explore import explore
 from etude.forge.install.rules.install_and_repair import ANSWER, EARLIER, settle
 from etude.forge.install.rules.proposal import PROPOSALS, Proposal, Propose, choose_targets, proposals_of
-from etude.forge.install.rules.step_policy import Scripter
+from etude.forge.install.rules.step_policy import StepPolicy
 from etude.forge.install.verify import FEWEST, Verified, verify
 from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text
@@ -75,7 +75,7 @@ def rules(suite_seconds: float) -> Agents:
     """The agents that need no model."""
 
     def agent(stage: Stage, attempt: int) -> Policy:
-        return Scripter(explore() if stage == "explore" else settle(attempt, int(suite_seconds)))
+        return StepPolicy(explore() if stage == "explore" else settle(attempt, int(suite_seconds)))
 
     return agent
 
@@ -147,8 +147,8 @@ class _Work:
         try:
             proposals = await self.explore()
             if not (targets := choose_targets(proposals)):
-                raise Unfit("none of the proposed commands runs the tests")
-        except Unfit as error:
+                raise InstallFailed("none of the proposed commands runs the tests")
+        except InstallFailed as error:
             return InstallResult(False, str(error), tuple(proposals))
         tries: list[str] = []
         lasting = False
@@ -156,10 +156,10 @@ class _Work:
             made: Made | None = None
             try:
                 if time.monotonic() > self.deadline:
-                    raise Unfit("there is no time left for another try", final=True)
+                    raise InstallFailed("there is no time left for another try", final=True)
                 made = await self.settle(attempt, targets, tries, memory)
                 found = await self.verify(made, targets)
-            except Unfit as error:
+            except InstallFailed as error:
                 said = "; ".join(made.notes) if made else ""
                 tries.append(f"{error} ({said})" if said else str(error))
                 # A final word is pip's or the clock's, and may be another when the machine or the index is.
@@ -188,7 +188,7 @@ class _Work:
             trajectory = await self.act(_EXPLORE, sandbox, self.agents("explore", 1), tools, 600.0)
         proposals = proposals_of(trajectory)
         if not proposals:
-            raise Unfit(f"nothing was proposed: {trajectory.answer or 'the agent said nothing'}")
+            raise InstallFailed(f"nothing was proposed: {trajectory.answer or 'the agent said nothing'}")
         return proposals
 
     async def settle(self, attempt: int, targets: Sequence[Proposal], tries: Sequence[str], memory: Memory) -> Made:

@@ -18,9 +18,9 @@ from etude.forge.environments.environment import PREFIX, Environment, Suite, env
 from etude.forge.install import strip_and_lock as inside
 from etude.forge.install.checkout import Repo
 from etude.forge.install.package_index import interpreter
-from etude.forge.install.result import Unfit
-from etude.forge.install.sandbox_files import drop, plain_folder, taken_out
-from etude.forge.leaks.bare_host import bare_folders
+from etude.forge.install.result import InstallFailed
+from etude.forge.install.sandbox_files import drop, plain_folder, unpacked_snapshot
+from etude.forge.leaks.minimal_host import minimal_host_folders
 from etude.sandbox.base import WORKSPACE, Layer, Sandbox
 from etude.sandbox.store.importing import Bounds
 from etude.sandbox.store.layers import Store
@@ -55,14 +55,14 @@ async def finish(sandbox: Sandbox, repo: Repo, store: Store) -> Made:
         trouble = str(said["trouble"])
     except (ValueError, KeyError, TypeError, AttributeError):
         last = (result.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
-        raise Unfit(f"the environment cannot be finished: {last[:300]}") from None
+        raise InstallFailed(f"the environment cannot be finished: {last[:300]}") from None
     if trouble:
-        raise Unfit(trouble[:300])
+        raise InstallFailed(trouble[:300])
     suite, env, services, notes = _read_answer(answer)
     await sandbox.run(["rm", "-rf", "/home/agent/source"])
     snapshot = await sandbox.snapshot()
     try:
-        with taken_out(snapshot, store) as root:
+        with unpacked_snapshot(snapshot, store) as root:
             downloads = _add_downloads(root, store)
             layer = add_environment(root, store)
     finally:
@@ -79,7 +79,7 @@ def add_environment(root: Path, store: Store, at: str = PREFIX) -> Layer:
     """What lies at this place below a sandbox's root becomes the environment of a layer."""
     installed = plain_folder(root, at)
     if installed is None:
-        raise Unfit(f"nothing was installed at {at}")
+        raise InstallFailed(f"nothing was installed at {at}")
     with store.scratch() as folder:
         (folder / "opt").mkdir()
         installed.rename(folder / PREFIX.strip("/"))
@@ -87,9 +87,9 @@ def add_environment(root: Path, store: Store, at: str = PREFIX) -> Layer:
         if generated is not None:
             generated.rename(folder / WORKSPACE.strip("/"))
         try:
-            return store.add(folder, at="/", shows=bare_folders())
+            return store.add(folder, at="/", shows=minimal_host_folders())
         except EtudeError as error:
-            raise Unfit(f"what was installed cannot be kept: {error}") from None
+            raise InstallFailed(f"what was installed cannot be kept: {error}") from None
 
 
 def _add_downloads(root: Path, store: Store) -> Layer | None:
@@ -106,19 +106,19 @@ def _read_answer(answer: Any) -> tuple[Suite, dict[str, str], tuple[Service, ...
     """How the agent says the suite is run, as far as it has the right form."""
     given: Mapping[str, Any] = answer if isinstance(answer, dict) else {}
     if len(json.dumps(given)) > _MOST_TEXT:
-        raise Unfit("the answer about how to run the tests is too long")
+        raise InstallFailed("the answer about how to run the tests is too long")
     if why := given.get("give_up"):
-        raise Unfit(str(why)[:500], final=True)
+        raise InstallFailed(str(why)[:500], final=True)
     tests = tuple(path for path in _texts(given.get("tests")) if _is_inside(path))
     if not tests:
-        raise Unfit("nothing says where the tests are")
+        raise InstallFailed("nothing says where the tests are")
     env = given.get("env")
     pairs = env.items() if isinstance(env, dict) else ()
     named = {str(name): str(value) for name, value in pairs if re.fullmatch(r"[A-Za-z_]\w*", str(name))}
     try:
         services = read_services(given.get("services") or [])
     except EtudeError as error:
-        raise Unfit(str(error)) from None
+        raise InstallFailed(str(error)) from None
     suite = Suite("pytest", tests, tuple(_texts(given.get("options"))))
     return suite, named, services, tuple(_texts(given.get("notes")))
 

@@ -20,7 +20,7 @@ from etude.sandbox.store.layers import Store
 _FORMAT: Final = 1  # of what is remembered: a change of the rules that matters makes old results unknown
 
 
-class Unfit(EtudeError):
+class InstallFailed(EtudeError):
     """This try led to nothing, and why; `final` where another one would lead nowhere else."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:

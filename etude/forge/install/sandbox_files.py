@@ -17,7 +17,7 @@ from etude.sandbox.store.packed_changes import BadChanges, unpack
 
 
 @contextmanager
-def taken_out(snapshot: Snapshot, store: Store) -> Iterator[Path]:
+def unpacked_snapshot(snapshot: Snapshot, store: Store) -> Iterator[Path]:
     """A folder with everything that the snapshot's sandbox had changed, from its root on; gone afterwards.
 
     No component of a path in it may be followed unseen: use `plain_folder`, `Store.add` and `Files.scan`.

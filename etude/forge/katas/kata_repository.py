@@ -1,7 +1,7 @@
 """From drafts to a repository: modules, README and tests, whole and with the target's bodies deleted.
 
 The expected value in every test comes from running the whole code once. A repository that could be passed by what
-the deletion leaves behind, or by one constant, is refused (`Unfit`), and its maker draws again. Knows nothing about
+the deletion leaves behind, or by one constant, is refused (`PoorDraw`), and its maker draws again. Knows nothing about
 instructions or task directories.
 """
 
@@ -22,7 +22,7 @@ INDENT = " " * 4
 LINE = 100  # characters of a docstring's line
 
 
-class Unfit(Exception):
+class PoorDraw(Exception):
     """This draw gives tests that tell too little."""
 
 
@@ -59,7 +59,7 @@ class Repository:
 
 
 def build(package: str, target: Draft, others: Sequence[Draft], rng: random.Random) -> Repository:
-    """A package of the target's modules and some others whose functions stay. Raises `Unfit` for a poor draw."""
+    """A package of the target's modules and some others whose functions stay. Raises `PoorDraw` for a poor draw."""
     kept = [(module, function) for draft in others for module, function in draft.modules]
     world: dict[str, Any] = {}
     _define([(function, function.body) for _, function in [*target.modules, *kept]], world)
@@ -136,7 +136,7 @@ def _cases(function: Function, world: dict[str, Any], count: int) -> tuple[Case,
         if call not in found:
             first = show(arguments[0])
             found[call] = Case(call, show(world[function.name](*arguments)), first)
-    raise Unfit(f"{function.name} has too few different inputs")
+    raise PoorDraw(f"{function.name} has too few different inputs")
 
 
 def _hole(module: str, function: Function, world: dict[str, Any], rng: random.Random) -> Hole:
@@ -144,7 +144,7 @@ def _hole(module: str, function: Function, world: dict[str, Any], rng: random.Ra
     rng.shuffle(cases)
     visible, held_out = tuple(cases[:VISIBLE]), tuple(cases[VISIBLE:])
     if not (_tells(visible, 2) and _tells(held_out, 3)):
-        raise Unfit(f"{function.name} gives the same value too often")
+        raise PoorDraw(f"{function.name} gives the same value too often")
     remainder = rng.choices([RAISES, "return None", function.wrong or RAISES], [0.7, 0.08, 0.22])[0]
     return Hole(module, function, remainder, visible, held_out)
 

@@ -30,7 +30,7 @@ from etude.forge.katas.families import (
     systems,
 )
 from etude.forge.katas.instructions import instruct
-from etude.forge.katas.kata_repository import Repository, Unfit, build
+from etude.forge.katas.kata_repository import PoorDraw, Repository, build
 from etude.forge.katas.vocabulary import PACKAGES
 from etude.tasks.format.config import SCHEMA, Config, Environment, Facts, PromptStyle, Split, Suite, Verifier
 from etude.tasks.format.files import Files, Kind
@@ -182,7 +182,7 @@ def _kata(
         pick = Pick(rng, held_out=split != "train", invented=invented)
         try:
             repository = _repository(family, pick)
-        except Unfit:
+        except PoorDraw:
             continue
         prompt_style = prompt_styles[rng.randrange(len(prompt_styles))]
         instruction = instruct(repository, prompt_style, rng)

@@ -18,11 +18,11 @@ import numpy as np
 
 from etude.core.errors import EtudeError
 from etude.corpus.word_hashes import Hashes
-from etude.forge.leaks.copy_test import common, same_file, share_elsewhere, share_in_bytecode, share_next_door
+from etude.forge.leaks.copy_test import common, same_file, share_elsewhere, share_in_bytecode, share_in_workspace
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.leaks.index_cache import contents_of, open_host_index, open_index
 from etude.forge.leaks.layer_view import View
-from etude.forge.leaks.search_terms import Unit, wanted
+from etude.forge.leaks.search_terms import Unit, search_units
 from etude.forge.leaks.tree_index import WINDOW, Content, TreeIndex, exact, read_file, walk
 from etude.forge.leaks.unpack import UnpackedText, Unsearchable
 from etude.sandbox.base import WORKSPACE, Layer
@@ -89,7 +89,7 @@ def audit_tree(tree: Path, deleted: Sequence[Deleted]) -> list[Leak]:
 
 
 def _units(deleted: Sequence[Deleted], read: Callable[[str], str | None]) -> list[Unit]:
-    return [unit for unit in wanted(deleted, read) if len(unit.shingles) or len(unit.codes)]
+    return [unit for unit in search_units(deleted, read) if len(unit.shingles) or len(unit.codes)]
 
 
 def _plainest(leaks: list[Leak]) -> list[Leak]:
@@ -164,7 +164,7 @@ class _Search:
         place = f"{path}{content.inner}"
         for unit, known in zip(self.units, self.known, strict=True):
             own = path.removeprefix(f"{WORKSPACE}/") == unit.path
-            if share := share_next_door(unit, content.shingles, own):
+            if share := share_in_workspace(unit, content.shingles, own):
                 yield _copy(unit, share, place)
             else:
                 known.append(common(unit.shingles, content.shingles))

@@ -44,7 +44,7 @@ class Unit:
         return f"{self.path}:{self.name}" if self.name else self.path
 
 
-def wanted(deleted: Sequence[Deleted], read: Callable[[str], str | None]) -> list[Unit]:
+def search_units(deleted: Sequence[Deleted], read: Callable[[str], str | None]) -> list[Unit]:
     """The units to search for. `read` gives a file of the workspace as it is now, None where there is none."""
     units: list[Unit] = []
     files = {path: _Now(path, read(path) or "") for path in dict.fromkeys(piece.path for piece in deleted)}

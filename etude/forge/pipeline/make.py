@@ -22,7 +22,7 @@ from typing import Final
 from etude.core.durable import remove_folder
 from etude.core.errors import EtudeError
 from etude.forge.environments.environment import Environment
-from etude.forge.gates.near_duplicates import Known
+from etude.forge.gates.near_duplicates import KnownTasks
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.javascript import bugs as script_bugs
 from etude.forge.languages.javascript import deletions as scripts
@@ -147,10 +147,10 @@ async def _work(shop: MakeContext, journal: Journal, on_entry: Callable[[Journal
         _sweep(shop.wanted.out)
 
 
-def _settle(out: Path, entry: JournalEntry, made: Path, others: Known) -> JournalEntry:
+def _settle(out: Path, entry: JournalEntry, made: Path, others: KnownTasks) -> JournalEntry:
     """Gives a task that passed its name, unless an earlier one is nearly the same."""
     task = replace(Task.load(made), name=entry.task)
-    twin = others.twin(task)
+    twin = others.near_duplicate(task)
     if not twin and entry.origin == "question":
         twin = others.answered(task)
     if twin:

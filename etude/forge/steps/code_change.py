@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from etude.core.errors import EtudeError
 from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.gates.gates import ANOTHER, pass_gates
-from etude.forge.gates.near_duplicates import Known
+from etude.forge.gates.near_duplicates import KnownTasks
 from etude.forge.languages.base import Repository, TestFunction
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.leaks.audit import audit_leaks
@@ -71,7 +71,7 @@ class MakeContext:
     history: Path | None
     wanted: MakeRequest
     unsteady: set[str] = field(default_factory=set)  # nobody's judges: taking the time, or found red since
-    known: Known = field(default_factory=Known)  # tasks that were made
+    known: KnownTasks = field(default_factory=KnownTasks)  # tasks that were made
     release: Release | None = None  # the same repository as something that is built
 
     @property
@@ -194,7 +194,7 @@ async def judge_by_gates(
         green=[test for test in green if test not in unsteady],
         deleted=deleted,
         whole=whole,
-        alike=shop.known.twin,
+        near_duplicate=shop.known.near_duplicate,
         least_broken=LEAST_TESTS,
     )
     for name, seconds in verdict.spent.items():

@@ -13,7 +13,7 @@ from etude.forge.install.build_environment import building_environment
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
 from etude.forge.install.package_index import read_index
-from etude.forge.install.result import Unfit
+from etude.forge.install.result import InstallFailed
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store
 
@@ -69,5 +69,5 @@ def test_a_backend_that_cannot_be_had_is_told(tiny: Tiny, shelf: Path, tmp_path:
             (repo.tree / "pyproject.toml").write_text(text.replace("requires = []", 'requires = ["nowhere-to-be-had"]'))
             await building_environment(repo, installed.environment, host, read_index(shelf))
 
-    with pytest.raises(Unfit, match="what builds it cannot be installed"):
+    with pytest.raises(InstallFailed, match="what builds it cannot be installed"):
         asyncio.run(work())

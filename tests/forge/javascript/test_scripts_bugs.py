@@ -8,7 +8,6 @@ from itertools import islice
 
 import pytest
 
-from etude.forge.gates.attacks.javascript import cheats
 from etude.forge.languages.javascript.bugs import KINDS, bugs, mutations
 from etude.forge.languages.javascript.source import JavaScriptFile
 from etude.forge.pipeline.make import make_tasks
@@ -19,6 +18,7 @@ from etude.tasks.format.task import Task
 from etude.tasks.grading.check import check
 from etude.tasks.grading.grader import grade
 from etude.tasks.grading.submission import carried_files
+from redteam.grader.javascript_attacks import javascript_attacks
 
 from .conftest import FILES, Bench, Shop, script_world
 
@@ -150,7 +150,7 @@ def test_an_attempt_at_a_bug_is_scored(bench: Bench, bug: Task, policy: str, pas
 
 
 def test_no_cheat_is_accepted_for_a_bug(bench: Bench, bug: Task) -> None:
-    tried = cheats(bug)
+    tried = javascript_attacks(bug)
     assert len(tried) == 17
     for name, files in tried.items():
         assert not bench.run(grade(bug, bench.host, carried_files(bug, files), quick=True)).passed, name

@@ -1,4 +1,4 @@
-"""Cheats at refactorings: the new name or place is there, and the old one is as well.
+"""Attacks on refactorings: the new name or place is there, and the old one is as well.
 
 Each is the reference with something left behind for whoever still asks for the old one, or the untouched code with
 something put in front of it. Knows the task's facts and its reference.
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from etude.core.errors import EtudeError
-from etude.forge.gates.attacks.base import Cheat, Files
+from etude.forge.gates.attacks.base import Attack, Files
 from etude.tasks.format.config import Refactor
 from etude.tasks.format.task import Task
 
@@ -99,8 +99,8 @@ globals().update({{name: value for name, value in vars(sys.modules[_there]).item
 """
 
 
-def both(task: Task) -> dict[str, Files]:
-    """Every cheat of this kind that the task lets somebody carry out."""
+def refactoring_attacks(task: Task) -> dict[str, Files]:
+    """Every attack of this kind that the task lets somebody carry out."""
     refactor = task.facts.refactor
     if refactor is None:
         return {}
@@ -108,14 +108,14 @@ def both(task: Task) -> dict[str, Files]:
     return {name: files for name, files in made.items() if all(task.allows(path) for path in files)}
 
 
-def _cheat(name: str, task: Task) -> Files:
-    made = both(task)
+def _attack(name: str, task: Task) -> Files:
+    made = refactoring_attacks(task)
     if name not in made:
-        raise EtudeError(f"{name} is no cheat at {task.name}; known there: {', '.join(made) or 'none'}")
+        raise EtudeError(f"{name} is no attack on {task.name}; known there: {', '.join(made) or 'none'}")
     return made[name]
 
 
-BOTH: Final[dict[str, Cheat]] = {name: partial(_cheat, name) for name in NAMES}
+REFACTORING: Final[dict[str, Attack]] = {name: partial(_attack, name) for name in NAMES}
 
 
 def _renamed(task: Task, refactor: Refactor) -> dict[str, Files]:

@@ -22,11 +22,11 @@ from etude.forge.install.checkout import Repo
 from etude.forge.install.javascript.npm import node, read_npm
 from etude.forge.install.javascript.project_facts import Developing, Project, manifest, read_project
 from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
-from etude.forge.install.result import InstallResult, Memory, Unfit
+from etude.forge.install.result import InstallFailed, InstallResult, Memory
 from etude.forge.install.rules.proposal import Proposal
-from etude.forge.install.sandbox_files import drop, plain_folder, taken_out
+from etude.forge.install.sandbox_files import drop, plain_folder, unpacked_snapshot
 from etude.forge.install.verify import verify
-from etude.forge.leaks.bare_host import bare_folders
+from etude.forge.leaks.minimal_host import minimal_host_folders
 from etude.sandbox.base import WORKSPACE, Layer, Sandbox, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.javascript.parsing import require_parser
@@ -85,16 +85,16 @@ async def _play(
         project = read_project(repo.tree)
         index = read_npm()
         targets = _targets(project)
-    except Unfit as error:
+    except InstallFailed as error:
         return InstallResult(False, str(error))
     for options, developing in _TRIES:
         try:
             if time.monotonic() > deadline:
-                raise Unfit("there is no time left for another try", final=True)
+                raise InstallFailed("there is no time left for another try", final=True)
             note(f"npm install {' '.join(options)}")
             environment = await _settle(repo, project, host, index, options, developing)
             found = await verify(environment, workspace, targets, host, suite_seconds=suite_seconds, note=note)
-        except Unfit as error:
+        except InstallFailed as error:
             tries.append(str(error))
             note(f"try {len(tries)} failed: {error}")
             if error.final:
@@ -145,12 +145,12 @@ async def _settle(
             command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *options, *step]
             done = await sandbox.run(command, cwd=_BUILD, timeout=_SECONDS)
             if not done.ok:
-                raise Unfit(f"npm install failed: {_complaint(done.stdout + done.stderr)}")
+                raise InstallFailed(f"npm install failed: {_complaint(done.stdout + done.stderr)}")
             packages = await _locked(sandbox)
             _check_framework(project, packages)
         snapshot = await sandbox.snapshot()
     try:
-        with taken_out(snapshot, host.store) as root:
+        with unpacked_snapshot(snapshot, host.store) as root:
             layer = add_environment(root, project, repo.tree, host)
     finally:
         drop(snapshot)
@@ -168,7 +168,7 @@ async def _locked(sandbox: Sandbox) -> dict[str, dict[str, Any]]:
             return dict(packages)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
-    raise Unfit("npm left no lock that can be read")
+    raise InstallFailed("npm left no lock that can be read")
 
 
 def add_environment(root: Path, project: Project, tree: Path, host: StoringHost) -> Layer:
@@ -186,13 +186,13 @@ def add_environment(root: Path, project: Project, tree: Path, host: StoringHost)
             (home / _MODULES).mkdir()
         (folder / WORKSPACE.strip("/")).mkdir()
         (folder / WORKSPACE.strip("/") / _MODULES).symlink_to(f"{PREFIX}/{_MODULES}")
-        shows = bare_folders()
+        shows = minimal_host_folders()
         own = str(node())
         shows += () if any(own.startswith(f"{each}/") for each in shows) else (own,)
         try:
             return host.store.add(folder, at="/", shows=shows)
         except EtudeError as error:
-            raise Unfit(f"what was installed cannot be kept: {error}") from None
+            raise InstallFailed(f"what was installed cannot be kept: {error}") from None
 
 
 def _lead_back(modules: Path, name: str, tree: Path) -> None:
@@ -224,7 +224,7 @@ def _check_framework(project: Project, packages: Mapping[str, Mapping[str, Any]]
     while waiting:
         name = waiting.pop()
         if name == project.name:
-            raise Unfit(f"{project.framework}, which runs its tests, needs a copy of {name} itself", final=True)
+            raise InstallFailed(f"{project.framework}, which runs its tests, needs a copy of {name} itself", final=True)
         if name not in seen:
             seen.add(name)
             waiting += needs.get(name, {})

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from etude.forge.install.javascript.npm import NAME
-from etude.forge.install.result import Unfit
+from etude.forge.install.result import InstallFailed
 from etude.tasks.format.files import Files
 from etude.tasks.javascript.parsing import ENDINGS
 from etude.tasks.javascript.test_source import required_in
@@ -77,7 +77,7 @@ def is_code(path: str) -> bool:
 
 
 def read_project(tree: Path) -> Project:
-    """Raises `Unfit` where nothing could come of installing it."""
+    """Raises `InstallFailed` where nothing could come of installing it."""
     files = Files.scan(tree)
     package = _package(files.text("package.json"))
     texts = {
@@ -89,7 +89,7 @@ def read_project(tree: Path) -> Project:
     declared = _declared(package)
     found = {path: kind for path, text in texts.items() if (kind := _framework(text, declared)) is not None}
     if not found:
-        raise Unfit(_why_none(texts, declared), final=True)
+        raise InstallFailed(_why_none(texts, declared), final=True)
     framework = Counter(found.values()).most_common(1)[0][0]
     tests = tuple(sorted(path for path, name in found.items() if name == framework))
     options = tuple(_mocha_options(package, files)) if framework == "mocha" else ()
@@ -119,7 +119,7 @@ def _package(said: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise Unfit("its package.json cannot be read", final=True)
+        raise InstallFailed("its package.json cannot be read", final=True)
     for key in _TABLES:
         table = found.get(key)
         pairs = table.items() if isinstance(table, dict) else ()

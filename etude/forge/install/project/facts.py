@@ -54,7 +54,7 @@ class Project:
     is_packaged: bool = False  # pip can install it
 
 
-def wanted_files(paths: Iterable[str]) -> list[str]:
+def files_to_read(paths: Iterable[str]) -> list[str]:
     """The files worth reading, of all that there are."""
     found = [path for path in paths if _FILES.fullmatch(path) and path.count("/") <= 2]
     return sorted(found, key=lambda path: (path.count("/"), path))[:_MOST_FILES]

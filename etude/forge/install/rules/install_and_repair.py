@@ -19,8 +19,8 @@ from typing import Any
 from etude.core.policy import Call
 from etude.forge.environments.environment import PREFIX
 from etude.forge.install.project.facts import Project
-from etude.forge.install.project.pytest_options import kept_options
-from etude.forge.install.project.requirements import bare, canonical, name_of
+from etude.forge.install.project.pytest_options import options_without_reports
+from etude.forge.install.project.requirements import canonical, name_of, without_version
 from etude.forge.install.rules.explore import look
 from etude.forge.install.rules.missing_packages import commands_of, last_error, requirements_of
 from etude.forge.install.rules.service_stand_ins import UNNAMED, stand_ins_of
@@ -66,7 +66,7 @@ class _Settled:
 def settle(attempt: int, suite_seconds: int) -> Steps:
     project = yield from look()
     wide, unpinned = attempt > 2, attempt > 3
-    settled = _Settled(options=kept_options(project.addopts), env=dict(project.variables))
+    settled = _Settled(options=options_without_reports(project.addopts), env=dict(project.variables))
     if why := (yield from _install_project(project, settled, wide)):
         yield [run(_answer({"give_up": why}))]
         return why
@@ -78,7 +78,7 @@ def settle(attempt: int, suite_seconds: int) -> Steps:
         runners.append("pytest")
     yield from _install(runners, settled)
     rest = [each for each in wanted if name_of(each) != "pytest"]
-    yield from _install([bare(each) for each in rest] if unpinned else rest, settled)
+    yield from _install([without_version(each) for each in rest] if unpinned else rest, settled)
     (told,) = yield [run(f"cat {EARLIER}")]
     yield from _stand_in(output(told), settled)
     # Here nothing serves, as the network is the host's: those tests would fail again, and some take their time.
@@ -134,8 +134,8 @@ def _install(requirements: Sequence[str], settled: _Settled) -> Asking:
     missing: list[str] = []
     for each in wanted:
         (text,) = yield [run(_pip([each]), _PIP_SECONDS)]
-        if exit_code(text) != 0 and bare(each) != each:
-            (text,) = yield [run(_pip([bare(each)]), _PIP_SECONDS)]
+        if exit_code(text) != 0 and without_version(each) != each:
+            (text,) = yield [run(_pip([without_version(each)]), _PIP_SECONDS)]
         if exit_code(text) != 0:
             missing.append(each)
     if missing:

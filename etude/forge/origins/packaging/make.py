@@ -24,7 +24,7 @@ from etude.forge.environments.suite_run import run_suite
 from etude.forge.install.build_environment import building_environment
 from etude.forge.install.checkout import Repo
 from etude.forge.install.package_index import PackageIndex
-from etude.forge.install.result import Unfit
+from etude.forge.install.result import InstallFailed
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.origins.packaging.attacks import bluffs
@@ -104,7 +104,7 @@ async def open_building(repo: Repo, environment: Environment, host: StoringHost,
     try:
         file = place_of_tests(environment, Files.scan(repo.tree))
         return await building_environment(repo, environment, host, index, file)
-    except Unfit as error:
+    except InstallFailed as error:
         raise EtudeError(f"{repo.name} cannot be built, so no DevOps task can be made of it: {error}") from None
 
 
