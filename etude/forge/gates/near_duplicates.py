@@ -2,8 +2,8 @@
 
 Two tasks are near duplicates when their solutions put nearly the same code back at the same places, or when
 instruction and tests are nearly the same. A pair over the border between training and evaluation is worse than a pair
-on one side, and told apart. A document of a corpus that shares a run of words with a task's solution, instruction or hidden tests
-has seen the task. Built from the corpus's own pieces for duplicates and decontamination; changes nothing.
+on one side, and told apart. A document of a corpus that shares a run of words with a task's solution, instruction or
+hidden tests has seen the task. Built from the corpus's own pieces for duplicates and decontamination; changes nothing.
 """
 
 from __future__ import annotations

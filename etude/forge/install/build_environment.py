@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from etude.core import durable
 from etude.core.errors import EtudeError
-from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
+from etude.forge.environments.environment import PREFIX, Environment, with_digest
 from etude.forge.install.checkout import Repo
-from etude.forge.install.make_layer import GENERATED, LOCK_LINE, add_environment
+from etude.forge.install.make_layer import GENERATED, LOCK_LINE, add_environment, is_inside
 from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
 from etude.forge.install.project.config_files import read_toml
 from etude.forge.install.result import InstallFailed
-from etude.forge.install.sandbox_files import drop, unpacked_snapshot
+from etude.forge.install.sandbox_files import last_line, unpacked_snapshot
 from etude.sandbox.base import WORKSPACE, CommandResult, Sandbox, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.layers import Store
@@ -88,8 +88,9 @@ if workspace.is_dir() and any(workspace.iterdir()):
 async def building_environment(
     repo: Repo, environment: Environment, host: StoringHost, index: PackageIndex, test_file: str = ""
 ) -> Environment:
-    """The environment's twin that can build. `test_file` joins the suite, where its folders do not cover it.
+    """The same environment with what builds the repository.
 
+    `test_file` joins the suite, where its folders do not cover it.
     `InstallFailed` where the backend cannot be had."""
     if environment.suite.kind != "pytest":
         raise InstallFailed("only Python repositories are built")
@@ -113,9 +114,7 @@ def _with_file(made: Environment, file: str, store: Store) -> Environment:
     folders = [folder.strip("/") for folder in made.suite.folders]
     if not file or any(folder in ("", ".") or file.startswith(f"{folder}/") for folder in folders):
         return made
-    suite = Suite(made.suite.kind, (*made.suite.folders, file), made.suite.options)
-    digest = environment_digest(made.layer, made.lock, made.paths, suite, made.env, made.version, made.services)
-    found = replace(made, suite=suite, digest=digest)
+    found = with_digest(replace(made, suite=replace(made.suite, folders=(*made.suite.folders, file))))
     found.save(store.root)
     return found
 
@@ -137,21 +136,16 @@ async def _make(repo: Repo, environment: Environment, host: StoringHost, index: 
         words = [interpreter(), "-I", "-c", _STRIP, PREFIX, WORKSPACE, _WHOLE, GENERATED]
         done = await sandbox.run(words, timeout=_SECONDS)
         if not done.ok:
-            raise InstallFailed(f"the environment to build in cannot be finished: {_last(done)}")
+            raise InstallFailed(f"the environment to build in cannot be finished: {last_line(done.stderr)}")
         snapshot = await sandbox.snapshot()
-    try:
-        with unpacked_snapshot(snapshot, host.store) as root:
-            layer = add_environment(root, host.store, _WHOLE)
-    finally:
-        drop(snapshot)
+    with unpacked_snapshot(snapshot, host.store) as root:
+        layer = add_environment(root, host.store, _WHOLE)
     variables = dict(environment.env)
     if not (repo.tree / "PKG-INFO").exists() and any(HISTORY.search(line) for line in wanted):
         variables |= dict.fromkeys(PRETENDED, "0.0.1")
     lines = dict.fromkeys([*environment.lock.splitlines(), *lock])
     text = "".join(f"{line}\n" for line in sorted(lines))
-    version, suite, services = environment.version, environment.suite, environment.services
-    digest = environment_digest(layer, text, environment.paths, suite, variables, version, services)
-    return replace(environment, layer=layer, lock=text, digest=digest, env=variables)
+    return with_digest(replace(environment, layer=layer, lock=text, env=variables))
 
 
 def _build_system(repo: Repo) -> tuple[str, list[str], list[str]]:
@@ -162,12 +156,8 @@ def _build_system(repo: Repo) -> tuple[str, list[str], list[str]]:
     if not isinstance(system, dict) or not isinstance(system.get("requires"), list):
         return "setuptools.build_meta:__legacy__", [], list(ANCIENT)
     backend = system.get("build-backend", "setuptools.build_meta:__legacy__")
-    folders = [each for each in system.get("backend-path", []) if isinstance(each, str) and _is_inside(each)]
+    folders = [each for each in system.get("backend-path", []) if isinstance(each, str) and is_inside(each)]
     return str(backend), folders, _requirements(system["requires"])
-
-
-def _is_inside(path: str) -> bool:
-    return not path.startswith("/") and ".." not in path.split("/")
 
 
 def _requirements(lines: list[Any]) -> list[str]:
@@ -182,7 +172,7 @@ async def _pip(sandbox: Sandbox, wanted: list[str], number: int) -> list[str]:
     words += ["--constraint", "/home/agent/pins.txt", "--report", report, *wanted]
     done = await sandbox.run(words, timeout=_SECONDS)
     if not done.ok:
-        raise InstallFailed(f"what builds it cannot be installed: {_last(done)}")
+        raise InstallFailed(f"what builds it cannot be installed: {last_line(done.stderr)}")
     try:
         entries = json.loads(await sandbox.read(report))["install"]
         return [line for line in map(_locked, entries) if LOCK_LINE.fullmatch(line)]
@@ -200,14 +190,9 @@ def _locked(entry: dict[str, Any]) -> str:
 async def _asked(sandbox: Sandbox, done: CommandResult) -> list[str]:
     """What the backend wants beside what the repository names."""
     if not done.ok:
-        raise InstallFailed(f"the build backend does not start: {_last(done)}")
+        raise InstallFailed(f"the build backend does not start: {last_line(done.stderr)}")
     try:
         found = json.loads(await sandbox.read("/home/agent/asked.json", limit=1 << 20))
     except (OSError, ValueError):
         return []
     return _requirements(found) if isinstance(found, list) else []
-
-
-def _last(done: CommandResult) -> str:
-    lines = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
-    return (lines or ["it said nothing"])[-1][:300]

@@ -1,4 +1,4 @@
-"""From a sandbox in which an agent has installed to an environment: strip, lock, take out, make the layer.
+"""From a sandbox in which an agent has installed to an environment: strip, lock, unpack, make the layer.
 
 What the sandbox says about itself is checked before it is believed, and believed only as a description: whether the
 environment works is for `verify` to find.
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from etude.core.errors import EtudeError
-from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
+from etude.forge.environments.environment import PREFIX, Environment, Suite, with_digest
 from etude.forge.install import strip_and_lock as inside
 from etude.forge.install.checkout import Repo
 from etude.forge.install.package_index import interpreter
 from etude.forge.install.result import InstallFailed
-from etude.forge.install.sandbox_files import drop, plain_folder, unpacked_snapshot
+from etude.forge.install.sandbox_files import add_root_layer, last_line, plain_folder, unpacked_snapshot
 from etude.forge.leaks.minimal_host import minimal_host_folders
 from etude.sandbox.base import WORKSPACE, Layer, Sandbox
 from etude.sandbox.store.importing import Bounds
@@ -35,15 +35,15 @@ _MOST_TEXT: Final = 100_000
 
 
 @dataclass(frozen=True)
-class Made:
+class UnverifiedEnvironment:
     """An environment that nobody has verified, and what else came out of its sandbox."""
 
     environment: Environment
     notes: tuple[str, ...]
-    downloads: Layer | None  # pip's cache, for the next try
+    downloads: Layer | None = None  # pip's cache, for the next try
 
 
-async def finish(sandbox: Sandbox, repo: Repo, store: Store) -> Made:
+async def make_environment(sandbox: Sandbox, repo: Repo, store: Store) -> UnverifiedEnvironment:
     """Make the environment of what the sandbox holds. Its programs are dead afterwards, its files as they were."""
     code = Path(inside.__file__).read_text()
     words = [interpreter(), "-I", "-c", code, PREFIX, WORKSPACE, REPORTS, GENERATED]
@@ -54,25 +54,17 @@ async def finish(sandbox: Sandbox, repo: Repo, store: Store) -> Made:
         lock = "".join(f"{line}\n" for line in said["lock"].splitlines() if LOCK_LINE.fullmatch(line))
         trouble = str(said["trouble"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        last = (result.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
-        raise InstallFailed(f"the environment cannot be finished: {last[:300]}") from None
+        raise InstallFailed(f"the environment cannot be finished: {last_line(result.stderr)}") from None
     if trouble:
         raise InstallFailed(trouble[:300])
     suite, env, services, notes = _read_answer(answer)
     await sandbox.run(["rm", "-rf", "/home/agent/source"])
-    snapshot = await sandbox.snapshot()
-    try:
-        with unpacked_snapshot(snapshot, store) as root:
-            downloads = _add_downloads(root, store)
-            layer = add_environment(root, store)
-    finally:
-        drop(snapshot)
-    digest = environment_digest(layer, lock, paths, suite, env, repo.version, services)
+    with unpacked_snapshot(await sandbox.snapshot(), store) as root:
+        downloads = _add_downloads(root, store)
+        layer = add_environment(root, store)
     python = f"{PREFIX}/bin/python"
-    environment = Environment(
-        repo.name, repo.version, digest, layer, python, paths, suite, lock, env, services=services
-    )
-    return Made(environment, notes, downloads)
+    made = Environment(repo.name, repo.version, "", layer, python, paths, suite, lock, env, services=services)
+    return UnverifiedEnvironment(with_digest(made), notes, downloads)
 
 
 def add_environment(root: Path, store: Store, at: str = PREFIX) -> Layer:
@@ -86,10 +78,7 @@ def add_environment(root: Path, store: Store, at: str = PREFIX) -> Layer:
         generated = plain_folder(root, GENERATED)
         if generated is not None:
             generated.rename(folder / WORKSPACE.strip("/"))
-        try:
-            return store.add(folder, at="/", shows=minimal_host_folders())
-        except EtudeError as error:
-            raise InstallFailed(f"what was installed cannot be kept: {error}") from None
+        return add_root_layer(folder, store, minimal_host_folders())
 
 
 def _add_downloads(root: Path, store: Store) -> Layer | None:
@@ -109,7 +98,7 @@ def _read_answer(answer: Any) -> tuple[Suite, dict[str, str], tuple[Service, ...
         raise InstallFailed("the answer about how to run the tests is too long")
     if why := given.get("give_up"):
         raise InstallFailed(str(why)[:500], final=True)
-    tests = tuple(path for path in _texts(given.get("tests")) if _is_inside(path))
+    tests = tuple(path for path in _texts(given.get("tests")) if is_inside(path))
     if not tests:
         raise InstallFailed("nothing says where the tests are")
     env = given.get("env")
@@ -127,5 +116,6 @@ def _texts(value: Any) -> Sequence[str]:
     return [each for each in value if isinstance(each, str) and "\0" not in each] if isinstance(value, list) else []
 
 
-def _is_inside(path: str) -> bool:
+def is_inside(path: str) -> bool:
+    """Whether a path that a sandbox or a repository names stays below the folder that it starts from."""
     return bool(path) and not path.startswith(("/", "-")) and ".." not in path.split("/")

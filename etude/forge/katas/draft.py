@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from etude.core.errors import EtudeError
@@ -43,7 +43,7 @@ class Draft:
     modules: tuple[tuple[str, Function], ...]
 
 
-Pair = tuple[Function, Function]
+Pair = tuple[Function, Function]  # the second calls the first
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,10 @@ class Family:
 
     def make(self, pick: Pick) -> Draft:
         drawn = self.draw(pick)
-        functions = (drawn,) if isinstance(drawn, Function) else drawn
+        if isinstance(drawn, Function):
+            functions: tuple[Function, ...] = (drawn,)
+        else:
+            functions = (drawn[0], replace(drawn[1], uses=(drawn[0].name,)))
         return Draft(tuple((pick.word(pool), each) for pool, each in zip(self.themes, functions, strict=True)))
 
 

@@ -19,8 +19,9 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Call, Policy
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import open_repo
-from etude.forge.install.install import Stage, install, repositories, rules
+from etude.forge.install.install import install, repositories
 from etude.forge.install.package_index import PackageIndex, read_index
+from etude.forge.install.python_installer import Stage, rules
 from etude.forge.install.result import InstallFailed, InstallResult, Memory
 from etude.forge.install.rules.step_policy import StepPolicy, Steps, run
 from etude.forge.install.verify import verify

@@ -63,7 +63,7 @@ class _Settled:
     tried: set[str] = field(default_factory=set)  # what was asked for, had or not: distributions, "service redis"
 
 
-def settle(attempt: int, suite_seconds: int) -> Steps:
+def install_and_repair(attempt: int, suite_seconds: int) -> Steps:
     project = yield from look()
     wide, unpinned = attempt > 2, attempt > 3
     settled = _Settled(options=options_without_reports(project.addopts), env=dict(project.variables))

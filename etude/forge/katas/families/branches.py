@@ -44,15 +44,11 @@ def fizz(pick: Pick) -> Function:
         f"return out or str({x})"
     )
     edges = ((a * b,), (2 * a * b,), (a,), (b,), (3 * a * b,))
-    return Function(
-        name,
-        x,
-        doc,
-        body,
-        lambda: (pick.rng.choice([a, b, a * b]) * pick.integer(1, 30) + pick.rng.choice([0, 0, 1]),),
-        edges,
-        f"return str({x})",
-    )
+
+    def draw() -> tuple[Any, ...]:
+        return (pick.rng.choice([a, b, a * b]) * pick.integer(1, 30) + pick.rng.choice([0, 0, 1]),)
+
+    return Function(name, x, doc, body, draw, edges, f"return str({x})")
 
 
 @family(2, "an amount paid in pieces, the largest first", MONEY)
@@ -89,16 +85,12 @@ def calendar(pick: Pick) -> Function:
     pick.names[-1] = table
     doc = f"Return {day} plus the sum of the first {month} - 1 numbers of {table}."
     body = f"total = {day}\nfor days in {table}[:{month} - 1]:\n    total += days\nreturn total"
-    return Function(
-        name,
-        f"{month}, {day}",
-        doc,
-        body,
-        lambda: (pick.integer(1, 4), pick.integer(1, 30)),
-        ((4, 1), (1, 1)),
-        f"return {day}",
-        f"{table} = {show(lengths)}",
-    )
+
+    def draw() -> tuple[Any, ...]:
+        return (pick.integer(1, 4), pick.integer(1, 30))
+
+    edges: Edges = ((4, 1), (1, 1))
+    return Function(name, f"{month}, {day}", doc, body, draw, edges, f"return {day}", f"{table} = {show(lengths)}")
 
 
 @family(2, "a rate limit that keeps what may pass", GOODS)

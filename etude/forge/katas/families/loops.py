@@ -103,15 +103,12 @@ def streak(pick: Pick) -> Function:
         f"best = run = 0\nfor x in {xs}:\n    run = run + 1 if x {sign} {n} else 0\n"
         "    best = max(best, run)\nreturn best"
     )
-    return Function(
-        name,
-        xs,
-        doc,
-        body,
-        lambda: ([n + pick.rng.choice([-1, 0, 1, 5, -5]) for _ in range(pick.integer(4, 7))],),
-        (([],), ([n, n, n + 1, n + 2, n - 1],), ([n, n - 1, n - 2, n, n],)),
-        f"return len([x for x in {xs} if x {sign} {n}])",
-    )
+
+    def draw() -> tuple[Any, ...]:
+        return ([n + pick.rng.choice([-1, 0, 1, 5, -5]) for _ in range(pick.integer(4, 7))],)
+
+    edges: Edges = (([],), ([n, n, n + 1, n + 2, n - 1],), ([n, n - 1, n - 2, n, n],))
+    return Function(name, xs, doc, body, draw, edges, f"return len([x for x in {xs} if x {sign} {n}])")
 
 
 @family(2, "a cache of the keys used last", GOODS)
@@ -141,16 +138,12 @@ def checksum(pick: Pick) -> Function:
         f"total = 0\nfor i, digit in enumerate({x}):\n    if {test}:\n        total += int(digit) * {factor}\n"
         f"    else:\n        total += int(digit)\nreturn total % {size}"
     )
-    return Function(
-        name,
-        x,
-        doc,
-        body,
-        lambda: ("".join(str(pick.integer(0, 9)) for _ in range(pick.integer(4, 8))),),
-        (("",), ("99999999",)),
-        f"return sum(map(int, {x})) % {size}",
-        head,
-    )
+
+    def draw() -> tuple[Any, ...]:
+        return ("".join(str(pick.integer(0, 9)) for _ in range(pick.integer(4, 8))),)
+
+    edges: Edges = (("",), ("99999999",))
+    return Function(name, x, doc, body, draw, edges, f"return sum(map(int, {x})) % {size}", head)
 
 
 @family(2, "counting steps down to zero", AMOUNTS)

@@ -43,16 +43,11 @@ def worth(pick: Pick) -> Function:
             f'return sum(x["{a}"] + {n} * x["{b}"] for x in {rows})',
         ),
     )
-    return Function(
-        name,
-        rows,
-        doc,
-        body,
-        lambda: ([{a: pick.integer(1, 20), b: pick.integer(1, 9)} for _ in range(pick.integer(1, 3))],),
-        (([],),),
-        "return 0",
-        head,
-    )
+
+    def draw() -> tuple[Any, ...]:
+        return ([{a: pick.integer(1, 20), b: pick.integer(1, 9)} for _ in range(pick.integer(1, 3))],)
+
+    return Function(name, rows, doc, body, draw, (([],),), "return 0", head)
 
 
 @family(1, "a table with a default", MONEY)

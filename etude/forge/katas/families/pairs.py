@@ -50,7 +50,6 @@ def ledger(pick: Pick) -> Pair:
         draw,
         (([], pick.text(1)),),
         f"return {extra}",
-        uses=(parse,),
     )
     return first, second
 
@@ -88,7 +87,6 @@ def points(pick: Pick) -> Pair:
         words,
         (([],), ([other * bound],), ([other * (bound - 1)],)),
         f"return {xs}[0]",
-        uses=(rate,),
     )
     return first, second
 
@@ -121,7 +119,6 @@ def sizes(pick: Pick) -> Pair:
         lambda: ([text() for _ in range(pick.integer(1, 4))],),
         (([],), ([f"{most}{b}"],)),
         f"return {most}",
-        uses=(parse,),
     )
     return first, second
 
@@ -159,7 +156,6 @@ def template(pick: Pick) -> Pair:
         draw,
         (("", {}),),
         f"return {y}.replace({show(mark)}, {show(default)})",
-        uses=(find,),
     )
     return first, second
 
@@ -192,7 +188,6 @@ def hours(pick: Pick) -> Pair:
         lambda: (text(), text()),
         ((same, same),),
         f"return {day}",
-        uses=(parse,),
     )
     return first, second
 
@@ -231,6 +226,5 @@ def calc(pick: Pick) -> Pair:
         lambda: (text(),),
         (("8",),),
         f"return sum(int(part) for part in {split}({y}) if part.isdigit())",
-        uses=(split,),
     )
     return first, second

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.forge.katas.draft import Function, Pick, family, show
+from etude.forge.katas.draft import Edges, Function, Pick, family, show
 from etude.forge.katas.vocabulary import AMOUNTS, CODES, NUMBER, ROWS, TEXT, TITLES
 
 
@@ -111,16 +111,12 @@ def base(pick: Pick) -> Function:
     body = (
         f'out = ""\nwhile {x} > 0:\n    out = {table}[{x} % {len(signs)}] + out\n    {x} //= {len(signs)}\nreturn out'
     )
-    return Function(
-        name,
-        x,
-        doc,
-        body,
-        lambda: (pick.integer(1, 300),),
-        ((len(signs),), (len(signs) - 1,), (len(signs) ** 2,)),
-        f"return str({x})",
-        f"{table} = {show(signs)}",
-    )
+
+    def draw() -> tuple[Any, ...]:
+        return (pick.integer(1, 300),)
+
+    edges: Edges = ((len(signs),), (len(signs) - 1,), (len(signs) ** 2,))
+    return Function(name, x, doc, body, draw, edges, f"return str({x})", f"{table} = {show(signs)}")
 
 
 @family(2, "roman numerals with letters of one's own", CODES, unseen=True)
@@ -140,13 +136,10 @@ def numerals(pick: Pick) -> Function:
         f"    if i + 1 < len({x}) and {table}[{x}[i + 1]] > value:\n        total -= value\n"
         "    else:\n        total += value\nreturn total"
     )
-    return Function(
-        name,
-        x,
-        doc,
-        body,
-        lambda: ("".join(pick.rng.choice([one, five, ten]) for _ in range(pick.integer(2, 5))),),
-        (("",), (one + ten,)),
-        f"return sum({table}[c] for c in {x})",
-        f"{table} = {show(values)}",
-    )
+
+    def draw() -> tuple[Any, ...]:
+        return ("".join(pick.rng.choice([one, five, ten]) for _ in range(pick.integer(2, 5))),)
+
+    edges: Edges = (("",), (one + ten,))
+    head = f"{table} = {show(values)}"
+    return Function(name, x, doc, body, draw, edges, f"return sum({table}[c] for c in {x})", head)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from etude.forge.katas.draft import Function, Pick, family
+from etude.forge.katas.draft import Edges, Function, Pick, family
 from etude.forge.katas.vocabulary import AMOUNTS, LIST, NUMBER, ROWS, WORDLIST
 
 
@@ -22,16 +23,12 @@ def keep(pick: Pick) -> Function:
     value = int(pick.values[-1])
     near = (value, value - 1, value + 1, 2 * value, 3 * value)
     doc, body = f"Return the {xs} {what}.", f"return [x for x in {xs} if {test}]"
-    return Function(
-        name,
-        xs,
-        doc,
-        body,
-        lambda: (pick.rng.sample(near, 3) + pick.integers(1, 2, 1, 60),),
-        (([],), ([value],), ([value, value + 1],)),
-        f"return {xs}",
-        head,
-    )
+
+    def draw() -> tuple[Any, ...]:
+        return (pick.rng.sample(near, 3) + pick.integers(1, 2, 1, 60),)
+
+    edges: Edges = (([],), ([value],), ([value, value + 1],))
+    return Function(name, xs, doc, body, draw, edges, f"return {xs}", head)
 
 
 @family(1, "every item of a list changed", ROWS)

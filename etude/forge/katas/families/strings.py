@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from etude.forge.katas.draft import Function, Pick, family, show
 from etude.forge.katas.vocabulary import CODES, NUMBER, TEXT, TIMES, TITLES
 
@@ -22,14 +24,11 @@ def slug(pick: Pick) -> Function:
         ),
     )
     gap = "  " if "split" in body else " "
-    return Function(
-        name,
-        x,
-        doc,
-        body,
-        lambda: (pick.text(2).title() + gap + pick.text(pick.integer(1, 2)),),
-        wrong=f"return {x}.{method}()",
-    )
+
+    def draw() -> tuple[Any, ...]:
+        return (pick.text(2).title() + gap + pick.text(pick.integer(1, 2)),)
+
+    return Function(name, x, doc, body, draw, wrong=f"return {x}.{method}()")
 
 
 @family(1, "first or last letters of words", TITLES)
@@ -68,14 +67,11 @@ def caption(pick: Pick) -> Function:
     shape = pick.choose(f"{{{x}}}{mark}{{{n}}}", f"{word} {{{x}}}{mark} {{{n}}}", f"{{{n}}} {mark} {{{x}}} {word}")
     example = shape.format(**{x: "a", n: 5})
     doc = f'Return {x} and {n} as one text: "a" and 5 give {show(example)}.'
-    return Function(
-        name,
-        f"{x}, {n}",
-        doc,
-        f'return f"{shape}"',
-        lambda: (pick.text(1), pick.integer(0, 99)),
-        wrong=f'return f"{{{x}}} {{{n}}}"',
-    )
+
+    def draw() -> tuple[Any, ...]:
+        return (pick.text(1), pick.integer(0, 99))
+
+    return Function(name, f"{x}, {n}", doc, f'return f"{shape}"', draw, wrong=f'return f"{{{x}}} {{{n}}}"')
 
 
 @family(1, "a known start or end taken off", CODES)
@@ -103,15 +99,11 @@ def letters(pick: Pick) -> Function:
         (f"Return how many letters of {x} are not in {few}.", f"return sum(c not in {few} for c in {x})"),
         (f"Return {x} without the letters in {few}.", f'return "".join(c for c in {x} if c not in {few})'),
     )
-    return Function(
-        name,
-        x,
-        doc,
-        body,
-        lambda: ("".join(pick.rng.choice(few[1:-1] * 2 + "aeiorst") for _ in range(pick.integer(4, 9))),),
-        (("",),),
-        f"return len({x})",
-    )
+
+    def draw() -> tuple[Any, ...]:
+        return ("".join(pick.rng.choice(few[1:-1] * 2 + "aeiorst") for _ in range(pick.integer(4, 9))),)
+
+    return Function(name, x, doc, body, draw, (("",),), f"return len({x})")
 
 
 @family(1, "text cut to size and marked", TITLES)

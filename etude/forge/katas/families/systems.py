@@ -38,7 +38,6 @@ def inventory(pick: Pick) -> Pair:
         lambda: (moves(),),
         (([],),),
         f"return dict({xs})",
-        uses=(move,),
     )
     return first, second
 
@@ -76,7 +75,6 @@ def cache(pick: Pick) -> Pair:
         lambda: (keys(),),
         (([],),),
         f"return len({xs}) * {cost}",
-        uses=(touch,),
     )
     return first, second
 
@@ -115,7 +113,6 @@ def clashes(pick: Pick) -> Pair:
         lambda: ([span() for _ in range(pick.integer(2, 4))],),
         (([],), ([(0, 1), (0, 1), (0, 1)],), ([(0, 1), (90, 99)],)),
         f"return len({xs}) * {worth}",
-        uses=(meet,),
     )
     return first, second
 
@@ -151,7 +148,6 @@ def matrix(pick: Pick) -> Pair:
         draw,
         (([], [1]), ([[low - offset, 0], [low - offset - 1, 0]], [1, 1])),
         f"return [0 for row in {x}]",
-        uses=(dot,),
     )
     return first, second
 
@@ -188,7 +184,6 @@ def digit(pick: Pick) -> Pair:
         f"code, check = {y}.split({show(mark)})\nreturn {make}(code) == int(check)",
         signed,
         wrong=f"return {show(mark)} in {y}",
-        uses=(make,),
     )
     return first, second
 
@@ -222,7 +217,6 @@ def columns(pick: Pick) -> Pair:
         cells,
         (([],),),
         f'return ["".join(row) for row in {lines}]',
-        uses=(widths,),
     )
     return first, second
 
@@ -267,6 +261,5 @@ def roads(pick: Pick) -> Pair:
         trip,
         (([], "a", "a"), (chain, "a", chain[-1][1]), (chain, "a", chain[-2][1]), (chain, chain[-2][1], "a")),
         f"return {lost}",
-        uses=(near,),
     )
     return first, second
