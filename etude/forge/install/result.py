@@ -121,6 +121,7 @@ def _kept(result: InstallResult, *names: str) -> dict[str, Any]:
 def _terms(index: Mapping[str, str]) -> str:
     """What a failure depends on beside the repository: the text of the rules, and where packages come from."""
     found = hashlib.sha256(json.dumps(sorted(index.items())).encode())
-    for file in sorted(Path(__file__).parent.rglob("*.py")):
-        found.update(file.read_bytes())
+    for file in sorted(Path(__file__).parent.rglob("*")):
+        if file.suffix in (".py", ".toml"):
+            found.update(file.read_bytes())
     return found.hexdigest()[:32]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -186,7 +186,7 @@ class Pick:
     def texts(self, least: int, most: int) -> list[str]:
         return [self.text(1) for _ in range(self.rng.randint(least, most))]
 
-    def _draw(self, words: Pool) -> str:
+    def _draw(self, words: Sequence[str]) -> str:
         return invent(self.rng, self.held_out) if self._invents() else self.rng.choice(words)
 
     def _values(self, low: int, high: int) -> list[int]:

@@ -233,23 +233,19 @@ def _compare(
 
 
 def _contents(root: Path, file: str, inner: set[str], words: Sequence[bytes]) -> Iterator[Content]:
-    """The wanted pieces of a file; those that hold not even half of the words are left out before any counting."""
-    for piece in _pieces(root, file, inner):
-        if piece.codes or sum(word in piece.text for word in words) * 2 >= len(words):
-            yield exact(piece)
-
-
-def _pieces(root: Path, file: str, inner: set[str]) -> Iterator[UnpackedText]:
+    """The pieces of a file that were asked for; those without half of the words are left out before any counting."""
     try:
         if inner == {""} and file.endswith((".py", ".pyi")):
-            yield UnpackedText("", (root / file).read_bytes(), file)
-            return
-        size = (root / file).stat().st_size
+            pieces: Iterable[UnpackedText | Unsearchable] = [UnpackedText("", (root / file).read_bytes(), file)]
+        else:
+            pieces = read_file(root, file, (root / file).stat().st_size)
     except OSError:
         return
-    for piece in read_file(root, file, size):
-        if isinstance(piece, UnpackedText) and piece.inner in inner:
-            yield piece
+    for piece in pieces:
+        if not isinstance(piece, UnpackedText) or piece.inner not in inner:
+            continue
+        if piece.codes or sum(word in piece.text for word in words) * 2 >= len(words):
+            yield exact(piece)
 
 
 def _copy(unit: Unit, share: float, place: str, kind: Kind = "source") -> Leak:
