@@ -2,7 +2,7 @@
 
 It is kept beside the layers, as `environments/DIGEST.json` in their store; the digest names layer, lock, services and
 how the tests are run together, and a task names it. The layer holds no code of the repository itself: imports of that
-come from the workspace. Knows nothing of how an environment is made (`install`) or used (`suite`).
+come from the workspace. Knows nothing of how an environment is made (`forge.install`) or used (`suite_run`).
 """
 
 from __future__ import annotations

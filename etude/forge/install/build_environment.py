@@ -18,7 +18,7 @@ from etude.core import durable
 from etude.core.errors import EtudeError
 from etude.forge.environments.environment import PREFIX, Environment, with_digest
 from etude.forge.install.checkout import Repo
-from etude.forge.install.make_layer import GENERATED, LOCK_LINE, add_environment, is_inside
+from etude.forge.install.make_layer import GENERATED, LOCK_LINE, add_environment, is_inside, strip_command
 from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
 from etude.forge.install.project.config_files import read_toml
 from etude.forge.install.result import InstallFailed
@@ -48,40 +48,6 @@ for name in filter(None, inner.split(".")):
     backend = getattr(backend, name)
 asked = getattr(backend, "get_requires_for_build_wheel", lambda: [])()
 open("/home/agent/asked.json", "w").write(json.dumps(asked))
-"""
-# In the sandbox, over the environment: the repository's own metadata shrinks, and a whole copy is made to be taken out.
-_STRIP: Final = """
-import compileall, csv, json, os, py_compile, shutil, sys
-from pathlib import Path
-prefix, workspace, whole, generated = map(Path, sys.argv[1:5])
-site = next((prefix / "lib").glob("python3*/site-packages"))
-for info in sorted(site.glob("*.dist-info")):
-    try:
-        told = json.loads((info / "direct_url.json").read_text())
-    except (OSError, ValueError):
-        continue
-    if not str(told.get("url", "")).startswith("file:") or "dir_info" not in told:
-        continue
-    with (info / "RECORD").open(newline="") as file:
-        names = [row[0] for row in csv.reader(file) if row]
-    for name in names:
-        script = Path(os.path.normpath(site / name))
-        if name.startswith("../") and script.is_relative_to(prefix / "bin"):
-            script.unlink(missing_ok=True)
-    kept = []
-    for line in (info / "METADATA").read_text(errors="replace").splitlines():
-        if not line.strip():
-            break
-        if line.startswith(("Metadata-Version:", "Name:", "Version:")):
-            kept.append(line)
-    shutil.rmtree(info)
-    info.mkdir()
-    (info / "METADATA").write_text("\\n".join([*kept, ""]))
-mode = py_compile.PycInvalidationMode.CHECKED_HASH
-compileall.compile_dir(site, quiet=2, invalidation_mode=mode, maxlevels=30)
-shutil.copytree(prefix, whole, symlinks=True)
-if workspace.is_dir() and any(workspace.iterdir()):
-    shutil.copytree(workspace, generated, symlinks=True)
 """
 
 
@@ -133,7 +99,7 @@ async def _make(repo: Repo, environment: Environment, host: StoringHost, index: 
         asked = await sandbox.run(words, cwd=_SOURCE, timeout=_SECONDS)
         more = await _asked(sandbox, asked)
         lock += await _pip(sandbox, more, 2) if more else []
-        words = [interpreter(), "-I", "-c", _STRIP, PREFIX, WORKSPACE, _WHOLE, GENERATED]
+        words = strip_command("shrink", PREFIX, WORKSPACE, _WHOLE, GENERATED)
         done = await sandbox.run(words, timeout=_SECONDS)
         if not done.ok:
             raise InstallFailed(f"the environment to build in cannot be finished: {last_line(done.stderr)}")

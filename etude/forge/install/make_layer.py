@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from etude.core.errors import EtudeError
 from etude.forge.environments.environment import PREFIX, Environment, Suite, with_digest
-from etude.forge.install import strip_and_lock as inside
+from etude.forge.install import strip_and_lock
 from etude.forge.install.checkout import Repo
 from etude.forge.install.package_index import interpreter
 from etude.forge.install.result import InstallFailed
@@ -45,8 +45,7 @@ class UnverifiedEnvironment:
 
 async def make_environment(sandbox: Sandbox, repo: Repo, store: Store) -> UnverifiedEnvironment:
     """Make the environment of what the sandbox holds. Its programs are dead afterwards, its files as they were."""
-    code = Path(inside.__file__).read_text()
-    words = [interpreter(), "-I", "-c", code, PREFIX, WORKSPACE, REPORTS, GENERATED]
+    words = strip_command("finish", PREFIX, WORKSPACE, REPORTS, GENERATED)
     result = await sandbox.run(words, timeout=_SECONDS, max_output=8 << 20)
     try:
         said: dict[str, Any] = json.loads(result.stdout)
@@ -65,6 +64,11 @@ async def make_environment(sandbox: Sandbox, repo: Repo, store: Store) -> Unveri
     python = f"{PREFIX}/bin/python"
     made = Environment(repo.name, repo.version, "", layer, python, paths, suite, lock, env, services=services)
     return UnverifiedEnvironment(with_digest(made), notes, downloads)
+
+
+def strip_command(step: Literal["finish", "shrink"], *paths: str) -> list[str]:
+    """How a sandbox runs our program over its environment."""
+    return [interpreter(), "-I", "-c", Path(strip_and_lock.__file__).read_text(), step, *paths]
 
 
 def add_environment(root: Path, store: Store, at: str = PREFIX) -> Layer:

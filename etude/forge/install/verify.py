@@ -1,6 +1,6 @@
 """Whether an environment does what was set as its target: in fresh sandboxes, without network, twice.
 
-The suite runs as it will for every task (`suite.run_suite`), the other commands in a shell of the same sandbox kind,
+The suite runs as it will for every task (`suite_run`), the other commands in a shell of the same sandbox kind,
 all as the ordinary user that every program of a sandbox is. No agent has a say here.
 """
 
@@ -116,7 +116,7 @@ async def _check_target(target: Proposal, environment: Environment, workspace: L
             except ServiceFailure as failure:
                 raise InstallFailed(str(failure)) from None
             result = await sandbox.run(["sh", "-c", target.command], timeout=_TARGET_SECONDS)
-        if trouble := target.judge(result):
+        if trouble := target.mismatch(result):
             raise InstallFailed(trouble)
 
 

@@ -37,7 +37,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Hole:
-    """A function of the target: what is left of it, and the cases that judge it."""
+    """A function of the target: what is left of it, and the cases that test it."""
 
     module: str
     function: Function

@@ -1,7 +1,7 @@
 """Katas: endless small tasks, each a repository of two to four modules with a feature deleted.
 
 A task follows from (split, seed, index, what was asked for) alone, so it can be made again anywhere, in memory or on
-disk. Families take turns. Training and held-out tasks share families and nothing else that was drawn: see `words`.
+disk. Families take turns. Training and held-out tasks share families and nothing else that was drawn: see `vocabulary`.
 Knows no policy and no grader.
 """
 
@@ -87,7 +87,7 @@ def katas(
     """
     chosen = choose_families(split, levels, families)
     if not prompt_styles:
-        raise EtudeError("katas need at least one register: terse, plain or detailed")
+        raise EtudeError("katas need at least one prompt style: terse, plain or detailed")
     stream = _Stream(split, seed, prompt_styles, suite, invented)
     order: list[Family] = []
     for index in itertools.count(start) if count is None else range(start, start + count):

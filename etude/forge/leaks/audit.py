@@ -1,7 +1,7 @@
 """The leak audit: is anything that was deleted still to be had in what an agent's sandbox shows?
 
 Searches the layers, as far as upper ones do not hide them, and the host's folders that they show: the workspace file
-by file, everything else through an index that is made once (`index`). Reads as data only, and runs nothing that it
+by file, everything else through an index that is made once (`tree_index`). Reads as data only, and runs nothing that it
 finds. Knows no task: what was deleted is given to it.
 """
 

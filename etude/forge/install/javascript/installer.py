@@ -1,8 +1,8 @@
-"""Installing a JavaScript repository: npm in a sandbox with network, a layer of what came, verified without network.
+"""Installing a JavaScript repository: npm in a sandbox with network, and a layer of what came.
 
 Its packages lie at /opt/env/node_modules, and a link in the workspace leads there. Of what package.json names for
 developing only that is installed which the tests take; where they then miss something, all of it. Copies of the
-repository itself among the packages become links into the workspace, and a framework that needs one cannot judge it.
+repository itself among the packages become links into the workspace, and a framework that needs one cannot test it.
 What the sandbox says about itself is a description, and counts when the tests have passed.
 """
 

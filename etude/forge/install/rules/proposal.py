@@ -30,7 +30,7 @@ class Proposal:
     expects: str = ""  # a pattern that its output must hold
     kind: Kind = "other"
 
-    def judge(self, result: CommandResult) -> str:
+    def mismatch(self, result: CommandResult) -> str:
         """Why the result is not what was described, or nothing."""
         if result.timed_out:
             return f"`{self.command}` did not end in time"
