@@ -2,8 +2,7 @@
 
 What only one of the two changed comes from that one; a file that both changed is merged line by line, and where the two
 meet in the same lines the pair gives no task. Nothing of the repository is run here; who combines tasks checks the
-result
-like any other task.
+result like any other task.
 """
 
 from __future__ import annotations

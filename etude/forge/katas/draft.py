@@ -190,7 +190,7 @@ class Pick:
         return invent(self.rng, self.held_out) if self._invents() else self.rng.choice(words)
 
     def _values(self, low: int, high: int) -> list[int]:
-        if high >= WIDE and self._invents():
+        if high >= WIDE and self._invents() and high < LARGEST:
             low, high = high + 1, LARGEST
         values = [value for value in range(low, high + 1) if is_held_out(value) == self.held_out]
         if not values:

@@ -35,7 +35,8 @@ def is_held_out(value: str | int) -> bool:
 
 
 @cache
-def _lists() -> dict[str, tuple[str, ...]]:
+def word_lists() -> dict[str, tuple[str, ...]]:
+    """All lists by name, in the order in which words are invented from them."""
     found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
     return {name: tuple(words.split()) for name, words in found.items()}
 
@@ -43,7 +44,7 @@ def _lists() -> dict[str, tuple[str, ...]]:
 @cache
 def side(pool: Pool | None, held_out: bool) -> tuple[str, ...]:
     """The words of a list, or of all lists, that one side may use."""
-    lists = _lists()
+    lists = word_lists()
     words = lists[pool] if pool else [word for name in lists if name != LOCALS for word in lists[name]]
     return tuple(word for word in dict.fromkeys(words) if is_held_out(word) == held_out and word not in lists[LOCALS])
 
@@ -54,6 +55,6 @@ def invent(rng: random.Random, held_out: bool) -> str:
     while True:
         first, second = rng.choice(words), rng.choice(words)
         word = first[: rng.randint(2, 5)] + second[-rng.randint(2, 5) :]
-        apart = word not in _lists()[LOCALS] and not iskeyword(word)
+        apart = word not in word_lists()[LOCALS] and not iskeyword(word)
         if 4 <= len(word) <= 8 and is_held_out(word) == held_out and apart:
             return word

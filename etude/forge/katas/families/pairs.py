@@ -127,7 +127,7 @@ def sizes(pick: Pick) -> Pair:
 def template(pick: Pick) -> Pair:
     find, x = pick.name(TITLES, "find", "list"), pick.word(TEXT)
     fill, y, table = pick.name(ROWS, "fill", "expand"), pick.word(TEXT), pick.word(TABLE)
-    mark, default = pick.mark(), pick.string()
+    mark, default = pick.mark(single=True), pick.string()
 
     def text() -> str:
         return " ".join(pick.rng.choice(["", mark]) + pick.text(1) for _ in range(pick.integer(2, 4)))
@@ -196,8 +196,8 @@ def hours(pick: Pick) -> Pair:
 def calc(pick: Pick) -> Pair:
     split, x = pick.name(CODES, "split", "scan"), pick.word(TEXT)
     solve, y = pick.name(AMOUNTS, "solve", "work"), pick.word(TEXT)
-    plus = pick.mark("0123456789")
-    minus = pick.mark(plus)
+    plus = pick.mark("0123456789", single=True)
+    minus = pick.mark(plus, single=True)
     factor = pick.number(2, 9)
 
     def text() -> str:

@@ -192,7 +192,7 @@ def digit(pick: Pick) -> Pair:
 def columns(pick: Pick) -> Pair:
     widths, rows = pick.name(ROWS, "widths", "measure"), pick.word(ROWS)
     lay, lines = pick.name(ROWS, "lay", "draw"), pick.word(ROWS)
-    extra, mark = pick.number(1, 5), pick.mark()
+    extra, mark = pick.number(1, 5), pick.mark(single=True)
     side, method = pick.choose(("right", "ljust"), ("left", "rjust"))
 
     def cells() -> tuple[Any, ...]:
