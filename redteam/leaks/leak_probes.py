@@ -14,15 +14,33 @@ from typing import Any
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call
-from etude.forge.leaks.deleted_code import deleted_of
+from etude.forge.leaks.deleted_code import Deleted, added_lines, defined_in
 from etude.policies.scripted import Script
 from etude.tasks.format.task import Task
+from etude.tasks.javascript.parsing import ENDINGS
 from redteam.leaks import probe_program
 
 # The first one that works: an interpreter may be there without its library.
 INTERPRETER = "$(for one in python python3 /opt/env/bin/python; do $one -c 0 2>/dev/null && echo $one && break; done)"
 SECONDS = 100.0  # for one search
 GRACE = 100  # seconds more until it is stopped: it has to come back from what it reads, and write
+
+
+def deleted_of(task: Task) -> list[Deleted]:
+    """What a task's reference solution puts back: the symbols that the task names, and every other change by lines."""
+    names: dict[str, list[str]] = {}
+    for symbol in task.facts.deleted:
+        path, _, name = symbol.partition(":")
+        names.setdefault(path, []).append(name)
+    found: list[Deleted] = []
+    for path in task.solution:
+        before = task.workspace.text(path) if path in task.workspace else ""
+        after = task.solution.text(path)
+        if before == after or not path.endswith((".py", ".pyi", *ENDINGS)):
+            continue
+        named = [Deleted(path, name, text) for name, text in defined_in(path, after) if name in names.get(path, ())]
+        found += named or [Deleted(path, "", text) for text in [added_lines(before, after)] if text.strip()]
+    return found
 
 
 def leak_probe_script(name: str, task: Task, seed: int = 0, *, seconds: float = SECONDS) -> list[Assistant]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from etude.core.errors import EtudeError
 from etude.forge.katas.source import katas
 from etude.forge.leaks.audit import audit_files
-from etude.forge.leaks.deleted_code import Deleted, definitions, deleted_of
+from etude.forge.leaks.deleted_code import Deleted, definitions
 from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Outcome, Scored, build_setup, run_rollout
 from etude.sandbox.base import Layer, SandboxLimits
@@ -20,7 +20,7 @@ from etude.sandbox.store.layers import Store
 from etude.tasks.format.function_bodies import replace_bodies
 from etude.tasks.format.task import WORKSPACE, Task
 from redteam.leaks.hiding_places import HIDING_PLACES
-from redteam.leaks.leak_probes import LEAK_PROBES, leak_probe_script
+from redteam.leaks.leak_probes import LEAK_PROBES, deleted_of, leak_probe_script
 from redteam.result import SuiteResult
 
 LEAST_LINES = 8  # of a function worth deleting

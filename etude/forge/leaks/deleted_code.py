@@ -7,7 +7,6 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from etude.tasks.format.task import Task
 from etude.tasks.javascript.functions import functions
 from etude.tasks.javascript.parsing import ENDINGS
 
@@ -19,23 +18,6 @@ class Deleted:
     path: str  # the file it was deleted from, relative to the workspace: "src/attr/_make.py"
     name: str  # its qualified name there: "Attribute.evolve"; "" for a slice without a name of its own
     source: str  # its text, dedented or not: everything that must not be found anywhere
-
-
-def deleted_of(task: Task) -> list[Deleted]:
-    """What a task's reference solution puts back: the symbols that the task names, and every other change by lines."""
-    names: dict[str, list[str]] = {}
-    for symbol in task.facts.deleted:
-        path, _, name = symbol.partition(":")
-        names.setdefault(path, []).append(name)
-    found: list[Deleted] = []
-    for path in task.solution:
-        before = task.workspace.text(path) if path in task.workspace else ""
-        after = task.solution.text(path)
-        if before == after or not path.endswith((".py", ".pyi", *ENDINGS)):
-            continue
-        named = [Deleted(path, name, text) for name, text in defined_in(path, after) if name in names.get(path, ())]
-        found += named or [Deleted(path, "", text) for text in [added_lines(before, after)] if text.strip()]
-    return found
 
 
 def defined_in(path: str, source: str) -> Iterator[tuple[str, str]]:

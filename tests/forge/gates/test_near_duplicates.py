@@ -13,10 +13,10 @@ from etude.core.settings import CorpusSettings, TokensSettings
 from etude.corpus.build import build_corpus
 from etude.corpus.sources.table import open_sources
 from etude.forge.gates.near_duplicates import KnownTasks, compare_tasks, task_texts
-from etude.forge.leaks.deleted_code import deleted_of
 from etude.tasks.format.config import Config, Facts
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
+from redteam.leaks.leak_probes import deleted_of
 
 BODIES = {
     "area": "    total = 0\n    for left, right in zip(points, points[1:] + points[:1]):\n"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from etude.tokens.tokenizer import Tokenizer
 DOCS = Path(__file__).parents[3] / "docs"
 
 
+@cache
 def each_family(count: int, seed: int = 11) -> list[Task]:
     """Some tasks of every family, from every split that has it."""
     known = len(choose_families("train"))

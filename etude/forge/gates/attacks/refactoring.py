@@ -27,31 +27,14 @@ _WRAPPER: Final = """
 
 def _both(function):
     import functools
-
-    @functools.wraps(function)
-    def called(*args, **kwargs):
-        if {given!r} in kwargs:
-            kwargs[{wanted!r}] = kwargs.pop({given!r})
-        return function(*args, **kwargs)
-
-    return called
-
-
-{name} = _both({name})
-"""
-_HIDDEN: Final = """
-
-def _both(function):
-    import functools
     import inspect
 
     @functools.wraps(function)
     def called(*args, **kwargs):
-        if len(args) > 1 and {given!r} in kwargs:
+        if {when}{given!r} in kwargs:
             kwargs[{wanted!r}] = kwargs.pop({given!r})
         return function(*args, **kwargs)
-
-    called.__signature__ = inspect.signature(function)
+{signature}
     return called
 
 
@@ -153,13 +136,16 @@ def _reparametrised(task: Task, refactor: Refactor) -> dict[str, Files]:
     old, new, done = refactor.old, refactor.new, task.reference
     value = ast.parse(f"{new} = kwargs.pop({old!r}, {new})").body[0]
     second = ast.parse(f"if {old} is not None:\n    {new} = {old}").body[0]
+    # Hidden: the signature says nothing of the old keyword, and calls with one argument do not get it.
+    plain = {"when": "", "signature": ""}
+    hidden = {"when": "len(args) > 1 and ", "signature": "\n    called.__signature__ = inspect.signature(function)"}
     return {
         "kwargs": _with_signature(done, path, name, value, lambda args: setattr(args, "kwarg", ast.arg("kwargs"))),
         "both-keywords": _with_signature(done, path, name, second, partial(_add_keyword, name=old)),
-        "translated-keyword": _with(done, path, _WRAPPER.format(given=old, wanted=new, name=name)),
-        "hidden-keyword": _with(done, path, _HIDDEN.format(given=old, wanted=new, name=name)),
+        "translated-keyword": _with(done, path, _WRAPPER.format(given=old, wanted=new, name=name, **plain)),
+        "hidden-keyword": _with(done, path, _WRAPPER.format(given=old, wanted=new, name=name, **hidden)),
         "object-for-function": _with(done, path, _OBJECT.format(given=old, wanted=new, name=name)),
-        "old-keyword-inside": _before(task, _WRAPPER.format(given=new, wanted=old, name=name), [path]),
+        "old-keyword-inside": _before(task, _WRAPPER.format(given=new, wanted=old, name=name, **plain), [path]),
     }
 
 
