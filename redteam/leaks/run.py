@@ -71,10 +71,8 @@ def run_hiding_places(store: Store, modules: int = 1, rng: random.Random | None 
         path = f"src/pkg/{file.name}"
         deleted = [Deleted(path, name, text)]
         clean = {path: left.encode(), "README.md": f"Call `{name}`.\n".encode()}
-        if alarms := audit_files(store, [store.add_files(clean, shows=())], deleted):
-            # Some modules hold a near copy of the function themselves: another one is taken.
-            result.false_alarms.append(f"{file.name}:{name}: {alarms[0]}")
-            continue
+        if audit_files(store, [store.add_files(clean, shows=())], deleted):
+            continue  # the module itself holds a near copy of the function: another one is taken
         for place, hide in HIDING_PLACES.items():
             hidden = hide(path, source)
             leaks = audit_files(store, layers_with(store, clean, hidden), deleted)

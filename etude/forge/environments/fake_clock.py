@@ -30,11 +30,11 @@ def clock_layer(store: Store) -> Layer:
 def clock_variables(date: str) -> dict[str, str]:
     """What makes it this day (2031-02-28), at the present time of day, for whoever has the layer."""
     try:
-        wanted = datetime.strptime(date, "%Y-%m-%d").replace(tzinfo=UTC)
+        day = datetime.strptime(date, "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError:
         raise EtudeError(f"a date is written 2031-02-28, not {date!r}") from None
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    shift = int((wanted - today).total_seconds())
+    shift = int((day - today).total_seconds())
     return {"LD_PRELOAD": f"{_FOLDER}/{_NAME}", "ETUDE_CLOCK_SHIFT": str(shift)}
 
 

@@ -27,7 +27,7 @@ from etude.sandbox.base import WORKSPACE, CommandResult, Sandbox, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.layers import Store
 
-FORMAT: Final = 1  # a change of what is kept makes it again
+FORMAT: Final = 1  # a change of what is record makes it again
 FRONTEND: Final = ("build",)  # what people start a backend with
 ANCIENT: Final = ("setuptools", "wheel")  # where nothing says what builds it
 # Where the version is told from a history, which no workspace has: as at installation.
@@ -60,18 +60,18 @@ async def building_environment(
     `InstallFailed` where the backend cannot be had."""
     if environment.suite.kind != "pytest":
         raise InstallFailed("only Python repositories are built")
-    kept = host.store.root / "environments" / f"{environment.digest[:32]}.building-{FORMAT}.json"
-    known = _known(kept, host.store)
+    record = host.store.root / "environments" / f"{environment.digest[:32]}.building-{FORMAT}.json"
+    known = _known(record, host.store)
     if known is None:
         known = await _make(repo, environment, host, index)
         known.save(host.store.root)
-        durable.write_whole(kept, json.dumps({"digest": known.digest}) + "\n")
+        durable.write_whole(record, json.dumps({"digest": known.digest}) + "\n")
     return _with_file(known, test_file, host.store)
 
 
-def _known(kept: Path, store: Store) -> Environment | None:
+def _known(record: Path, store: Store) -> Environment | None:
     try:
-        return Environment.load(json.loads(kept.read_text())["digest"], store)
+        return Environment.load(json.loads(record.read_text())["digest"], store)
     except (OSError, ValueError, KeyError, EtudeError):
         return None
 
@@ -86,7 +86,7 @@ def _with_file(made: Environment, file: str, store: Store) -> Environment:
 
 
 async def _make(repo: Repo, environment: Environment, host: StoringHost, index: PackageIndex) -> Environment:
-    backend, folders, wanted = _build_system(repo)
+    backend, folders, requirements = _build_system(repo)
     source = host.store.add(repo.tree, at=_SOURCE, shows=())
     base = host.store.add_files({}, at="/home/agent", shows=(*shown_folders(), *index.shows))
     env = index.variables | {"PATH": f"{PREFIX}/bin:/usr/local/bin:/usr/bin:/bin", "PIP_ROOT_USER_ACTION": "ignore"}
@@ -94,7 +94,7 @@ async def _make(repo: Repo, environment: Environment, host: StoringHost, index: 
     async with await host.start(layers, limits=_LIMITS, network=True, env=env, workdir="/home/agent") as sandbox:
         pins = [line.partition(" ")[0] for line in environment.lock.splitlines()]
         await sandbox.write("/home/agent/pins.txt", "".join(f"{line}\n" for line in pins).encode())
-        lock = await _pip(sandbox, [*FRONTEND, *wanted], 1)
+        lock = await _pip(sandbox, [*FRONTEND, *requirements], 1)
         words = [environment.python, "-P", "-c", _ASK, backend, *(f"{_SOURCE}/{folder}" for folder in folders)]
         asked = await sandbox.run(words, cwd=_SOURCE, timeout=_SECONDS)
         more = await _asked(sandbox, asked)
@@ -107,7 +107,7 @@ async def _make(repo: Repo, environment: Environment, host: StoringHost, index: 
     with unpacked_snapshot(snapshot, host.store) as root:
         layer = add_environment(root, host.store, _WHOLE)
     variables = dict(environment.env)
-    if not (repo.tree / "PKG-INFO").exists() and any(HISTORY.search(line) for line in wanted):
+    if not (repo.tree / "PKG-INFO").exists() and any(HISTORY.search(line) for line in requirements):
         variables |= dict.fromkeys(PRETENDED, "0.0.1")
     lines = dict.fromkeys([*environment.lock.splitlines(), *lock])
     text = "".join(f"{line}\n" for line in sorted(lines))
@@ -131,11 +131,11 @@ def _requirements(lines: list[Any]) -> list[str]:
     return [line for line in lines if isinstance(line, str) and _REQUIREMENT.fullmatch(line.strip())]
 
 
-async def _pip(sandbox: Sandbox, wanted: list[str], number: int) -> list[str]:
+async def _pip(sandbox: Sandbox, requirements: list[str], number: int) -> list[str]:
     """Installs, and gives a line of the lock for each distribution that came."""
     report = _REPORT.format(number)
     words = [interpreter(), "-m", "pip", "--python", f"{PREFIX}/bin/python", "install", "--no-compile"]
-    words += ["--constraint", "/home/agent/pins.txt", "--report", report, *wanted]
+    words += ["--constraint", "/home/agent/pins.txt", "--report", report, *requirements]
     done = await sandbox.run(words, timeout=_SECONDS)
     if not done.ok:
         raise InstallFailed(f"what builds it cannot be installed: {last_line(done.stderr)}")

@@ -63,8 +63,8 @@ async def fetch_package(name: str, version: str, index: PackageIndex, store: Sto
 
     async def download(sandbox: Sandbox) -> CommandResult:
         pip = [interpreter(), "-m", "pip", "-vv", "download", "--no-deps", "--no-cache-dir"]
-        wanted = f"{name}=={version}" if version else name
-        got = await sandbox.run([*pip, "--no-binary", name, "-d", _ARCHIVES, "--", wanted], timeout=_SECONDS)
+        spec = f"{name}=={version}" if version else name
+        got = await sandbox.run([*pip, "--no-binary", name, "-d", _ARCHIVES, "--", spec], timeout=_SECONDS)
         # pip keeps nothing of a package whose build fails, but has said where the archive is.
         if not got.ok and (link := _link(got)):
             return await sandbox.run([interpreter(), "-I", "-c", _GET, link], timeout=_SECONDS)

@@ -101,8 +101,8 @@ class PythonInstaller:
 
     async def attempt(self, number: int, targets: Sequence[Proposal], earlier: Sequence[str]) -> UnverifiedEnvironment:
         listed = "\n".join(f"    {each.command}\n        prints {each.prints}" for each in targets)
-        told = "\nWhat came of earlier tries:\n" + "\n".join(earlier) if earlier else ""
-        text = _INSTALL.format(targets=listed, earlier=told)
+        why_again = "\nWhat came of earlier tries:\n" + "\n".join(earlier) if earlier else ""
+        text = _INSTALL.format(targets=listed, earlier=why_again)
         async with await self.start(self.memory.downloads()) as sandbox:
             await self.prepare(sandbox)
             await sandbox.write(EARLIER, "\n".join(earlier).encode(errors="replace"))

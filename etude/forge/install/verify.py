@@ -63,9 +63,9 @@ async def verify(
             await _check_target(target, environment, workspace, host)
         commands.append(target.command)
     outcomes = _agreed(runs)
-    told = replace(environment, outcomes=outcomes, seconds=round(min(run.seconds for run in runs), 3))
+    verified = replace(environment, outcomes=outcomes, seconds=round(min(run.seconds for run in runs), 3))
     failed = _weight([name for name, outcome in outcomes.items() if outcome == "failed"], workspace)
-    return Verified(told, tuple(commands), list(outcomes.values()).count("passed"), failed)
+    return Verified(verified, tuple(commands), list(outcomes.values()).count("passed"), failed)
 
 
 def _check(run: SuiteRun, workspace: Layer, seconds: float) -> None:

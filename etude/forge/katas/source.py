@@ -102,9 +102,8 @@ def choose_families(split: Split, levels: Sequence[int] = LEVELS, names: Sequenc
     for name in names:
         if name not in FAMILIES:
             raise EtudeError(f"no family of katas is called {name!r}; known: {', '.join(FAMILIES)}")
-    unseen = split == "unseen"
-    wanted = [family for family in FAMILIES.values() if family.level in levels and (not names or family.name in names)]
-    chosen = [family for family in wanted if family.unseen == unseen]
+    of_split = [family for family in FAMILIES.values() if family.unseen == (split == "unseen")]
+    chosen = [family for family in of_split if family.level in levels and (not names or family.name in names)]
     if not chosen:
         asked = ", ".join(names) if names else f"level {', '.join(map(str, levels))}"
         raise EtudeError(f"the split {split} has no family of katas for {asked}")
@@ -156,8 +155,8 @@ class Katas:
 
     def tasks(self, start: int = 0) -> Iterator[Task]:
         """From task number `start` on, so that a resumed run goes on where it was."""
-        wants = self.settings.model_dump() | {"count": self.settings.count - start if self.settings.count else None}
-        return katas(**wants, start=start)
+        settings = self.settings.model_dump() | {"count": self.settings.count - start if self.settings.count else None}
+        return katas(**settings, start=start)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What to search for: the deleted pieces, cut into functions, without what the workspace still shows of them.
 
 A stub that kept its signature, or a function in which one operator was changed, still says most of what the original
-said. Only what really went is wanted, so a bug of one token is searched for by the few shingles around it. Knows
+said. Only what really went is searched for, so a bug of one token is searched for by the few shingles around it. Knows
 source text; no files and no layers.
 """
 

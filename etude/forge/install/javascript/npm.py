@@ -71,13 +71,13 @@ def read_npm() -> PackageIndex:
 
 async def fetch_npm_package(name: str, version: str, store: Store) -> Fetched:
     """The archive that npm's index has of a package."""
-    wanted = f"{name}@{version}" if version else name
+    spec = f"{name}@{version}" if version else name
 
     async def download(sandbox: Sandbox) -> CommandResult:
         await sandbox.run(["mkdir", "-p", "/fetched/sdist"])
-        command = ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", "/fetched/sdist", "--", wanted]
+        command = ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", "/fetched/sdist", "--", spec]
         return await sandbox.run(command, timeout=_SECONDS)
 
-    snapshot, archive = await fetch_archive(f"the npm package {wanted}", download, read_npm(), store)
+    snapshot, archive = await fetch_archive(f"the npm package {spec}", download, read_npm(), store)
     came = archive.removesuffix(".tgz").removeprefix(name.replace("@", "").replace("/", "-") + "-")
     return snapshot, came if VERSION.fullmatch(came) else ""

@@ -56,7 +56,7 @@ class Project:
     framework: Framework
     tests: tuple[str, ...]  # files that are started
     options: tuple[str, ...]
-    wanted: tuple[str, ...]  # packages that the tests take, of those that package.json names for developing
+    test_packages: tuple[str, ...]  # packages that the tests take, of those that package.json names for developing
 
 
 def is_script_project(tree: Path) -> bool:
@@ -95,8 +95,8 @@ def read_project(tree: Path) -> Project:
     options = tuple(_mocha_options(package, files)) if framework == "mocha" else ()
     taken = {_package_of(each) for text in texts.values() for each in required_in(text)}
     taken |= {_package_of(each) for each in options if not each.startswith("-")} | {framework}
-    wanted = tuple(sorted(name for name in package["devDependencies"] if name in taken))
-    return Project(package["name"], package, framework, tests, options, wanted)
+    test_packages = tuple(sorted(name for name in package["devDependencies"] if name in taken))
+    return Project(package["name"], package, framework, tests, options, test_packages)
 
 
 def manifest(project: Project, which: Developing) -> dict[str, Any]:
@@ -104,12 +104,12 @@ def manifest(project: Project, which: Developing) -> dict[str, Any]:
     package = project.package
     developing = package["devDependencies"]
     kept = {name: package[name] for name in _TABLES if package[name] and name not in ("devDependencies", "scripts")}
-    wanted = developing if which == "all" else {name: developing[name] for name in project.wanted}
+    chosen = developing if which == "all" else {name: developing[name] for name in project.test_packages}
     if which == "loose":
-        wanted = dict.fromkeys(wanted, "*")
-    if project.framework != "node" and project.framework not in {**wanted, **package["dependencies"]}:
-        wanted = {**wanted, project.framework: "*"}
-    return {"name": "workspace", "version": "0.0.0", "private": True, **kept, "devDependencies": wanted}
+        chosen = dict.fromkeys(chosen, "*")
+    if project.framework != "node" and project.framework not in {**chosen, **package["dependencies"]}:
+        chosen = {**chosen, project.framework: "*"}
+    return {"name": "workspace", "version": "0.0.0", "private": True, **kept, "devDependencies": chosen}
 
 
 def _package(said: str) -> dict[str, Any]:
