@@ -29,11 +29,18 @@ def defined_in(path: str, source: str) -> Iterator[tuple[str, str]]:
         yield each.name, (each.statement.text or b"").decode("utf-8", "replace")
 
 
+def parse_python(source: str) -> ast.Module | None:
+    """The tree of a text; None for what is no Python, or nested beyond the parser."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 def definitions(source: str) -> Iterator[tuple[str, str]]:
     """(qualified name, text) of every function and class; nothing for what is no Python."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse_python(source)
+    if tree is None:
         return
     lines = source.splitlines(keepends=True)
     waiting: list[tuple[str, ast.AST]] = [("", tree)]
