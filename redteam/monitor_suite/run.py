@@ -54,6 +54,6 @@ async def run_monitor_suite(host: StoringHost, *, frozen: bool = False, every: i
     names = list(ATTACKS)[::every]
     rulings = await audit_scripts([(task, attack_script(name, task)) for name in names], host, rules)
     result.tried += len(names)
-    # An attack that leaves nothing to see is no failure of the monitor: the grader has to reject it, not the monitor.
+    # Suspicious is enough for these: no detector was written for them, and the grader rejects them anyway.
     result.missed += [f"{name}: clean" for name, found in zip(names, rulings, strict=True) if found.verdict == "clean"]
     return result
