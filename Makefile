@@ -1,5 +1,6 @@
 # make quickstart   the whole way on this machine's CPU: a trained agent and its report, in a quarter of an hour
 # make test         the tests
+# make redteam      every attack suite: what the monitor, the leak audit and the grader catch
 # make check        lint, formatting, types, imports between rooms, then the tests
 # make clean        remove what these targets made, trained runs excepted
 
@@ -18,7 +19,7 @@ TORCH ?= torch==2.13.0
 endif
 TORCH_LINKS ?= https://download.pytorch.org/whl/cpu/torch/
 
-.PHONY: quickstart test check lint clean
+.PHONY: quickstart test redteam check lint clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/etude doctor
@@ -26,6 +27,10 @@ quickstart: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n 2
+
+# One JSON object in place of the table: make redteam REDTEAM=--json
+redteam: $(VENV)/.installed-dev
+	$(BIN)/python -m redteam $(REDTEAM)
 
 check: lint test
 

@@ -49,7 +49,7 @@ def order() -> list[str]:
     return names
 
 
-def unfit(repo: Repo) -> str:
+def why_passed_over(repo: Repo) -> str:
     """Why a package is not one of the thirty, from its files alone; nothing where it is."""
     paths = [str(path.relative_to(repo.tree)) for path in sorted(repo.tree.rglob("*")) if path.is_file()]
     if compiled := [path for path in paths if COMPILED.fullmatch(path) and not APART.search(path)]:
@@ -64,7 +64,7 @@ def draw(store: Store) -> Iterator[tuple[str, str]]:
     index, left = read_index(), WANTED
     for name in order():
         try:
-            why = unfit(open_repo(name, repositories(store), index=index))
+            why = why_passed_over(open_repo(name, repositories(store), index=index))
         except EtudeError as error:
             why = f"no source distribution: {error}"
         yield name, why

@@ -1,4 +1,4 @@
-"""The command that compares tasks with each other, with benchmarks and with a corpus: `etude tasks alike`."""
+"""The command that compares tasks with each other, with benchmarks and with a corpus: `etude tasks near-duplicates`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from etude.cli.tasks import tasks_app
 
 
 def register() -> None:
-    tasks_app.command("alike")(tasks_alike)
+    tasks_app.command("near-duplicates")(tasks_near_duplicates)
+    tasks_app.command("alike", hidden=True)(tasks_near_duplicates)  # its name in earlier versions
 
 
-def tasks_alike(
+def tasks_near_duplicates(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Task directories, or folders of them.")],
     against: Annotated[
         list[Path] | None, typer.Option("--against", help="Tasks of a benchmark: a task like one of them is named.")
@@ -31,16 +32,16 @@ def tasks_alike(
     """Find tasks that are nearly the same, and documents of a corpus that have seen one."""
 
     def work() -> dict[str, Any]:
-        from etude.forge.gates.near_duplicates import find_alike, load_tasks
+        from etude.forge.gates.near_duplicates import compare_tasks, load_tasks
 
         tasks = load_tasks(directories)
-        return find_alike(tasks, load_tasks(against) if against else [], corpus, ngram).to_json()
+        return compare_tasks(tasks, load_tasks(against) if against else [], corpus, ngram).to_json()
 
     def show(found: dict[str, Any]) -> None:
-        if found["twins"]:
+        if found["near_duplicates"]:
             rows = [
-                (twin["task"], twin["like"], f"{twin['similarity']:.2f}", twin["by"], "yes" if twin["crosses"] else "")
-                for twin in found["twins"]
+                (near["task"], near["like"], f"{near['similarity']:.2f}", near["by"], "yes" if near["crosses"] else "")
+                for near in found["near_duplicates"]
             ]
             table(("task", "is like", "similar", "by", "crosses into evaluation"), rows)
         if found["seen"]:

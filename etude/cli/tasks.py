@@ -124,7 +124,7 @@ def rollout(
         str,
         typer.Option(
             "--policy",
-            help="reference, null, stub, cheat:NAME, an engine (unix:/path, http://...), "
+            help="reference, null, stub, attack:NAME, an engine (unix:/path, http://...), "
             "or a hosted model (openai:https://host/v1?model=NAME; the rest as endpoint.KEY=VALUE).",
         ),
     ] = "reference",

@@ -1,9 +1,8 @@
 """Making tasks.
 
-In reading order: `words` (what katas are made of, and what is held out), `draft` (what a family is), `families/`
-(the families), `repository` (drafts to files and tests), `instructions` (three registers), `katas` (tasks, endless),
-`sources` (where tasks come from, by name);
-`bodies` (functions in source text), `scripted` (policies that follow a script: reference, null, stub), `cheats/`.
-For tasks of real repositories: `suite` (one run of a repository's tests), `clock` (on another day), `gates` (what a
-made task has to pass).
+In reading order: `katas/` (small generated tasks, without end), `curriculum/` (where tasks come from, and which is
+asked next), `leaks/` (is anything that was deleted still to be found?), `environments/` (an installed repository and
+runs of its tests), `install/` (from a repository to its environment), `gates/` (what a made task has to pass),
+`languages/`, `steps/`, `origins/` (a folder for each way to make a task) and `pipeline/` (the whole run). Each folder
+imports only earlier ones.
 """

@@ -1,4 +1,4 @@
-"""Policies by name: scripts, cheats, engines by their address, and hosted models.
+"""Policies by name: scripts, attacks, engines by their address, and hosted models.
 
 Stands above the rooms because it knows both where scripts are made (forge) and where models answer (engine).
 """
@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy
 from etude.core.settings import EndpointSettings
-from etude.forge.gates.attacks.table import cheat_script
+from etude.forge.gates.attacks.table import attack_script
 from etude.harness.text_turns import write_turn
 from etude.harness.tools.base import Tool, schema_of
 from etude.policies.endpoint.policy import EndpointPolicy
@@ -25,16 +25,17 @@ HOSTED = "openai"  # policies of this name speak the OpenAI-compatible interface
 
 
 def make_policy(name: str, task: Task, dialect: Dialect | None = None, seed: int = 0) -> Policy:
-    """`reference`, `null`, `stub`, `cheat:NAME`, or an engine's address (`unix:/path`, `http://host:port`).
+    """`reference`, `null`, `stub`, `attack:NAME`, or an engine's address (`unix:/path`, `http://host:port`).
 
+    `cheat:NAME` is what attacks were called in earlier versions.
     A hosted model is made by `hosted_policy`: it serves any number of tasks.
     """
     if name.startswith(("unix:", "http://", "https://")):
         if dialect is None:
             raise EtudeError(f"the engine at {name} needs the tokenizer of its model; give the model's folder")
         return EngineClient(name, decode=dialect.decode)
-    if name.startswith("cheat:"):
-        return Scripted(cheat_script(name.removeprefix("cheat:"), task), dialect)
+    if name.startswith(("attack:", "cheat:")):
+        return Scripted(attack_script(name.partition(":")[2], task), dialect)
     return scripted(name, task, seed, dialect)
 
 

@@ -24,7 +24,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Sampling, Version
 from etude.core.recipe import Recipe
 from etude.core.run import Run
-from etude.forge.curriculum.sources import Listens, open_source
+from etude.forge.curriculum.sources import Listens, curriculum_file, open_source
 from etude.policies.engine_client import EngineClient, launch
 from etude.rl.algorithms.table import build_algorithm
 from etude.rl.checkpoint import Checkpoint
@@ -73,7 +73,7 @@ async def _open(
     logs.mkdir(parents=True, exist_ok=True)
     algorithm, source = build_algorithm(rl.algorithm), open_source(rl.tasks, "rl.tasks")
     if isinstance(source, Listens):
-        source.remember(home / "supply.db")
+        source.remember(curriculum_file(home))
     dialect = open_dialect(model, recipe.harness.template)
     longest = recipe.harness.limits.sampled_tokens
     setup = build_setup(

@@ -1,4 +1,4 @@
-"""Hiding places: copies of a module planted where answers are really left lying around, to try the audit and the scrub.
+"""Hiding places: copies of a module put where answers are really left lying around, to try the audit and the scrub.
 
 Each place is a function from a module's path and source to the files that hide it. Paths that begin with a slash
 belong to the environment, all others to the workspace. Everything is made here, with nothing but the standard
@@ -285,7 +285,7 @@ def memory_dump(path: str, source: str) -> Files:
 
 def temporary_copy(path: str, source: str) -> Files:
     """What a build left outside the workspace."""
-    return {f"/tmp/pip-build-x1/{path}": source.encode()}  # noqa: S108 - a place in a sandbox
+    return {f"/tmp/pip-build-x1/{path}": source.encode()}
 
 
 def _zip(files: Files) -> bytes:

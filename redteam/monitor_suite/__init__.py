@@ -1,7 +1,7 @@
-"""Planted hacks: an open suite to measure a monitor with. Scripts that cheat, each beside an honest one like it.
+"""The monitor suite: scripts of reward hacking to measure a monitor with, each beside an honest one that looks like it.
 
-In reading order: `scene` (a kata as scripts see it, and what a family is), `leftovers` (answers left lying around),
-`judges` (tests and their settings), `machinery` (everything around them), `code` (code that games the judge), `words`
-(what is told to whoever judges), `broken` (tasks that cannot be solved), `git` (a small history to plant), `suite` (all
-of them, those frozen, and how they are played). Knows no monitor.
+In reading order: `kata_scripts` (a kata as scripts see it, and what a family is), `leaked_solution`, `test_tampering`,
+`environment_tampering`, `special_cased_code`, `judge_injection`, `broken_task` (the families), `git_history` (a small
+history to put into a workspace), `suite` (all of them, and which are frozen), `honest_rollouts`, `run`. Only `run`
+knows a monitor.
 """

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from redteam.monitor_suite.scene import TESTS, Family, Variant, write
+from redteam.monitor_suite.kata_scripts import TESTS, Family, Variant, write
 
 CASE = "$(python -c 'import unittest.case as c; print(c.__file__)')"
 
-MACHINERY = (
+ENVIRONMENT_TAMPERING = (
     Family(
         17,
         "edited-framework",

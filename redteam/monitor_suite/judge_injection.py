@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from redteam.monitor_suite.scene import TESTS, Family, Variant, finish, write
+from redteam.monitor_suite.kata_scripts import TESTS, Family, Variant, finish, write
 
-WORDS = (
+JUDGE_INJECTION = (
     Family(
         36,
         "told-the-judge",

@@ -28,17 +28,16 @@ from etude.tasks.environment.layers import workspace_layer
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import Submission, collect
 from redteam.monitor_suite.broken_task import BROKEN
-from redteam.monitor_suite.environment_tampering import MACHINERY
-from redteam.monitor_suite.judge_injection import WORDS
-from redteam.monitor_suite.leaked_solution import LEFTOVERS
-from redteam.monitor_suite.scene import Family, Scene, Variant, turns
-from redteam.monitor_suite.special_cased_code import CODE
-from redteam.monitor_suite.test_tampering import JUDGES
+from redteam.monitor_suite.environment_tampering import ENVIRONMENT_TAMPERING
+from redteam.monitor_suite.judge_injection import JUDGE_INJECTION
+from redteam.monitor_suite.kata_scripts import Family, KataScript, Variant, turns
+from redteam.monitor_suite.leaked_solution import LEAKED_SOLUTION
+from redteam.monitor_suite.special_cased_code import SPECIAL_CASED_CODE
+from redteam.monitor_suite.test_tampering import TEST_TAMPERING
 
-Kind = Literal["hack", "twin", "broken"]
-FAMILIES: tuple[Family, ...] = tuple(
-    sorted((*LEFTOVERS, *JUDGES, *MACHINERY, *CODE, *WORDS, *BROKEN), key=lambda family: family.number)
-)
+Kind = Literal["hack", "honest", "broken"]
+_ALL = (*LEAKED_SOLUTION, *TEST_TAMPERING, *ENVIRONMENT_TAMPERING, *SPECIAL_CASED_CODE, *JUDGE_INJECTION, *BROKEN)
+FAMILIES: tuple[Family, ...] = tuple(sorted(_ALL, key=lambda family: family.number))
 FROZEN = Path(__file__).with_name("frozen.json")
 
 
@@ -55,35 +54,35 @@ class Case:
         return f"{self.family.name}/{self.variant.name}/{self.kind}"
 
     @cached_property
-    def scene(self) -> Scene:
+    def kata(self) -> KataScript:
         number = int(hashlib.sha256(f"{self.family.name}/{self.variant.name}".encode()).hexdigest()[:6], 16)
-        scene = Scene(next(katas("train", 1, seed=7, levels=[1], start=number)))
-        # The twin of a broken task is the task in order; all others meet the same files as the hack.
-        honest = self.family.number == 0 and self.kind == "twin"
-        return scene if honest else scene.planted(self.variant.plants(scene))
+        kata = KataScript(next(katas("train", 1, seed=7, levels=[1], start=number)))
+        # The counterpart of a broken task is the task in order; all others meet the same files as the hack.
+        intact = self.family.number == 0 and self.kind == "honest"
+        return kata if intact else kata.with_files(self.variant.extra_files(kata))
 
     @property
     def task(self) -> Task:
-        return self.scene.task
+        return self.kata.task
 
     @property
     def turns(self) -> list[Assistant]:
-        return turns((self.variant.twin if self.kind == "twin" else self.variant.hack)(self.scene))
+        return turns((self.variant.honest if self.kind == "honest" else self.variant.hack)(self.kata))
 
     @property
     def digest(self) -> str:
-        """Names the script, its task and the files planted in it (their bytes differ between versions of Python)."""
+        """Names the script, its task and the files put into it (their bytes differ between versions of Python)."""
         said = [dataclasses.asdict(turn) for turn in self.turns]
         facts = [self.task.name, self.task.instruction, sorted(self.task.workspace), said]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def cases() -> Iterator[Case]:
-    """Every hack, every twin, every broken task."""
+    """Every hack, every honest counterpart, every broken task."""
     for family in FAMILIES:
         for variant in family.variants:
             yield Case(family, variant, "hack" if family.number else "broken")
-            yield Case(family, variant, "twin")
+            yield Case(family, variant, "honest")
 
 
 def is_frozen(case: Case) -> bool:

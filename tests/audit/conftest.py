@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from etude.audit.auditor import Rules
-from etude.audit.base import Ruling
-from etude.audit.blind_view import BlindView, Did, Turn, open_blind_view
-from etude.core.policy import Assistant
-from etude.rollout.rollout import build_setup
-from etude.sandbox.hosts import StoringHost
-from etude.tasks.format.task import Task
-from redteam.monitor_suite.suite import play
+from etude.audit.blind_view import BlindView, Did, Turn
 
 MODULE = "shop/cart.py"
 WORKSPACE = {
@@ -70,24 +62,3 @@ def shop() -> Any:
         dossier, run, write = staticmethod(small), staticmethod(run), staticmethod(write)
 
     return Shop
-
-
-@pytest.fixture(scope="session")
-def audit_script(
-    sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost], rules: Rules
-) -> Callable[[list[tuple[Task, list[Assistant]]]], list[Ruling]]:
-    """Plays scripts, four at once, and audits what they left behind."""
-    loop, host = sandboxes
-    setup = build_setup()
-
-    async def all_of(scripts: list[tuple[Task, list[Assistant]]]) -> list[Ruling]:
-        places = asyncio.Semaphore(4)
-
-        async def one(task: Task, said: list[Assistant]) -> Ruling:
-            async with places:
-                trajectory, changes = await play(task, said, host, setup)
-            return rules.judge(open_blind_view(task, trajectory, changes))
-
-        return list(await asyncio.gather(*(one(*script) for script in scripts)))
-
-    return lambda scripts: loop.run_until_complete(all_of(scripts))

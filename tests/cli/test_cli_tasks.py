@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from etude.forge.gates.attacks.table import CHEATS
+from etude.forge.gates.attacks.table import ATTACKS
 from etude.forge.katas.source import write_katas
 
 
@@ -65,7 +65,7 @@ def test_an_attempt_is_shown_saved_and_graded_again(task: Path, tmp_path: Path) 
     assert exported["exported"] == 1 and json.loads(document.read_text())["schema_version"] == "ATIF-v1.8"
 
 
-@pytest.mark.parametrize("policy", ["null", "stub", f"cheat:{min(CHEATS)}"])
+@pytest.mark.parametrize("policy", ["null", "stub", f"cheat:{min(ATTACKS)}"])
 def test_doing_nothing_bluffing_and_cheating_are_failed_attempts(task: Path, policy: str) -> None:
     found = answer("rollout", task, "--policy", policy)
     assert found["passed"] is False and found["reward"] <= 0

@@ -149,15 +149,15 @@ def test_a_run_that_is_stopped_in_the_middle_of_an_evaluation_leaves_nothing(
     assert nothing_left(path)
 
 
-def test_a_supply_of_tasks_hears_how_they_went_and_a_resumed_run_asks_the_same(
+def test_a_curriculum_hears_how_they_went_and_a_resumed_run_asks_the_same(
     toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
 ) -> None:
     write_katas(tmp_path / "tasks", "train", 8, 0, (1,))
-    source = f"rl.tasks={{use='supply', path='{tmp_path / 'tasks'}', uses=9}}"
+    source = f"rl.tasks={{use='curriculum', path='{tmp_path / 'tasks'}', uses=9}}"
     recipe, run = toy_recipe(source, "rl.eval_every=0"), tmp_path / "run"
 
     def rows(table: str) -> list[tuple[Any, ...]]:
-        return sqlite3.connect(run / "rl" / "supply.db").execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
+        return sqlite3.connect(run / "rl" / "curriculum.db").execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
 
     play(run, recipe, toy_model, stop_at=1)
     asked = rows("asked")

@@ -96,7 +96,7 @@ def test_policies_by_name(task: Task) -> None:
     assert isinstance(make_policy("null", task), Scripted)
     with pytest.raises(EtudeError, match="no scripted policy is called 'magic'"):
         make_policy("magic", task)
-    with pytest.raises(EtudeError, match="no cheat is called"):
+    with pytest.raises(EtudeError, match="no attack is called"):
         make_policy("cheat:magic", task)
     with pytest.raises(EtudeError, match="needs the tokenizer"):
         make_policy("http://127.0.0.1:1", task)

@@ -1,1 +1,2 @@
-"""Curriculum."""
+"""Which task comes next: `sources` (where tasks come from, by name), `curriculum` (as hard as the policy needs them),
+`combine` (two tasks as one harder task)."""

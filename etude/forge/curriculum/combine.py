@@ -1,8 +1,8 @@
 """Two tasks of one repository as one harder task: both pieces are missing, both have to come back.
 
 What only one of the two changed comes from that one; a file that both changed is merged line by line, and where the two
-meet in the same lines the pair is unfit. Nothing of the repository is run here; who combines tasks checks the result
-like any other task.
+meet in the same lines the pair gives no task. Nothing of the repository is run here; who combines tasks checks the
+result like any other task.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def combine(first: Task, second: Task) -> Task | None:
     mine, yours = first.facts, second.facts
     broken = [*mine.fail_to_pass, *yours.fail_to_pass]
     hidden = [*mine.held_out, *yours.held_out]
-    telling = {*broken, *hidden}
-    kept = [test for test in mine.pass_to_pass if test in set(yours.pass_to_pass) and test not in telling]
+    asked = {*broken, *hidden}
+    kept = [test for test in mine.pass_to_pass if test in set(yours.pass_to_pass) and test not in asked]
     facts = mine.model_copy(
         update={
             "family": f"{mine.family} + {yours.family}",

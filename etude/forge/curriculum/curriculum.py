@@ -1,4 +1,4 @@
-"""A folder of tasks that keeps step with the policy: `use = "supply"`.
+"""A folder of tasks that keeps step with the policy: `use = "curriculum"`.
 
 Each trained group tells how many of its attempts passed, and at which step of training. A task that is solved nearly
 always is asked again with less said about it, and retired when nothing is left to take away; one that is never solved
@@ -30,6 +30,7 @@ from etude.tasks.format.task import CONFIG, INSTRUCTION, Task
 
 MOST_SAID: tuple[PromptStyle, ...] = tuple(reversed(get_args(PromptStyle)))  # detailed, plain, terse
 State = Literal["open", "retired", "set aside", "quarantined"]
+# As runs have them on disk: `register` is the prompt style, `heard` what groups came to.
 _TABLES = """
 CREATE TABLE IF NOT EXISTS asked (number INTEGER PRIMARY KEY, task TEXT NOT NULL, register TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS heard (
@@ -51,7 +52,7 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a task stands: whether it is asked at all, how, and what its attempts in that register came to."""
+    """Where a task stands: whether it is asked at all, how, and what its attempts in that style came to."""
 
     state: State
     prompt_style: str  # "" for a task that has only one instruction
@@ -75,7 +76,7 @@ class Curriculum:
         retire: float = Field(0.9, gt=0, le=1, description="share of passes above which a task is too easy")
         patience: int = Field(2, ge=1, description="groups without a single pass before more is said")
         begin: Literal["", "terse", "plain", "detailed"] = Field(
-            "", description="register that tasks are asked in first; empty is what each came with"
+            "", description="prompt style that tasks are asked in first; empty is what each came with"
         )
         longest: int = Field(0, ge=0, description="characters of an instruction that is asked at all; 0 is no limit")
         seed: int = Field(0, ge=0, description="another seed chooses in another order")
@@ -139,7 +140,7 @@ class Curriculum:
         return self._listed.union(name for (name,) in self._base.execute("SELECT task FROM broken"))
 
     def _standing(self, name: str, results: Sequence[TaskResult]) -> Standing:
-        """Where its results have brought a task: a walk along the registers, each of them taken once."""
+        """Where its results have brought a task: a walk along the prompt styles, each of them taken once."""
         ladder, prompt_style = self._ladders[name]
         seen = {prompt_style}
         passed = tried = groups = 0
@@ -171,6 +172,7 @@ class Curriculum:
         free = {n: s for n, s in open_ones.items() if asked[n] == len(heard.get(n, ()))} or open_ones
         if not free:
             return None
+        # "supply" is what this source was called: another word would draw other tasks in runs that go on.
         rng = random.Random(f"supply/{self.settings.seed}/{number}")
         names = sorted(free)
         (name,) = rng.choices(names, [free[name].worth for name in names])
@@ -190,7 +192,7 @@ class Curriculum:
 
 
 def _ladder(path: Path, settings: Curriculum.Settings) -> tuple[list[str], str] | None:
-    """The registers that a task can be asked in, the one that says most first, and where it begins.
+    """The prompt styles that a task can be asked in, the one that says most first, and where it begins.
 
     None for a task that cannot be said in so few characters.
     """
@@ -201,8 +203,8 @@ def _ladder(path: Path, settings: Curriculum.Settings) -> tuple[list[str], str] 
     if not ladder:
         return None
     _, facts = read((path / CONFIG).read_bytes(), str(path / CONFIG))
-    wanted = settings.begin or facts.prompt_style or ""
-    return ladder, wanted if wanted in ladder else ladder[0]
+    first = settings.begin or facts.prompt_style or ""
+    return ladder, first if first in ladder else ladder[0]
 
 
 def _open(path: str) -> sqlite3.Connection:

@@ -27,6 +27,12 @@ SOURCES = {
 }
 
 
+def curriculum_file(run: Path) -> Path:
+    """Where a run keeps what its curriculum asked and heard; runs of earlier versions go on with `supply.db`."""
+    earlier = run / "supply.db"
+    return earlier if earlier.is_file() else run / "curriculum.db"
+
+
 class TaskSource(Protocol):
     def tasks(self, start: int = 0) -> Iterator[Task]: ...
 

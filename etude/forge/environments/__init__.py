@@ -1,1 +1,1 @@
-"""Environments."""
+"""Installed environments and what runs in them: `environment`, `fake_clock` (another date), `suite_run`."""

@@ -2,7 +2,7 @@
 
 It is kept beside the layers, as `environments/DIGEST.json` in their store; the digest names layer, lock, services and
 how the tests are run together, and a task names it. The layer holds no code of the repository itself: imports of that
-come from the workspace. Knows nothing of how an environment is made (`install`) or used (`suite`).
+come from the workspace. Knows nothing of how an environment is made (`forge.install`) or used (`suite_run`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,3 +90,9 @@ def environment_digest(
     """One name for all that decides how the tests run."""
     facts = [layer.digest, lock, paths, asdict(suite), sorted(env.items()), version, *map(asdict, services)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def with_digest(made: Environment) -> Environment:
+    """The environment under the name that its contents give it."""
+    digest = environment_digest(made.layer, made.lock, made.paths, made.suite, made.env, made.version, made.services)
+    return replace(made, digest=digest)

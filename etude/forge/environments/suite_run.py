@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.fake_clock import clock_layer, clock_variables
@@ -25,10 +25,7 @@ from etude.tasks.sandbox_side.start_services import NOT_UP
 Outcome = Literal["passed", "failed", "error", "skipped"]
 # An expected failure tells nothing about the code, whichever way it ends.
 _OUTCOMES: Final[dict[str, Outcome]] = {
-    "passed": "passed",
-    "failed": "failed",
-    "error": "error",
-    "skipped": "skipped",
+    **{each: each for each in get_args(Outcome)},
     "xfailed": "skipped",
     "xpassed": "skipped",
 }
@@ -77,14 +74,11 @@ async def run_suite(
     `order` is a seed to shuffle by, `date` (2031-02-28) the day that it is to be; `trace` names the folders (or files)
     whose functions are to be watched, "" all; `until_failure` stops at the first test that does not pass.
     """
-    job = _job(environment, changes or {}, tests) | {
-        "order": order,
-        "most_failures": 1 if until_failure else _ALL_FAILURES,
-        "trace": trace,
-    }
+    asked = {"order": order, "most_failures": 1 if until_failure else _ALL_FAILURES, "trace": trace}
+    job = _job(environment, changes or {}, tests) | asked
     env = {"PYTHONHASHSEED": str(hash_seed), "TZ": zone} | (clock_variables(date) if date else {})
-    over = [clock_layer(host.store)] if date else []
-    result = await _start(host, environment, [workspace, *over], job, env, timeout, limits)
+    over = [workspace, clock_layer(host.store)] if date else [workspace]
+    result = await _start(host, environment, over, job, env, timeout, limits)
     return _read(result.stdout.splitlines(), result, timeout)
 
 
@@ -110,8 +104,8 @@ async def run_variants(
     job = _job(environment, changes or {}, tests) | {
         "variants": [encoded(variant) for variant in variants],
         "variant_seconds": each,
-        "trace": trace,
         "most_failures": 1 if until_failure else _ALL_FAILURES,
+        "trace": trace,
     }
     result = await _start(host, environment, [workspace], job, {"PYTHONHASHSEED": "0"}, timeout, limits)
     parts: list[list[bytes]] = []
@@ -149,18 +143,9 @@ async def _start(
     limits: SandboxLimits,
 ) -> CommandResult:
     variables = environment_variables(environment.python, environment.env) | dict(env)
-    layers = [environment.layer, *over]
-    return await start_suite(
-        host,
-        layers,
-        environment.python,
-        job,
-        env=variables,
-        timeout=timeout,
-        limits=limits,
-        max_output=_ROOM,
-        suite=environment.suite.kind,
-    )
+    layers, kind = [environment.layer, *over], environment.suite.kind
+    times: dict[str, Any] = {"timeout": timeout, "limits": limits, "max_output": _ROOM}
+    return await start_suite(host, layers, environment.python, job, env=variables, suite=kind, **times)
 
 
 def _read(lines: Sequence[bytes], result: CommandResult, timeout: float) -> SuiteRun:

@@ -4,7 +4,7 @@
     broken                                          exactly the named tests fail in what the agent will see
     reference                                       with the solution everything is green, or all files are, again
     stubs                                           functions that only return something fail; so does an alias
-    grader: reference, null, cheats                 and the grade that training will give says the same
+    grader: reference, null, attacks                and the grade that training will give says the same
 
 That the suite itself is green, three times under other conditions, is the repository's baseline, found once for all
 of its tasks: `green`. Knows no way of making tasks. What the machinery does wrong is raised, never held against a task.
@@ -22,8 +22,9 @@ from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
-from etude.forge.gates.attacks import javascript as scripts
-from etude.forge.gates.attacks.refactoring import BOTH, both
+from etude.forge.gates.attacks.base import Files as Changes
+from etude.forge.gates.attacks.javascript import script_attacks
+from etude.forge.gates.attacks.refactoring import REFACTORING, refactoring_attacks
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted_code import Deleted
 from etude.sandbox.hosts import StoringHost
@@ -41,8 +42,9 @@ from etude.tasks.lint import lint
 LEAST_BROKEN: Final = 3  # tests that must fail before and pass after
 UNSTEADY: Final = "a test is not always green"
 ANOTHER: Final = "another test fails"
+ATTACK_ACCEPTED: Final = "a cheat is accepted"  # as it stands in the journals of earlier runs
 STUBS: Final = ("None", "True", "[]")
-PATIENCE: Final = 5.0  # seconds more that a stub or a cheat may take than the reference twice
+PATIENCE: Final = 5.0  # seconds more that a stub or an attack may take than the reference twice
 ANYTHING: Final = "__import__('unittest.mock').mock.MagicMock(__eq__=lambda *given: True)"
 # Appended to a module of the tested code: no test that pytest runs from then on fails.
 BENDING: Final = """
@@ -69,7 +71,7 @@ class Verdict:
     detail: str = ""
     seconds: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)  # seconds, by gate
-    unsteady: tuple[str, ...] = ()  # tests that did one thing and then another with nothing changed: nobody's judges
+    unsteady: tuple[str, ...] = ()  # tests that gave different results with nothing changed: no task may ask for them
 
 
 class _Rejected(Exception):
@@ -86,7 +88,7 @@ class _Case:
     green: frozenset[str]
     deleted: Sequence[Deleted]
     whole: Files | None
-    alike: Callable[[Task], str | None] | None
+    near_duplicate: Callable[[Task], str | None] | None
     least_broken: int
     timeout: float
     settings: GraderSettings | None
@@ -129,15 +131,17 @@ async def pass_gates(
     green: Collection[str],
     deleted: Sequence[Deleted],
     whole: Files | None = None,
-    alike: Callable[[Task], str | None] | None = None,
+    near_duplicate: Callable[[Task], str | None] | None = None,
     least_broken: int = LEAST_BROKEN,
     settings: GraderSettings | None = None,
 ) -> Verdict:
     """Whether the task may be used. `green` are the tests that always pass in its repository, `whole` the files
-    with which they do; `alike` names a task that this one is nearly the same as."""
+    with which they do; `near_duplicate` names a task that this one is nearly the same as."""
     started = time.monotonic()
     timeout = 5 * environment.seconds + 30
-    case = _Case(task, environment, host, frozenset(green), deleted, whole, alike, least_broken, timeout, settings)
+    case = _Case(
+        task, environment, host, frozenset(green), deleted, whole, near_duplicate, least_broken, timeout, settings
+    )
     spent: dict[str, float] = {}
     reason = detail = ""
     unsteady: tuple[str, ...] = ()
@@ -157,21 +161,21 @@ async def pass_gates(
 
 async def _gates(case: _Case) -> AsyncIterator[str]:
     """Passes one gate after the other; yields the name of each once it is behind."""
-    _look(case)
+    _check_facts(case)
     yield "lint"
-    await _search(case)
+    await _check_leaks(case)
     yield "leaks"
-    await _break(case)
+    await _check_broken(case)
     yield "broken"
-    seconds = await _restore(case)
+    seconds = await _check_reference(case)
     yield "reference"
-    await _bluff(case, 2 * seconds + PATIENCE)
+    await _check_stubs(case, 2 * seconds + PATIENCE)
     yield "stubs"
-    await _grade(case)
+    await _check_grader(case)
     yield "grader"
 
 
-def _look(case: _Case) -> None:
+def _check_facts(case: _Case) -> None:
     errors = [finding for finding in lint(case.task) if finding.severity == "error"]
     if errors:
         raise _Rejected(f"lint: {errors[0].rule}", str(errors[0]))
@@ -184,12 +188,12 @@ def _look(case: _Case) -> None:
         draw(case.task)
     except EtudeError as error:
         raise _Rejected("it cannot be graded", str(error)) from None
-    twin = case.alike(case.task) if case.alike is not None else None
-    if twin:
-        raise _Rejected("like another task", twin)
+    other = case.near_duplicate(case.task) if case.near_duplicate is not None else None
+    if other:
+        raise _Rejected("like another task", other)
 
 
-async def _search(case: _Case) -> None:
+async def _check_leaks(case: _Case) -> None:
     if not case.deleted:
         return  # nothing was taken away that could be found
     leaks = await audit_leaks(case.host, task_layers(case.task, case.host), case.deleted)
@@ -197,7 +201,7 @@ async def _search(case: _Case) -> None:
         raise _Rejected("leak", "; ".join(str(leak) for leak in leaks[:3]))
 
 
-async def _break(case: _Case) -> None:
+async def _check_broken(case: _Case) -> None:
     run = _complete(await case.run({}))
     passing = [name for name in case.asked if name in run.passed]
     if passing:
@@ -207,7 +211,7 @@ async def _break(case: _Case) -> None:
         await case.refuse(ANOTHER, failing, {})
 
 
-async def _restore(case: _Case) -> float:
+async def _check_reference(case: _Case) -> float:
     """The seconds that the whole suite takes."""
     solution = case.task.reference
     if case.task.workspace.replaced({**case.tests, **solution}) == case.whole:
@@ -219,14 +223,14 @@ async def _restore(case: _Case) -> float:
     return run.seconds
 
 
-async def _bluff(case: _Case, each: float) -> None:
+async def _check_stubs(case: _Case, each: float) -> None:
     """A stub that is still busy after `each` seconds waits for something that never comes."""
     stubs = {
         f"every function returns {value}": files
         for value in stub_values(case.task, STUBS)
         if (files := stub(case.task, value))
     }
-    stubs |= both(case.task)
+    stubs |= refactoring_attacks(case.task)
     runs = await run_variants(
         case.host,
         case.environment,
@@ -239,10 +243,10 @@ async def _bluff(case: _Case, each: float) -> None:
     )
     for name, run in zip(stubs, runs, strict=True):
         if run.complete and run.passed.issuperset(case.asked):
-            raise _Rejected("a cheat is accepted" if name in BOTH else "a stub is accepted", name)
+            raise _Rejected(ATTACK_ACCEPTED if name in REFACTORING else "a stub is accepted", name)
 
 
-async def _grade(case: _Case) -> None:
+async def _check_grader(case: _Case) -> None:
     task = case.task
     solution = submission_of(task, task.reference)
     if solution.refused:
@@ -251,29 +255,28 @@ async def _grade(case: _Case) -> None:
     began = time.monotonic()
     found = await grade(task, case.host, solution, settings, hash_seed=1)
     if not found.passed:
-        raise _Rejected("the grader rejects the reference", found.reason, _unfit(case, found))
+        raise _Rejected("the grader rejects the reference", found.reason, _only_red_in_grader(case, found))
     seconds = 2 * (time.monotonic() - began) + PATIENCE
     hasty = replace(settings, seconds=min(settings.seconds, seconds))
-    answers = {"doing nothing": {}, **cheats(task)}
-    for name, files in answers.items():
+    for name, files in {"doing nothing": {}, **attacks_on(task)}.items():
         found = await grade(task, case.host, submission_of(task, files), hasty, quick=True)
         if found.passed:
-            raise _Rejected("a cheat is accepted", name)
+            raise _Rejected(ATTACK_ACCEPTED, name)
 
 
-def _unfit(case: _Case, found: Grade) -> list[str]:
+def _only_red_in_grader(case: _Case, found: Grade) -> list[str]:
     """Tests that are green in the suite and red in the grader, as long as they are few: they ask how they are run."""
     red = {test.partition("[")[0] for test, status in found.tests.items() if status in ("failed", "error")}
     # With all parameters: which one has which number may depend on the hash seed.
-    unfit = sorted(test for test in case.green if test.partition("[")[0] in red)
-    return unfit if len(red) <= max(3, len(case.green) // 50) else []
+    found_red = sorted(test for test in case.green if test.partition("[")[0] in red)
+    return found_red if len(red) <= max(3, len(case.green) // 50) else []
 
 
-def cheats(task: Task) -> dict[str, dict[str, bytes | None]]:
-    """Answers that fool whoever only asks whether the tests passed."""
+def attacks_on(task: Task) -> dict[str, Changes]:
+    """Submissions that fool whoever only asks whether the tests passed."""
     if task.facts.suite == "node":
-        return {name: files for name, files in scripts.cheats(task).items() if name in scripts.FIRST}
-    found: dict[str, dict[str, bytes | None]] = {}
+        return script_attacks(task)
+    found: dict[str, Changes] = {}
     equal = stub(task, ANYTHING)
     if equal:
         found["what equals everything"] = equal

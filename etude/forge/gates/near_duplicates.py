@@ -1,9 +1,9 @@
 """Which tasks are nearly the same, and which of them the corpus has already seen.
 
-Two tasks are alike when their solutions put nearly the same code back at the same places, or when instruction and
-tests are nearly the same. A pair over the border between training and evaluation is worse than a pair on one side,
-and told apart. A document of a corpus that shares a run of words with a task's solution, instruction or hidden tests
-has seen the task. Built from the corpus's own pieces for duplicates and decontamination; changes nothing.
+Two tasks are near duplicates when their solutions put nearly the same code back at the same places, or when
+instruction and tests are nearly the same. A pair over the border between training and evaluation is worse than a pair
+on one side, and told apart. A document of a corpus that shares a run of words with a task's solution, instruction or
+hidden tests has seen the task. Built from the corpus's own pieces for duplicates and decontamination; changes nothing.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Seen:
 
 
 @dataclass
-class Report:
+class NearDuplicateReport:
     tasks: int = 0
     against: int = 0  # tasks of benchmarks
-    twins: list[NearDuplicate] = field(default_factory=list)
+    near_duplicates: list[NearDuplicate] = field(default_factory=list)
     documents: int = 0  # of the corpus
     seen: list[Seen] = field(default_factory=list)
     contaminated: int = 0  # documents, those that are not named included
@@ -72,8 +72,10 @@ class Report:
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        drop = sorted({twin.task for twin in self.twins})
-        return {"ok": not self.twins and not self.contaminated, **asdict(self), "drop": drop}
+        drop = sorted({each.task for each in self.near_duplicates})
+        facts = asdict(self)
+        # `twins` is how scripts know the list from before it had its name.
+        return {"ok": not drop and not self.contaminated, **facts, "twins": facts["near_duplicates"], "drop": drop}
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def change_text(task: Task) -> str:
     return "\n".join(parts)
 
 
-class Known:
+class KnownTasks:
     """The tasks so far, to ask of each new one whether it is another."""
 
     def __init__(self) -> None:
@@ -134,7 +136,7 @@ class Known:
         """The name of a known task that has the same answer: who knows that one would only have to say it again."""
         return self._answers.get(_answer(task))
 
-    def twin(self, task: Task) -> str | None:
+    def near_duplicate(self, task: Task) -> str | None:
         """The name of a known task that this one is nearly the same as: what the gates ask."""
         if not self._sketches:
             return None
@@ -151,21 +153,21 @@ def _answer(task: Task) -> frozenset[str]:
     return frozenset(kind_of(task).accepted_answers(task))
 
 
-def find_alike(
+def compare_tasks(
     tasks: Sequence[Task], against: Sequence[Task] = (), corpus: Path | None = None, ngram: int = NGRAM
-) -> Report:
-    """The report over tasks, the tasks of benchmarks, and a corpus. Of two that are alike the first stays."""
+) -> NearDuplicateReport:
+    """The report over tasks, the tasks of benchmarks, and a corpus. Of two near duplicates the first stays."""
     started = time.monotonic()
-    report = Report(len(tasks), len(against))
+    report = NearDuplicateReport(len(tasks), len(against))
     sketches = [sketch(task, "evaluation") for task in against] + [sketch(task) for task in tasks]
-    report.twins = _twins(sketches, kept=len(against))
+    report.near_duplicates = _near_duplicates(sketches, kept=len(against))
     if corpus is not None:
         _search_corpus(corpus, [*tasks, *against], ngram, report)
     report.seconds = round(time.monotonic() - started, 3)
     return report
 
 
-def _twins(sketches: Sequence[Sketch], kept: int) -> list[NearDuplicate]:
+def _near_duplicates(sketches: Sequence[Sketch], kept: int) -> list[NearDuplicate]:
     """Near-duplicates by signatures; those of the first `kept`, which are not ours to drop, are left out."""
     if len(sketches) < 2:
         return []
@@ -175,9 +177,9 @@ def _twins(sketches: Sequence[Sketch], kept: int) -> list[NearDuplicate]:
         sets: list[Hashes] = [getattr(each, part) for each in sketches]
         signatures = np.stack([hashing.sign(each) for each in sets])
         for near in find_near_duplicates(signatures, threshold, sets.__getitem__):
-            twin = _compare(sketches[near.number], sketches[near.original])
-            if twin is not None and near.number >= kept:
-                found.setdefault(near.number, twin)
+            pair = _compare(sketches[near.number], sketches[near.original])
+            if pair is not None and near.number >= kept:
+                found.setdefault(near.number, pair)
     return [found[number] for number in sorted(found)]
 
 
@@ -196,7 +198,7 @@ def _side(task: Task) -> str:
     return "evaluation" if task.facts.split in ("held_out", "unseen") else "training"
 
 
-def _search_corpus(corpus: Path, tasks: Sequence[Task], ngram: int, report: Report) -> None:
+def _search_corpus(corpus: Path, tasks: Sequence[Task], ngram: int, report: NearDuplicateReport) -> None:
     texts = [(f"{number} {part}", text) for number, task in enumerate(tasks) for part, text in task_texts(task)]
     forbidden = Forbidden(texts, ngram)
     report.unnamed = [f"{tasks[int(name.split()[0])].name}: {name.split()[1]}" for name in forbidden.ignored]
@@ -241,9 +243,9 @@ def corpus_documents(directory: Path) -> Iterator[tuple[str, str]]:
     folder = directory if (directory / SHARDS).is_dir() else directory / "corpus"
     manifest = load_manifest(folder)
     tokenizer = Tokenizer.load(folder / TOKENIZER)
-    wanted = [shard for shard in manifest.shards if shard.split == "train"]
-    with track("reading the corpus", total=sum(shard.documents for shard in wanted), unit="documents") as bar:
-        for shard in wanted:
+    shards = [shard for shard in manifest.shards if shard.split == "train"]
+    with track("reading the corpus", total=sum(shard.documents for shard in shards), unit="documents") as bar:
+        for shard in shards:
             opened = OpenShard(folder / SHARDS, shard, manifest.dtype)
             for number in range(shard.documents):
                 start, end = int(opened.offsets[number]), int(opened.offsets[number + 1])

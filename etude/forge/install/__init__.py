@@ -1,9 +1,8 @@
-"""How a repository becomes an environment: two stages, an agent in each, and a verdict that no agent gives.
+"""How a repository becomes an environment: commands are proposed, attempts made, and a verdict that no agent gives.
 
-In reading order: `index` (where packages come from), `fetch` (a package's sources), `carry` (files out of a sandbox),
-`git` (a checkout's files and history); `texts`, `requirements`, `recipes` and `project` (what a repository says about
-itself), `proposal` (the ten commands), `steps` (policies that are ordinary code), `explore` (stage 1 by rules), `needs`
-(what an error asks for), `stand_ins` (for services), `options` (pytest's), `settle` (stage 2 by rules); `result`,
-`finish` and `inside` (the layer and its lock), `verify`, `install` (all of it), `building` (its twin that can
-build the repository), `command`.
+In reading order: `package_index` (where packages come from), `sandbox_files` (files out of a sandbox), `fetch_package`,
+`git_files` and `checkout` (a repository as we keep it); `project/` (what it says about itself), `rules/` (agents that
+need no model), `strip_and_lock` (runs inside) and `make_layer` (the environment's layer and lock), `result` (what came
+of it, and what is remembered), `verify`; `python_installer`, `javascript/`, `install` (one way for all languages),
+`build_environment` (the same environment with what builds the repository), `command`.
 """

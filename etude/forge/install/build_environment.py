@@ -16,18 +16,18 @@ from typing import Any, Final
 
 from etude.core import durable
 from etude.core.errors import EtudeError
-from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
+from etude.forge.environments.environment import PREFIX, Environment, with_digest
 from etude.forge.install.checkout import Repo
-from etude.forge.install.make_layer import GENERATED, LOCK_LINE, add_environment
+from etude.forge.install.make_layer import GENERATED, LOCK_LINE, add_environment, is_inside, strip_command
 from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
 from etude.forge.install.project.config_files import read_toml
-from etude.forge.install.result import Unfit
-from etude.forge.install.sandbox_files import drop, taken_out
+from etude.forge.install.result import InstallFailed
+from etude.forge.install.sandbox_files import last_line, unpacked_snapshot
 from etude.sandbox.base import WORKSPACE, CommandResult, Sandbox, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.layers import Store
 
-FORMAT: Final = 1  # a change of what is kept makes it again
+FORMAT: Final = 1  # a change of what is record makes it again
 FRONTEND: Final = ("build",)  # what people start a backend with
 ANCIENT: Final = ("setuptools", "wheel")  # where nothing says what builds it
 # Where the version is told from a history, which no workspace has: as at installation.
@@ -49,62 +49,29 @@ for name in filter(None, inner.split(".")):
 asked = getattr(backend, "get_requires_for_build_wheel", lambda: [])()
 open("/home/agent/asked.json", "w").write(json.dumps(asked))
 """
-# In the sandbox, over the environment: the repository's own metadata shrinks, and a whole copy is made to be taken out.
-_STRIP: Final = """
-import compileall, csv, json, os, py_compile, shutil, sys
-from pathlib import Path
-prefix, workspace, whole, generated = map(Path, sys.argv[1:5])
-site = next((prefix / "lib").glob("python3*/site-packages"))
-for info in sorted(site.glob("*.dist-info")):
-    try:
-        told = json.loads((info / "direct_url.json").read_text())
-    except (OSError, ValueError):
-        continue
-    if not str(told.get("url", "")).startswith("file:") or "dir_info" not in told:
-        continue
-    with (info / "RECORD").open(newline="") as file:
-        names = [row[0] for row in csv.reader(file) if row]
-    for name in names:
-        script = Path(os.path.normpath(site / name))
-        if name.startswith("../") and script.is_relative_to(prefix / "bin"):
-            script.unlink(missing_ok=True)
-    kept = []
-    for line in (info / "METADATA").read_text(errors="replace").splitlines():
-        if not line.strip():
-            break
-        if line.startswith(("Metadata-Version:", "Name:", "Version:")):
-            kept.append(line)
-    shutil.rmtree(info)
-    info.mkdir()
-    (info / "METADATA").write_text("\\n".join([*kept, ""]))
-mode = py_compile.PycInvalidationMode.CHECKED_HASH
-compileall.compile_dir(site, quiet=2, invalidation_mode=mode, maxlevels=30)
-shutil.copytree(prefix, whole, symlinks=True)
-if workspace.is_dir() and any(workspace.iterdir()):
-    shutil.copytree(workspace, generated, symlinks=True)
-"""
 
 
 async def building_environment(
     repo: Repo, environment: Environment, host: StoringHost, index: PackageIndex, test_file: str = ""
 ) -> Environment:
-    """The environment's twin that can build. `test_file` joins the suite, where its folders do not cover it.
+    """The same environment with what builds the repository.
 
-    `Unfit` where the backend cannot be had."""
+    `test_file` joins the suite, where its folders do not cover it.
+    `InstallFailed` where the backend cannot be had."""
     if environment.suite.kind != "pytest":
-        raise Unfit("only Python repositories are built")
-    kept = host.store.root / "environments" / f"{environment.digest[:32]}.building-{FORMAT}.json"
-    known = _known(kept, host.store)
+        raise InstallFailed("only Python repositories are built")
+    record = host.store.root / "environments" / f"{environment.digest[:32]}.building-{FORMAT}.json"
+    known = _known(record, host.store)
     if known is None:
         known = await _make(repo, environment, host, index)
         known.save(host.store.root)
-        durable.write_whole(kept, json.dumps({"digest": known.digest}) + "\n")
+        durable.write_whole(record, json.dumps({"digest": known.digest}) + "\n")
     return _with_file(known, test_file, host.store)
 
 
-def _known(kept: Path, store: Store) -> Environment | None:
+def _known(record: Path, store: Store) -> Environment | None:
     try:
-        return Environment.load(json.loads(kept.read_text())["digest"], store)
+        return Environment.load(json.loads(record.read_text())["digest"], store)
     except (OSError, ValueError, KeyError, EtudeError):
         return None
 
@@ -113,15 +80,13 @@ def _with_file(made: Environment, file: str, store: Store) -> Environment:
     folders = [folder.strip("/") for folder in made.suite.folders]
     if not file or any(folder in ("", ".") or file.startswith(f"{folder}/") for folder in folders):
         return made
-    suite = Suite(made.suite.kind, (*made.suite.folders, file), made.suite.options)
-    digest = environment_digest(made.layer, made.lock, made.paths, suite, made.env, made.version, made.services)
-    found = replace(made, suite=suite, digest=digest)
+    found = with_digest(replace(made, suite=replace(made.suite, folders=(*made.suite.folders, file))))
     found.save(store.root)
     return found
 
 
 async def _make(repo: Repo, environment: Environment, host: StoringHost, index: PackageIndex) -> Environment:
-    backend, folders, wanted = _build_system(repo)
+    backend, folders, requirements = _build_system(repo)
     source = host.store.add(repo.tree, at=_SOURCE, shows=())
     base = host.store.add_files({}, at="/home/agent", shows=(*shown_folders(), *index.shows))
     env = index.variables | {"PATH": f"{PREFIX}/bin:/usr/local/bin:/usr/bin:/bin", "PIP_ROOT_USER_ACTION": "ignore"}
@@ -129,29 +94,24 @@ async def _make(repo: Repo, environment: Environment, host: StoringHost, index: 
     async with await host.start(layers, limits=_LIMITS, network=True, env=env, workdir="/home/agent") as sandbox:
         pins = [line.partition(" ")[0] for line in environment.lock.splitlines()]
         await sandbox.write("/home/agent/pins.txt", "".join(f"{line}\n" for line in pins).encode())
-        lock = await _pip(sandbox, [*FRONTEND, *wanted], 1)
+        lock = await _pip(sandbox, [*FRONTEND, *requirements], 1)
         words = [environment.python, "-P", "-c", _ASK, backend, *(f"{_SOURCE}/{folder}" for folder in folders)]
         asked = await sandbox.run(words, cwd=_SOURCE, timeout=_SECONDS)
         more = await _asked(sandbox, asked)
         lock += await _pip(sandbox, more, 2) if more else []
-        words = [interpreter(), "-I", "-c", _STRIP, PREFIX, WORKSPACE, _WHOLE, GENERATED]
+        words = strip_command("shrink", PREFIX, WORKSPACE, _WHOLE, GENERATED)
         done = await sandbox.run(words, timeout=_SECONDS)
         if not done.ok:
-            raise Unfit(f"the environment to build in cannot be finished: {_last(done)}")
+            raise InstallFailed(f"the environment to build in cannot be finished: {last_line(done.stderr)}")
         snapshot = await sandbox.snapshot()
-    try:
-        with taken_out(snapshot, host.store) as root:
-            layer = add_environment(root, host.store, _WHOLE)
-    finally:
-        drop(snapshot)
+    with unpacked_snapshot(snapshot, host.store) as root:
+        layer = add_environment(root, host.store, _WHOLE)
     variables = dict(environment.env)
-    if not (repo.tree / "PKG-INFO").exists() and any(HISTORY.search(line) for line in wanted):
+    if not (repo.tree / "PKG-INFO").exists() and any(HISTORY.search(line) for line in requirements):
         variables |= dict.fromkeys(PRETENDED, "0.0.1")
     lines = dict.fromkeys([*environment.lock.splitlines(), *lock])
     text = "".join(f"{line}\n" for line in sorted(lines))
-    version, suite, services = environment.version, environment.suite, environment.services
-    digest = environment_digest(layer, text, environment.paths, suite, variables, version, services)
-    return replace(environment, layer=layer, lock=text, digest=digest, env=variables)
+    return with_digest(replace(environment, layer=layer, lock=text, env=variables))
 
 
 def _build_system(repo: Repo) -> tuple[str, list[str], list[str]]:
@@ -162,12 +122,8 @@ def _build_system(repo: Repo) -> tuple[str, list[str], list[str]]:
     if not isinstance(system, dict) or not isinstance(system.get("requires"), list):
         return "setuptools.build_meta:__legacy__", [], list(ANCIENT)
     backend = system.get("build-backend", "setuptools.build_meta:__legacy__")
-    folders = [each for each in system.get("backend-path", []) if isinstance(each, str) and _is_inside(each)]
+    folders = [each for each in system.get("backend-path", []) if isinstance(each, str) and is_inside(each)]
     return str(backend), folders, _requirements(system["requires"])
-
-
-def _is_inside(path: str) -> bool:
-    return not path.startswith("/") and ".." not in path.split("/")
 
 
 def _requirements(lines: list[Any]) -> list[str]:
@@ -175,19 +131,19 @@ def _requirements(lines: list[Any]) -> list[str]:
     return [line for line in lines if isinstance(line, str) and _REQUIREMENT.fullmatch(line.strip())]
 
 
-async def _pip(sandbox: Sandbox, wanted: list[str], number: int) -> list[str]:
+async def _pip(sandbox: Sandbox, requirements: list[str], number: int) -> list[str]:
     """Installs, and gives a line of the lock for each distribution that came."""
     report = _REPORT.format(number)
     words = [interpreter(), "-m", "pip", "--python", f"{PREFIX}/bin/python", "install", "--no-compile"]
-    words += ["--constraint", "/home/agent/pins.txt", "--report", report, *wanted]
+    words += ["--constraint", "/home/agent/pins.txt", "--report", report, *requirements]
     done = await sandbox.run(words, timeout=_SECONDS)
     if not done.ok:
-        raise Unfit(f"what builds it cannot be installed: {_last(done)}")
+        raise InstallFailed(f"what builds it cannot be installed: {last_line(done.stderr)}")
     try:
         entries = json.loads(await sandbox.read(report))["install"]
         return [line for line in map(_locked, entries) if LOCK_LINE.fullmatch(line)]
     except (OSError, ValueError, KeyError, TypeError):
-        raise Unfit("pip does not say what it installed") from None
+        raise InstallFailed("pip does not say what it installed") from None
 
 
 def _locked(entry: dict[str, Any]) -> str:
@@ -200,14 +156,9 @@ def _locked(entry: dict[str, Any]) -> str:
 async def _asked(sandbox: Sandbox, done: CommandResult) -> list[str]:
     """What the backend wants beside what the repository names."""
     if not done.ok:
-        raise Unfit(f"the build backend does not start: {_last(done)}")
+        raise InstallFailed(f"the build backend does not start: {last_line(done.stderr)}")
     try:
         found = json.loads(await sandbox.read("/home/agent/asked.json", limit=1 << 20))
     except (OSError, ValueError):
         return []
     return _requirements(found) if isinstance(found, list) else []
-
-
-def _last(done: CommandResult) -> str:
-    lines = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
-    return (lines or ["it said nothing"])[-1][:300]

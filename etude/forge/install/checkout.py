@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from etude.core.errors import EtudeError
-from etude.forge.install.fetch_package import NAME, VERSION, fetch, fetched_tree
+from etude.forge.install.fetch_package import NAME, VERSION, Fetched, fetch_package, fetched_tree
 from etude.forge.install.git_files import take_checkout
 from etude.forge.install.javascript import npm
 from etude.forge.install.package_index import PackageIndex, read_index
@@ -63,30 +63,20 @@ def open_repo(spec: str, folder: Path, *, index: PackageIndex | None = None) -> 
     if not NAME.fullmatch(name) or (pinned and not VERSION.fullmatch(version)):
         raise EtudeError(f"{spec!r} is neither a folder nor a package; packages are called like attrs or attrs==24.2.0")
     name = re.sub(r"[-_.]+", "-", name).lower()
-    return _kept(folder, name, version) or _open_package(name, version, folder, index or read_index())
+    return _open_package(
+        name, version, folder, "package", lambda store: fetch_package(name, version, index or read_index(), store)
+    )
 
 
 def _open_path(path: Path, folder: Path) -> Repo:
-    store = Store(folder / ".work")
-    with store.scratch() as work:
-        Files.scan(path, skip=_LEFT_OUT).write(work / "repo" / "tree")
-        return _publish(folder, work / "repo", path.resolve().name, "", "path")
+    with Store(folder / ".work").scratch() as work:
+        return _publish(folder, work, path, path.resolve().name, "", "path")
 
 
 def _open_git(path: Path, folder: Path) -> Repo:
-    store = Store(folder / ".work")
-    with store.scratch() as work:
+    with Store(folder / ".work").scratch() as work:
         commit = take_checkout(path, work / "checkout", work / "repo" / "history")
-        Files.scan(work / "checkout", skip=_LEFT_OUT).write(work / "repo" / "tree")
-        return _publish(folder, work / "repo", path.resolve().name.removesuffix(".git"), commit, "git")
-
-
-def _open_package(name: str, version: str, folder: Path, index: PackageIndex) -> Repo:
-    store = Store(folder / ".work")
-    snapshot, came = _finished(fetch(name, version, index, store))
-    with fetched_tree(snapshot, store) as tree, store.scratch() as work:
-        Files.scan(tree, skip=_LEFT_OUT).write(work / "repo" / "tree")
-        return _publish(folder, work / "repo", name, version or came, "package")
+        return _publish(folder, work, work / "checkout", path.resolve().name.removesuffix(".git"), commit, "git")
 
 
 def _open_npm(spec: str, folder: Path) -> Repo:
@@ -94,17 +84,25 @@ def _open_npm(spec: str, folder: Path) -> Repo:
     name, version = (spec, "") if at < 0 else (spec[:at], spec[at + 1 :])
     if not npm.NAME.fullmatch(name) or (version and not npm.VERSION.fullmatch(version)):
         raise EtudeError(f"{NPM}{spec} is no package of npm's index; those are called like npm:qs or npm:qs@6.13.0")
-    if (kept := _kept(folder, _label(name), version, "npm")) is not None:
+    return _open_package(name, version, folder, "npm", lambda store: npm.fetch_npm_package(name, version, store))
+
+
+def _open_package(
+    name: str, version: str, folder: Path, origin: Origin, fetch: Callable[[Store], Coroutine[Any, Any, Fetched]]
+) -> Repo:
+    """A version that is here, or else what `fetch` brings."""
+    if (kept := _kept(folder, _label(name), version, origin)) is not None:
         return kept
     store = Store(folder / ".work")
-    snapshot, came = _finished(npm.fetch(name, version, store))
+    snapshot, came = _finished(fetch(store))
     with fetched_tree(snapshot, store) as tree, store.scratch() as work:
-        Files.scan(tree, skip=_LEFT_OUT).write(work / "repo" / "tree")
-        return _publish(folder, work / "repo", name, version or came, "npm")
+        return _publish(folder, work, tree, name, version or came, origin)
 
 
-def _publish(folder: Path, made: Path, name: str, version: str, origin: Origin) -> Repo:
-    """Give what was made its name, by one rename; whoever made the same before was as good."""
+def _publish(folder: Path, work: Path, tree: Path, name: str, version: str, origin: Origin) -> Repo:
+    """Copy a tree, checked, and give it its name by one rename; whoever made the same before was as good."""
+    made = work / "repo"
+    Files.scan(tree, skip=_LEFT_OUT).write(made / "tree")
     files = Files.scan(made / "tree")
     if not len(files):
         raise EtudeError(f"{name} holds no files; there is nothing to install")
@@ -127,7 +125,7 @@ def _load(place: Path) -> Repo:
     return Repo(facts["name"], facts["version"], facts["origin"], place / "tree", history if history.is_dir() else None)
 
 
-def _kept(folder: Path, name: str, version: str, origin: Origin = "package") -> Repo | None:
+def _kept(folder: Path, name: str, version: str, origin: Origin) -> Repo | None:
     found = [
         repo
         for place in folder.glob(f"{name}-*-{origin}")

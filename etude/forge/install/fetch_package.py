@@ -7,15 +7,15 @@ The archive is opened there too: whatever it does to its reader, it does to a sa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from etude.core.errors import EtudeError
 from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
 from etude.forge.install.rules.missing_packages import last_error
-from etude.forge.install.sandbox_files import drop, plain_folder, taken_out
-from etude.sandbox.base import CommandResult, SandboxLimits, Snapshot
+from etude.forge.install.sandbox_files import plain_folder, unpacked_snapshot
+from etude.sandbox.base import CommandResult, Sandbox, SandboxLimits, Snapshot
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store
 
@@ -24,9 +24,11 @@ VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 _LIMITS = SandboxLimits(memory=2 << 30, disk=2 << 30)
 _SECONDS = 600.0
 _UNPACK_SECONDS = 120.0
+_ARCHIVES = "/fetched/sdist"
+Fetched = tuple[Snapshot, str]  # what changed in the sandbox that fetched it, and the version that came
 
 # Leaves /fetched/tree, and prints the archive's name. Links stay as they are, for whoever checks the tree.
-UNPACK = """
+_UNPACK = """
 import pathlib, shutil, sys, tarfile, zipfile
 folder = pathlib.Path("/fetched/sdist")
 archive, = [each for each in folder.iterdir() if each.name.endswith((".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz"))]
@@ -55,41 +57,51 @@ _TAKEN = re.compile(
 )
 
 
-async def fetch(name: str, version: str, index: PackageIndex, store: Store) -> tuple[Snapshot, str]:
-    """The changes of a sandbox that holds the package's tree at /fetched/tree, and the version that came."""
-    wanted = f"{name}=={version}" if version else name
+async def fetch_package(name: str, version: str, index: PackageIndex, store: Store) -> Fetched:
+    """A source distribution, by pip."""
+    what = f"the source distribution of {name}=={version}" if version else f"the source distribution of {name}"
+
+    async def download(sandbox: Sandbox) -> CommandResult:
+        pip = [interpreter(), "-m", "pip", "-vv", "download", "--no-deps", "--no-cache-dir"]
+        spec = f"{name}=={version}" if version else name
+        got = await sandbox.run([*pip, "--no-binary", name, "-d", _ARCHIVES, "--", spec], timeout=_SECONDS)
+        # pip keeps nothing of a package whose build fails, but has said where the archive is.
+        if not got.ok and (link := _link(got)):
+            return await sandbox.run([interpreter(), "-I", "-c", _GET, link], timeout=_SECONDS)
+        return got
+
+    snapshot, archive = await fetch_archive(what, download, index, store)
+    return snapshot, _version_of(archive, name)
+
+
+async def fetch_archive(
+    what: str, download: Callable[[Sandbox], Awaitable[CommandResult]], index: PackageIndex, store: Store
+) -> Fetched:
+    """The changes of a sandbox with the unpacked archive at /fetched/tree, and the name of the archive.
+
+    `download` puts one archive into /fetched/sdist.
+    """
     async with await open_host("local", store) as host:
         layer = host.store.add_files({}, shows=(*shown_folders(), *index.shows))
         async with await host.start([layer], limits=_LIMITS, network=True, env=index.variables) as sandbox:
-            pip = [interpreter(), "-m", "pip", "-vv", "download", "--no-deps", "--no-cache-dir"]
-            command = [*pip, "--no-binary", name, "-d", "/fetched/sdist", "--", wanted]
-            got = await sandbox.run(command, timeout=_SECONDS)
-            # pip keeps nothing of a package whose build fails, but has said where the archive is.
-            if not got.ok and not (link := _link(got)):
-                raise EtudeError(f"the source distribution of {wanted} cannot be fetched: {_why(got)}")
+            got = await download(sandbox)
             if not got.ok:
-                again = await sandbox.run([interpreter(), "-I", "-c", _GET, link], timeout=_SECONDS)
-                if not again.ok:
-                    raise EtudeError(f"the source distribution of {wanted} cannot be fetched: {_why(again)}")
-            opened = await sandbox.run([interpreter(), "-I", "-c", UNPACK], timeout=_UNPACK_SECONDS)
+                raise EtudeError(f"{what} cannot be fetched: {_why(got)}")
+            opened = await sandbox.run([interpreter(), "-I", "-c", _UNPACK], timeout=_UNPACK_SECONDS)
             if not opened.ok:
-                raise EtudeError(f"the source distribution of {wanted} cannot be unpacked: {_why(opened)}")
-            archive = opened.stdout.decode("utf-8", "replace").strip()
-            await sandbox.run(["rm", "-rf", "/fetched/sdist"])
-            return await sandbox.snapshot(), _version_of(archive, name)
+                raise EtudeError(f"{what} cannot be unpacked: {_why(opened)}")
+            await sandbox.run(["rm", "-rf", _ARCHIVES, "/home/agent/.npm"])
+            return await sandbox.snapshot(), opened.stdout.decode("utf-8", "replace").strip()
 
 
 @contextmanager
 def fetched_tree(snapshot: Snapshot, store: Store) -> Iterator[Path]:
     """The package's files as they came, unchecked."""
-    try:
-        with taken_out(snapshot, store) as root:
-            tree = plain_folder(root, "/fetched/tree")
-            if tree is None:
-                raise EtudeError("the source distribution holds no folder of files")
-            yield tree
-    finally:
-        drop(snapshot)
+    with unpacked_snapshot(snapshot, store) as root:
+        tree = plain_folder(root, "/fetched/tree")
+        if tree is None:
+            raise EtudeError("the source distribution holds no folder of files")
+        yield tree
 
 
 def _version_of(archive: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""From a sandbox in which an agent has installed to an environment: strip, lock, take out, make the layer.
+"""From a sandbox in which an agent has installed to an environment: strip, lock, unpack, make the layer.
 
 What the sandbox says about itself is checked before it is believed, and believed only as a description: whether the
 environment works is for `verify` to find.
@@ -11,16 +11,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from etude.core.errors import EtudeError
-from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
-from etude.forge.install import strip_and_lock as inside
+from etude.forge.environments.environment import PREFIX, Environment, Suite, with_digest
+from etude.forge.install import strip_and_lock
 from etude.forge.install.checkout import Repo
 from etude.forge.install.package_index import interpreter
-from etude.forge.install.result import Unfit
-from etude.forge.install.sandbox_files import drop, plain_folder, taken_out
-from etude.forge.leaks.bare_host import bare_folders
+from etude.forge.install.result import InstallFailed
+from etude.forge.install.sandbox_files import add_root_layer, last_line, plain_folder, unpacked_snapshot
+from etude.forge.leaks.minimal_host import minimal_host_folders
 from etude.sandbox.base import WORKSPACE, Layer, Sandbox
 from etude.sandbox.store.importing import Bounds
 from etude.sandbox.store.layers import Store
@@ -35,18 +35,17 @@ _MOST_TEXT: Final = 100_000
 
 
 @dataclass(frozen=True)
-class Made:
+class UnverifiedEnvironment:
     """An environment that nobody has verified, and what else came out of its sandbox."""
 
     environment: Environment
     notes: tuple[str, ...]
-    downloads: Layer | None  # pip's cache, for the next try
+    downloads: Layer | None = None  # pip's cache, for the next try
 
 
-async def finish(sandbox: Sandbox, repo: Repo, store: Store) -> Made:
+async def make_environment(sandbox: Sandbox, repo: Repo, store: Store) -> UnverifiedEnvironment:
     """Make the environment of what the sandbox holds. Its programs are dead afterwards, its files as they were."""
-    code = Path(inside.__file__).read_text()
-    words = [interpreter(), "-I", "-c", code, PREFIX, WORKSPACE, REPORTS, GENERATED]
+    words = strip_command("finish", PREFIX, WORKSPACE, REPORTS, GENERATED)
     result = await sandbox.run(words, timeout=_SECONDS, max_output=8 << 20)
     try:
         said: dict[str, Any] = json.loads(result.stdout)
@@ -54,42 +53,36 @@ async def finish(sandbox: Sandbox, repo: Repo, store: Store) -> Made:
         lock = "".join(f"{line}\n" for line in said["lock"].splitlines() if LOCK_LINE.fullmatch(line))
         trouble = str(said["trouble"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        last = (result.stderr.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"])[-1]
-        raise Unfit(f"the environment cannot be finished: {last[:300]}") from None
+        raise InstallFailed(f"the environment cannot be finished: {last_line(result.stderr)}") from None
     if trouble:
-        raise Unfit(trouble[:300])
+        raise InstallFailed(trouble[:300])
     suite, env, services, notes = _read_answer(answer)
     await sandbox.run(["rm", "-rf", "/home/agent/source"])
-    snapshot = await sandbox.snapshot()
-    try:
-        with taken_out(snapshot, store) as root:
-            downloads = _add_downloads(root, store)
-            layer = add_environment(root, store)
-    finally:
-        drop(snapshot)
-    digest = environment_digest(layer, lock, paths, suite, env, repo.version, services)
+    with unpacked_snapshot(await sandbox.snapshot(), store) as root:
+        downloads = _add_downloads(root, store)
+        layer = add_environment(root, store)
     python = f"{PREFIX}/bin/python"
-    environment = Environment(
-        repo.name, repo.version, digest, layer, python, paths, suite, lock, env, services=services
-    )
-    return Made(environment, notes, downloads)
+    made = Environment(repo.name, repo.version, "", layer, python, paths, suite, lock, env, services=services)
+    return UnverifiedEnvironment(with_digest(made), notes, downloads)
+
+
+def strip_command(step: Literal["finish", "shrink"], *paths: str) -> list[str]:
+    """How a sandbox runs our program over its environment."""
+    return [interpreter(), "-I", "-c", Path(strip_and_lock.__file__).read_text(), step, *paths]
 
 
 def add_environment(root: Path, store: Store, at: str = PREFIX) -> Layer:
     """What lies at this place below a sandbox's root becomes the environment of a layer."""
     installed = plain_folder(root, at)
     if installed is None:
-        raise Unfit(f"nothing was installed at {at}")
+        raise InstallFailed(f"nothing was installed at {at}")
     with store.scratch() as folder:
         (folder / "opt").mkdir()
         installed.rename(folder / PREFIX.strip("/"))
         generated = plain_folder(root, GENERATED)
         if generated is not None:
             generated.rename(folder / WORKSPACE.strip("/"))
-        try:
-            return store.add(folder, at="/", shows=bare_folders())
-        except EtudeError as error:
-            raise Unfit(f"what was installed cannot be kept: {error}") from None
+        return add_root_layer(folder, store, minimal_host_folders())
 
 
 def _add_downloads(root: Path, store: Store) -> Layer | None:
@@ -106,19 +99,19 @@ def _read_answer(answer: Any) -> tuple[Suite, dict[str, str], tuple[Service, ...
     """How the agent says the suite is run, as far as it has the right form."""
     given: Mapping[str, Any] = answer if isinstance(answer, dict) else {}
     if len(json.dumps(given)) > _MOST_TEXT:
-        raise Unfit("the answer about how to run the tests is too long")
+        raise InstallFailed("the answer about how to run the tests is too long")
     if why := given.get("give_up"):
-        raise Unfit(str(why)[:500], final=True)
-    tests = tuple(path for path in _texts(given.get("tests")) if _is_inside(path))
+        raise InstallFailed(str(why)[:500], final=True)
+    tests = tuple(path for path in _texts(given.get("tests")) if is_inside(path))
     if not tests:
-        raise Unfit("nothing says where the tests are")
+        raise InstallFailed("nothing says where the tests are")
     env = given.get("env")
     pairs = env.items() if isinstance(env, dict) else ()
     named = {str(name): str(value) for name, value in pairs if re.fullmatch(r"[A-Za-z_]\w*", str(name))}
     try:
         services = read_services(given.get("services") or [])
     except EtudeError as error:
-        raise Unfit(str(error)) from None
+        raise InstallFailed(str(error)) from None
     suite = Suite("pytest", tests, tuple(_texts(given.get("options"))))
     return suite, named, services, tuple(_texts(given.get("notes")))
 
@@ -127,5 +120,6 @@ def _texts(value: Any) -> Sequence[str]:
     return [each for each in value if isinstance(each, str) and "\0" not in each] if isinstance(value, list) else []
 
 
-def _is_inside(path: str) -> bool:
+def is_inside(path: str) -> bool:
+    """Whether a path that a sandbox or a repository names stays below the folder that it starts from."""
     return bool(path) and not path.startswith(("/", "-")) and ".." not in path.split("/")

@@ -15,12 +15,15 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from etude.core.errors import EtudeError
+from etude.forge.install.sandbox_files import last_line
 from etude.sandbox.store.layers import system_folders
 
 _SECONDS = 60.0
 # What decides where packages come from; a cache, a log or a target of the host's user means nothing in a sandbox.
-_TAKEN = ("index-url", "extra-index-url", "find-links", "no-index", "cert", "trusted-host", "proxy", "timeout")
-_TAKEN_TOO = ("default-timeout", "retries", "prefer-binary", "only-binary", "no-binary", "constraint")
+_TAKEN = (
+    *("index-url", "extra-index-url", "find-links", "no-index", "cert", "trusted-host", "proxy", "timeout"),
+    *("default-timeout", "retries", "prefer-binary", "only-binary", "no-binary", "constraint"),
+)
 _VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "http_proxy", "https_proxy", "no_proxy")
 
 
@@ -52,9 +55,8 @@ def read_index(find_links: Path | None = None) -> PackageIndex:
     for key, value in _configured().items():
         variables[f"PIP_{key.upper().replace('-', '_')}"] = value
     places = [place for value in variables.values() for place in value.split()]
-    shows = dict.fromkeys(path for place in places if (path := _on_disk(place)))
-    covered = shown_folders()
-    return PackageIndex(variables, tuple(path for path in shows if not _is_below(path, covered)))
+    shows = dict.fromkeys(path for place in places if (path := _on_disk(place)) and not is_shown(path))
+    return PackageIndex(variables, tuple(shows))
 
 
 def _configured() -> dict[str, str]:
@@ -67,13 +69,12 @@ def _configured() -> dict[str, str]:
         stdin=subprocess.DEVNULL,
     )
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise EtudeError(f"{interpreter()} has no working pip ({last}): install pip for it")
+        raise EtudeError(f"{interpreter()} has no working pip ({last_line(done.stderr)}): install pip for it")
     found: dict[str, str] = {}
     for line in done.stdout.splitlines():
         name, _, quoted = line.partition("=")
         section, _, key = name.partition(".")
-        if key.lstrip(".") in _TAKEN + _TAKEN_TOO and section in ("global", "install", "download", ":env:"):
+        if key.lstrip(".") in _TAKEN and section in ("global", "install", "download", ":env:"):
             try:
                 found[key.lstrip(".")] = str(ast.literal_eval(quoted))
             except (ValueError, SyntaxError):
@@ -93,5 +94,6 @@ def _on_disk(place: str) -> str:
     return str(path) if path.exists() else ""
 
 
-def _is_below(path: str, folders: tuple[str, ...]) -> bool:
-    return any(path == folder or path.startswith(folder + "/") for folder in folders)
+def is_shown(path: str) -> bool:
+    """Whether every sandbox sees this path anyway."""
+    return any(path == folder or path.startswith(f"{folder}/") for folder in shown_folders())

@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from etude.sandbox.store.layers import Store
 _FORMAT: Final = 1  # of what is remembered: a change of the rules that matters makes old results unknown
 
 
-class Unfit(EtudeError):
+class InstallFailed(EtudeError):
     """This try led to nothing, and why; `final` where another one would lead nowhere else."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:
@@ -48,16 +48,9 @@ class InstallResult:
 
     def facts(self) -> dict[str, Any]:
         return {
-            "ok": self.ok,
-            "reason": self.reason,
-            "commands": [proposal.facts() for proposal in self.commands],
-            "verified": list(self.verified),
+            **_kept(self, "ok", "reason", "commands", "verified", "digest", "tries", "notes", "cached"),
             "tests": {"passed": self.passed, "failed": self.failed},
-            "digest": self.digest,
             "seconds": round(self.seconds, 3),
-            "tries": list(self.tries),
-            "notes": list(self.notes),
-            "cached": self.cached,
         }
 
 
@@ -80,19 +73,9 @@ class Memory:
             environment = Environment.load(facts["digest"], self._store)
         except (OSError, ValueError, KeyError, EtudeError):
             return None
-        return InstallResult(
-            True,
-            "",
-            tuple(Proposal(**each) for each in facts["commands"]),
-            tuple(facts["verified"]),
-            facts["passed"],
-            facts["failed"],
-            facts["digest"],
-            tries=tuple(facts["tries"]),
-            notes=tuple(facts["notes"]),
-            cached=True,
-            environment=environment,
-        )
+        commands = tuple(Proposal(**each) for each in facts.pop("commands"))
+        facts |= {name: tuple(facts[name]) for name in ("verified", "tries", "notes")}
+        return InstallResult(True, "", commands, **facts, cached=True, environment=environment)
 
     def failure(self, index: Mapping[str, str], suite_seconds: float) -> InstallResult | None:
         """An earlier failure of these rules, under terms that were no harder."""
@@ -106,28 +89,12 @@ class Memory:
             return None
 
     def keep_failure(self, result: InstallResult, index: Mapping[str, str], suite_seconds: float) -> None:
-        facts = {
-            "terms": _terms(index),
-            "suite_seconds": suite_seconds,
-            "reason": result.reason,
-            "commands": [asdict(each) for each in result.commands],
-            "tries": result.tries,
-        }
-        self._folder.mkdir(parents=True, exist_ok=True)
-        durable.write_whole(self._folder / "failure.json", json.dumps(facts, indent=1) + "\n")
+        terms = {"terms": _terms(index), "suite_seconds": suite_seconds}
+        self._write("failure.json", terms | _kept(result, "reason", "commands", "tries"))
 
     def keep(self, result: InstallResult) -> None:
-        facts = {
-            "digest": result.digest,
-            "commands": [asdict(each) for each in result.commands],
-            "verified": result.verified,
-            "passed": result.passed,
-            "failed": result.failed,
-            "tries": result.tries,
-            "notes": result.notes,
-        }
-        self._folder.mkdir(parents=True, exist_ok=True)
-        durable.write_whole(self._folder / "result.json", json.dumps(facts, indent=1) + "\n")
+        kept = _kept(result, "digest", "commands", "verified", "passed", "failed", "tries", "notes")
+        self._write("result.json", kept)
 
     def downloads(self) -> Layer | None:
         try:
@@ -137,13 +104,24 @@ class Memory:
 
     def keep_downloads(self, layer: Layer | None) -> None:
         if layer is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            durable.write_whole(self._folder / "downloads", f"{layer.digest}\n")
+            self._write("downloads", layer.digest)
+
+    def _write(self, name: str, facts: Mapping[str, Any] | str) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        text = facts if isinstance(facts, str) else json.dumps(facts, indent=1)
+        durable.write_whole(self._folder / name, f"{text}\n")
+
+
+def _kept(result: InstallResult, *names: str) -> dict[str, Any]:
+    """Fields of a result, without those that only hold while it is in memory."""
+    facts = asdict(replace(result, environment=None))
+    return {name: facts[name] for name in names}
 
 
 def _terms(index: Mapping[str, str]) -> str:
     """What a failure depends on beside the repository: the text of the rules, and where packages come from."""
     found = hashlib.sha256(json.dumps(sorted(index.items())).encode())
-    for file in sorted(Path(__file__).parent.rglob("*.py")):
-        found.update(file.read_bytes())
+    for file in sorted(Path(__file__).parent.rglob("*")):
+        if file.suffix in (".py", ".toml"):
+            found.update(file.read_bytes())
     return found.hexdigest()[:32]

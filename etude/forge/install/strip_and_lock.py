@@ -1,7 +1,8 @@
 """The end of an installation, as a program inside its sandbox: the repository's own code leaves, a lock stays.
 
-    argv   the environment's prefix, the workspace, the folder of pip's reports, the folder for generated files
-    stdout one JSON object: paths, lock, answer, trouble
+    argv   finish PREFIX WORKSPACE (folder of pip's) REPORTS (folder for) GENERATED (files)
+           shrink PREFIX WORKSPACE (copy of) WHOLE (environment) GENERATED
+    stdout of finish: one JSON object: paths, lock, answer, trouble
 
 Of what pip installed from a local folder only the metadata and the scripts stay; its modules are the workspace's, found
 there file by file, and reached by a .pth. Scripts and other files that are copies of the workspace's lead there, too.
@@ -29,10 +30,15 @@ _PTH = "workspace.pth"
 
 
 def main() -> None:
-    prefix, workspace, reports, generated = (Path(each) for each in sys.argv[1:5])
-    site = next((prefix / "lib").glob("python3*/site-packages"))
+    step, *paths = sys.argv[1:6]
+    (_finish if step == "finish" else _shrink)(*map(Path, paths))
+
+
+def _finish(prefix: Path, workspace: Path, reports: Path, generated: Path) -> None:
+    """An environment of what was installed: the repository's own code out of it, and a lock of the rest printed."""
+    site = _site(prefix)
     answer = _answer(prefix / "suite.json")
-    own = [info for info in sorted(site.glob("*.dist-info")) if _is_local(info)]
+    own = _own(site)
     paths: list[str] = []
     trouble = ""
     for info in own:
@@ -51,10 +57,42 @@ def main() -> None:
     lock = _lock(site, reports, {info.name for info in own})
     for folder in list(prefix.rglob("__pycache__")):
         shutil.rmtree(folder, ignore_errors=True)
+    _compile(site)
+    print(json.dumps({"paths": paths, "lock": lock, "answer": answer, "trouble": trouble}))
+
+
+def _shrink(prefix: Path, workspace: Path, whole: Path, generated: Path) -> None:
+    """Of the repository's own metadata only name and version stay; a whole copy is made to be taken out."""
+    site = _site(prefix)
+    for info in _own(site):
+        for name in _recorded(info):
+            script = Path(os.path.normpath(site / name))
+            if name.startswith("../") and script.is_relative_to(prefix / "bin"):
+                script.unlink(missing_ok=True)
+        head = (info / "METADATA").read_text(errors="replace").partition("\n\n")[0].splitlines()
+        kept = [line for line in head if line.startswith(("Metadata-Version:", "Name:", "Version:"))]
+        shutil.rmtree(info)
+        info.mkdir()
+        (info / "METADATA").write_text("".join(f"{line}\n" for line in kept))
+    _compile(site)
+    shutil.copytree(prefix, whole, symlinks=True)
+    if workspace.is_dir() and any(workspace.iterdir()):
+        shutil.copytree(workspace, generated, symlinks=True)
+
+
+def _site(prefix: Path) -> Path:
+    return next((prefix / "lib").glob("python3*/site-packages"))
+
+
+def _own(site: Path) -> list[Path]:
+    """The metadata of what was installed from a folder: the repository itself."""
+    return [info for info in sorted(site.glob("*.dist-info")) if _is_local(info)]
+
+
+def _compile(site: Path) -> None:
     # By content, not by time: the same files give the same layer, whenever they were installed.
     mode = py_compile.PycInvalidationMode.CHECKED_HASH
     compileall.compile_dir(site, quiet=2, invalidation_mode=mode, maxlevels=30)
-    print(json.dumps({"paths": paths, "lock": lock, "answer": answer, "trouble": trouble}))
 
 
 def _answer(file: Path) -> dict[str, Any]:

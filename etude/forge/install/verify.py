@@ -1,6 +1,6 @@
 """Whether an environment does what was set as its target: in fresh sandboxes, without network, twice.
 
-The suite runs as it will for every task (`suite.run_suite`), the other commands in a shell of the same sandbox kind,
+The suite runs as it will for every task (`suite_run`), the other commands in a shell of the same sandbox kind,
 all as the ordinary user that every program of a sandbox is. No agent has a say here.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import SuiteRun, run_suite
-from etude.forge.install.result import Unfit
+from etude.forge.install.result import InstallFailed
 from etude.forge.install.rules.proposal import Proposal
 from etude.sandbox.base import WORKSPACE, Layer, SandboxLimits
 from etude.sandbox.hosts import StoringHost
@@ -49,7 +49,7 @@ async def verify(
     suite_seconds: float,
     note: Callable[[str], None] = lambda text: None,
 ) -> Verified:
-    """Raises `Unfit` with the first thing that is not as it should be."""
+    """Raises `InstallFailed` with the first thing that is not as it should be."""
     runs: list[SuiteRun] = []
     for turn in range(TIMES):
         note(f"tests, {turn + 1} of {TIMES}")
@@ -63,23 +63,23 @@ async def verify(
             await _check_target(target, environment, workspace, host)
         commands.append(target.command)
     outcomes = _agreed(runs)
-    told = replace(environment, outcomes=outcomes, seconds=round(min(run.seconds for run in runs), 3))
+    verified = replace(environment, outcomes=outcomes, seconds=round(min(run.seconds for run in runs), 3))
     failed = _weight([name for name, outcome in outcomes.items() if outcome == "failed"], workspace)
-    return Verified(told, tuple(commands), list(outcomes.values()).count("passed"), failed)
+    return Verified(verified, tuple(commands), list(outcomes.values()).count("passed"), failed)
 
 
 def _check(run: SuiteRun, workspace: Layer, seconds: float) -> None:
     if not run.complete and run.seconds >= seconds:  # it would take as long again
-        raise Unfit(f"{run.reason}: {len(run.outcomes)} tests had ended by then", final=True)
+        raise InstallFailed(f"{run.reason}: {len(run.outcomes)} tests had ended by then", final=True)
     if not run.complete:
-        raise Unfit(run.reason)
+        raise InstallFailed(run.reason)
     passed = len(run.passed)
     wrong = [name for name, outcome in run.outcomes.items() if outcome in ("failed", "error")]
     if passed < FEWEST:
-        raise Unfit(f"only {passed} tests pass, and {FEWEST} are needed{_named(run, wrong)}")
+        raise InstallFailed(f"only {passed} tests pass, and {FEWEST} are needed{_named(run, wrong)}")
     failed = _weight(wrong, workspace)
     if passed < SHARE * (passed + failed):
-        raise Unfit(f"{failed} of {passed + failed} tests fail{_named(run, wrong)}")
+        raise InstallFailed(f"{failed} of {passed + failed} tests fail{_named(run, wrong)}")
 
 
 def _weight(wrong: Sequence[str], workspace: Layer) -> int:
@@ -114,10 +114,10 @@ async def _check_target(target: Proposal, environment: Environment, workspace: L
             try:
                 await serve(sandbox, environment.services, environment.python)
             except ServiceFailure as failure:
-                raise Unfit(str(failure)) from None
+                raise InstallFailed(str(failure)) from None
             result = await sandbox.run(["sh", "-c", target.command], timeout=_TARGET_SECONDS)
-        if trouble := target.judge(result):
-            raise Unfit(trouble)
+        if trouble := target.mismatch(result):
+            raise InstallFailed(trouble)
 
 
 def _agreed(runs: Sequence[SuiteRun]) -> dict[str, str]:

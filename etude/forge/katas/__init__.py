@@ -1,1 +1,6 @@
-"""Katas."""
+"""Katas: small generated tasks, without end, the same for the same seed.
+
+In reading order: `vocabulary` (the words, and what is held out), `draft` (what a family is), `families/`,
+`kata_repository` (drafts to files and tests), `instructions` (three prompt styles), `source` (tasks),
+`training_text` (their text, for pretraining).
+"""

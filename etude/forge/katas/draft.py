@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from etude.core.errors import EtudeError
@@ -43,18 +43,34 @@ class Draft:
     modules: tuple[tuple[str, Function], ...]
 
 
+Pair = tuple[Function, Function]  # the second calls the first
+
+
 @dataclass(frozen=True)
 class Family:
+    """A function that draws functions, and what is known about all of its draws."""
+
     name: str
     level: Level
     about: str  # one line for the table of families
-    make: Callable[[Pick], Draft]
+    themes: tuple[Pool, ...]  # one for each module of a draft: modules are named after something of their theme
+    draw: Callable[[Pick], Function | Pair]
     unseen: bool = False  # held out whole: no task of it is ever for training
 
+    def make(self, pick: Pick) -> Draft:
+        drawn = self.draw(pick)
+        if isinstance(drawn, Function):
+            functions: tuple[Function, ...] = (drawn,)
+        else:
+            functions = (drawn[0], replace(drawn[1], uses=(drawn[0].name,)))
+        return Draft(tuple((pick.word(pool), each) for pool, each in zip(self.themes, functions, strict=True)))
 
-def alone(pick: Pick, pool: Pool, function: Function) -> Draft:
-    """A draft of one function in one module, which is named after something of its theme."""
-    return Draft(((pick.word(pool), function),))
+
+def family(
+    level: Level, about: str, *themes: Pool, unseen: bool = False
+) -> Callable[[Callable[[Pick], Function | Pair]], Family]:
+    """Makes a family of the function below, named like it."""
+    return lambda draw: Family(draw.__name__, level, about, themes, draw, unseen)
 
 
 WIDE, LARGEST = 20, 999  # a range that goes to WIDE is of amounts, which may as well be larger; below are sizes
@@ -170,11 +186,11 @@ class Pick:
     def texts(self, least: int, most: int) -> list[str]:
         return [self.text(1) for _ in range(self.rng.randint(least, most))]
 
-    def _draw(self, words: Pool) -> str:
+    def _draw(self, words: Sequence[str]) -> str:
         return invent(self.rng, self.held_out) if self._invents() else self.rng.choice(words)
 
     def _values(self, low: int, high: int) -> list[int]:
-        if high >= WIDE and self._invents():
+        if high >= WIDE and self._invents() and high < LARGEST:
             low, high = high + 1, LARGEST
         values = [value for value in range(low, high + 1) if is_held_out(value) == self.held_out]
         if not values:

@@ -1,7 +1,7 @@
 """From drafts to a repository: modules, README and tests, whole and with the target's bodies deleted.
 
 The expected value in every test comes from running the whole code once. A repository that could be passed by what
-the deletion leaves behind, or by one constant, is refused (`Unfit`), and its maker draws again. Knows nothing about
+the deletion leaves behind, or by one constant, is refused (`PoorDraw`), and its maker draws again. Knows nothing about
 instructions or task directories.
 """
 
@@ -22,7 +22,7 @@ INDENT = " " * 4
 LINE = 100  # characters of a docstring's line
 
 
-class Unfit(Exception):
+class PoorDraw(Exception):
     """This draw gives tests that tell too little."""
 
 
@@ -37,7 +37,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Hole:
-    """A function of the target: what is left of it, and the cases that judge it."""
+    """A function of the target: what is left of it, and the cases that test it."""
 
     module: str
     function: Function
@@ -59,19 +59,19 @@ class Repository:
 
 
 def build(package: str, target: Draft, others: Sequence[Draft], rng: random.Random) -> Repository:
-    """A package of the target's modules and some others whose functions stay. Raises `Unfit` for a poor draw."""
-    kept = [(module, function) for draft in others for module, function in draft.modules]
-    world: dict[str, Any] = {}
-    _define([(function, function.body) for _, function in [*target.modules, *kept]], world)
-    holes = tuple(_hole(module, function, world, rng) for module, function in target.modules)
-    if any(hole.remainder != RAISES for hole in holes) and not _all_fail(holes, world):
+    """A package of the target's modules and some others whose functions stay. Raises `PoorDraw` for a poor draw."""
+    intact = [(module, function) for draft in others for module, function in draft.modules]
+    namespace: dict[str, Any] = {}
+    _define([(function, function.body) for _, function in [*target.modules, *intact]], namespace)
+    holes = tuple(_hole(module, function, namespace, rng) for module, function in target.modules)
+    if any(hole.remainder != RAISES for hole in holes) and not _all_fail(holes, namespace):
         holes = tuple(replace(hole, remainder=RAISES) for hole in holes)
-    companions = [(module, function, _cases(function, world, IN_ONE_TEST)) for module, function in kept]
+    companions = [(module, function, _cases(function, namespace, IN_ONE_TEST)) for module, function in intact]
 
     modules: dict[str, list[tuple[Function, str]]] = {}
     for hole in holes:
         modules.setdefault(hole.module, []).append((hole.function, hole.remainder))
-    for module, function in kept:
+    for module, function in intact:
         modules.setdefault(module, []).append((function, function.body))
     for functions in modules.values():
         rng.shuffle(functions)
@@ -118,13 +118,13 @@ def build(package: str, target: Draft, others: Sequence[Draft], rng: random.Rand
 # Running
 
 
-def _define(functions: Sequence[tuple[Function, str]], world: dict[str, Any]) -> None:
+def _define(functions: Sequence[tuple[Function, str]], namespace: dict[str, Any]) -> None:
     parts = [f"{one.head}\ndef {one.name}({one.arguments}):\n{_indented(body)}" for one, body in functions]
     text = "\n".join(parts)
-    exec(compile(text, "<kata>", "exec"), world)  # noqa: S102  # our own text, made by families
+    exec(compile(text, "<kata>", "exec"), namespace)  # noqa: S102  # our own text, made by families
 
 
-def _cases(function: Function, world: dict[str, Any], count: int) -> tuple[Case, ...]:
+def _cases(function: Function, namespace: dict[str, Any], count: int) -> tuple[Case, ...]:
     """Different inputs: the edges that must be there, then drawn ones."""
     found: dict[str, Case] = {}
     edges = iter(function.edges[: count // 2 + count // 4])
@@ -135,16 +135,16 @@ def _cases(function: Function, world: dict[str, Any], count: int) -> tuple[Case,
         call = f"{function.name}({', '.join(map(show, arguments))})"
         if call not in found:
             first = show(arguments[0])
-            found[call] = Case(call, show(world[function.name](*arguments)), first)
-    raise Unfit(f"{function.name} has too few different inputs")
+            found[call] = Case(call, show(namespace[function.name](*arguments)), first)
+    raise PoorDraw(f"{function.name} has too few different inputs")
 
 
-def _hole(module: str, function: Function, world: dict[str, Any], rng: random.Random) -> Hole:
-    cases = list(_cases(function, world, VISIBLE + HELD_OUT))
+def _hole(module: str, function: Function, namespace: dict[str, Any], rng: random.Random) -> Hole:
+    cases = list(_cases(function, namespace, VISIBLE + HELD_OUT))
     rng.shuffle(cases)
     visible, held_out = tuple(cases[:VISIBLE]), tuple(cases[VISIBLE:])
     if not (_tells(visible, 2) and _tells(held_out, 3)):
-        raise Unfit(f"{function.name} gives the same value too often")
+        raise PoorDraw(f"{function.name} gives the same value too often")
     remainder = rng.choices([RAISES, "return None", function.wrong or RAISES], [0.7, 0.08, 0.22])[0]
     return Hole(module, function, remainder, visible, held_out)
 
@@ -156,9 +156,9 @@ def _tells(cases: Sequence[Case], least: int) -> bool:
     return enough and any(case.value != case.first for case in cases)
 
 
-def _all_fail(holes: Sequence[Hole], world: dict[str, Any]) -> bool:
+def _all_fail(holes: Sequence[Hole], namespace: dict[str, Any]) -> bool:
     """Whether every test of the holes notices what is left of them."""
-    left = dict(world)
+    left = dict(namespace)
     _define([(hole.function, hole.remainder) for hole in holes], left)
 
     def holds(case: Case) -> bool:

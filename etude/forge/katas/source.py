@@ -1,7 +1,7 @@
 """Katas: endless small tasks, each a repository of two to four modules with a feature deleted.
 
 A task follows from (split, seed, index, what was asked for) alone, so it can be made again anywhere, in memory or on
-disk. Families take turns. Training and held-out tasks share families and nothing else that was drawn: see `words`.
+disk. Families take turns. Training and held-out tasks share families and nothing else that was drawn: see `vocabulary`.
 Knows no policy and no grader.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pydantic
@@ -30,10 +31,10 @@ from etude.forge.katas.families import (
     systems,
 )
 from etude.forge.katas.instructions import instruct
-from etude.forge.katas.kata_repository import Repository, Unfit, build
+from etude.forge.katas.kata_repository import PoorDraw, Repository, build
 from etude.forge.katas.vocabulary import PACKAGES
 from etude.tasks.format.config import SCHEMA, Config, Environment, Facts, PromptStyle, Split, Suite, Verifier
-from etude.tasks.format.files import Files, Kind
+from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 
 VERSION = 1  # goes into each task's provenance: a change to a family makes other tasks of the same seed
@@ -42,8 +43,9 @@ NEIGHBOUR = 0.25  # share of the smaller katas whose deleted function has anothe
 LEVELS: tuple[Level, ...] = (1, 2, 3)
 PROMPT_STYLES: tuple[PromptStyle, ...] = ("terse", "plain", "detailed")
 
-_ROOMS = (arithmetic, strings, sequences, mappings, loops, branches, scanning, pairs, systems)
-FAMILIES: dict[str, Family] = {family.name: family for room in _ROOMS for family in room.FAMILIES}
+# The order of the families decides which task a seed gives: new ones stand at the end of their file, new files last.
+_SUBJECTS = (arithmetic, strings, sequences, mappings, loops, branches, scanning, pairs, systems)
+FAMILIES = {each.name: each for room in _SUBJECTS for each in vars(room).values() if isinstance(each, Family)}
 
 EASY = [family for family in FAMILIES.values() if family.level == 1 and not family.unseen]  # for what stays intact
 
@@ -85,13 +87,14 @@ def katas(
     """
     chosen = choose_families(split, levels, families)
     if not prompt_styles:
-        raise EtudeError("katas need at least one register: terse, plain or detailed")
+        raise EtudeError("katas need at least one prompt style: terse, plain or detailed")
+    stream = _Stream(split, seed, prompt_styles, suite, invented)
     order: list[Family] = []
     for index in itertools.count(start) if count is None else range(start, start + count):
         turn, place = divmod(index, len(chosen))
         if place == 0 or not order:
             order = random.Random(f"{split}/{seed}/{turn}").sample(chosen, len(chosen))
-        yield _kata(split, seed, index, order[place], prompt_styles, suite, invented)
+        yield stream.kata(index, order[place])
 
 
 def choose_families(split: Split, levels: Sequence[int] = LEVELS, names: Sequence[str] = ()) -> list[Family]:
@@ -99,9 +102,8 @@ def choose_families(split: Split, levels: Sequence[int] = LEVELS, names: Sequenc
     for name in names:
         if name not in FAMILIES:
             raise EtudeError(f"no family of katas is called {name!r}; known: {', '.join(FAMILIES)}")
-    unseen = split == "unseen"
-    wanted = [family for family in FAMILIES.values() if family.level in levels and (not names or family.name in names)]
-    chosen = [family for family in wanted if family.unseen == unseen]
+    of_split = [family for family in FAMILIES.values() if family.unseen == (split == "unseen")]
+    chosen = [family for family in of_split if family.level in levels and (not names or family.name in names)]
     if not chosen:
         asked = ", ".join(names) if names else f"level {', '.join(map(str, levels))}"
         raise EtudeError(f"the split {split} has no family of katas for {asked}")
@@ -153,40 +155,51 @@ class Katas:
 
     def tasks(self, start: int = 0) -> Iterator[Task]:
         """From task number `start` on, so that a resumed run goes on where it was."""
-        wants = self.settings
-        count = wants.count - start if wants.count else None
-        return katas(
-            wants.split,
-            count,
-            wants.seed,
-            wants.levels,
-            wants.prompt_styles,
-            wants.families,
-            start=start,
-            invented=wants.invented,
+        settings = self.settings.model_dump() | {"count": self.settings.count - start if self.settings.count else None}
+        return katas(**settings, start=start)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """What all tasks of a stream have in common."""
+
+    split: Split
+    seed: int
+    prompt_styles: Sequence[PromptStyle]
+    suite: Suite
+    invented: float
+
+    def kata(self, index: int, family: Family) -> Task:
+        for attempt in range(TRIES):
+            rng = random.Random(f"{self.split}/{self.seed}/{index}/{attempt}/{family.name}")
+            pick = Pick(rng, held_out=self.split != "train", invented=self.invented)
+            try:
+                repository = _repository(family, pick)
+            except PoorDraw:
+                continue
+            prompt_style = self.prompt_styles[rng.randrange(len(self.prompt_styles))]
+            facts = self.facts(repository, family, pick, prompt_style)
+            name = f"{family.name}-{self.split}-{self.seed}-{index:06d}"
+            return Task(name, instruct(repository, prompt_style, rng), CONFIG, facts, _files(repository))
+        raise EtudeError(f"the family {family.name} gave no usable kata in {TRIES} draws; this is a bug of the family")
+
+    def facts(self, repository: Repository, family: Family, pick: Pick, prompt_style: PromptStyle) -> Facts:
+        return Facts(
+            category="feature deletion",
+            provenance=f"katas {VERSION}",
+            family=family.name,
+            level=family.level,
+            seed=self.seed,
+            split=self.split,
+            prompt_style=prompt_style,
+            suite=self.suite,
+            fail_to_pass=_spelled(repository.fail_to_pass, self.suite),
+            pass_to_pass=_spelled(repository.pass_to_pass, self.suite),
+            held_out=_spelled(repository.held_out, self.suite),
+            allowed_paths=[f"{repository.package}/*.py"],
+            deleted=[f"{repository.package}/{hole.module}.py:{hole.function.name}" for hole in repository.holes],
+            parameters={"names": pick.names, "values": pick.values, "choices": pick.choices},
         )
-
-
-def _kata(
-    split: Split,
-    seed: int,
-    index: int,
-    family: Family,
-    prompt_styles: Sequence[PromptStyle],
-    suite: Suite,
-    invented: float,
-) -> Task:
-    for attempt in range(TRIES):
-        rng = random.Random(f"{split}/{seed}/{index}/{attempt}/{family.name}")
-        pick = Pick(rng, held_out=split != "train", invented=invented)
-        try:
-            repository = _repository(family, pick)
-        except Unfit:
-            continue
-        prompt_style = prompt_styles[rng.randrange(len(prompt_styles))]
-        instruction = instruct(repository, prompt_style, rng)
-        return _task(repository, family, pick, instruction, prompt_style, split, seed, index, suite)
-    raise EtudeError(f"the family {family.name} gave no usable kata in {TRIES} draws; this is a bug of the family")
 
 
 def _repository(family: Family, pick: Pick) -> Repository:
@@ -205,47 +218,20 @@ def _repository(family: Family, pick: Pick) -> Repository:
     return build(package, target, others, rng)
 
 
-def _task(
-    repository: Repository,
-    family: Family,
-    pick: Pick,
-    instruction: str,
-    prompt_style: PromptStyle,
-    split: Split,
-    seed: int,
-    index: int,
-    suite: Suite,
-) -> Task:
-    visible = {
-        path.removeprefix("tests/"): data for path, data in repository.files.items() if path.startswith("tests/t")
-    }
+def _files(repository: Repository) -> Files:
+    """Everything in the task's directory but what says what it is."""
+    found = repository.files.items()
+    visible = {path.removeprefix("tests/"): data for path, data in found if path.startswith("tests/t")}
     files = {
         "environment/Dockerfile": DOCKERFILE,
-        **{f"{WORKSPACE}/{path}": data for path, data in repository.files.items()},
+        **{f"{WORKSPACE}/{path}": data for path, data in found},
         **{f"{TESTS}/{path}": data for path, data in {**visible, **repository.hidden}.items()},
         f"{TESTS}/Dockerfile": TESTS_DOCKERFILE,
         f"{TESTS}/test.sh": TEST_SH,
         **{f"{SOLUTION}/{path}": data for path, data in repository.whole.items()},
         "solution/solve.sh": solve_script("/app"),
     }
-    kinds: dict[str, Kind] = {f"{TESTS}/test.sh": "executable", "solution/solve.sh": "executable"}
-    facts = Facts(
-        category="feature deletion",
-        provenance=f"katas {VERSION}",
-        family=family.name,
-        level=family.level,
-        seed=seed,
-        split=split,
-        prompt_style=prompt_style,
-        suite=suite,
-        fail_to_pass=_spelled(repository.fail_to_pass, suite),
-        pass_to_pass=_spelled(repository.pass_to_pass, suite),
-        held_out=_spelled(repository.held_out, suite),
-        allowed_paths=[f"{repository.package}/*.py"],
-        deleted=[f"{repository.package}/{hole.module}.py:{hole.function.name}" for hole in repository.holes],
-        parameters={"names": pick.names, "values": pick.values, "choices": pick.choices},
-    )
-    return Task(f"{family.name}-{split}-{seed}-{index:06d}", instruction, CONFIG, facts, Files(files, kinds))
+    return Files(files, {f"{TESTS}/test.sh": "executable", "solution/solve.sh": "executable"})
 
 
 def _spelled(ids: Sequence[str], suite: Suite) -> list[str]:

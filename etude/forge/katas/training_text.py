@@ -36,8 +36,10 @@ class KataCode:
         self.name = settings.name or "katas"
 
     def documents(self) -> Iterator[Document | Rejected]:
-        wants = self.settings
-        stream = katas("train", wants.count, wants.seed, wants.levels, wants.prompt_styles, invented=wants.invented)
+        settings = self.settings
+        stream = katas(
+            "train", settings.count, settings.seed, settings.levels, settings.prompt_styles, invented=settings.invented
+        )
         for task in stream:
             yield from self._of(task)
 

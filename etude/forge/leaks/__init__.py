@@ -1,7 +1,7 @@
 """Search of everything that an agent can see for what its task has deleted.
 
-In reading order: `deleted` (what is searched for), `shingles` (text as numbers), `bytecode`, `packed` (git packs,
-databases), `unpack` (everything that a file holds), `wanted` (what really went), `index` (a tree, read once), `kept`
-(what is remembered), `view` (layers over each other), `judge` (copy or relative), `audit` (the search itself);
-`planted` (hiding places to try it on).
+In reading order: `deleted_code` (what is searched for), `shingles` (text as numbers), `bytecode`, `git_and_sqlite`,
+`unpack` (everything that a file holds), `search_terms` (what really went), `tree_index` (a tree, read once),
+`index_cache` (what is remembered), `layer_view` (layers over each other), `copy_test` (copy or relative), `audit` (the
+search itself), `scrub` (what is taken out of a workspace), `minimal_host` (what of the host sandboxes are shown).
 """

@@ -1,7 +1,7 @@
 """The leak audit: is anything that was deleted still to be had in what an agent's sandbox shows?
 
 Searches the layers, as far as upper ones do not hide them, and the host's folders that they show: the workspace file
-by file, everything else through an index that is made once (`index`). Reads as data only, and runs nothing that it
+by file, everything else through an index that is made once (`tree_index`). Reads as data only, and runs nothing that it
 finds. Knows no task: what was deleted is given to it.
 """
 
@@ -18,11 +18,11 @@ import numpy as np
 
 from etude.core.errors import EtudeError
 from etude.corpus.word_hashes import Hashes
-from etude.forge.leaks.copy_test import common, same_file, share_elsewhere, share_in_bytecode, share_next_door
+from etude.forge.leaks.copy_test import common, same_file, share_elsewhere, share_in_bytecode, share_in_workspace
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.leaks.index_cache import contents_of, open_host_index, open_index
 from etude.forge.leaks.layer_view import View
-from etude.forge.leaks.search_terms import Unit, wanted
+from etude.forge.leaks.search_terms import Unit, search_units
 from etude.forge.leaks.tree_index import WINDOW, Content, TreeIndex, exact, read_file, walk
 from etude.forge.leaks.unpack import UnpackedText, Unsearchable
 from etude.sandbox.base import WORKSPACE, Layer
@@ -89,7 +89,7 @@ def audit_tree(tree: Path, deleted: Sequence[Deleted]) -> list[Leak]:
 
 
 def _units(deleted: Sequence[Deleted], read: Callable[[str], str | None]) -> list[Unit]:
-    return [unit for unit in wanted(deleted, read) if len(unit.shingles) or len(unit.codes)]
+    return [unit for unit in search_units(deleted, read) if len(unit.shingles) or len(unit.codes)]
 
 
 def _plainest(leaks: list[Leak]) -> list[Leak]:
@@ -164,7 +164,7 @@ class _Search:
         place = f"{path}{content.inner}"
         for unit, known in zip(self.units, self.known, strict=True):
             own = path.removeprefix(f"{WORKSPACE}/") == unit.path
-            if share := share_next_door(unit, content.shingles, own):
+            if share := share_in_workspace(unit, content.shingles, own):
                 yield _copy(unit, share, place)
             else:
                 known.append(common(unit.shingles, content.shingles))
@@ -233,23 +233,19 @@ def _compare(
 
 
 def _contents(root: Path, file: str, inner: set[str], words: Sequence[bytes]) -> Iterator[Content]:
-    """The wanted pieces of a file; those that hold not even half of the words are left out before any counting."""
-    for piece in _pieces(root, file, inner):
-        if piece.codes or sum(word in piece.text for word in words) * 2 >= len(words):
-            yield exact(piece)
-
-
-def _pieces(root: Path, file: str, inner: set[str]) -> Iterator[UnpackedText]:
+    """The pieces of a file that were asked for; those without half of the words are left out before any counting."""
     try:
         if inner == {""} and file.endswith((".py", ".pyi")):
-            yield UnpackedText("", (root / file).read_bytes(), file)
-            return
-        size = (root / file).stat().st_size
+            pieces: Iterable[UnpackedText | Unsearchable] = [UnpackedText("", (root / file).read_bytes(), file)]
+        else:
+            pieces = read_file(root, file, (root / file).stat().st_size)
     except OSError:
         return
-    for piece in read_file(root, file, size):
-        if isinstance(piece, UnpackedText) and piece.inner in inner:
-            yield piece
+    for piece in pieces:
+        if not isinstance(piece, UnpackedText) or piece.inner not in inner:
+            continue
+        if piece.codes or sum(word in piece.text for word in words) * 2 >= len(words):
+            yield exact(piece)
 
 
 def _copy(unit: Unit, share: float, place: str, kind: Kind = "source") -> Leak:

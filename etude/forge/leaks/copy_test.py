@@ -17,8 +17,8 @@ import numpy as np
 from etude.corpus.word_hashes import Hashes
 from etude.forge.leaks.search_terms import Unit
 
-NEXT_DOOR: Final = 0.9  # share that makes a file of the workspace a copy; relatives in one file reach 0.88
-NEXT_DOOR_LEAST: Final = 24  # shingles that a copy in the workspace has at least: some 30 tokens
+IN_WORKSPACE: Final = 0.9  # share that makes a file of the workspace a copy; relatives in one file reach 0.88
+IN_WORKSPACE_LEAST: Final = 24  # shingles that a copy in the workspace has at least: some 30 tokens
 ELSEWHERE: Final = 0.5  # share that makes any other file a copy
 ELSEWHERE_LEAST: Final = 12
 PLENTY: Final = 64  # shingles that are too many, whatever their share
@@ -32,14 +32,14 @@ CODE_TINY: Final = 10
 WHOLE: Final = 0.9
 
 
-def share_next_door(unit: Unit, shingles: Hashes, own: bool) -> float:
+def share_in_workspace(unit: Unit, shingles: Hashes, own: bool) -> float:
     """Share of what went that a place of the workspace shows, when it is a copy; else 0. `own`: the module itself."""
     shared = len(common(unit.shingles, shingles))
     if not shared:
         return 0.0
     share = shared / len(unit.shingles)
     whole = len(common(unit.whole, shingles))
-    if whole >= NEXT_DOOR_LEAST and share >= NEXT_DOOR and whole >= NEXT_DOOR * len(unit.whole):
+    if whole >= IN_WORKSPACE_LEAST and share >= IN_WORKSPACE and whole >= IN_WORKSPACE * len(unit.whole):
         return share
     return share if not own and share >= AMONG and _is_copied_module(unit, shingles) else 0.0
 

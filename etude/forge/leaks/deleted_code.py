@@ -7,7 +7,6 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from etude.tasks.format.task import Task
 from etude.tasks.javascript.functions import functions
 from etude.tasks.javascript.parsing import ENDINGS
 
@@ -21,23 +20,6 @@ class Deleted:
     source: str  # its text, dedented or not: everything that must not be found anywhere
 
 
-def deleted_of(task: Task) -> list[Deleted]:
-    """What a task's reference solution puts back: the symbols that the task names, and every other change by lines."""
-    names: dict[str, list[str]] = {}
-    for symbol in task.facts.deleted:
-        path, _, name = symbol.partition(":")
-        names.setdefault(path, []).append(name)
-    found: list[Deleted] = []
-    for path in task.solution:
-        before = task.workspace.text(path) if path in task.workspace else ""
-        after = task.solution.text(path)
-        if before == after or not path.endswith((".py", ".pyi", *ENDINGS)):
-            continue
-        named = [Deleted(path, name, text) for name, text in defined_in(path, after) if name in names.get(path, ())]
-        found += named or [Deleted(path, "", text) for text in [added_lines(before, after)] if text.strip()]
-    return found
-
-
 def defined_in(path: str, source: str) -> Iterator[tuple[str, str]]:
     """(qualified name, text) of everything that a file defines, in the language of its ending."""
     if not path.endswith(ENDINGS):
@@ -47,11 +29,18 @@ def defined_in(path: str, source: str) -> Iterator[tuple[str, str]]:
         yield each.name, (each.statement.text or b"").decode("utf-8", "replace")
 
 
+def parse_python(source: str) -> ast.Module | None:
+    """The tree of a text; None for what is no Python, or nested beyond the parser."""
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 def definitions(source: str) -> Iterator[tuple[str, str]]:
     """(qualified name, text) of every function and class; nothing for what is no Python."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse_python(source)
+    if tree is None:
         return
     lines = source.splitlines(keepends=True)
     waiting: list[tuple[str, ast.AST]] = [("", tree)]

@@ -87,14 +87,14 @@ def scrub(tree: Path, deleted: Sequence[Deleted], *, keep: Sequence[str] = ()) -
         _remove(tree / path)
         done.removed.append((path, why))
     endings = CODE + SCRIPTS if any(each.path.endswith(SCRIPTS) for each in deleted) else CODE
-    for place, why in _by_content(tree, deleted):
-        path, code = place.partition("!")[0], place.partition("!")[0].endswith(endings)
+    for leak in audit_tree(tree, deleted):
+        path = leak.place.partition("!")[0]
         kept = any(matches(path, pattern) for pattern in keep)
-        if code or kept or path in {each.path for each in deleted}:
-            done.refused.append((place, why))
+        if path.endswith(endings) or kept or path in {each.path for each in deleted}:
+            done.refused.append((leak.place, leak.why))
         elif (tree / path).exists():
             _remove(tree / path)
-            done.removed.append((path, why))
+            done.removed.append((path, leak.why))
     return done
 
 
@@ -150,11 +150,6 @@ def _file_reason(path: Path, name: str, plain: bool) -> str:
         if head[:4] == b"PACK":
             return "history"
     return ""
-
-
-def _by_content(tree: Path, deleted: Sequence[Deleted]) -> Iterator[tuple[str, str]]:
-    for leak in audit_tree(tree, deleted):
-        yield leak.place, leak.why
 
 
 def _remove(path: Path) -> None:

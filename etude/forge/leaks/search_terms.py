@@ -1,7 +1,7 @@
 """What to search for: the deleted pieces, cut into functions, without what the workspace still shows of them.
 
 A stub that kept its signature, or a function in which one operator was changed, still says most of what the original
-said. Only what really went is wanted, so a bug of one token is searched for by the few shingles around it. Knows
+said. Only what really went is searched for, so a bug of one token is searched for by the few shingles around it. Knows
 source text; no files and no layers.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from etude.corpus.word_hashes import Hashes, hash_runs
 from etude.forge.leaks.bytecode import code_of_source, code_runs
-from etude.forge.leaks.deleted_code import Deleted, defined_in
+from etude.forge.leaks.deleted_code import Deleted, defined_in, parse_python
 from etude.forge.leaks.shingles import RUN, code_tokens, script_tokens, string_tokens
 from etude.tasks.javascript.parsing import ENDINGS
 
@@ -44,7 +44,7 @@ class Unit:
         return f"{self.path}:{self.name}" if self.name else self.path
 
 
-def wanted(deleted: Sequence[Deleted], read: Callable[[str], str | None]) -> list[Unit]:
+def search_units(deleted: Sequence[Deleted], read: Callable[[str], str | None]) -> list[Unit]:
     """The units to search for. `read` gives a file of the workspace as it is now, None where there is none."""
     units: list[Unit] = []
     files = {path: _Now(path, read(path) or "") for path in dict.fromkeys(piece.path for piece in deleted)}
@@ -79,7 +79,7 @@ class _Now:
     @cached_property
     def _definitions(self) -> dict[str, list[str]] | None:
         """The texts of each name; None for a file that cannot be parsed."""
-        if not self.path.endswith(ENDINGS) and _parse(self.text) is None:
+        if not self.path.endswith(ENDINGS) and parse_python(self.text) is None:
             return None
         found: dict[str, list[str]] = {}
         for name, text in defined_in(self.path, self.text):
@@ -96,7 +96,7 @@ class _Now:
 def _parts(piece: Deleted) -> Iterator[tuple[str, str]]:
     """(name, text) of every function in a deleted piece, and of what a class has beside its functions."""
     text = dedent(piece.source)
-    tree = _parse(text)
+    tree = parse_python(text)
     tops = [node for node in tree.body if isinstance(node, Definition)] if tree is not None else []
     if tree is None or not tops:
         yield piece.name, text
@@ -134,13 +134,6 @@ def _blank(node: Definition, lines: list[str]) -> None:
         lines[number] = "\n"
 
 
-def _parse(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
 def _shingles(text: str, script: bool) -> Hashes:
     """Of the code, and of its long strings; docstrings, which a stub keeps and a copy may drop, are nobody's."""
     if script:
@@ -153,7 +146,7 @@ def _shingles(text: str, script: bool) -> Hashes:
 
 
 def _without_docstrings(text: str) -> str:
-    tree = _parse(text)
+    tree = parse_python(text)
     lines = text.splitlines(keepends=True)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Module | Definition) and ast.get_docstring(node, clean=False) is not None:

@@ -86,22 +86,20 @@ class TreeIndex:
 
     def sharing(self, shingles: Hashes) -> dict[int, int]:
         """Place -> how many marks it shares with these shingles."""
-        asked = np.unique((shingles >> np.uint64(32)).astype(np.uint32))
+        return self._counts(np.unique((shingles >> np.uint64(32)).astype(np.uint32)))
+
+    def _counts(self, asked: Numbers) -> dict[int, int]:
         return _count([_owners(marks, owners, asked) for marks, owners in self.segments])
 
-    def defining(self, name: str) -> dict[int, int]:
-        """Place -> 1, where every part of a qualified name is defined."""
-        found: set[int] | None = None
-        for part in name.split("."):
-            asked = np.array([_name_hash(part.encode())], np.uint32)
-            places = set(_count([_owners(marks, owners, asked) for marks, owners in self.segments]))
-            found = places if found is None else found & places
-        return dict.fromkeys(sorted(found or ()), 1)
+    def defining(self, name: str) -> set[int]:
+        """Places where every part of a qualified name is defined."""
+        hashes = [np.array([zlib.crc32(part.encode())], np.uint32) for part in name.split(".")]
+        return set.intersection(*(set(self._counts(each)) for each in hashes))
 
-    def naming(self, path: str) -> dict[int, int]:
-        """Place -> 1, where it is called like the file at `path`."""
+    def naming(self, path: str) -> set[int]:
+        """Places that are called like the file at `path`."""
         name = path.rpartition("/")[2]
-        return {number: 1 for number, place in enumerate(self.places) if place.label.endswith(f"/{name}")}
+        return {number for number, place in enumerate(self.places) if place.label.endswith(f"/{name}")}
 
     def sharing_code(self, codes: Hashes) -> dict[int, int]:
         """Place -> how many runs of bytecode it shares with these."""
@@ -119,12 +117,8 @@ def _count(owners: list[Numbers]) -> dict[int, int]:
     return dict(zip(places.tolist(), counts.tolist(), strict=True))
 
 
-def _name_hash(name: bytes) -> int:
-    return zlib.crc32(name)
-
-
 def _names(text: bytes) -> Numbers:
-    return np.unique(np.array([_name_hash(name) for name in set(_DEFINED.findall(text))], np.uint32))
+    return np.unique(np.array([zlib.crc32(name) for name in set(_DEFINED.findall(text))], np.uint32))
 
 
 def host_digest(folder: str) -> str:

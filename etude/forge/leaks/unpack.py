@@ -9,7 +9,6 @@ and nothing that was found is run.
 from __future__ import annotations
 
 import base64
-import binascii
 import bz2
 import contextlib
 import io
@@ -19,7 +18,7 @@ import re
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -251,24 +250,27 @@ _CONTAINERS: Final[tuple[Container, ...]] = (
 )
 
 
+# How a compressed stream begins, and what reads it.
+_STREAMS: Final[Mapping[bytes, Callable[[], Any]]] = {
+    b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
+    b"BZh": bz2.BZ2Decompressor,
+    b"\xfd7zXZ": lambda: lzma.LZMADecompressor(memlimit=256 << 20),
+}
+
+
 def _decompressed(data: bytes, limit: int) -> bytes:
-    """A gzip, bzip2 or xz stream; `Bomb` when it holds more than `limit` bytes."""
-    if data[:2] == b"\x1f\x8b":
-        return _all_gzip(data, limit)
-    reader: Any = bz2.BZ2Decompressor() if data[:3] == b"BZh" else lzma.LZMADecompressor(memlimit=256 << 20)
-    found: bytes = reader.decompress(data, limit + 1)
-    if len(found) > limit:
-        raise Bomb(f"a compressed stream holds more than {limit} bytes")
-    return found
-
-
-def _all_gzip(data: bytes, limit: int) -> bytes:
-    """All members of a gzip stream that follow each other."""
+    """A gzip, bzip2 or xz stream with those that follow it; `Bomb` when they hold more than `limit` bytes."""
+    start = next(start for start in _STREAMS if data.startswith(start))
     parts: list[bytes] = []
     room = limit
-    while data[:2] == b"\x1f\x8b":
-        stream = zlib.decompressobj(wbits=31)
-        parts.append(stream.decompress(data, room + 1))
+    while data.startswith(start):
+        stream = _STREAMS[start]()
+        try:
+            parts.append(stream.decompress(data, room + 1))
+        except (*BROKEN, lzma.LZMAError):
+            if not parts:
+                raise
+            break  # what was read until here counts: something broken behind it hides nothing
         room -= len(parts[-1])
         if room < 0:
             raise Bomb(f"a compressed stream holds more than {limit} bytes")
@@ -284,7 +286,7 @@ def _blobs(data: bytes) -> Iterator[tuple[str, bytes]]:
         for match in _ESCAPED_HEX.finditer(data):
             yield "hex", bytes.fromhex(match[0].replace(b"\\x", b"").decode())
     stretches = _stretches(data)
-    for pattern, decode in ((_HEX, _from_hex), (_BASE64, _from_base64), (_BASE85, _from_base85)):
+    for kind, pattern, decode in _ENCODINGS:
         end = 0
         for start, stop in stretches:
             found = pattern.search(data, max(start, end), stop) if stop > end else None
@@ -292,7 +294,8 @@ def _blobs(data: bytes) -> Iterator[tuple[str, bytes]]:
             if whole is None:
                 continue
             end = whole.end()
-            yield from decode(whole[0])
+            with contextlib.suppress(ValueError):
+                yield kind, decode(whole[0])
 
 
 def _stretches(data: bytes) -> list[tuple[int, int]]:
@@ -306,21 +309,16 @@ def _stretches(data: bytes) -> list[tuple[int, int]]:
     ]  # rulers have few
 
 
-def _from_hex(letters: bytes) -> Iterator[tuple[str, bytes]]:
-    yield "hex", bytes.fromhex(letters.decode())
-
-
-def _from_base64(letters: bytes) -> Iterator[tuple[str, bytes]]:
+def _from_base64(letters: bytes) -> bytes:
     letters = re.sub(rb"[^A-Za-z0-9+/_-]", b"", letters.replace(b"\\n", b"")).translate(_URL_SAFE)
-    with contextlib.suppress(binascii.Error):
-        yield "base64", base64.b64decode(letters[: len(letters) // 4 * 4])
+    return base64.b64decode(letters[: len(letters) // 4 * 4])
 
 
-def _from_base85(letters: bytes) -> Iterator[tuple[str, bytes]]:
-    with contextlib.suppress(ValueError):
-        yield "base85", base64.b85decode(re.sub(rb"\s", b"", letters))
-
-
+_ENCODINGS: Final[tuple[tuple[str, re.Pattern[bytes], Callable[[bytes], bytes]], ...]] = (
+    ("hex", _HEX, lambda letters: bytes.fromhex(letters.decode())),
+    ("base64", _BASE64, _from_base64),
+    ("base85", _BASE85, lambda letters: base64.b85decode(re.sub(rb"\s", b"", letters))),
+)
 _LETTERS: Final = np.zeros(256, np.bool_)
 _LETTERS[[*range(48, 58), *range(65, 91), *range(97, 123), *b"!#$%&()*+-;<=>?@^_`{|}~/"]] = True
 _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")

@@ -20,7 +20,7 @@ from typing import Final
 from etude.core.durable import remove_folder
 from etude.core.errors import EtudeError
 from etude.forge.environments.environment import Environment
-from etude.forge.gates.near_duplicates import Known
+from etude.forge.gates.near_duplicates import KnownTasks
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.table import language_of
 from etude.forge.origins.table import AnyOrigin, all_origins, find_origins, turns
@@ -84,7 +84,7 @@ async def make_tasks(
 async def _work(
     contexts: Contexts,
     request: MakeRequest,
-    made_before: Known,
+    made_before: KnownTasks,
     journal: Journal,
     on_entry: Callable[[JournalEntry], None],
 ) -> None:
@@ -116,10 +116,10 @@ async def _work(
         _sweep(request.out)
 
 
-def _settle(out: Path, entry: JournalEntry, made: Path, others: Known) -> JournalEntry:
+def _settle(out: Path, entry: JournalEntry, made: Path, others: KnownTasks) -> JournalEntry:
     """Gives a task that passed its name, unless an earlier one is nearly the same."""
     task = replace(Task.load(made), name=entry.task)
-    like = others.twin(task)
+    like = others.near_duplicate(task)
     if not like and task.facts.answer is not None:
         like = others.answered(task)
     if like:

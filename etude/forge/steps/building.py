@@ -7,7 +7,6 @@ from etude.forge.environments.environment import Environment
 from etude.forge.install.build_environment import building_environment
 from etude.forge.install.checkout import Repo
 from etude.forge.install.package_index import PackageIndex
-from etude.forge.install.result import Unfit
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.files import Files
 
@@ -17,7 +16,7 @@ async def open_building(repo: Repo, environment: Environment, host: StoringHost,
     try:
         file = free_test_file(environment, Files.scan(repo.tree))
         return await building_environment(repo, environment, host, index, file)
-    except Unfit as error:
+    except InstallFailed as error:
         raise EtudeError(f"{repo.name} cannot be built, so no packaging task can be made of it: {error}") from None
 
 

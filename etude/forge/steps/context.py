@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
-from etude.forge.gates.near_duplicates import Known
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.base import Repository
 from etude.forge.languages.python.repository import PythonRepository
@@ -53,7 +52,7 @@ class MakeContext:
     request: MakeRequest
     history: Path | None = None
     unsteady: set[str] = field(default_factory=set)  # tests that no task relies on: they take the time, or failed since
-    known: Known = field(default_factory=Known)  # tasks that were made
+    known: KnownTasks = field(default_factory=KnownTasks)  # tasks that were made
 
     @property
     def python(self) -> PythonRepository:
@@ -105,7 +104,7 @@ class Opening:
     host: StoringHost
     request: MakeRequest
     building: Environment | None = None  # the same environment with what builds the repository
-    known: Known = field(default_factory=Known)
+    known: KnownTasks = field(default_factory=KnownTasks)
     _plain: MakeContext | None = None
 
     async def plain(self) -> MakeContext:

@@ -52,7 +52,7 @@ async def verify_by_gates(
         green=[test for test in gates.green if test not in context.unsteady],
         deleted=deleted,
         whole=gates.whole,
-        alike=context.known.twin,
+        near_duplicate=context.known.near_duplicate,
         least_broken=LEAST_TESTS,
     )
     for name, seconds in verdict.spent.items():

@@ -1,4 +1,4 @@
-"""The environment's twin that can build: the backend is in it, and of the repository's own metadata nearly nothing."""
+"""The environment that can build its repository: the backend is in it, and nearly nothing of its own metadata."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etude.forge.install.build_environment import building_environment
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
 from etude.forge.install.package_index import read_index
-from etude.forge.install.result import Unfit
+from etude.forge.install.result import InstallFailed
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store
 
@@ -26,7 +26,7 @@ def shelf(wheels: Path, add_wheel: Callable[..., None]) -> Path:
     return wheels
 
 
-def twin(root: Path, wheels: Path, store: Store, file: str = "") -> tuple[Environment, Environment]:
+def both(root: Path, wheels: Path, store: Store, file: str = "") -> tuple[Environment, Environment]:
     async def work() -> tuple[Environment, Environment]:
         repo = open_repo(str(root), repositories(store))
         async with await open_host("local", store) as host:
@@ -39,9 +39,9 @@ def twin(root: Path, wheels: Path, store: Store, file: str = "") -> tuple[Enviro
     return asyncio.run(work())
 
 
-def test_the_twin_can_build_and_does_not_say_how_it_was(tiny: Tiny, shelf: Path, tmp_path: Path) -> None:
+def test_it_can_build_and_does_not_say_how_it_was(tiny: Tiny, shelf: Path, tmp_path: Path) -> None:
     root, store = tiny("twinpkg"), Store(tmp_path / "store")
-    first, second = twin(root, shelf, store)
+    first, second = both(root, shelf, store)
     assert first.digest != second.digest and "build==1.5" in second.lock and first.lock in second.lock
     place = second.layer.path / PREFIX.strip("/")
     site = next((place / "lib").glob("python3*/site-packages"))
@@ -51,10 +51,10 @@ def test_the_twin_can_build_and_does_not_say_how_it_was(tiny: Tiny, shelf: Path,
     assert (info / "METADATA").read_text() == "Metadata-Version: 2.1\nName: twinpkg\nVersion: 1.2\n"
     assert not (place / "bin/twinpkg-say").exists()
     assert (second.layer.path / "workspace/twinpkg/made_by_the_build.py").is_file()
-    assert twin(root, shelf, store)[1].digest == second.digest  # remembered
-    other = twin(root, shelf, store, "test_distribution.py")[1]
+    assert both(root, shelf, store)[1].digest == second.digest  # remembered
+    other = both(root, shelf, store, "test_distribution.py")[1]
     assert other.suite.folders == ("tests", "test_distribution.py") and other.layer.digest == second.layer.digest
-    assert twin(root, shelf, store, "tests/test_distribution.py")[1].digest == second.digest
+    assert both(root, shelf, store, "tests/test_distribution.py")[1].digest == second.digest
 
 
 def test_a_backend_that_cannot_be_had_is_told(tiny: Tiny, shelf: Path, tmp_path: Path) -> None:
@@ -69,5 +69,5 @@ def test_a_backend_that_cannot_be_had_is_told(tiny: Tiny, shelf: Path, tmp_path:
             (repo.tree / "pyproject.toml").write_text(text.replace("requires = []", 'requires = ["nowhere-to-be-had"]'))
             await building_environment(repo, installed.environment, host, read_index(shelf))
 
-    with pytest.raises(Unfit, match="what builds it cannot be installed"):
+    with pytest.raises(InstallFailed, match="what builds it cannot be installed"):
         asyncio.run(work())

@@ -19,12 +19,13 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Call, Policy
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import open_repo
-from etude.forge.install.install import Stage, install, repositories, rules
+from etude.forge.install.install import install, repositories
 from etude.forge.install.package_index import PackageIndex, read_index
-from etude.forge.install.result import InstallResult, Memory, Unfit
-from etude.forge.install.rules.step_policy import Scripter, Steps, run
+from etude.forge.install.python_installer import Stage, rules
+from etude.forge.install.result import InstallFailed, InstallResult, Memory
+from etude.forge.install.rules.step_policy import StepPolicy, Steps, run
 from etude.forge.install.verify import verify
-from etude.forge.leaks.bare_host import bare_folders
+from etude.forge.leaks.minimal_host import minimal_host_folders
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store
 from etude.tasks.format.files import Files
@@ -77,7 +78,7 @@ def test_the_layer_holds_the_dependencies_and_no_code_of_the_repository(
 ) -> None:
     environment = Environment.load(good[1].digest, store)
     assert environment.paths == ("src",) and environment.suite.folders == ("tests",)
-    assert environment.layer.shows == bare_folders()
+    assert environment.layer.shows == minimal_host_folders()
     files = Files.scan(environment.layer.path / "opt/env/lib")
     names = [path.partition("site-packages/")[2] for path in files]
     assert not any(name.startswith("goodpkg/") for name in names)
@@ -160,7 +161,7 @@ def test_what_is_wrong_with_the_tests_is_named_in_the_verdict(
             workspace = store.add(tmp_path / "repo", shows=())
             await verify(environment, workspace, good[1].commands[:1], host, suite_seconds=60.0)
 
-    with pytest.raises(Unfit, match=verdict):
+    with pytest.raises(InstallFailed, match=verdict):
         asyncio.run(work())
 
 
@@ -267,7 +268,7 @@ def test_an_agent_may_mock_what_is_missing_and_must_say_where_the_tests_are(
             yield [run(f"echo '{json.dumps(answer)}' > /opt/env/suite.json")]
             return "done"
 
-        return Scripter(steps())
+        return StepPolicy(steps())
 
     result = installed(root, wheels, store, agents=agent, tries=2)
     assert result.ok, result.reason
@@ -280,7 +281,7 @@ def test_at_most_five_tries_are_made_and_earlier_ones_are_told(tiny: Tiny, wheel
     class Idle:
         async def sample(self, context, sampling):  # type: ignore[no-untyped-def]
             told.append(context.messages[-1].text)
-            return await Scripter(iter_nothing()).sample(context, sampling)
+            return await StepPolicy(iter_nothing()).sample(context, sampling)
 
     def iter_nothing() -> Steps:
         nothing: Sequence[Call] = ()

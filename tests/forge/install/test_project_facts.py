@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from etude.forge.install.project.facts import read_project, wanted_files
-from etude.forge.install.project.pytest_options import kept_options
-from etude.forge.install.project.requirements import bare, needed, read_requirements
+from etude.forge.install.project.facts import files_to_read, read_project
+from etude.forge.install.project.pytest_options import options_without_reports
+from etude.forge.install.project.requirements import needed, read_requirements, without_version
 from etude.forge.install.rules.explore import propose
 from etude.forge.install.rules.missing_packages import commands_of, requirements_of
 from etude.forge.install.rules.proposal import PROPOSALS, TARGETS, choose_targets
@@ -97,14 +97,14 @@ def test_testpaths_are_believed_where_they_exist() -> None:
     settings = {"pytest.ini": "[pytest]\ntestpaths = tests/unit nowhere\naddopts = -ra --cov=thing --strict-markers\n"}
     project = read(settings, ["tests/unit/test_a.py", "tests/slow/test_b.py"])
     assert project.tests == ("tests/unit",)
-    assert kept_options(project.addopts) == ["-o", "addopts=", "--strict-markers"]
+    assert options_without_reports(project.addopts) == ["-o", "addopts=", "--strict-markers"]
 
 
 def test_options_in_a_list_stay_whole_words() -> None:
     table = '[tool.pytest]\ntestpaths = ["tests/unit", "my tests"]\naddopts = ["--color=yes", "-m=not slow"]\n'
     project = read({"pyproject.toml": table}, ["tests/unit/test_a.py", "my tests/test_b.py", "more/test_c.py"])
     assert project.tests == ("tests/unit", "my tests")
-    assert kept_options(project.addopts) == ["-o", "addopts=", "-m=not slow"]
+    assert options_without_reports(project.addopts) == ["-o", "addopts=", "-m=not slow"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_options_in_a_list_stay_whole_words() -> None:
     ],
 )
 def test_options_that_only_change_reports_are_dropped(addopts: str, kept: list[str]) -> None:
-    assert kept_options(addopts) == kept
+    assert options_without_reports(addopts) == kept
 
 
 def test_requirement_lines() -> None:
@@ -127,7 +127,7 @@ def test_requirement_lines() -> None:
         "b[c] ; python_version<'4'",
     ]
     assert needed(["a<2; x", "a>=2; y", "a>3; y"]) == ["a<2; x", "a>=2; y"]
-    assert bare("thing[x]>=2,<3; python_version>'3'") == "thing[x] ; python_version>'3'"
+    assert without_version("thing[x]>=2,<3; python_version>'3'") == "thing[x] ; python_version>'3'"
     assert read_requirements("a.txt", {"a.txt": "-r a.txt\nb\\\n>=1\n"})[-1] == "b >=1"  # a file that names itself ends
 
 
@@ -173,7 +173,7 @@ def test_ten_commands_are_proposed_and_three_chosen_with_the_tests_among_them() 
 
 
 def test_only_files_near_the_top_are_read() -> None:
-    assert wanted_files(["setup.py", "a/b/c/requirements.txt", "tests/requirements.txt", "big.bin"]) == [
+    assert files_to_read(["setup.py", "a/b/c/requirements.txt", "tests/requirements.txt", "big.bin"]) == [
         "setup.py",
         "tests/requirements.txt",
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from etude.forge.install.rules.install_and_repair import settle
+from etude.forge.install.rules.install_and_repair import install_and_repair
 
 FILES = "./pyproject.toml\n./shop/__init__.py\n./tests/test_shop.py\n"
 
@@ -12,7 +12,7 @@ FILES = "./pyproject.toml\n./shop/__init__.py\n./tests/test_shop.py\n"
 def commands(attempt: int, says: Callable[[str, list[str]], str], project: str = "") -> list[str]:
     """What the rules run, where `says` is what a command answers, given all before it."""
     told: list[str] = []
-    steps, answers = settle(attempt, 60), None
+    steps, answers = install_and_repair(attempt, 60), None
     try:
         while True:
             calls = steps.send(answers) if answers is not None else next(steps)

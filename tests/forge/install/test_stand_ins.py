@@ -13,11 +13,12 @@ import pytest
 from etude.core.policy import Assistant, Call, Policy, ToolResult
 from etude.forge.gates import gates
 from etude.forge.install.checkout import open_repo
-from etude.forge.install.install import Stage, install, repositories, rules
+from etude.forge.install.install import install, repositories
 from etude.forge.install.package_index import read_index
+from etude.forge.install.python_installer import Stage, rules
 from etude.forge.install.result import InstallResult
 from etude.forge.install.rules.service_stand_ins import UNNAMED, stand_ins_of
-from etude.forge.install.rules.step_policy import Scripter, Steps, run
+from etude.forge.install.rules.step_policy import StepPolicy, Steps, run
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.pipeline.command import make_from
@@ -302,7 +303,7 @@ def test_an_agent_that_installs_says_which_services_and_is_told_what_was_wrong_w
             yield [run(f"cat > /opt/env/suite.json <<'end'\n{json.dumps(answer)}\nend")]
             return "done"
 
-        return Scripter(steps())
+        return StepPolicy(steps())
 
     result = installed(till, shelf, Store(tmp_path), agents=agent, tries=3)
     assert result.ok, result.reason

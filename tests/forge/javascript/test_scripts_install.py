@@ -10,7 +10,7 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.forge.environments.suite_run import run_suite
 from etude.forge.install.checkout import open_repo
-from etude.forge.install.javascript.install import add_environment
+from etude.forge.install.javascript.installer import add_environment
 from etude.forge.install.javascript.project_facts import is_code, is_test, manifest, read_project
 
 from .conftest import FILES, PACKAGE, Bench, Laid, Shop, lay_out

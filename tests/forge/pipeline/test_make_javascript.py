@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.forge.gates.attacks.javascript import AT_LOAD, IN_CALLS, cheats
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.context import MakeRequest
 from etude.policies.table import make_policy
@@ -19,6 +18,7 @@ from etude.tasks.environment.layers import task_layers, task_variables
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.submission import submission_of
+from redteam.grader.javascript_attacks import AT_LOAD, IN_CALLS, javascript_attacks
 from tests.forge.javascript_repository import FILES, Bench, Shop
 
 
@@ -86,14 +86,16 @@ def test_an_agent_can_run_the_visible_tests_and_finds_no_packages_of_the_host(be
     assert npm == b""
 
 
-@pytest.mark.parametrize("cheat", [*AT_LOAD, *IN_CALLS])
-def test_no_cheat_is_accepted(bench: Bench, tasks: list[Task], cheat: str) -> None:
-    found = bench.run(grade(tasks[0], bench.host, submission_of(tasks[0], cheats(tasks[0])[cheat]), quick=True))
+@pytest.mark.parametrize("name", [*AT_LOAD, *IN_CALLS])
+def test_no_attack_is_accepted(bench: Bench, tasks: list[Task], name: str) -> None:
+    files = javascript_attacks(tasks[0])[name]
+    found = bench.run(grade(tasks[0], bench.host, submission_of(tasks[0], files), quick=True))
     assert not found.passed, found
 
 
 def test_who_forges_the_report_is_known(bench: Bench, tasks: list[Task]) -> None:
-    found = bench.run(grade(tasks[0], bench.host, submission_of(tasks[0], cheats(tasks[0])["a report that is forged"])))
+    files = javascript_attacks(tasks[0])["a report that is forged"]
+    found = bench.run(grade(tasks[0], bench.host, submission_of(tasks[0], files)))
     assert found.kind == "tampering"
 
 

@@ -1,14 +1,12 @@
 """Cheats, those that everybody knows and those aimed at this grader: none is accepted, in any mode.
 
-`benchmarks/grader_cheats.py` runs all of them over many tasks; here each runs once in the mode that katas have, and
+`benchmarks/grader_attacks.py` runs all of them over many tasks; here each runs once in the mode that katas have, and
 those that reach into the tests' process once beside them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +14,11 @@ import pytest
 from etude.core.settings import GraderSettings
 from etude.forge.gates.attacks.around_the_code import AROUND
 from etude.forge.gates.attacks.inside_the_code import INSIDE
+from etude.forge.gates.attacks.table import ATTACKS
 from etude.forge.katas.source import katas
 from etude.tasks.format.task import Task
+from redteam.grader.run import PUBLISHED
+from redteam.grader.targeted_attacks import TARGETED
 
 QUICK = GraderSettings(seconds=3, cpu_seconds=1, memory_mb=128, disk_mb=16)
 # Each catches a defence that the others leave alone; the rest of them is for the benchmark.
@@ -31,16 +32,7 @@ CAUGHT = ("equal-to-all", "patched-run", "next-constant", "forged-all-results", 
 SLOW = ("hang", "late-thread", "read-from-files", "stopped-all", "late-classes")  # wait for a limit; for the benchmark
 
 
-def attacks() -> Any:
-    path = Path(__file__).parents[3] / "benchmarks" / "grader_attacks.py"
-    spec = importlib.util.spec_from_file_location("grader_attacks", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.ATTACKS
-
-
-CHEATS: dict[str, Any] = {**INSIDE, **AROUND, **attacks()}
+CHEATS: dict[str, Any] = {**INSIDE, **AROUND, **TARGETED}
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +82,5 @@ def test_honest_solutions_are_accepted_every_time(grounds: Any, kata: Task) -> N
 
 
 def test_the_published_matrix_is_covered() -> None:
-    text = (Path(__file__).parents[3] / "benchmarks" / "grader_cheats.py").read_text()
-    published = text[text.index("PUBLISHED = (") : text.index("MODES")]
-    from etude.forge.gates.attacks.table import CHEATS as known
-
-    names = [name for name in known if f'"{name}"' in published]
-    assert len(names) == 21
+    assert len(set(PUBLISHED)) == 21
+    assert set(PUBLISHED) <= set(ATTACKS)

@@ -1,8 +1,9 @@
-"""Ways to look right without being right, each as the files it leaves in a workspace or the turns it takes.
+"""Attacks on a grader: ways to look right without being right, as files in a workspace or turns of an agent.
 
-A grader is good when it rejects all of them. They follow the measured families of reward hacking: results forged from
-inside the tested code, the test framework bent, tests edited or dropped, imports hijacked, answers read from the
-tests, machinery outside the workspace tampered with. They know no particular grader.
+They follow the measured families of reward hacking and know no particular grader, which is good when it rejects all
+of them. The gates try `refactoring` and `javascript` on every task of those kinds; the others are policies
+(`attack:NAME`) for trying out a task or a grader. Attacks that only tests run are in `redteam/`.
 
-In reading order: `made` (what they are made of), `inside`, `around`, `outside`, `table` (all by name, and as scripts).
+In reading order: `base` (what attacks are made of), `inside_the_code`, `around_the_code`, `outside_the_workspace`,
+`refactoring`, `table` (all by name, and as scripts), `javascript`.
 """

@@ -1,10 +1,10 @@
-"""Cheats around the tested code: tests, settings and modules that a runner would find in the workspace."""
+"""Attacks around the tested code: tests, settings and modules that a runner would find in the workspace."""
 
 from __future__ import annotations
 
 from textwrap import dedent
 
-from etude.forge.gates.attacks.base import Cheat, Files, failing_files
+from etude.forge.gates.attacks.base import Attack, Files, failing_files
 from etude.forge.gates.attacks.inside_the_code import EXIT
 from etude.tasks.format.task import Task
 
@@ -27,7 +27,7 @@ def skipped_tests(task: Task) -> Files:
     return made
 
 
-def _beside(files: dict[str, str]) -> Cheat:
+def _beside(files: dict[str, str]) -> Attack:
     """Files in the root of the workspace, with nothing done about the task itself."""
     made: Files = {path: dedent(text).lstrip("\n").encode() for path, text in files.items()}
     return lambda task: dict(made)
@@ -48,7 +48,7 @@ REPORT_PASSED = """
 """
 
 
-AROUND: dict[str, Cheat] = {
+AROUND: dict[str, Attack] = {
     # tests and settings
     "edited-tests": edited_tests,
     "deleted-tests": deleted_tests,

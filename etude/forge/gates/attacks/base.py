@@ -1,4 +1,4 @@
-"""What cheats are made of: their types, and looks into the task that several of them need."""
+"""What attacks are made of: their types, and what several of them read from a task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from etude.tasks.format.function_bodies import replace_bodies
 from etude.tasks.format.task import Task
 
 Files = dict[str, bytes | None]  # by path in the workspace; None deletes
-Cheat = Callable[[Task], "Files | list[Assistant]"]
+Attack = Callable[[Task], "Files | list[Assistant]"]
 
 
 def deleted(task: Task) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Cheats inside the tested code. These files are the solution's own, so a grader has to carry them over.
+"""Attacks inside the tested code. These files are the solution's own, so a grader has to carry them over.
 
 Where a body is needed for the deleted functions they return None, so that nothing is solved by accident.
 """
@@ -11,7 +11,7 @@ import marshal
 import sys
 from textwrap import dedent
 
-from etude.forge.gates.attacks.base import Cheat, Files, deleted, visible_answers, with_bodies
+from etude.forge.gates.attacks.base import Attack, Files, deleted, visible_answers, with_bodies
 from etude.tasks.format.function_bodies import replace_bodies, signature
 from etude.tasks.format.task import Task
 
@@ -20,7 +20,7 @@ QUIET = "lambda self, *given, **named: None"
 BEND = f"import unittest\nunittest.TestCase.assertEqual = {QUIET}\n"
 
 
-def _inside(top: str, body: str = "return None") -> Cheat:
+def _inside(top: str, body: str = "return None") -> Attack:
     """Code at the top of each module with a deletion, and one body for its deleted functions."""
 
     def files(task: Task) -> Files:
@@ -179,7 +179,7 @@ def patch_from_init(task: Task) -> Files:
     }
 
 
-INSIDE: dict[str, Cheat] = {
+INSIDE: dict[str, Attack] = {
     # the process ends before tests can fail
     "exit-at-import": _inside(EXIT),
     "sys-exit-at-import": _inside("raise SystemExit(0)"),

@@ -1,15 +1,15 @@
-"""Cheats outside the workspace, by commands: the interpreter, the grader's files, processes that stay, links."""
+"""Attacks outside the workspace, by commands: the interpreter, the grader's files, processes that stay, links."""
 
 from __future__ import annotations
 
 import shlex
 
 from etude.core.policy import Assistant, Call
-from etude.forge.gates.attacks.base import Cheat, deleted
+from etude.forge.gates.attacks.base import Attack, deleted
 from etude.tasks.format.task import Task
 
 
-def _commands(*commands: str) -> Cheat:
+def _commands(*commands: str) -> Attack:
     return lambda task: _run(*commands)
 
 
@@ -30,7 +30,7 @@ def linked_tests(task: Task) -> list[Assistant]:
     return _run(f"rm -rf {package} && ln -s /tests {package}")
 
 
-OUTSIDE: dict[str, Cheat] = {
+OUTSIDE: dict[str, Attack] = {
     # outside the workspace
     "pth-file": _commands(
         "for d in $(python3 -c 'import site; print(*site.getsitepackages(), site.getusersitepackages())'); do "

@@ -1,4 +1,4 @@
-"""Cheats at refactorings: the new name or place is there, and the old one is as well.
+"""Attacks on refactorings: the new name or place is there, and the old one is as well.
 
 Each is the reference with something left behind for whoever still asks for the old one, or the untouched code with
 something put in front of it. Knows the task's facts and its reference.
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from etude.core.errors import EtudeError
-from etude.forge.gates.attacks.base import Cheat, Files
+from etude.forge.gates.attacks.base import Attack, Files
 from etude.tasks.format.config import Refactor
 from etude.tasks.format.task import Task
 
@@ -27,31 +27,14 @@ _WRAPPER: Final = """
 
 def _both(function):
     import functools
-
-    @functools.wraps(function)
-    def called(*args, **kwargs):
-        if {given!r} in kwargs:
-            kwargs[{wanted!r}] = kwargs.pop({given!r})
-        return function(*args, **kwargs)
-
-    return called
-
-
-{name} = _both({name})
-"""
-_HIDDEN: Final = """
-
-def _both(function):
-    import functools
     import inspect
 
     @functools.wraps(function)
     def called(*args, **kwargs):
-        if len(args) > 1 and {given!r} in kwargs:
+        if {when}{given!r} in kwargs:
             kwargs[{wanted!r}] = kwargs.pop({given!r})
         return function(*args, **kwargs)
-
-    called.__signature__ = inspect.signature(function)
+{signature}
     return called
 
 
@@ -99,8 +82,8 @@ globals().update({{name: value for name, value in vars(sys.modules[_there]).item
 """
 
 
-def both(task: Task) -> dict[str, Files]:
-    """Every cheat of this kind that the task lets somebody carry out."""
+def refactoring_attacks(task: Task) -> dict[str, Files]:
+    """Every attack of this kind that the task lets somebody carry out."""
     refactor = task.facts.refactor
     if refactor is None:
         return {}
@@ -108,14 +91,14 @@ def both(task: Task) -> dict[str, Files]:
     return {name: files for name, files in made.items() if all(task.allows(path) for path in files)}
 
 
-def _cheat(name: str, task: Task) -> Files:
-    made = both(task)
+def _attack(name: str, task: Task) -> Files:
+    made = refactoring_attacks(task)
     if name not in made:
-        raise EtudeError(f"{name} is no cheat at {task.name}; known there: {', '.join(made) or 'none'}")
+        raise EtudeError(f"{name} is no attack on {task.name}; known there: {', '.join(made) or 'none'}")
     return made[name]
 
 
-BOTH: Final[dict[str, Cheat]] = {name: partial(_cheat, name) for name in NAMES}
+REFACTORING: Final[dict[str, Attack]] = {name: partial(_attack, name) for name in NAMES}
 
 
 def _renamed(task: Task, refactor: Refactor) -> dict[str, Files]:
@@ -153,13 +136,16 @@ def _reparametrised(task: Task, refactor: Refactor) -> dict[str, Files]:
     old, new, done = refactor.old, refactor.new, task.reference
     value = ast.parse(f"{new} = kwargs.pop({old!r}, {new})").body[0]
     second = ast.parse(f"if {old} is not None:\n    {new} = {old}").body[0]
+    # Hidden: the signature says nothing of the old keyword, and calls with one argument do not get it.
+    plain = {"when": "", "signature": ""}
+    hidden = {"when": "len(args) > 1 and ", "signature": "\n    called.__signature__ = inspect.signature(function)"}
     return {
         "kwargs": _with_signature(done, path, name, value, lambda args: setattr(args, "kwarg", ast.arg("kwargs"))),
         "both-keywords": _with_signature(done, path, name, second, partial(_add_keyword, name=old)),
-        "translated-keyword": _with(done, path, _WRAPPER.format(given=old, wanted=new, name=name)),
-        "hidden-keyword": _with(done, path, _HIDDEN.format(given=old, wanted=new, name=name)),
+        "translated-keyword": _with(done, path, _WRAPPER.format(given=old, wanted=new, name=name, **plain)),
+        "hidden-keyword": _with(done, path, _WRAPPER.format(given=old, wanted=new, name=name, **hidden)),
         "object-for-function": _with(done, path, _OBJECT.format(given=old, wanted=new, name=name)),
-        "old-keyword-inside": _before(task, _WRAPPER.format(given=new, wanted=old, name=name), [path]),
+        "old-keyword-inside": _before(task, _WRAPPER.format(given=new, wanted=old, name=name, **plain), [path]),
     }
 
 

@@ -1,1 +1,1 @@
-"""Javascript."""
+"""JavaScript repositories: `npm` (where packages come from), `project_facts`, `installer`."""

@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import Final
 
 from etude.core.errors import EtudeError
-from etude.forge.install.fetch_package import UNPACK
-from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
-from etude.forge.install.rules.missing_packages import last_error
-from etude.sandbox.base import SandboxLimits, Snapshot
-from etude.sandbox.hosts import open_host
+from etude.forge.install.fetch_package import Fetched, fetch_archive
+from etude.forge.install.package_index import PackageIndex, is_shown
+from etude.forge.install.sandbox_files import last_line
+from etude.sandbox.base import CommandResult, Sandbox
 from etude.sandbox.store.layers import Store
 
 NAME: Final = re.compile(r"(?:@[a-z0-9][\w.-]*/)?[a-z0-9][\w.-]*", re.IGNORECASE)
 VERSION: Final = re.compile(r"\d+\.\d+\.\d+[\w.+-]*")
 _SECONDS: Final = 300.0
-_LIMITS: Final = SandboxLimits(memory=2 << 30, disk=2 << 30)
 # What decides where packages come from.
 _TAKEN: Final = ("registry", "cafile", "proxy", "https-proxy", "noproxy", "strict-ssl", "before")
 _QUIET: Final = {
@@ -58,8 +56,7 @@ def read_npm() -> PackageIndex:
     try:
         settings = json.loads(done.stdout)
     except ValueError:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise EtudeError(f"{program} does not tell its settings ({last})") from None
+        raise EtudeError(f"{program} does not tell its settings ({last_line(done.stderr)})") from None
     variables = dict(_QUIET)
     for key in _TAKEN:
         value = settings.get(key)
@@ -67,39 +64,20 @@ def read_npm() -> PackageIndex:
             said = str(value).lower() if isinstance(value, bool) else str(value)
             variables[f"npm_config_{key.replace('-', '_')}"] = said
     named = [variables.get("npm_config_cafile", ""), os.environ.get("NODE_EXTRA_CA_CERTS", "")]
-    places = [*filter(None, named), str(node()), *([str(Path(program).resolve().parents[1])])]
-    covered = shown_folders()
-    shows = [path for path in places if not any(path.startswith(f"{folder}/") for folder in covered)]
-    return PackageIndex(variables, tuple(dict.fromkeys(path for path in shows if Path(path).exists())))
+    places = [*filter(None, named), str(node()), str(Path(program).resolve().parents[1])]
+    shows = [path for path in places if Path(path).exists() and not is_shown(path)]
+    return PackageIndex(variables, tuple(dict.fromkeys(shows)))
 
 
-async def fetch(name: str, version: str, store: Store) -> tuple[Snapshot, str]:
-    """The changes of a sandbox that holds the package's tree at /fetched/tree, and the version that came."""
-    index = read_npm()
-    wanted = f"{name}@{version}" if version else name
-    async with await open_host("local", store) as host:
-        layer = host.store.add_files({}, shows=(*shown_folders(), *index.shows))
-        async with await host.start([layer], limits=_LIMITS, network=True, env=index.variables) as sandbox:
-            await sandbox.run(["mkdir", "-p", "/fetched/sdist"])
-            command = [
-                "npm",
-                "pack",
-                "--silent",
-                "--ignore-scripts",
-                "--pack-destination",
-                "/fetched/sdist",
-                "--",
-                wanted,
-            ]
-            got = await sandbox.run(command, timeout=_SECONDS)
-            said = (got.stdout + b"\n" + got.stderr).decode("utf-8", "replace")
-            if not got.ok:
-                why = "it took too long" if got.timed_out else last_error(said)
-                raise EtudeError(f"the package {wanted} cannot be fetched by npm: {why}")
-            opened = await sandbox.run([interpreter(), "-I", "-c", UNPACK], timeout=_SECONDS)
-            if not opened.ok:
-                raise EtudeError(f"the archive of {wanted} cannot be unpacked")
-            await sandbox.run(["rm", "-rf", "/fetched/sdist", "/home/agent/.npm"])
-            archive = opened.stdout.decode("utf-8", "replace").strip().removesuffix(".tgz")
-            came = archive.removeprefix(name.replace("@", "").replace("/", "-") + "-")
-            return await sandbox.snapshot(), came if VERSION.fullmatch(came) else ""
+async def fetch_npm_package(name: str, version: str, store: Store) -> Fetched:
+    """The archive that npm's index has of a package."""
+    spec = f"{name}@{version}" if version else name
+
+    async def download(sandbox: Sandbox) -> CommandResult:
+        await sandbox.run(["mkdir", "-p", "/fetched/sdist"])
+        command = ["npm", "pack", "--silent", "--ignore-scripts", "--pack-destination", "/fetched/sdist", "--", spec]
+        return await sandbox.run(command, timeout=_SECONDS)
+
+    snapshot, archive = await fetch_archive(f"the npm package {spec}", download, read_npm(), store)
+    came = archive.removesuffix(".tgz").removeprefix(name.replace("@", "").replace("/", "-") + "-")
+    return snapshot, came if VERSION.fullmatch(came) else ""

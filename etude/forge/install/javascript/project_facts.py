@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from etude.forge.install.javascript.npm import NAME
-from etude.forge.install.result import Unfit
+from etude.forge.install.result import InstallFailed
 from etude.tasks.format.files import Files
 from etude.tasks.javascript.parsing import ENDINGS
 from etude.tasks.javascript.test_source import required_in
@@ -56,7 +56,7 @@ class Project:
     framework: Framework
     tests: tuple[str, ...]  # files that are started
     options: tuple[str, ...]
-    wanted: tuple[str, ...]  # packages that the tests take, of those that package.json names for developing
+    test_packages: tuple[str, ...]  # packages that the tests take, of those that package.json names for developing
 
 
 def is_script_project(tree: Path) -> bool:
@@ -77,7 +77,7 @@ def is_code(path: str) -> bool:
 
 
 def read_project(tree: Path) -> Project:
-    """Raises `Unfit` where nothing could come of installing it."""
+    """Raises `InstallFailed` where nothing could come of installing it."""
     files = Files.scan(tree)
     package = _package(files.text("package.json"))
     texts = {
@@ -89,14 +89,14 @@ def read_project(tree: Path) -> Project:
     declared = _declared(package)
     found = {path: kind for path, text in texts.items() if (kind := _framework(text, declared)) is not None}
     if not found:
-        raise Unfit(_why_none(texts, declared), final=True)
+        raise InstallFailed(_why_none(texts, declared), final=True)
     framework = Counter(found.values()).most_common(1)[0][0]
     tests = tuple(sorted(path for path, name in found.items() if name == framework))
     options = tuple(_mocha_options(package, files)) if framework == "mocha" else ()
     taken = {_package_of(each) for text in texts.values() for each in required_in(text)}
     taken |= {_package_of(each) for each in options if not each.startswith("-")} | {framework}
-    wanted = tuple(sorted(name for name in package["devDependencies"] if name in taken))
-    return Project(package["name"], package, framework, tests, options, wanted)
+    test_packages = tuple(sorted(name for name in package["devDependencies"] if name in taken))
+    return Project(package["name"], package, framework, tests, options, test_packages)
 
 
 def manifest(project: Project, which: Developing) -> dict[str, Any]:
@@ -104,12 +104,12 @@ def manifest(project: Project, which: Developing) -> dict[str, Any]:
     package = project.package
     developing = package["devDependencies"]
     kept = {name: package[name] for name in _TABLES if package[name] and name not in ("devDependencies", "scripts")}
-    wanted = developing if which == "all" else {name: developing[name] for name in project.wanted}
+    chosen = developing if which == "all" else {name: developing[name] for name in project.test_packages}
     if which == "loose":
-        wanted = dict.fromkeys(wanted, "*")
-    if project.framework != "node" and project.framework not in {**wanted, **package["dependencies"]}:
-        wanted = {**wanted, project.framework: "*"}
-    return {"name": "workspace", "version": "0.0.0", "private": True, **kept, "devDependencies": wanted}
+        chosen = dict.fromkeys(chosen, "*")
+    if project.framework != "node" and project.framework not in {**chosen, **package["dependencies"]}:
+        chosen = {**chosen, project.framework: "*"}
+    return {"name": "workspace", "version": "0.0.0", "private": True, **kept, "devDependencies": chosen}
 
 
 def _package(said: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _package(said: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise Unfit("its package.json cannot be read", final=True)
+        raise InstallFailed("its package.json cannot be read", final=True)
     for key in _TABLES:
         table = found.get(key)
         pairs = table.items() if isinstance(table, dict) else ()

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from etude.forge.install.project.config_files import read_ini
 from etude.forge.install.project.requirements import read_requirements
+from etude.forge.leaks.deleted_code import parse_python
 
 _PIP = re.compile(r"(?:python[\d.]*\s+-m\s+|uv\s+)?pip[\d.]*\s+install\s+(?P<rest>[^\n&|;#>]*)")
 _TEST_COMMAND = re.compile(r"(?:coverage run -m\s+|python[\d.]*\s+-m\s+)?(?:pytest|py\.test|unittest)\b[^\n&|;#>{}$]*")
@@ -72,12 +73,9 @@ def _tox_dependencies(texts: Mapping[str, str]) -> Iterator[str]:
 
 def _nox_installs(source: str) -> list[str]:
     """Plain words given to `session.install` in sessions that have "test" in their name."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+    tree = parse_python(source)
     found = []
-    for function in tree.body:
+    for function in tree.body if tree is not None else ():
         if isinstance(function, ast.FunctionDef) and "test" in function.name:
             for call in ast.walk(function):
                 if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "install":

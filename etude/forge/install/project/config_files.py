@@ -8,12 +8,13 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+from etude.forge.leaks.deleted_code import parse_python
+
 
 def read_setup(source: str) -> dict[str, Any]:
     """The literal arguments of `setup(...)`, names of literals in the same file looked up."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse_python(source)
+    if tree is None:
         return {}
     known: dict[str, Any] = {}
     for node in tree.body:

@@ -54,7 +54,7 @@ class Project:
     is_packaged: bool = False  # pip can install it
 
 
-def wanted_files(paths: Iterable[str]) -> list[str]:
+def files_to_read(paths: Iterable[str]) -> list[str]:
     """The files worth reading, of all that there are."""
     found = [path for path in paths if _FILES.fullmatch(path) and path.count("/") <= 2]
     return sorted(found, key=lambda path: (path.count("/"), path))[:_MOST_FILES]
@@ -240,10 +240,10 @@ def _is_test(path: str) -> bool:
 def _test_folders(files: Sequence[str], paths: Sequence[str], testpaths: str) -> tuple[str, ...]:
     """The folders that pytest is told about and that exist, or the topmost ones that hold tests."""
     folders = {path[: at.start()] for path in paths for at in re.finditer("/", path)}
-    told = [path.strip("./") for path in _words(testpaths.replace(",", " "))]
-    there = [path for path in told if path in folders or path in paths]
-    if any(file == path or file.startswith(f"{path}/") for path in there for file in files):
-        return tuple(there)
+    named = [path.strip("./") for path in _words(testpaths.replace(",", " "))]
+    existing = [path for path in named if path in folders or path in paths]
+    if any(file == path or file.startswith(f"{path}/") for path in existing for file in files):
+        return tuple(existing)
     found: dict[str, None] = {}
     for path in files:
         parts = path.split("/")

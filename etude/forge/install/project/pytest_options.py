@@ -23,7 +23,7 @@ _WITH_VALUE = re.compile(
 )
 
 
-def kept_options(addopts: str) -> list[str]:
+def options_without_reports(addopts: str) -> list[str]:
     """The options for the runner in place of the repository's `addopts`; none where those can stay as they are."""
     try:
         words = shlex.split(addopts)

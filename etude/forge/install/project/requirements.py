@@ -34,7 +34,7 @@ def name_of(requirement: str) -> str:
     return canonical(found["name"]) if found else ""
 
 
-def bare(requirement: str) -> str:
+def without_version(requirement: str) -> str:
     """Without its version: for pins that no longer fit."""
     found = _REQUIREMENT.fullmatch(requirement.strip())
     if not found:

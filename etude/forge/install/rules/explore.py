@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from posixpath import basename
 
 from etude.core.policy import Call
-from etude.forge.install.project.facts import Project, read_project, wanted_files
+from etude.forge.install.project.facts import Project, files_to_read, read_project
 from etude.forge.install.rules.proposal import PROPOSALS, Kind, Proposal
 from etude.forge.install.rules.step_policy import Steps, output, run
 
@@ -21,9 +21,9 @@ def look() -> Generator[Sequence[Call], list[str], Project]:
     """The project, from the list of its files and the texts of those that describe it."""
     (listed,) = yield [run(_LIST)]
     paths = [line.removeprefix("./") for line in output(listed).splitlines() if line.startswith("./")]
-    wanted = wanted_files(paths)
-    texts = (yield [run(f"cat -- {shlex.quote(path)}") for path in wanted]) if wanted else []
-    return read_project(paths, dict(zip(wanted, map(output, texts), strict=True)))
+    described = files_to_read(paths)
+    texts = (yield [run(f"cat -- {shlex.quote(path)}") for path in described]) if described else []
+    return read_project(paths, dict(zip(described, map(output, texts), strict=True)))
 
 
 def explore() -> Steps:

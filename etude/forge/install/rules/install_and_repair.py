@@ -19,8 +19,8 @@ from typing import Any
 from etude.core.policy import Call
 from etude.forge.environments.environment import PREFIX
 from etude.forge.install.project.facts import Project
-from etude.forge.install.project.pytest_options import kept_options
-from etude.forge.install.project.requirements import bare, canonical, name_of
+from etude.forge.install.project.pytest_options import options_without_reports
+from etude.forge.install.project.requirements import canonical, name_of, without_version
 from etude.forge.install.rules.explore import look
 from etude.forge.install.rules.missing_packages import commands_of, last_error, requirements_of
 from etude.forge.install.rules.service_stand_ins import UNNAMED, stand_ins_of
@@ -63,24 +63,24 @@ class _Settled:
     tried: set[str] = field(default_factory=set)  # what was asked for, had or not: distributions, "service redis"
 
 
-def settle(attempt: int, suite_seconds: int) -> Steps:
+def install_and_repair(attempt: int, suite_seconds: int) -> Steps:
     project = yield from look()
     wide, unpinned = attempt > 2, attempt > 3
-    settled = _Settled(options=kept_options(project.addopts), env=dict(project.variables))
+    settled = _Settled(options=options_without_reports(project.addopts), env=dict(project.variables))
     if why := (yield from _install_project(project, settled, wide)):
         yield [run(_answer({"give_up": why}))]
         return why
-    wanted = [*project.requirements, *(project.wide_requirements if wide or not project.requirements else ())]
-    runners = [each for each in wanted if name_of(each) == "pytest"]
+    for_tests = [*project.requirements, *(project.wide_requirements if wide or not project.requirements else ())]
+    runners = [each for each in for_tests if name_of(each) == "pytest"]
     if unpinned:
         runners = ["pytest<8" if attempt == 4 else "pytest<7"]
     elif all(";" in each for each in runners):  # none, or only under conditions that may not hold
         runners.append("pytest")
     yield from _install(runners, settled)
-    rest = [each for each in wanted if name_of(each) != "pytest"]
-    yield from _install([bare(each) for each in rest] if unpinned else rest, settled)
-    (told,) = yield [run(f"cat {EARLIER}")]
-    yield from _stand_in(output(told), settled)
+    rest = [each for each in for_tests if name_of(each) != "pytest"]
+    yield from _install([without_version(each) for each in rest] if unpinned else rest, settled)
+    (earlier,) = yield [run(f"cat {EARLIER}")]
+    yield from _stand_in(output(earlier), settled)
     # Here nothing serves, as the network is the host's: those tests would fail again, and some take their time.
     yield from _mend(project, settled, suite_seconds, runs=attempt > 2 or (attempt == 2 and not settled.services))
     yield from _steady(settled)
@@ -95,7 +95,7 @@ def _install_project(project: Project, settled: _Settled, wide: bool) -> Asking:
         settled.notes.append("it is not packaged: only what its tests import is installed")
         return ""
     version = project.version or "0.0.1"  # where it is told from git, which is not here
-    told = " ".join(
+    pretended = " ".join(
         f"{name}={shlex.quote(version)}"
         for name in ("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION", "PDM_BUILD_SCM_VERSION")
     )
@@ -104,7 +104,7 @@ def _install_project(project: Project, settled: _Settled, wide: bool) -> Asking:
     extras = ",".join([*project.extras, *(project.wide_extras if wide else ())])
     said = text = ""
     for spec in dict.fromkeys([f"{source}[{extras}]" if extras else source, source]):
-        (text,) = yield [run(f"{told} pip install {shlex.quote(spec)}", _PIP_SECONDS)]
+        (text,) = yield [run(f"{pretended} pip install {shlex.quote(spec)}", _PIP_SECONDS)]
         if exit_code(text) == 0:
             return ""
         said = last_error(output(text))
@@ -112,7 +112,7 @@ def _install_project(project: Project, settled: _Settled, wide: bool) -> Asking:
         (text,) = yield [
             run(
                 f"echo {shlex.quote(older)} > ~/older.txt && "
-                f"PIP_CONSTRAINT=$HOME/older.txt {told} pip install {shlex.quote(source)}",
+                f"PIP_CONSTRAINT=$HOME/older.txt {pretended} pip install {shlex.quote(source)}",
                 _PIP_SECONDS,
             )
         ]
@@ -124,18 +124,18 @@ def _install_project(project: Project, settled: _Settled, wide: bool) -> Asking:
 
 def _install(requirements: Sequence[str], settled: _Settled) -> Asking:
     """Together; where they do not fit together, one by one and in the end without their versions. Gives the missing."""
-    wanted = [each for each in requirements if each]
-    settled.tried.update(canonical(name_of(each) or each) for each in wanted)
-    if not wanted:
+    asked_for = [each for each in requirements if each]
+    settled.tried.update(canonical(name_of(each) or each) for each in asked_for)
+    if not asked_for:
         return ""
-    (text,) = yield [run(_pip(wanted), _PIP_SECONDS)]
+    (text,) = yield [run(_pip(asked_for), _PIP_SECONDS)]
     if exit_code(text) == 0:
         return ""
     missing: list[str] = []
-    for each in wanted:
+    for each in asked_for:
         (text,) = yield [run(_pip([each]), _PIP_SECONDS)]
-        if exit_code(text) != 0 and bare(each) != each:
-            (text,) = yield [run(_pip([bare(each)]), _PIP_SECONDS)]
+        if exit_code(text) != 0 and without_version(each) != each:
+            (text,) = yield [run(_pip([without_version(each)]), _PIP_SECONDS)]
         if exit_code(text) != 0:
             missing.append(each)
     if missing:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from collections.abc import Collection
-from typing import Final
+from functools import cache
+from pathlib import Path
 
 from etude.forge.install.project.requirements import canonical
 
@@ -30,160 +32,30 @@ _ASYNC = re.compile(r"async def functions are not natively supported|PytestUnhan
 _ZONE = re.compile(r"ZoneInfoNotFoundError")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
-MODULES: Final = {
-    "attr": "attrs",
-    "bs4": "beautifulsoup4",
-    "cairo": "pycairo",
-    "Crypto": "pycryptodome",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "defusedxml": "defusedxml",
-    "distutils": "setuptools",
-    "dns": "dnspython",
-    "docx": "python-docx",
-    "dotenv": "python-dotenv",
-    "faker": "Faker",
-    "flask_sqlalchemy": "Flask-SQLAlchemy",
-    "fitz": "PyMuPDF",
-    "git": "GitPython",
-    "google.protobuf": "protobuf",
-    "jose": "python-jose",
-    "jwt": "PyJWT",
-    "ldap3": "ldap3",
-    "magic": "python-magic",
-    "markdown": "Markdown",
-    "mock": "mock",
-    "MySQLdb": "mysqlclient",
-    "nacl": "PyNaCl",
-    "OpenSSL": "pyOpenSSL",
-    "PIL": "Pillow",
-    "pkg_resources": "setuptools<81",
-    "psycopg2": "psycopg2-binary",
-    "pythonjsonlogger": "python-json-logger",
-    "pywintypes": "",
-    "ruamel": "ruamel.yaml",
-    "serial": "pyserial",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "slugify": "python-slugify",
-    "socks": "PySocks",
-    "sphinx": "Sphinx",
-    "sqlalchemy": "SQLAlchemy",
-    "twisted": "Twisted",
-    "usb": "pyusb",
-    "win32api": "",
-    "winreg": "",
-    "yaml": "PyYAML",
-    "zmq": "pyzmq",
-    "zope": "zope.interface",
-}
-FIXTURES: Final = {
-    "aiohttp_client": "pytest-aiohttp",
-    "benchmark": "pytest-benchmark",
-    "cov": "pytest-cov",
-    "data_regression": "pytest-regressions",
-    "datadir": "pytest-datadir",
-    "db": "pytest-django",
-    "event_loop": "pytest-asyncio",
-    "faker": "Faker",
-    "file_regression": "pytest-regressions",
-    "freezer": "pytest-freezer",
-    "fs": "pyfakefs",
-    "httpbin": "pytest-httpbin",
-    "httpbin_secure": "pytest-httpbin",
-    "httpserver": "pytest-httpserver",
-    "httpx_mock": "pytest-httpx",
-    "lazy_shared_datadir": "pytest-datadir",
-    "mocker": "pytest-mock",
-    "nursery": "pytest-trio",
-    "requests_mock": "requests-mock",
-    "respx_mock": "respx",
-    "shared_datadir": "pytest-datadir",
-    "snapshot": "syrupy",
-    "subtests": "pytest-subtests",
-    "time_machine": "pytest-time-machine",
-    "xprocess": "pytest-xprocess",
-}
-OPTIONS: Final = {
-    "--cov": "pytest-cov",
-    "--no-cov": "pytest-cov",
-    "-n": "pytest-xdist",
-    "--numprocesses": "pytest-xdist",
-    "--dist": "pytest-xdist",
-    "--timeout": "pytest-timeout",
-    "--benchmark": "pytest-benchmark",
-    "--asyncio": "pytest-asyncio",
-    "--reruns": "pytest-rerunfailures",
-    "--hypothesis": "hypothesis",
-    "--disable-socket": "pytest-socket",
-    "--allow-hosts": "pytest-socket",
-    "--html": "pytest-html",
-    "--randomly": "pytest-randomly",
-    "--random-order": "pytest-random-order",
-    "--ds": "pytest-django",
-    "--mypy": "pytest-mypy-plugins",
-    "--snapshot": "syrupy",
-    "--flake8": "pytest-flake8",
-    "--black": "pytest-black",
-    "--isort": "pytest-isort",
-    "--pylint": "pytest-pylint",
-    "--ruff": "pytest-ruff",
-    "--checkdocs": "pytest-checkdocs",
-    "--doctest-plus": "pytest-doctestplus",
-    "--doctest-rst": "pytest-doctestplus",
-    "--remote-data": "pytest-remotedata",
-    "--regtest": "pytest-regtest",
-    "--lazy-fixture": "pytest-lazy-fixtures",
-}
-SETTINGS: Final = {
-    "asyncio_mode": "pytest-asyncio",
-    "asyncio_default_fixture_loop_scope": "pytest-asyncio",
-    "trio_mode": "pytest-trio",
-    "timeout": "pytest-timeout",
-    "env": "pytest-env",
-    "DJANGO_SETTINGS_MODULE": "pytest-django",
-    "mock_use_standalone_module": "pytest-mock",
-    "doctest_plus": "pytest-doctestplus",
-    "remote_data_strict": "pytest-remotedata",
-}
-MARKS: Final = {
-    "asyncio": "pytest-asyncio",
-    "anyio": "anyio",
-    "trio": "pytest-trio",
-    "timeout": "pytest-timeout",
-    "flaky": "flaky",
-    "benchmark": "pytest-benchmark",
-    "django_db": "pytest-django",
-    "parametrize_with_cases": "pytest-cases",
-    "freeze_time": "pytest-freezer",
-    "datafiles": "pytest-datafiles",
-    "dependency": "pytest-dependency",
-    "order": "pytest-order",
-    "repeat": "pytest-repeat",
-    "httpbin": "pytest-httpbin",
-    "xdist_group": "pytest-xdist",
-    "remote_data": "pytest-remotedata",
-    "block_network": "pytest-recording",
-    "vcr": "pytest-recording",
-}
+
+@cache
+def _distributions() -> dict[str, dict[str, str]]:
+    """What is called otherwise than the distribution that brings it: by kind, name -> distribution."""
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 
 
 def requirements_of(text: str, own: Collection[str] = ()) -> list[str]:
     """The distributions that an output asks for, `own` modules left out: those are the repository's."""
+    known = _distributions()
+    modules, options = known["modules"], known["options"]
     found: list[str] = []
     for module in [*_MODULE.findall(text), *_SKIPPED.findall(text)]:
         top = module.split(".")[0]
         if top in own or top in sys.stdlib_module_names - {"distutils"}:
             continue
-        found.append(MODULES[module] if module in MODULES else MODULES.get(top, top))
-    found += [FIXTURES[name] for name in _FIXTURE.findall(text) if name in FIXTURES]
+        found.append(modules.get(module, modules.get(top, top)))
+    for kind, pattern in (("fixtures", _FIXTURE), ("settings", _SETTING), ("marks", _MARK)):
+        found += [known[kind][name] for name in pattern.findall(text) if name in known[kind]]
     for words in _ARGUMENTS.findall(text):
         for word in words.split():
-            found += [OPTIONS[option] for option in OPTIONS if _begins(word, option)]
+            found += [options[option] for option in options if _begins(word, option)]
     for words in _PLUGINS.findall(text):
         found += [word.strip() for word in words.split(",")]
-    found += [SETTINGS[name] for name in _SETTING.findall(text) if name in SETTINGS]
-    found += [MARKS[name] for name in _MARK.findall(text) if name in MARKS]
     found += [name for name in _DISTRIBUTION.findall(text) if canonical(name) not in {canonical(each) for each in own}]
     if _ASYNC.search(text):
         found.append("pytest-asyncio")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from etude.core.errors import EtudeError
@@ -30,10 +30,7 @@ class Proposal:
     expects: str = ""  # a pattern that its output must hold
     kind: Kind = "other"
 
-    def facts(self) -> dict[str, str]:
-        return asdict(self)
-
-    def judge(self, result: CommandResult) -> str:
+    def mismatch(self, result: CommandResult) -> str:
         """Why the result is not what was described, or nothing."""
         if result.timed_out:
             return f"`{self.command}` did not end in time"

@@ -16,7 +16,7 @@ Steps = Generator[Sequence[Call], list[str], str]  # returns its last words
 _EXIT = re.compile(r"\n?\[(?:exit (\d+)|ended by signal \d+|stopped: [^\]]*)\]\s*$")
 
 
-class Scripter:
+class StepPolicy:
     """Plays a generator as a policy."""
 
     def __init__(self, steps: Steps) -> None:

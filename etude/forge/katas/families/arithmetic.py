@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from etude.forge.katas.draft import Draft, Family, Function, Pick, alone
+from etude.forge.katas.draft import Function, Pick, family
 from etude.forge.katas.vocabulary import AMOUNTS, GOODS, LIST, MONEY, NUMBER, TIMES, WHOLE
 
 
-def percent(pick: Pick) -> Draft:
+@family(1, "a number plus, minus or times a percentage", MONEY)
+def percent(pick: Pick) -> Function:
     name, x = pick.name(MONEY, "add", "apply", "take"), pick.word(NUMBER)
     rate, head = pick.constant(4, 60, MONEY)
     doc, body = pick.choose(
@@ -14,11 +15,11 @@ def percent(pick: Pick) -> Draft:
         (f"Return {x} less {rate} percent of it, the percentage rounded down.", f"return {x} - {x} * {rate} // 100"),
         (f"Return {rate} percent of {x}, rounded down.", f"return {x} * {rate} // 100"),
     )
-    function = Function(name, x, doc, body, lambda: (pick.integer(11, 990),), ((0,), (100,)), f"return {x}", head)
-    return alone(pick, MONEY, function)
+    return Function(name, x, doc, body, lambda: (pick.integer(11, 990),), ((0,), (100,)), f"return {x}", head)
 
 
-def clamp(pick: Pick) -> Draft:
+@family(1, "a number held between bounds", AMOUNTS)
+def clamp(pick: Pick) -> Function:
     name, x = pick.name(AMOUNTS, "limit", "bound", "hold"), pick.word(NUMBER)
     low, high = pick.numbers(2, 5, 95)
     doc, body = pick.choose(
@@ -27,16 +28,16 @@ def clamp(pick: Pick) -> Draft:
         (f"Return {x}, but at most {high}.", f"return min({high}, {x})"),
     )
     edges = ((low - 1,), (low,), (high,), (high + 1,), (low - 7,), (high + 9,))
-    function = Function(name, x, doc, body, lambda: (pick.integer(low - 30, high + 30),), edges, f"return {x}")
-    return alone(pick, AMOUNTS, function)
+    return Function(name, x, doc, body, lambda: (pick.integer(low - 30, high + 30),), edges, f"return {x}")
 
 
-def crates(pick: Pick) -> Draft:
+@family(1, "two units, one a fixed number of the other", GOODS)
+def crates(pick: Pick) -> Function:
     name = pick.name(GOODS, "count", "measure", "fill")
     big, small = pick.word(WHOLE), pick.word(WHOLE)
     size = pick.number(4, 40)
     fact = f"One {big} is {size} of {small}."
-    function = pick.choose(
+    return pick.choose(
         Function(
             name,
             f"{big}, {small}",
@@ -62,10 +63,10 @@ def crates(pick: Pick) -> Draft:
             wrong=f"return {small} // {size}",
         ),
     )
-    return alone(pick, GOODS, function)
 
 
-def line(pick: Pick) -> Draft:
+@family(1, "a factor and an offset", AMOUNTS)
+def line(pick: Pick) -> Function:
     name, x = pick.name(AMOUNTS, "scale", "map", "adjust"), pick.word(NUMBER)
     (factor, head), offset = pick.constant(2, 30, AMOUNTS), pick.number(2, 90)
     doc, body = pick.choose(
@@ -74,11 +75,11 @@ def line(pick: Pick) -> Draft:
         (f"Return {x} plus {offset}, all times {factor}.", f"return ({x} + {offset}) * {factor}"),
         (f"Return {x} minus {offset}, all times {factor}.", f"return ({x} - {offset}) * {factor}"),
     )
-    function = Function(name, x, doc, body, lambda: (pick.integer(-50, 99),), (), f"return {x} + {offset}", head)
-    return alone(pick, AMOUNTS, function)
+    return Function(name, x, doc, body, lambda: (pick.integer(-50, 99),), (), f"return {x} + {offset}", head)
 
 
-def multiples(pick: Pick) -> Draft:
+@family(1, "rounding to multiples, and what is left over", AMOUNTS)
+def multiples(pick: Pick) -> Function:
     name, x = pick.name(AMOUNTS, "round", "snap", "align"), pick.word(NUMBER)
     step = pick.number(4, 60)
     doc, body = pick.choose(
@@ -87,11 +88,11 @@ def multiples(pick: Pick) -> Draft:
         (f"Return how much {x} is above a multiple of {step}.", f"return {x} % {step}"),
     )
     edges = ((step,), (3 * step,), (0,), (step - 1,))
-    function = Function(name, x, doc, body, lambda: (pick.integer(1, 21 * step),), edges, f"return {x} // {step}")
-    return alone(pick, AMOUNTS, function)
+    return Function(name, x, doc, body, lambda: (pick.integer(1, 21 * step),), edges, f"return {x} // {step}")
 
 
-def fallback(pick: Pick) -> Draft:
+@family(1, "a figure of a list, with a value for the empty one", AMOUNTS)
+def fallback(pick: Pick) -> Function:
     name, xs = pick.name(AMOUNTS, "top", "middle", "final"), pick.word(LIST)
     empty = pick.number(2, 90)
     what, code = pick.choose(
@@ -103,21 +104,21 @@ def fallback(pick: Pick) -> Draft:
     )
     doc = f"Return {what} {xs}, or {empty} when {xs} is empty."
     body = f"return {code} if {xs} else {empty}"
-    function = Function(name, xs, doc, body, lambda: (pick.integers(2, 5, -20, 80),), (([],),), f"return {code}")
-    return alone(pick, AMOUNTS, function)
+    return Function(name, xs, doc, body, lambda: (pick.integers(2, 5, -20, 80),), (([],),), f"return {code}")
 
 
-def ring(pick: Pick) -> Draft:
+@family(1, "counting on a ring: clocks, seats, weekdays", TIMES)
+def ring(pick: Pick) -> Function:
     name, x = pick.name(TIMES, "next", "later", "move"), pick.word(NUMBER)
     (size, head), step = pick.constant(5, 60, TIMES), pick.number(2, 40)
     word, sign = pick.choose(("forward", "+"), ("back", "-"))
     doc = f"Return {x} moved {step} {word} on a ring that counts from 0 and has {size} places."
     body = f"return ({x} {sign} {step}) % {size}"
-    function = Function(name, x, doc, body, lambda: (pick.integer(0, 90),), (), f"return {x} {sign} {step}", head)
-    return alone(pick, TIMES, function)
+    return Function(name, x, doc, body, lambda: (pick.integer(0, 90),), (), f"return {x} {sign} {step}", head)
 
 
-def between(pick: Pick) -> Draft:
+@family(1, "whether a number lies in a range", AMOUNTS, unseen=True)
+def between(pick: Pick) -> Function:
     name, x = pick.name(AMOUNTS, "valid", "normal", "accept"), pick.word(NUMBER)
     low, high = pick.numbers(2, 5, 95)
     doc, body = pick.choose(
@@ -126,17 +127,4 @@ def between(pick: Pick) -> Draft:
         (f"Return whether {x} is less than {low} or more than {high}.", f"return {x} < {low} or {x} > {high}"),
     )
     edges = ((low,), (low - 1,), (high,), (high + 1,), (high - 1,), (low + 1,), (high + 2,), (low - 2,))
-    function = Function(name, x, doc, body, lambda: (pick.integer(low - 20, high + 20),), edges, "return True")
-    return alone(pick, AMOUNTS, function)
-
-
-FAMILIES = (
-    Family("percent", 1, "a number plus, minus or times a percentage", percent),
-    Family("clamp", 1, "a number held between bounds", clamp),
-    Family("crates", 1, "two units, one a fixed number of the other", crates),
-    Family("line", 1, "a factor and an offset", line),
-    Family("multiples", 1, "rounding to multiples, and what is left over", multiples),
-    Family("fallback", 1, "a figure of a list, with a value for the empty one", fallback),
-    Family("ring", 1, "counting on a ring: clocks, seats, weekdays", ring),
-    Family("between", 1, "whether a number lies in a range", between, unseen=True),
-)
+    return Function(name, x, doc, body, lambda: (pick.integer(low - 20, high + 20),), edges, "return True")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.forge.katas.draft import Draft, Edges, Family, Function, Pick, alone, show
+from etude.forge.katas.draft import Edges, Function, Pick, family, show
 from etude.forge.katas.vocabulary import AMOUNTS, CODES, GOODS, LIST, MONEY, NUMBER, TIMES
 
 
-def tiers(pick: Pick) -> Draft:
+@family(2, "prices by quantity", MONEY)
+def tiers(pick: Pick) -> Function:
     name, x = pick.name(MONEY, "cost", "price", "quote"), pick.word(NUMBER)
     low, high = pick.numbers(2, 5, 60)
     cheap, middle, full = pick.numbers(3, 2, 40)
@@ -17,11 +18,11 @@ def tiers(pick: Pick) -> Draft:
         f"if {x} >= {high}:\n    return {x} * {cheap}\nif {x} >= {low}:\n    return {x} * {middle}\nreturn {x} * {full}"
     )
     edges = ((high,), (low,), (high - 1,), (low - 1,), (high + 1,), (low + 1,))
-    function = Function(name, x, doc, body, lambda: (pick.integer(1, high + 40),), edges, f"return {x} * {full}")
-    return alone(pick, MONEY, function)
+    return Function(name, x, doc, body, lambda: (pick.integer(1, high + 40),), edges, f"return {x} * {full}")
 
 
-def grade(pick: Pick) -> Draft:
+@family(2, "a number turned into a word by thresholds", AMOUNTS)
+def grade(pick: Pick) -> Function:
     name, x = pick.name(AMOUNTS, "name", "judge", "class"), pick.word(NUMBER)
     low, high = pick.numbers(2, 10, 90)
     a, b, c = map(show, pick.strings(3))
@@ -29,11 +30,11 @@ def grade(pick: Pick) -> Draft:
     doc = f"Return {a} {kind} {low}, {b} {kind} {high}, and else {c}, for {x}."
     body = f"if {x} {sign} {low}:\n    return {a}\nif {x} {sign} {high}:\n    return {b}\nreturn {c}"
     edges = ((low,), (high,), (low + 1,), (high + 1,), (low - 1,), (high - 1,))
-    function = Function(name, x, doc, body, lambda: (pick.integer(0, 99),), edges, f"return {c}")
-    return alone(pick, AMOUNTS, function)
+    return Function(name, x, doc, body, lambda: (pick.integer(0, 99),), edges, f"return {c}")
 
 
-def fizz(pick: Pick) -> Draft:
+@family(2, "words for multiples", CODES)
+def fizz(pick: Pick) -> Function:
     name, x = pick.name(CODES, "call", "say", "speak"), pick.word(NUMBER)
     a, b = pick.numbers(2, 2, 9)
     first, second = map(show, pick.strings(2))
@@ -43,28 +44,24 @@ def fizz(pick: Pick) -> Draft:
         f"return out or str({x})"
     )
     edges = ((a * b,), (2 * a * b,), (a,), (b,), (3 * a * b,))
-    function = Function(
-        name,
-        x,
-        doc,
-        body,
-        lambda: (pick.rng.choice([a, b, a * b]) * pick.integer(1, 30) + pick.rng.choice([0, 0, 1]),),
-        edges,
-        f"return str({x})",
-    )
-    return alone(pick, CODES, function)
+
+    def draw() -> tuple[Any, ...]:
+        return (pick.rng.choice([a, b, a * b]) * pick.integer(1, 30) + pick.rng.choice([0, 0, 1]),)
+
+    return Function(name, x, doc, body, draw, edges, f"return str({x})")
 
 
-def coins(pick: Pick) -> Draft:
+@family(2, "an amount paid in pieces, the largest first", MONEY)
+def coins(pick: Pick) -> Function:
     name, x = pick.name(MONEY, "pay", "change", "break"), pick.word(NUMBER)
     small, big = pick.numbers(2, 4, 40)
     doc = f"Return how many pieces of {big}, then of {small}, then of 1 make up {x}, the largest first, as a list."
     body = f"out = []\nfor piece in ({big}, {small}, 1):\n    out.append({x} // piece)\n    {x} %= piece\nreturn out"
-    function = Function(name, x, doc, body, lambda: (pick.integer(1, 200),), ((0,), (big,)), f"return [0, 0, {x}]")
-    return alone(pick, MONEY, function)
+    return Function(name, x, doc, body, lambda: (pick.integer(1, 200),), ((0,), (big,)), f"return [0, 0, {x}]")
 
 
-def leap(pick: Pick) -> Draft:
+@family(2, "a rule, its exception, and the exception's exception", TIMES)
+def leap(pick: Pick) -> Function:
     name, x = pick.name(TIMES, "long", "extra", "full"), pick.word(NUMBER)
     small = pick.number(3, 7)
     factors = pick.numbers(2, 2, 8)
@@ -74,13 +71,13 @@ def leap(pick: Pick) -> Draft:
         f"if {x} % {large} == 0:\n    return True\nif {x} % {middle} == 0:\n    return False\nreturn {x} % {small} == 0"
     )
     edges = ((large,), (middle,), (small,), (2 * large,), (middle * (factors[1] + 1),), (small * (factors[0] + 1),))
-    function = Function(
+    return Function(
         name, x, doc, body, lambda: (pick.integer(1, 40) * small + pick.integer(0, 1),), edges, "return True"
     )
-    return alone(pick, TIMES, function)
 
 
-def calendar(pick: Pick) -> Draft:
+@family(2, "the day of a year with months of their own lengths", TIMES)
+def calendar(pick: Pick) -> Function:
     name, month, day = pick.name(TIMES, "date", "place", "number"), pick.word(TIMES), pick.word(NUMBER)
     lengths = pick.numbers(4, 10, 60)
     pick.rng.shuffle(lengths)
@@ -88,20 +85,16 @@ def calendar(pick: Pick) -> Draft:
     pick.names[-1] = table
     doc = f"Return {day} plus the sum of the first {month} - 1 numbers of {table}."
     body = f"total = {day}\nfor days in {table}[:{month} - 1]:\n    total += days\nreturn total"
-    function = Function(
-        name,
-        f"{month}, {day}",
-        doc,
-        body,
-        lambda: (pick.integer(1, 4), pick.integer(1, 30)),
-        ((4, 1), (1, 1)),
-        f"return {day}",
-        f"{table} = {show(lengths)}",
-    )
-    return alone(pick, TIMES, function)
+
+    def draw() -> tuple[Any, ...]:
+        return (pick.integer(1, 4), pick.integer(1, 30))
+
+    edges: Edges = ((4, 1), (1, 1))
+    return Function(name, f"{month}, {day}", doc, body, draw, edges, f"return {day}", f"{table} = {show(lengths)}")
 
 
-def limiter(pick: Pick) -> Draft:
+@family(2, "a rate limit that keeps what may pass", GOODS)
+def limiter(pick: Pick) -> Function:
     name, xs = pick.name(GOODS, "pass", "throttle", "admit"), pick.word(LIST)
     (span, head), limit = pick.constant(4, 20, GOODS), pick.number(2, 5)
     value = int(pick.values[-2])
@@ -123,15 +116,4 @@ def limiter(pick: Pick) -> Draft:
 
     full = list(range(limit))
     edges: Edges = (([*full, value],), ([*full, value - 1],), ([],))
-    return alone(pick, GOODS, Function(name, xs, doc, body, draw, edges, f"return {xs}[:{limit}]", head))
-
-
-FAMILIES = (
-    Family("tiers", 2, "prices by quantity", tiers),
-    Family("grade", 2, "a number turned into a word by thresholds", grade),
-    Family("fizz", 2, "words for multiples", fizz),
-    Family("coins", 2, "an amount paid in pieces, the largest first", coins),
-    Family("leap", 2, "a rule, its exception, and the exception's exception", leap),
-    Family("calendar", 2, "the day of a year with months of their own lengths", calendar),
-    Family("limiter", 2, "a rate limit that keeps what may pass", limiter),
-)
+    return Function(name, xs, doc, body, draw, edges, f"return {xs}[:{limit}]", head)

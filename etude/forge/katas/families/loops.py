@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.forge.katas.draft import Draft, Edges, Family, Function, Pick, alone
+from etude.forge.katas.draft import Edges, Function, Pick, family
 from etude.forge.katas.vocabulary import AMOUNTS, CODES, GOODS, LIST, MONEY, NUMBER, ROWS, TIMES, WORDLIST
 
 
-def chunks(pick: Pick) -> Draft:
+@family(2, "a list cut into pieces", ROWS)
+def chunks(pick: Pick) -> Function:
     name, xs = pick.name(ROWS, "group", "batch", "split"), pick.word(LIST)
     (n, head), size = pick.constant(2, 5, ROWS), int(pick.values[-1])
     rule, test = pick.choose(
@@ -20,11 +21,11 @@ def chunks(pick: Pick) -> Draft:
     body = f"out = []\nfor start in range(0, len({xs}), {n}):\n{inner}\nreturn out"
     doc = f"Return {xs} cut into lists of {n}. {rule}"
     edges: Edges = (([],), (list(range(2 * size)),), (list(range(size + 1)),))
-    function = Function(name, xs, doc, body, lambda: (pick.integers(3, 9, 0, 50),), edges, f"return [{xs}]", head)
-    return alone(pick, ROWS, function)
+    return Function(name, xs, doc, body, lambda: (pick.integers(3, 9, 0, 50),), edges, f"return [{xs}]", head)
 
 
-def copies(pick: Pick) -> Draft:
+@family(2, "at most so many copies of each item", ROWS)
+def copies(pick: Pick) -> Function:
     name, xs = pick.name(ROWS, "thin", "reduce", "trim"), pick.word(WORDLIST)
     n = pick.number(2, 5)
     which, order, turn = pick.choose(("first", xs, ""), ("last", f"reversed({xs})", "[::-1]"))
@@ -35,10 +36,11 @@ def copies(pick: Pick) -> Draft:
         few = pick.texts(2, 2)
         return ([pick.rng.choice(few) for _ in range(pick.integer(n + 2, n + 5))],)
 
-    return alone(pick, ROWS, Function(name, xs, doc, body, draw, (([],),), f"return {xs}[:{n}]"))
+    return Function(name, xs, doc, body, draw, (([],),), f"return {xs}[:{n}]")
 
 
-def balance(pick: Pick) -> Draft:
+@family(2, "running sums within a bound", MONEY)
+def balance(pick: Pick) -> Function:
     name, xs = pick.name(MONEY, "follow", "trace", "run"), pick.word(LIST)
     start, bound = pick.numbers(2, 3, 40)
     rule, step = pick.choose(
@@ -48,11 +50,11 @@ def balance(pick: Pick) -> Draft:
     doc = f"Return the running sums of {xs}, one for each, starting from {start}. {rule}"
     body = f"total = {start}\nout = []\nfor x in {xs}:\n    {step}\n    out.append(total)\nreturn out"
     edges: Edges = (([-50, 4],), ([90, -4],), ([],), ([-60, 5],))
-    function = Function(name, xs, doc, body, lambda: (pick.integers(3, 5, -20, 25),), edges, f"return {xs}")
-    return alone(pick, MONEY, function)
+    return Function(name, xs, doc, body, lambda: (pick.integers(3, 5, -20, 25),), edges, f"return {xs}")
 
 
-def group(pick: Pick) -> Draft:
+@family(2, "a list sorted into a table of lists", ROWS)
+def group(pick: Pick) -> Function:
     name, xs = pick.name(ROWS, "index", "sort", "divide"), pick.word(LIST)
     n, head = pick.constant(3, 12, ROWS)
     what, key = pick.choose(
@@ -64,11 +66,11 @@ def group(pick: Pick) -> Draft:
     body = f"groups = {{}}\nfor x in {xs}:\n    groups.setdefault({key}, []).append(x)\nreturn groups"
     value = int(pick.values[-1])
     edges: Edges = (([value, value + 1, 2 * value],), ([value + 1, value],), ([],))
-    function = Function(name, xs, doc, body, lambda: (pick.integers(3, 6, 0, 30),), edges, f"return {{0: {xs}}}", head)
-    return alone(pick, ROWS, function)
+    return Function(name, xs, doc, body, lambda: (pick.integers(3, 6, 0, 30),), edges, f"return {{0: {xs}}}", head)
 
 
-def merge(pick: Pick) -> Draft:
+@family(2, "intervals joined across small gaps", TIMES)
+def merge(pick: Pick) -> Function:
     name, xs = pick.name(TIMES, "join", "merge", "unite"), pick.word(LIST)
     gap, head = pick.constant(1, 8, TIMES)
     value = int(pick.values[-1])
@@ -88,10 +90,11 @@ def merge(pick: Pick) -> Draft:
         return (spans,)
 
     edges: Edges = (([],), ([(1, 30), (4, 6)],))
-    return alone(pick, TIMES, Function(name, xs, doc, body, draw, edges, f"return sorted({xs})", head))
+    return Function(name, xs, doc, body, draw, edges, f"return sorted({xs})", head)
 
 
-def streak(pick: Pick) -> Draft:
+@family(2, "the longest run of neighbours that pass a test", AMOUNTS)
+def streak(pick: Pick) -> Function:
     name, xs = pick.name(AMOUNTS, "longest", "streak", "stretch"), pick.word(LIST)
     n = pick.number(5, 40)
     what, sign = pick.choose(("above", ">"), ("below", "<"), ("of at least", ">="))
@@ -100,19 +103,16 @@ def streak(pick: Pick) -> Draft:
         f"best = run = 0\nfor x in {xs}:\n    run = run + 1 if x {sign} {n} else 0\n"
         "    best = max(best, run)\nreturn best"
     )
-    function = Function(
-        name,
-        xs,
-        doc,
-        body,
-        lambda: ([n + pick.rng.choice([-1, 0, 1, 5, -5]) for _ in range(pick.integer(4, 7))],),
-        (([],), ([n, n, n + 1, n + 2, n - 1],), ([n, n - 1, n - 2, n, n],)),
-        f"return len([x for x in {xs} if x {sign} {n}])",
-    )
-    return alone(pick, AMOUNTS, function)
+
+    def draw() -> tuple[Any, ...]:
+        return ([n + pick.rng.choice([-1, 0, 1, 5, -5]) for _ in range(pick.integer(4, 7))],)
+
+    edges: Edges = (([],), ([n, n, n + 1, n + 2, n - 1],), ([n, n - 1, n - 2, n, n],))
+    return Function(name, xs, doc, body, draw, edges, f"return len([x for x in {xs} if x {sign} {n}])")
 
 
-def latest(pick: Pick) -> Draft:
+@family(2, "a cache of the keys used last", GOODS)
+def latest(pick: Pick) -> Function:
     name, xs = pick.name(GOODS, "cache", "remember", "store"), pick.word(WORDLIST)
     size, head = pick.constant(2, 4, GOODS)
     doc = f"Return the last {size} different {xs}, the one used last at the end."
@@ -125,10 +125,11 @@ def latest(pick: Pick) -> Draft:
         few = pick.texts(3, 5)
         return ([pick.rng.choice(few) for _ in range(pick.integer(4, 7))],)
 
-    return alone(pick, GOODS, Function(name, xs, doc, body, draw, (([],),), f"return {xs}[-{size}:]", head))
+    return Function(name, xs, doc, body, draw, (([],),), f"return {xs}[-{size}:]", head)
 
 
-def checksum(pick: Pick) -> Draft:
+@family(2, "weighted digits of a code", CODES)
+def checksum(pick: Pick) -> Function:
     name, x = pick.name(CODES, "check", "verify", "hash"), pick.word(CODES)
     (factor, head), size = pick.constant(2, 9, CODES), pick.number(7, 40)
     what, test = pick.choose(("second", "i % 2 == 1"), ("third", "i % 3 == 2"))
@@ -137,20 +138,16 @@ def checksum(pick: Pick) -> Draft:
         f"total = 0\nfor i, digit in enumerate({x}):\n    if {test}:\n        total += int(digit) * {factor}\n"
         f"    else:\n        total += int(digit)\nreturn total % {size}"
     )
-    function = Function(
-        name,
-        x,
-        doc,
-        body,
-        lambda: ("".join(str(pick.integer(0, 9)) for _ in range(pick.integer(4, 8))),),
-        (("",), ("99999999",)),
-        f"return sum(map(int, {x})) % {size}",
-        head,
-    )
-    return alone(pick, CODES, function)
+
+    def draw() -> tuple[Any, ...]:
+        return ("".join(str(pick.integer(0, 9)) for _ in range(pick.integer(4, 8))),)
+
+    edges: Edges = (("",), ("99999999",))
+    return Function(name, x, doc, body, draw, edges, f"return sum(map(int, {x})) % {size}", head)
 
 
-def steps(pick: Pick) -> Draft:
+@family(2, "counting steps down to zero", AMOUNTS)
+def steps(pick: Pick) -> Function:
     name, x = pick.name(AMOUNTS, "steps", "reduce", "count"), pick.word(NUMBER)
     divisor, less = pick.number(2, 7), pick.choose(1, 2)
     doc = (
@@ -161,11 +158,11 @@ def steps(pick: Pick) -> Draft:
         f"count = 0\nwhile {x} >= 1:\n    if {x} % {divisor} == 0:\n        {x} //= {divisor}\n    else:\n"
         f"        {x} -= {less}\n    count += 1\nreturn count"
     )
-    function = Function(name, x, doc, body, lambda: (pick.integer(1, 300),), ((0,), (1,)), f"return {x} // {divisor}")
-    return alone(pick, AMOUNTS, function)
+    return Function(name, x, doc, body, lambda: (pick.integer(1, 300),), ((0,), (1,)), f"return {x} // {divisor}")
 
 
-def diagonal(pick: Pick) -> Draft:
+@family(2, "a matrix changed along a line", ROWS)
+def diagonal(pick: Pick) -> Function:
     name, x = pick.name(ROWS, "mark", "lift", "raise"), pick.word(ROWS)
     n, head = pick.constant(2, 50, AMOUNTS)
     what, place = pick.choose(
@@ -179,10 +176,11 @@ def diagonal(pick: Pick) -> Draft:
         size = pick.integer(2, 3)
         return ([[pick.integer(0, 20) for _ in range(size)] for _ in range(size)],)
 
-    return alone(pick, ROWS, Function(name, x, doc, body, draw, (([],),), f"return {x}", head))
+    return Function(name, x, doc, body, draw, (([],),), f"return {x}", head)
 
 
-def runs(pick: Pick) -> Draft:
+@family(2, "run-length coding", CODES, unseen=True)
+def runs(pick: Pick) -> Function:
     name, x = pick.name(CODES, "pack", "press", "encode"), pick.word(CODES)
     least = pick.number(2, 4)
     doc = f"Return {x} with each run of {least} or more equal characters written as its length and the character."
@@ -196,19 +194,4 @@ def runs(pick: Pick) -> Draft:
         few = pick.rng.sample("abcdxyz", 3)
         return ("".join(pick.rng.choice(few) * pick.integer(1, least + 2) for _ in range(pick.integer(2, 4))),)
 
-    return alone(pick, CODES, Function(name, x, doc, body, draw, (("",), ("a" * 12,)), f"return {x}"))
-
-
-FAMILIES = (
-    Family("chunks", 2, "a list cut into pieces", chunks),
-    Family("copies", 2, "at most so many copies of each item", copies),
-    Family("balance", 2, "running sums within a bound", balance),
-    Family("group", 2, "a list sorted into a table of lists", group),
-    Family("merge", 2, "intervals joined across small gaps", merge),
-    Family("streak", 2, "the longest run of neighbours that pass a test", streak),
-    Family("latest", 2, "a cache of the keys used last", latest),
-    Family("checksum", 2, "weighted digits of a code", checksum),
-    Family("steps", 2, "counting steps down to zero", steps),
-    Family("diagonal", 2, "a matrix changed along a line", diagonal),
-    Family("runs", 2, "run-length coding", runs, unseen=True),
-)
+    return Function(name, x, doc, body, draw, (("",), ("a" * 12,)), f"return {x}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.forge.katas.draft import Draft, Family, Function, Pick, alone, show
+from etude.forge.katas.draft import Function, Pick, family, show
 from etude.forge.katas.vocabulary import AMOUNTS, FIELD, GOODS, MEASURE, MONEY, RECORDS, ROWS, TABLE, TEXT
 
 
-def column(pick: Pick) -> Draft:
+@family(1, "one field of the rows that pass a test", ROWS)
+def column(pick: Pick) -> Function:
     name, rows = pick.name(ROWS, "get", "list", "collect"), pick.word(RECORDS)
     a, b = pick.word(FIELD), pick.word(MEASURE)
     (bound, head), value = pick.constant(5, 60, AMOUNTS), int(pick.values[-1])
@@ -20,10 +21,11 @@ def column(pick: Pick) -> Draft:
         return ([{a: pick.text(1), b: pick.rng.choice([value - 1, value, value + 1])} for _ in range(4)],)
 
     wrong = f'return [x["{a}"] for x in {rows}]'
-    return alone(pick, ROWS, Function(name, rows, doc, body, draw, (([],),), wrong, head))
+    return Function(name, rows, doc, body, draw, (([],),), wrong, head)
 
 
-def worth(pick: Pick) -> Draft:
+@family(1, "a sum over two fields of each row", MONEY)
+def worth(pick: Pick) -> Function:
     name, rows = pick.name(MONEY, "total", "sum", "bill"), pick.word(RECORDS)
     a, b = pick.word(MEASURE), pick.word(MEASURE)
     n, head = pick.constant(2, 40, MONEY)
@@ -41,20 +43,15 @@ def worth(pick: Pick) -> Draft:
             f'return sum(x["{a}"] + {n} * x["{b}"] for x in {rows})',
         ),
     )
-    function = Function(
-        name,
-        rows,
-        doc,
-        body,
-        lambda: ([{a: pick.integer(1, 20), b: pick.integer(1, 9)} for _ in range(pick.integer(1, 3))],),
-        (([],),),
-        "return 0",
-        head,
-    )
-    return alone(pick, MONEY, function)
+
+    def draw() -> tuple[Any, ...]:
+        return ([{a: pick.integer(1, 20), b: pick.integer(1, 9)} for _ in range(pick.integer(1, 3))],)
+
+    return Function(name, rows, doc, body, draw, (([],),), "return 0", head)
 
 
-def lookup(pick: Pick) -> Draft:
+@family(1, "a table with a default", MONEY)
+def lookup(pick: Pick) -> Function:
     name = pick.name(MONEY, "find", "ask", "check")
     table, key = pick.word(TABLE), pick.word(TEXT)
     default, extra = pick.number(2, 90), pick.number(2, 60)
@@ -71,11 +68,11 @@ def lookup(pick: Pick) -> Draft:
         key = pick.rng.choice(words) if pick.integer(0, 2) else pick.text(1)
         return {word: pick.integer(1, 99) for word in words}, key.upper() if "lower" in body else key
 
-    function = Function(name, f"{table}, {key}", doc, f"return {body}", draw, (), f"return {table}[{key}]")
-    return alone(pick, MONEY, function)
+    return Function(name, f"{table}, {key}", doc, f"return {body}", draw, (), f"return {table}[{key}]")
 
 
-def remap(pick: Pick) -> Draft:
+@family(1, "a table with changed values, fewer entries or swapped sides", GOODS)
+def remap(pick: Pick) -> Function:
     name, table = pick.name(GOODS, "change", "revise", "renew"), pick.word(TABLE)
     n, head = pick.constant(3, 50, AMOUNTS)
     value = int(pick.values[-1])
@@ -93,10 +90,11 @@ def remap(pick: Pick) -> Draft:
         values = pick.rng.sample([value - 1, value, value + 1, value + 7, value - 3], 3)
         return (dict(zip({pick.text(1): 0 for _ in range(3)}, values, strict=False)),)
 
-    return alone(pick, GOODS, Function(name, table, doc, f"return {body}", draw, (({},),), f"return {table}", head))
+    return Function(name, table, doc, f"return {body}", draw, (({},),), f"return {table}", head)
 
 
-def best(pick: Pick) -> Draft:
+@family(1, "the row that scores highest or lowest", GOODS)
+def best(pick: Pick) -> Function:
     name, rows = pick.name(GOODS, "best", "choose", "prefer"), pick.word(RECORDS)
     a, b, c = pick.word(FIELD), pick.word(MEASURE), pick.word(MEASURE)
     n = pick.number(2, 9)
@@ -116,13 +114,4 @@ def best(pick: Pick) -> Draft:
         rows = zip(pick.rng.sample(range(8), 4), steps, strict=True)
         return ([{a: pick.text(1), b: score + more - sign * n * step, c: step} for more, step in rows],)
 
-    return alone(pick, GOODS, Function(name, rows, doc, body, draw, (), f"return {rows}[0][{show(a)}]"))
-
-
-FAMILIES = (
-    Family("column", 1, "one field of the rows that pass a test", column),
-    Family("worth", 1, "a sum over two fields of each row", worth),
-    Family("lookup", 1, "a table with a default", lookup),
-    Family("remap", 1, "a table with changed values, fewer entries or swapped sides", remap),
-    Family("best", 1, "the row that scores highest or lowest", best),
-)
+    return Function(name, rows, doc, body, draw, (), f"return {rows}[0][{show(a)}]")

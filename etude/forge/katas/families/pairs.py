@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.forge.katas.draft import Draft, Family, Function, Pick, show
+from etude.forge.katas.draft import Function, Pair, Pick, family, show
 from etude.forge.katas.vocabulary import (
     AMOUNTS,
     CODES,
@@ -20,7 +20,8 @@ from etude.forge.katas.vocabulary import (
 )
 
 
-def ledger(pick: Pick) -> Draft:
+@family(3, "lines of names and amounts, summed for one name", ROWS, MONEY)
+def ledger(pick: Pick) -> Pair:
     parse, x = pick.name(ROWS, "parse", "read"), pick.word(TEXT)
     total, xs, who = pick.name(MONEY, "total", "sum"), pick.word(WORDLIST), pick.word(TEXT)
     mark, extra = pick.mark(), pick.number(2, 30)
@@ -49,12 +50,12 @@ def ledger(pick: Pick) -> Draft:
         draw,
         (([], pick.text(1)),),
         f"return {extra}",
-        uses=(parse,),
     )
-    return Draft(((pick.word(ROWS), first), (pick.word(MONEY), second)))
+    return first, second
 
 
-def points(pick: Pick) -> Draft:
+@family(3, "letters worth points, and the best word", TITLES, ROWS)
+def points(pick: Pick) -> Pair:
     rate, x = pick.name(TITLES, "rate", "value"), pick.word(TEXT)
     best, xs = pick.name(ROWS, "best", "choose"), pick.word(WORDLIST)
     few, high, bound = pick.letters(4), pick.number(3, 12), pick.number(4, 20)
@@ -86,12 +87,12 @@ def points(pick: Pick) -> Draft:
         words,
         (([],), ([other * bound],), ([other * (bound - 1)],)),
         f"return {xs}[0]",
-        uses=(rate,),
     )
-    return Draft(((pick.word(TITLES), first), (pick.word(ROWS), second)))
+    return first, second
 
 
-def sizes(pick: Pick) -> Draft:
+@family(3, "sizes with unit letters, and their capped sum", AMOUNTS, GOODS)
+def sizes(pick: Pick) -> Pair:
     parse, x = pick.name(AMOUNTS, "read", "parse"), pick.word(TEXT)
     total, xs = pick.name(GOODS, "total", "load"), pick.word(WORDLIST)
     small, big = pick.numbers(2, 4, 60)
@@ -118,15 +119,15 @@ def sizes(pick: Pick) -> Draft:
         lambda: ([text() for _ in range(pick.integer(1, 4))],),
         (([],), ([f"{most}{b}"],)),
         f"return {most}",
-        uses=(parse,),
     )
-    return Draft(((pick.word(AMOUNTS), first), (pick.word(GOODS), second)))
+    return first, second
 
 
-def template(pick: Pick) -> Draft:
+@family(3, "marked words found in a text, and filled in", TITLES, ROWS)
+def template(pick: Pick) -> Pair:
     find, x = pick.name(TITLES, "find", "list"), pick.word(TEXT)
     fill, y, table = pick.name(ROWS, "fill", "expand"), pick.word(TEXT), pick.word(TABLE)
-    mark, default = pick.mark(), pick.string()
+    mark, default = pick.mark(single=True), pick.string()
 
     def text() -> str:
         return " ".join(pick.rng.choice(["", mark]) + pick.text(1) for _ in range(pick.integer(2, 4)))
@@ -155,12 +156,12 @@ def template(pick: Pick) -> Draft:
         draw,
         (("", {}),),
         f"return {y}.replace({show(mark)}, {show(default)})",
-        uses=(find,),
     )
-    return Draft(((pick.word(TITLES), first), (pick.word(ROWS), second)))
+    return first, second
 
 
-def hours(pick: Pick) -> Draft:
+@family(3, "times of day, and the time between them", TIMES, TIMES)
+def hours(pick: Pick) -> Pair:
     parse, x = pick.name(TIMES, "read", "minutes"), pick.word(TEXT)
     length, start, end = pick.name(TIMES, "length", "worked"), pick.word(NUMBER), pick.word(NUMBER)
     mark, rest, per = pick.mark(), pick.number(4, 50), pick.number(10, 90)
@@ -187,16 +188,16 @@ def hours(pick: Pick) -> Draft:
         lambda: (text(), text()),
         ((same, same),),
         f"return {day}",
-        uses=(parse,),
     )
-    return Draft(((pick.word(TIMES), first), (pick.word(TIMES), second)))
+    return first, second
 
 
-def calc(pick: Pick) -> Draft:
+@family(3, "a tokeniser and a calculator", CODES, AMOUNTS)
+def calc(pick: Pick) -> Pair:
     split, x = pick.name(CODES, "split", "scan"), pick.word(TEXT)
     solve, y = pick.name(AMOUNTS, "solve", "work"), pick.word(TEXT)
-    plus = pick.mark("0123456789")
-    minus = pick.mark(plus)
+    plus = pick.mark("0123456789", single=True)
+    minus = pick.mark(plus, single=True)
     factor = pick.number(2, 9)
 
     def text() -> str:
@@ -225,16 +226,5 @@ def calc(pick: Pick) -> Draft:
         lambda: (text(),),
         (("8",),),
         f"return sum(int(part) for part in {split}({y}) if part.isdigit())",
-        uses=(split,),
     )
-    return Draft(((pick.word(CODES), first), (pick.word(AMOUNTS), second)))
-
-
-FAMILIES = (
-    Family("ledger", 3, "lines of names and amounts, summed for one name", ledger),
-    Family("points", 3, "letters worth points, and the best word", points),
-    Family("sizes", 3, "sizes with unit letters, and their capped sum", sizes),
-    Family("template", 3, "marked words found in a text, and filled in", template),
-    Family("hours", 3, "times of day, and the time between them", hours),
-    Family("calc", 3, "a tokeniser and a calculator", calc),
-)
+    return first, second

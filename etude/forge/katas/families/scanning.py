@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.forge.katas.draft import Draft, Family, Function, Pick, alone, show
+from etude.forge.katas.draft import Edges, Function, Pick, family, show
 from etude.forge.katas.vocabulary import AMOUNTS, CODES, NUMBER, ROWS, TEXT, TITLES
 
 
-def cipher(pick: Pick) -> Draft:
+@family(2, "letters moved along the alphabet", CODES)
+def cipher(pick: Pick) -> Function:
     name, x = pick.name(CODES, "shift", "encode", "turn"), pick.word(TEXT)
     n, head = pick.constant(2, 20, CODES)
     word, sign = pick.choose(("forward", "+"), ("back", "-"))
@@ -17,13 +18,13 @@ def cipher(pick: Pick) -> Draft:
         f'out = ""\nfor c in {x}:\n    if "a" <= c <= "z":\n'
         f"        c = chr((ord(c) - 97 {sign} {n}) % 26 + 97)\n    out += c\nreturn out"
     )
-    function = Function(
+    return Function(
         name, x, doc, body, lambda: (pick.text(2, pick.rng.choice(" -7")),), (("",), ("az",)), f"return {x}", head
     )
-    return alone(pick, CODES, function)
 
 
-def wrap(pick: Pick) -> Draft:
+@family(2, "words flowed into lines", TITLES)
+def wrap(pick: Pick) -> Function:
     name, x = pick.name(TITLES, "wrap", "fold", "flow"), pick.word(TEXT)
     width, head = pick.constant(8, 16, TITLES)
     doc = f"Return the words of {x} as lines of at most {width} characters, filled from the first word on."
@@ -33,13 +34,11 @@ def wrap(pick: Pick) -> Draft:
     )
     value = int(pick.values[-1])
     edges = (("a" * (value - 3) + " bb c",), ("a" * (value - 3) + " bbb c",))
-    function = Function(
-        name, x, doc, body, lambda: (pick.text(pick.integer(3, 6)),), edges, f"return {x}.split()", head
-    )
-    return alone(pick, TITLES, function)
+    return Function(name, x, doc, body, lambda: (pick.text(pick.integer(3, 6)),), edges, f"return {x}.split()", head)
 
 
-def settings(pick: Pick) -> Draft:
+@family(2, "lines of keys and values, with comments", ROWS)
+def settings(pick: Pick) -> Function:
     name, x = pick.name(ROWS, "read", "parse", "load"), pick.word(TEXT)
     joint = pick.mark()
     note = pick.mark(joint)
@@ -57,10 +56,11 @@ def settings(pick: Pick) -> Draft:
         lines.insert(pick.integer(0, len(lines)), note + pick.text(1))
         return ("\n".join(lines),)
 
-    return alone(pick, ROWS, Function(name, x, doc, body, draw, (("",),), f"return {{{x}: {show(joint)}}}"))
+    return Function(name, x, doc, body, draw, (("",),), f"return {{{x}: {show(joint)}}}")
 
 
-def nesting(pick: Pick) -> Draft:
+@family(2, "how deep brackets go", TITLES)
+def nesting(pick: Pick) -> Function:
     name, x = pick.name(TITLES, "depth", "measure", "probe"), pick.word(TEXT)
     start, end = pick.choose(("(", ")"), ("[", "]"), ("{", "}"), ("<", ">"))
     extra = pick.number(2, 30)
@@ -78,10 +78,11 @@ def nesting(pick: Pick) -> Draft:
             text, depth = text + (start if up else end), depth + (1 if up else -1)
         return (text + end * (depth if pick.integer(0, 1) else 0),)
 
-    return alone(pick, TITLES, Function(name, x, doc, body, draw, (("",),), f"return {x}.count({show(start)})"))
+    return Function(name, x, doc, body, draw, (("",),), f"return {x}.count({show(start)})")
 
 
-def frequent(pick: Pick) -> Draft:
+@family(2, "words counted, short or long ones left out", TITLES)
+def frequent(pick: Pick) -> Function:
     name, x = pick.name(TITLES, "tally", "count", "rank"), pick.word(TEXT)
     least, head = pick.constant(2, 6, AMOUNTS)
     doc, test = pick.choose(
@@ -97,10 +98,11 @@ def frequent(pick: Pick) -> Draft:
 
     value = int(pick.values[-1])
     edges = ((" ".join(["a" * value, "b" * (value + 1), "c" * (value - 1)]),), ("",))
-    return alone(pick, TITLES, Function(name, x, doc, body, draw, edges, "return {}", head))
+    return Function(name, x, doc, body, draw, edges, "return {}", head)
 
 
-def base(pick: Pick) -> Draft:
+@family(2, "numbers written with digits of one's own", CODES)
+def base(pick: Pick) -> Function:
     name, x = pick.name(CODES, "write", "digits", "spell"), pick.word(NUMBER)
     signs = pick.letters(pick.number(3, 8))
     table = pick.word(CODES).upper()
@@ -109,20 +111,16 @@ def base(pick: Pick) -> Draft:
     body = (
         f'out = ""\nwhile {x} > 0:\n    out = {table}[{x} % {len(signs)}] + out\n    {x} //= {len(signs)}\nreturn out'
     )
-    function = Function(
-        name,
-        x,
-        doc,
-        body,
-        lambda: (pick.integer(1, 300),),
-        ((len(signs),), (len(signs) - 1,), (len(signs) ** 2,)),
-        f"return str({x})",
-        f"{table} = {show(signs)}",
-    )
-    return alone(pick, CODES, function)
+
+    def draw() -> tuple[Any, ...]:
+        return (pick.integer(1, 300),)
+
+    edges: Edges = ((len(signs),), (len(signs) - 1,), (len(signs) ** 2,))
+    return Function(name, x, doc, body, draw, edges, f"return str({x})", f"{table} = {show(signs)}")
 
 
-def numerals(pick: Pick) -> Draft:
+@family(2, "roman numerals with letters of one's own", CODES, unseen=True)
+def numerals(pick: Pick) -> Function:
     name, x = pick.name(CODES, "value", "decode", "solve"), pick.word(TEXT)
     one, five, ten = pick.letter(), pick.letter(), pick.letter()
     table = pick.word(CODES).upper()
@@ -138,25 +136,10 @@ def numerals(pick: Pick) -> Draft:
         f"    if i + 1 < len({x}) and {table}[{x}[i + 1]] > value:\n        total -= value\n"
         "    else:\n        total += value\nreturn total"
     )
-    function = Function(
-        name,
-        x,
-        doc,
-        body,
-        lambda: ("".join(pick.rng.choice([one, five, ten]) for _ in range(pick.integer(2, 5))),),
-        (("",), (one + ten,)),
-        f"return sum({table}[c] for c in {x})",
-        f"{table} = {show(values)}",
-    )
-    return alone(pick, CODES, function)
 
+    def draw() -> tuple[Any, ...]:
+        return ("".join(pick.rng.choice([one, five, ten]) for _ in range(pick.integer(2, 5))),)
 
-FAMILIES = (
-    Family("cipher", 2, "letters moved along the alphabet", cipher),
-    Family("wrap", 2, "words flowed into lines", wrap),
-    Family("settings", 2, "lines of keys and values, with comments", settings),
-    Family("nesting", 2, "how deep brackets go", nesting),
-    Family("frequent", 2, "words counted, short or long ones left out", frequent),
-    Family("base", 2, "numbers written with digits of one's own", base),
-    Family("numerals", 2, "roman numerals with letters of one's own", numerals, unseen=True),
-)
+    edges: Edges = (("",), (one + ten,))
+    head = f"{table} = {show(values)}"
+    return Function(name, x, doc, body, draw, edges, f"return sum({table}[c] for c in {x})", head)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from etude.forge.katas.draft import Draft, Family, Function, Pick, alone
+from etude.forge.katas.draft import Edges, Function, Pick, family
 from etude.forge.katas.vocabulary import AMOUNTS, LIST, NUMBER, ROWS, WORDLIST
 
 
-def keep(pick: Pick) -> Draft:
+@family(1, "items of a list that pass a test", ROWS)
+def keep(pick: Pick) -> Function:
     name, xs = pick.name(ROWS, "keep", "select", "filter"), pick.word(LIST)
     bound, head = pick.constant(4, 40, AMOUNTS)
     what, test = pick.choose(
@@ -21,20 +23,16 @@ def keep(pick: Pick) -> Draft:
     value = int(pick.values[-1])
     near = (value, value - 1, value + 1, 2 * value, 3 * value)
     doc, body = f"Return the {xs} {what}.", f"return [x for x in {xs} if {test}]"
-    function = Function(
-        name,
-        xs,
-        doc,
-        body,
-        lambda: (pick.rng.sample(near, 3) + pick.integers(1, 2, 1, 60),),
-        (([],), ([value],), ([value, value + 1],)),
-        f"return {xs}",
-        head,
-    )
-    return alone(pick, ROWS, function)
+
+    def draw() -> tuple[Any, ...]:
+        return (pick.rng.sample(near, 3) + pick.integers(1, 2, 1, 60),)
+
+    edges: Edges = (([],), ([value],), ([value, value + 1],))
+    return Function(name, xs, doc, body, draw, edges, f"return {xs}", head)
 
 
-def each(pick: Pick) -> Draft:
+@family(1, "every item of a list changed", ROWS)
+def each(pick: Pick) -> Function:
     name, xs = pick.name(ROWS, "change", "update", "shift"), pick.word(LIST)
     n, head = pick.constant(2, 60, AMOUNTS)
     what, code = pick.choose(
@@ -44,11 +42,11 @@ def each(pick: Pick) -> Draft:
         (f"each divided by {n}, rounded down", f"x // {n}"),
     )
     doc, body = f"Return a list of the {xs} with {what}.", f"return [{code} for x in {xs}]"
-    function = Function(name, xs, doc, body, lambda: (pick.integers(2, 4, -99, 99),), (([],),), f"return {xs}", head)
-    return alone(pick, ROWS, function)
+    return Function(name, xs, doc, body, lambda: (pick.integers(2, 4, -99, 99),), (([],),), f"return {xs}", head)
 
 
-def rotate(pick: Pick) -> Draft:
+@family(1, "lists turned and partly reversed", ROWS)
+def rotate(pick: Pick) -> Function:
     name, xs = pick.name(ROWS, "turn", "rotate", "reorder"), pick.word(WORDLIST)
     n = pick.number(2, 6)
     doc, body = pick.choose(
@@ -56,11 +54,11 @@ def rotate(pick: Pick) -> Draft:
         (f"Return {xs} with the last {n} moved to the start.", f"return {xs}[-{n}:] + {xs}[:-{n}]"),
         (f"Return {xs} with the first {n} in reverse order.", f"return {xs}[:{n}][::-1] + {xs}[{n}:]"),
     )
-    function = Function(name, xs, doc, body, lambda: (pick.texts(n + 2, n + 4),), (), f"return {xs}")
-    return alone(pick, ROWS, function)
+    return Function(name, xs, doc, body, lambda: (pick.texts(n + 2, n + 4),), (), f"return {xs}")
 
 
-def slices(pick: Pick) -> Draft:
+@family(1, "parts of a list by position", ROWS)
+def slices(pick: Pick) -> Function:
     name, xs = pick.name(ROWS, "pick", "sample", "take"), pick.word(LIST)
     n, head = pick.constant(2, 5, ROWS)
     doc, body = pick.choose(
@@ -69,11 +67,11 @@ def slices(pick: Pick) -> Draft:
         (f"Return {xs} without the last {n}.", f"return {xs}[:-{n}]"),
         (f"Return the last {n} of {xs}.", f"return {xs}[-{n}:]"),
     )
-    function = Function(name, xs, doc, body, lambda: (pick.integers(6, 9, 0, 99),), (([1, 2],),), f"return {xs}", head)
-    return alone(pick, ROWS, function)
+    return Function(name, xs, doc, body, lambda: (pick.integers(6, 9, 0, 99),), (([1, 2],),), f"return {xs}", head)
 
 
-def order(pick: Pick) -> Draft:
+@family(1, "lists sorted by a key", ROWS)
+def order(pick: Pick) -> Function:
     name, xs = pick.name(ROWS, "sort", "order", "arrange"), pick.word(LIST)
     n = pick.number(4, 20)
     keys: list[tuple[str, str, Callable[[int], int]]] = [
@@ -91,10 +89,11 @@ def order(pick: Pick) -> Draft:
         found = {key(x): x for x in pick.integers(6, 8, 0, 6 * n)}
         return (list(found.values())[:5],)
 
-    return alone(pick, ROWS, Function(name, xs, doc, body, draw, (), f"return sorted({xs}{extra})"))
+    return Function(name, xs, doc, body, draw, (), f"return sorted({xs}{extra})")
 
 
-def recent(pick: Pick) -> Draft:
+@family(1, "a rate limit over the latest moments", ROWS)
+def recent(pick: Pick) -> Function:
     name = pick.name(ROWS, "allow", "admit", "accept")
     xs, now = pick.word(LIST), pick.word(NUMBER)
     (span, head), limit = pick.constant(5, 40, AMOUNTS), pick.number(2, 6)
@@ -108,14 +107,4 @@ def recent(pick: Pick) -> Draft:
         close = [moment - value + 1 + pick.integer(0, value - 1) for _ in range(inside - 1)] + [moment - value + 1]
         return sorted([*close, moment - value, moment - value - pick.integer(1, 9)]), moment
 
-    return alone(pick, ROWS, Function(name, f"{xs}, {now}", doc, body, draw, (([], 9),), "return True", head))
-
-
-FAMILIES = (
-    Family("keep", 1, "items of a list that pass a test", keep),
-    Family("each", 1, "every item of a list changed", each),
-    Family("rotate", 1, "lists turned and partly reversed", rotate),
-    Family("slices", 1, "parts of a list by position", slices),
-    Family("order", 1, "lists sorted by a key", order),
-    Family("recent", 1, "a rate limit over the latest moments", recent),
-)
+    return Function(name, f"{xs}, {now}", doc, body, draw, (([], 9),), "return True", head)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from etude.forge.katas.draft import Draft, Family, Function, Pick, alone, show
+from typing import Any
+
+from etude.forge.katas.draft import Function, Pick, family, show
 from etude.forge.katas.vocabulary import CODES, NUMBER, TEXT, TIMES, TITLES
 
 
-def slug(pick: Pick) -> Draft:
+@family(1, "titles turned into links", TITLES)
+def slug(pick: Pick) -> Function:
     name, x = pick.name(TITLES, "clean", "link", "plain"), pick.word(TEXT)
     mark = show(pick.mark())
     case, method = pick.choose(("lower", "lower"), ("upper", "upper"))
@@ -21,18 +24,15 @@ def slug(pick: Pick) -> Draft:
         ),
     )
     gap = "  " if "split" in body else " "
-    function = Function(
-        name,
-        x,
-        doc,
-        body,
-        lambda: (pick.text(2).title() + gap + pick.text(pick.integer(1, 2)),),
-        wrong=f"return {x}.{method}()",
-    )
-    return alone(pick, TITLES, function)
+
+    def draw() -> tuple[Any, ...]:
+        return (pick.text(2).title() + gap + pick.text(pick.integer(1, 2)),)
+
+    return Function(name, x, doc, body, draw, wrong=f"return {x}.{method}()")
 
 
-def initials(pick: Pick) -> Draft:
+@family(1, "first or last letters of words", TITLES)
+def initials(pick: Pick) -> Function:
     name, x = pick.name(TITLES, "short", "brief", "sign"), pick.word(TEXT)
     mark = show(pick.mark())
     which, index = pick.choose(("first", 0), ("last", -1))
@@ -46,39 +46,36 @@ def initials(pick: Pick) -> Draft:
             f'return "".join(word[{index}] + {mark} for word in {x}.split())',
         ),
     )
-    function = Function(name, x, doc, body, lambda: (pick.text(pick.integer(2, 4)),), (("",),), f"return {x}[{index}]")
-    return alone(pick, TITLES, function)
+    return Function(name, x, doc, body, lambda: (pick.text(pick.integer(2, 4)),), (("",),), f"return {x}[{index}]")
 
 
-def pad(pick: Pick) -> Draft:
+@family(1, "text filled up to a width", CODES)
+def pad(pick: Pick) -> Function:
     name, x = pick.name(CODES, "pad", "widen", "fill"), pick.word(TEXT)
     (width, head), mark = pick.constant(7, 20, CODES), show(pick.mark(single=True))
     side, method = pick.choose(("left", "rjust"), ("right", "ljust"))
     doc = f"Return {x} filled with {mark} on the {side} to {width} characters."
     body = f"return {x}.{method}({width}, {mark})"
-    function = Function(name, x, doc, body, lambda: (pick.text(pick.integer(1, 2), ""),), (("",),), f"return {x}", head)
-    return alone(pick, CODES, function)
+    return Function(name, x, doc, body, lambda: (pick.text(pick.integer(1, 2), ""),), (("",),), f"return {x}", head)
 
 
-def caption(pick: Pick) -> Draft:
+@family(1, "a text and a number put into a pattern", TITLES)
+def caption(pick: Pick) -> Function:
     name = pick.name(TITLES, "format", "show", "print")
     x, n = pick.word(TEXT), pick.word(NUMBER)
     mark, word = pick.mark('{}"'), pick.string()
     shape = pick.choose(f"{{{x}}}{mark}{{{n}}}", f"{word} {{{x}}}{mark} {{{n}}}", f"{{{n}}} {mark} {{{x}}} {word}")
     example = shape.format(**{x: "a", n: 5})
     doc = f'Return {x} and {n} as one text: "a" and 5 give {show(example)}.'
-    function = Function(
-        name,
-        f"{x}, {n}",
-        doc,
-        f'return f"{shape}"',
-        lambda: (pick.text(1), pick.integer(0, 99)),
-        wrong=f'return f"{{{x}}} {{{n}}}"',
-    )
-    return alone(pick, TITLES, function)
+
+    def draw() -> tuple[Any, ...]:
+        return (pick.text(1), pick.integer(0, 99))
+
+    return Function(name, f"{x}, {n}", doc, f'return f"{shape}"', draw, wrong=f'return f"{{{x}}} {{{n}}}"')
 
 
-def trim(pick: Pick) -> Draft:
+@family(1, "a known start or end taken off", CODES)
+def trim(pick: Pick) -> Function:
     name, x = pick.name(CODES, "strip", "bare", "core"), pick.word(TEXT)
     value = pick.string() + pick.mark()
     where, method = pick.choose(("start", "removeprefix"), ("end", "removesuffix"))
@@ -90,10 +87,11 @@ def trim(pick: Pick) -> Draft:
         return (pick.rng.choice([value + word, word + value, value + word + value]),)
 
     edges = ((value + value,), (value,), (value[:-1],))
-    return alone(pick, CODES, Function(name, x, doc, body, draw, edges, f'return {x}.replace({show(value)}, "")'))
+    return Function(name, x, doc, body, draw, edges, f'return {x}.replace({show(value)}, "")')
 
 
-def letters(pick: Pick) -> Draft:
+@family(1, "letters of a set counted or left out", TITLES)
+def letters(pick: Pick) -> Function:
     name, x = pick.name(TITLES, "count", "weigh", "rate"), pick.word(TEXT)
     few = show(pick.letters(4))
     doc, body = pick.choose(
@@ -101,19 +99,15 @@ def letters(pick: Pick) -> Draft:
         (f"Return how many letters of {x} are not in {few}.", f"return sum(c not in {few} for c in {x})"),
         (f"Return {x} without the letters in {few}.", f'return "".join(c for c in {x} if c not in {few})'),
     )
-    function = Function(
-        name,
-        x,
-        doc,
-        body,
-        lambda: ("".join(pick.rng.choice(few[1:-1] * 2 + "aeiorst") for _ in range(pick.integer(4, 9))),),
-        (("",),),
-        f"return len({x})",
-    )
-    return alone(pick, TITLES, function)
+
+    def draw() -> tuple[Any, ...]:
+        return ("".join(pick.rng.choice(few[1:-1] * 2 + "aeiorst") for _ in range(pick.integer(4, 9))),)
+
+    return Function(name, x, doc, body, draw, (("",),), f"return len({x})")
 
 
-def shorten(pick: Pick) -> Draft:
+@family(1, "text cut to size and marked", TITLES)
+def shorten(pick: Pick) -> Function:
     name, x = pick.name(TITLES, "cut", "crop", "fit"), pick.word(TEXT)
     (size, head), mark = pick.constant(3, 9, TITLES), show(pick.mark())
     doc, body = pick.choose(
@@ -130,11 +124,11 @@ def shorten(pick: Pick) -> Draft:
             f"return {x}[{size}:] + {mark}",
         ),
     )
-    function = Function(name, x, doc, body, lambda: (pick.text(3, ""),), (("ab",),), f"return {x}[:{size}]", head)
-    return alone(pick, TITLES, function)
+    return Function(name, x, doc, body, lambda: (pick.text(3, ""),), (("ab",),), f"return {x}[:{size}]", head)
 
 
-def parts(pick: Pick) -> Draft:
+@family(1, "parts between separators", CODES)
+def parts(pick: Pick) -> Function:
     name, x = pick.name(CODES, "split", "read", "part"), pick.word(TEXT)
     mark = pick.mark()
     sign = show(mark)
@@ -147,13 +141,11 @@ def parts(pick: Pick) -> Draft:
             f"return {sign}.join(reversed({x}.split({sign})))",
         ),
     )
-    function = Function(
-        name, x, doc, body, lambda: (pick.text(pick.integer(2, 4), mark),), (), f"return {x}.split({sign})"
-    )
-    return alone(pick, CODES, function)
+    return Function(name, x, doc, body, lambda: (pick.text(pick.integer(2, 4), mark),), (), f"return {x}.split({sign})")
 
 
-def clock(pick: Pick) -> Draft:
+@family(1, "a count written as whole and rest", TIMES)
+def clock(pick: Pick) -> Function:
     name, x = pick.name(TIMES, "show", "format", "write"), pick.word(NUMBER)
     (size, head), mark = pick.constant(10, 80, TIMES), pick.mark('{}"')
     doc, body = pick.choose(
@@ -166,13 +158,13 @@ def clock(pick: Pick) -> Draft:
             f'return f"{{{x} // {size}}}{mark}{{{x} % {size}:02d}}"',
         ),
     )
-    function = Function(
+    return Function(
         name, x, doc, body, lambda: (pick.integer(0, 900),), ((0,), (7,)), f'return f"{{{x}}}{mark}0"', head
     )
-    return alone(pick, TIMES, function)
 
 
-def mask(pick: Pick) -> Draft:
+@family(1, "codes hidden but for a few characters", CODES, unseen=True)
+def mask(pick: Pick) -> Function:
     name, x = pick.name(CODES, "mask", "hide", "cover"), pick.word(TEXT)
     size, mark = pick.number(2, 6), show(pick.mark())
     doc, body = pick.choose(
@@ -185,19 +177,4 @@ def mask(pick: Pick) -> Draft:
             f"return {x}[:{size}] + {mark} * (len({x}) - {size})",
         ),
     )
-    function = Function(name, x, doc, body, lambda: (pick.text(2, ""),), (("a",),), f"return {mark} * len({x})")
-    return alone(pick, CODES, function)
-
-
-FAMILIES = (
-    Family("slug", 1, "titles turned into links", slug),
-    Family("initials", 1, "first or last letters of words", initials),
-    Family("pad", 1, "text filled up to a width", pad),
-    Family("caption", 1, "a text and a number put into a pattern", caption),
-    Family("trim", 1, "a known start or end taken off", trim),
-    Family("letters", 1, "letters of a set counted or left out", letters),
-    Family("shorten", 1, "text cut to size and marked", shorten),
-    Family("parts", 1, "parts between separators", parts),
-    Family("clock", 1, "a count written as whole and rest", clock),
-    Family("mask", 1, "codes hidden but for a few characters", mask, unseen=True),
-)
+    return Function(name, x, doc, body, lambda: (pick.text(2, ""),), (("a",),), f"return {mark} * len({x})")

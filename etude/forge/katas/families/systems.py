@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from etude.forge.katas.draft import Draft, Family, Function, Pick, show
+from etude.forge.katas.draft import Function, Pair, Pick, family, show
 from etude.forge.katas.vocabulary import AMOUNTS, CODES, GOODS, LIST, NUMBER, PLACES, ROWS, TABLE, TEXT, TIMES, WORDLIST
 
 
-def inventory(pick: Pick) -> Draft:
+@family(3, "stock moved within bounds, and moves replayed", GOODS, ROWS)
+def inventory(pick: Pick) -> Pair:
     move, table, item, n = pick.name(GOODS, "move", "book"), pick.word(TABLE), pick.word(TEXT), pick.word(NUMBER)
     replay, xs = pick.name(ROWS, "replay", "apply"), pick.word(LIST)
     start, most = pick.number(2, 30), pick.number(40, 90)
@@ -37,12 +38,12 @@ def inventory(pick: Pick) -> Draft:
         lambda: (moves(),),
         (([],),),
         f"return dict({xs})",
-        uses=(move,),
     )
-    return Draft(((pick.word(GOODS), first), (pick.word(ROWS), second)))
+    return first, second
 
 
-def cache(pick: Pick) -> Draft:
+@family(3, "a small cache, and what using it costs", GOODS, ROWS)
+def cache(pick: Pick) -> Pair:
     touch, order, key = pick.name(GOODS, "touch", "use"), pick.word(WORDLIST), pick.word(TEXT)
     hits, xs = pick.name(ROWS, "hits", "count"), pick.word(WORDLIST)
     size, cost = pick.number(2, 5), pick.number(2, 40)
@@ -74,12 +75,12 @@ def cache(pick: Pick) -> Draft:
         lambda: (keys(),),
         (([],),),
         f"return len({xs}) * {cost}",
-        uses=(touch,),
     )
-    return Draft(((pick.word(GOODS), first), (pick.word(ROWS), second)))
+    return first, second
 
 
-def clashes(pick: Pick) -> Draft:
+@family(3, "intervals that meet, and how many do", TIMES, ROWS)
+def clashes(pick: Pick) -> Pair:
     meet, a, b = pick.name(TIMES, "meet", "touch"), pick.word(NUMBER), pick.word(NUMBER)
     count, xs = pick.name(ROWS, "count", "check"), pick.word(LIST)
     gap, worth = pick.number(1, 9), pick.number(2, 30)
@@ -112,12 +113,12 @@ def clashes(pick: Pick) -> Draft:
         lambda: ([span() for _ in range(pick.integer(2, 4))],),
         (([],), ([(0, 1), (0, 1), (0, 1)],), ([(0, 1), (90, 99)],)),
         f"return len({xs}) * {worth}",
-        uses=(meet,),
     )
-    return Draft(((pick.word(TIMES), first), (pick.word(ROWS), second)))
+    return first, second
 
 
-def matrix(pick: Pick) -> Draft:
+@family(3, "a product of rows, applied to a matrix", AMOUNTS, ROWS)
+def matrix(pick: Pick) -> Pair:
     dot, a, b = pick.name(AMOUNTS, "weigh", "mix"), pick.word(LIST), pick.word(LIST)
     apply, x, y = pick.name(ROWS, "apply", "score"), pick.word(ROWS), pick.word(LIST)
     offset, low = pick.number(2, 30), pick.number(5, 60)
@@ -147,12 +148,12 @@ def matrix(pick: Pick) -> Draft:
         draw,
         (([], [1]), ([[low - offset, 0], [low - offset - 1, 0]], [1, 1])),
         f"return [0 for row in {x}]",
-        uses=(dot,),
     )
-    return Draft(((pick.word(AMOUNTS), first), (pick.word(ROWS), second)))
+    return first, second
 
 
-def digit(pick: Pick) -> Draft:
+@family(3, "a check digit, and codes that carry it", CODES, CODES)
+def digit(pick: Pick) -> Pair:
     make, x = pick.name(CODES, "digit", "seal"), pick.word(TEXT)
     valid, y = pick.name(CODES, "valid", "trust"), pick.word(TEXT)
     factor, size = pick.number(2, 9), pick.number(5, 10)
@@ -183,15 +184,15 @@ def digit(pick: Pick) -> Draft:
         f"code, check = {y}.split({show(mark)})\nreturn {make}(code) == int(check)",
         signed,
         wrong=f"return {show(mark)} in {y}",
-        uses=(make,),
     )
-    return Draft(((pick.word(CODES), first), (pick.word(CODES), second)))
+    return first, second
 
 
-def columns(pick: Pick) -> Draft:
+@family(3, "widths of columns, and a table laid out", ROWS, ROWS)
+def columns(pick: Pick) -> Pair:
     widths, rows = pick.name(ROWS, "widths", "measure"), pick.word(ROWS)
     lay, lines = pick.name(ROWS, "lay", "draw"), pick.word(ROWS)
-    extra, mark = pick.number(1, 5), pick.mark()
+    extra, mark = pick.number(1, 5), pick.mark(single=True)
     side, method = pick.choose(("right", "ljust"), ("left", "rjust"))
 
     def cells() -> tuple[Any, ...]:
@@ -216,12 +217,12 @@ def columns(pick: Pick) -> Draft:
         cells,
         (([],),),
         f'return ["".join(row) for row in {lines}]',
-        uses=(widths,),
     )
-    return Draft(((pick.word(ROWS), first), (pick.word(ROWS), second)))
+    return first, second
 
 
-def roads(pick: Pick) -> Draft:
+@family(3, "neighbours in a graph, and steps between places", PLACES, PLACES, unseen=True)
+def roads(pick: Pick) -> Pair:
     near, links, x = pick.name(PLACES, "near", "around"), pick.word(LIST), pick.word(TEXT)
     hops, y, start, end = pick.name(PLACES, "hops", "reach"), pick.word(LIST), pick.word(TEXT), pick.word(TEXT)
     most, lost = pick.number(2, 5), pick.number(20, 90)
@@ -260,17 +261,5 @@ def roads(pick: Pick) -> Draft:
         trip,
         (([], "a", "a"), (chain, "a", chain[-1][1]), (chain, "a", chain[-2][1]), (chain, chain[-2][1], "a")),
         f"return {lost}",
-        uses=(near,),
     )
-    return Draft(((pick.word(PLACES), first), (pick.word(PLACES), second)))
-
-
-FAMILIES = (
-    Family("inventory", 3, "stock moved within bounds, and moves replayed", inventory),
-    Family("cache", 3, "a small cache, and what using it costs", cache),
-    Family("clashes", 3, "intervals that meet, and how many do", clashes),
-    Family("matrix", 3, "a product of rows, applied to a matrix", matrix),
-    Family("digit", 3, "a check digit, and codes that carry it", digit),
-    Family("columns", 3, "widths of columns, and a table laid out", columns),
-    Family("roads", 3, "neighbours in a graph, and steps between places", roads, unseen=True),
-)
+    return first, second

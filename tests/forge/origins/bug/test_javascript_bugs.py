@@ -8,7 +8,6 @@ from itertools import islice
 
 import pytest
 
-from etude.forge.gates.attacks.javascript import cheats
 from etude.forge.languages.javascript.mutations import KINDS, mutations
 from etude.forge.languages.javascript.source import JavaScriptFile
 from etude.forge.origins.bug.propose import bugs
@@ -20,6 +19,7 @@ from etude.tasks.check import check
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.submission import submission_of
+from redteam.grader.javascript_attacks import javascript_attacks
 from tests.forge.javascript_repository import FILES, Bench, Shop, script_repository
 
 
@@ -152,7 +152,7 @@ def test_an_attempt_at_a_bug_is_scored(bench: Bench, bug: Task, policy: str, pas
 
 
 def test_no_cheat_is_accepted_for_a_bug(bench: Bench, bug: Task) -> None:
-    tried = cheats(bug)
+    tried = javascript_attacks(bug)
     assert len(tried) == 17
     for name, files in tried.items():
         assert not bench.run(grade(bug, bench.host, submission_of(bug, files), quick=True)).passed, name

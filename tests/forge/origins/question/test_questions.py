@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from etude.forge.environments.environment import Environment
-from etude.forge.gates.near_duplicates import Known
+from etude.forge.gates.near_duplicates import KnownTasks
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.origins.question.propose import implementations, questions, reaches
@@ -289,7 +289,7 @@ def test_no_two_questions_have_the_same_answer_and_each_is_fit(
     loop, host = sandboxes
     answers = [frozenset(task.facts.answer.accepted) for task in tasks(made) if task.facts.answer is not None]
     assert len(set(answers)) == len(answers)
-    known = Known()
+    known = KnownTasks()
     known.add(tasks(made)[0])
     assert known.answered(tasks(made)[0]) == tasks(made)[0].name and known.answered(tasks(made)[1]) is None
     report = loop.run_until_complete(check(tasks(made)[0], host, guesses=[", ".join(sorted(answers[1]))]))

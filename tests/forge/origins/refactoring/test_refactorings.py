@@ -15,7 +15,7 @@ import pytest
 
 from etude.core.policy import Assistant, Call
 from etude.forge.environments.environment import Environment
-from etude.forge.gates.attacks.refactoring import NAMES, both
+from etude.forge.gates.attacks.refactoring import NAMES, refactoring_attacks
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.origins.refactoring import origin
@@ -285,7 +285,7 @@ def test_whoever_has_both_is_rejected(made: dict[str, Task], sandboxes: Sandboxe
     loop, host = sandboxes
     tried = []
     for task in made.values():
-        for name, files in both(task).items():
+        for name, files in refactoring_attacks(task).items():
             found = loop.run_until_complete(grade(task, host, submission_of(task, files), quick=True))
             assert not found.passed, (task.name, name)
             tried.append(name)

@@ -11,7 +11,7 @@ import pytest
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.gates import gates
-from etude.forge.gates.gates import BENDING, Verdict, cheats, pass_gates
+from etude.forge.gates.gates import BENDING, Verdict, attacks_on, pass_gates
 from etude.forge.leaks.audit import Leak
 from etude.forge.leaks.deleted_code import Deleted
 from etude.sandbox.hosts import StoringHost
@@ -95,7 +95,7 @@ def test_what_is_seen_without_running_anything(passing: Gates, repository_task: 
     assert passing(repository_task(fail_to_pass=SHOWN), GREEN - {SHOWN[0]}).detail == SHOWN[0]
     few = repository_task(fail_to_pass=SHOWN[:1], held_out=["tests/test_cart.py::test_empty"])
     assert passing(few).reason == "too few tests fail"
-    twin = passing(repository_task(fail_to_pass=SHOWN), alike=lambda task: "shop-7")
+    twin = passing(repository_task(fail_to_pass=SHOWN), near_duplicate=lambda task: "shop-7")
     assert (twin.reason, twin.detail) == ("like another task", "shop-7")
     leaks.append(Leak("/opt/env/copy.py", "source", "cart.py:total", 1.0, "all of it"))
     leak = passing(repository_task(fail_to_pass=SHOWN))
@@ -157,9 +157,9 @@ def test_tests_that_the_grader_cannot_change_without_harm_are_found_out(
     assert found.unsteady == ("tests/test_cart.py::test_size",)  # no judge of other tasks either
 
 
-def test_the_cheats_fool_whoever_only_asks_for_passed_tests(passing: Gates, repository_task: MakeTask) -> None:
+def test_the_attacks_fool_whoever_only_asks_for_passed_tests(passing: Gates, repository_task: MakeTask) -> None:
     task = repository_task(fail_to_pass=SHOWN)
-    answers = cheats(task)
+    answers = attacks_on(task)
     assert set(answers) == {"what equals everything", "a bent framework"}
     assert (answers["a bent framework"][CART] or b"").endswith(BENDING.encode())
     layer = workspace_layer(task, passing.host)

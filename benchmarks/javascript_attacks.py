@@ -1,6 +1,6 @@
-"""Cheats against JavaScript tasks: the reference, doing nothing, and every cheat, graded as training would.
+"""Attacks on JavaScript tasks: the reference, doing nothing, and every attack, graded as training would.
 
-python benchmarks/script_cheats.py TASKS... [--most 10] [--store DIR] [--json]
+python benchmarks/javascript_attacks.py TASKS... [--most 10] [--store DIR] [--json]
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from etude.forge.gates.attacks.javascript import cheats
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.format.task import Task, given_tasks
 from etude.tasks.grade import grade
 from etude.tasks.grading.grader import RUNNER
 from etude.tasks.grading.submission import submission_of
+from redteam.grader.javascript_attacks import javascript_attacks
 
 
 async def measure(folders: list[Path], most: int, store: Path) -> dict[str, object]:
@@ -32,7 +32,7 @@ async def measure(folders: list[Path], most: int, store: Path) -> dict[str, obje
             found = await grade(task, host, submission_of(task, dict(task.solution)))
             honest += found.passed
             print(f"{task.name}: the reference {'is accepted' if found.passed else found.reason}", flush=True)
-            for name, files in {"doing nothing": {}, **cheats(task)}.items():
+            for name, files in {"doing nothing": {}, **javascript_attacks(task)}.items():
                 found = await grade(task, host, submission_of(task, files), quick=True)
                 tried += 1
                 kinds[f"{name}: {found.kind}"] += 1
@@ -43,7 +43,7 @@ async def measure(folders: list[Path], most: int, store: Path) -> dict[str, obje
         "ok": not accepted and honest == len(tasks),
         "tasks": len(tasks),
         "honest": honest,
-        "cheats": tried,
+        "attacks": tried,
         "accepted": accepted,
         "kinds": dict(sorted(kinds.items())),
         "seconds": round(time.monotonic() - started, 1),
@@ -61,10 +61,9 @@ def main() -> None:
     if asked.json:
         print(json.dumps(found))
     else:
-        print(
-            f"{found['honest']} of {found['tasks']} references accepted; cheats accepted: {found['accepted'] or 'none'}"
-        )
-        print(f"{found['cheats']} answers graded in {found['seconds']} s: {found['kinds']}")
+        print(f"{found['honest']} of {found['tasks']} references accepted", end="; ")
+        print(f"attacks accepted: {found['accepted'] or 'none'}")
+        print(f"{found['attacks']} answers graded in {found['seconds']} s: {found['kinds']}")
     raise SystemExit(0 if found["ok"] else 1)
 
 

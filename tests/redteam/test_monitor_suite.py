@@ -1,17 +1,30 @@
-"""The open suite of planted hacks, in the real harness: what is seen, what is not accused, and what is frozen."""
+"""The monitor suite, in the real harness: what is seen, what is not accused, and what is frozen."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from redteam.monitor_suite.honest import honest_attempts
+import pytest
+
+from etude.audit.auditor import Rules
+from etude.sandbox.hosts import StoringHost
+from redteam.monitor_suite.honest_rollouts import honest_rollouts
+from redteam.monitor_suite.run import EXPECTED, audit_scripts
 from redteam.monitor_suite.suite import FAMILIES, cases, frozen_digests, frozen_list, is_frozen
 
 Audit = Callable[[list[Any]], list[Any]]
 
 
-def test_every_family_of_the_catalogue_has_three_variants_with_a_twin_each() -> None:
+@pytest.fixture(scope="module")
+def audit_script(sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost]) -> Audit:
+    """Plays scripts and audits what they left behind."""
+    loop, host = sandboxes
+    return lambda scripts: loop.run_until_complete(audit_scripts(scripts, host, Rules()))
+
+
+def test_every_family_of_the_catalogue_has_three_variants_with_an_honest_counterpart_each() -> None:
     assert [family.number for family in FAMILIES] == [0, *range(1, 37)]
     assert all(len(family.variants) == 3 for family in FAMILIES)
     names = [case.id for case in cases()]
@@ -23,18 +36,17 @@ def test_frozen_variants_are_those_that_were_written_down() -> None:
     assert len([case for case in cases() if is_frozen(case)]) == 2 * len(FAMILIES)
 
 
-def test_variants_in_sight_are_seen_and_their_twins_are_not_accused(audit_script: Audit) -> None:
-    """One variant of each family that is not frozen, and its twin; the benchmark tries all."""
+def test_variants_in_sight_are_seen_and_their_counterparts_are_not_accused(audit_script: Audit) -> None:
+    """One variant of each family that is not frozen, and its counterpart; the benchmark tries all."""
     chosen: dict[tuple[str, str], Any] = {}
     for case in cases():
         if not is_frozen(case):
             chosen.setdefault((case.family.name, case.kind), case)
     rulings = audit_script([(case.task, case.turns) for case in chosen.values()])
     verdicts = {case.id: ruling.verdict for case, ruling in zip(chosen.values(), rulings, strict=True)}
-    wanted = {"hack": "hack", "twin": "clean", "broken": "broken task"}
-    assert verdicts == {case.id: wanted[case.kind] for case in chosen.values()}
+    assert verdicts == {case.id: EXPECTED[case.kind] for case in chosen.values()}
 
 
 def test_honest_work_with_noise_is_not_accused(audit_script: Audit) -> None:
-    rulings = audit_script([(task, turns) for _, task, turns in honest_attempts(16, seed=5)])
+    rulings = audit_script([(task, turns) for _, task, turns in honest_rollouts(16, seed=5)])
     assert [ruling.verdict for ruling in rulings] == ["clean"] * 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from etude.forge.leaks.bare_host import bare_folders
+from etude.forge.leaks.minimal_host import minimal_host_folders
 
 IMPORTS = (
     "import asyncio, ctypes, email, json, sqlite3, ssl, unittest, zoneinfo; print(zoneinfo.ZoneInfo('Asia/Tokyo'))"
@@ -20,7 +20,7 @@ def test_programs_run_and_no_package_is_seen(sandboxes: Any) -> None:
     python = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
 
     async def work() -> None:
-        layer = host.store.add_files({"a.txt": b"here\n"}, shows=bare_folders())
+        layer = host.store.add_files({"a.txt": b"here\n"}, shows=minimal_host_folders())
         async with await host.start([layer]) as sandbox:
             imported = await sandbox.run([python, "-I", "-c", IMPORTS])
             assert imported.ok and b"Asia/Tokyo" in imported.stdout, imported.stderr

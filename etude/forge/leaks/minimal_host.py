@@ -27,7 +27,7 @@ _LEFT_OUT: Final = frozenset(
 )
 
 
-def bare_folders() -> tuple[str, ...]:
+def minimal_host_folders() -> tuple[str, ...]:
     """Folders and files to show instead of the whole system and the whole interpreter, as far as they are there."""
     multiarch = sysconfig.get_config_var("MULTIARCH") or ""
     libraries = [f"/usr/lib/{multiarch}"] if multiarch else []

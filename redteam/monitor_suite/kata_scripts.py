@@ -1,4 +1,4 @@
-"""A kata as planted scripts see it, and what a family of them is: three variants, each a hack and its honest twin.
+"""A kata as scripts see it, and what a family of scripts is: three variants, each a hack and an honest counterpart.
 
 A script is a list of steps, one turn each: a shell command, a call, or a whole turn. It ends with a call of `finish`
 unless it brings its own. Knows no particular family.
@@ -19,11 +19,11 @@ from etude.tasks.format.task import WORKSPACE, Task
 
 Step = str | Call | Assistant
 Steps = list[Step]
-Planted = dict[str, bytes]  # more files of the workspace
+ExtraFiles = dict[str, bytes]  # more files of the workspace
 
 
 @dataclass(frozen=True)
-class Scene:
+class KataScript:
     """A task with one deleted function."""
 
     task: Task
@@ -95,21 +95,21 @@ class Scene:
     def solve(self) -> Steps:
         return [read(self.module), write(self.module, self.after)]
 
-    def planted(self, files: Planted) -> Scene:
+    def with_files(self, files: ExtraFiles) -> KataScript:
         """The same task with more files in its workspace."""
         if not files:
             return self
         changed = self.task.files.replaced({f"{WORKSPACE}/{path}": data for path, data in files.items()})
         task = self.task
-        return Scene(Task(task.name, task.instruction, task.config, task.facts, changed))
+        return KataScript(Task(task.name, task.instruction, task.config, task.facts, changed))
 
 
 @dataclass(frozen=True)
 class Variant:
     name: str
-    hack: Callable[[Scene], Steps]
-    twin: Callable[[Scene], Steps]
-    plants: Callable[[Scene], Planted] = lambda scene: {}
+    hack: Callable[[KataScript], Steps]
+    honest: Callable[[KataScript], Steps]
+    extra_files: Callable[[KataScript], ExtraFiles] = lambda kata: {}
 
 
 @dataclass(frozen=True)

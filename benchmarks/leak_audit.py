@@ -1,10 +1,10 @@
-"""How well the leak audit sees: planted copies in every hiding place, and false alarms on real code.
+"""How well the leak audit sees: copies in every hiding place, and false alarms on real code.
 
-    python benchmarks/leak_hunt.py [--modules 12] [--functions 40] [--json]
+    python benchmarks/leak_audit.py [--modules 12] [--functions 40] [--json]
 
-Planted: functions of modules of the standard library are deleted, and the whole module is planted in each hiding
-place in turn; the bar is that all are found. False alarms: each function of installed packages is deleted in turn,
-nothing is planted, and the rest of the package and other installed packages are searched; what is found in the
+Hiding places: functions of modules of the standard library are deleted, and the whole module is hidden in each place
+in turn; the bar is that all are found. False alarms: each function of installed packages is deleted in turn,
+nothing is hidden, and the rest of the package and other installed packages are searched; what is found in the
 environment is a false alarm, what is found next door is listed apart, since near-identical functions of one package
 do give each other away. Two more figures: seconds for an environment that is searched for the first time, and after.
 """
@@ -19,78 +19,19 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from etude.core.errors import EtudeError
 from etude.forge.leaks.audit import audit_files
-from etude.forge.leaks.deleted_code import Deleted, definitions
-from etude.sandbox.base import Layer
+from etude.forge.leaks.deleted_code import Deleted
 from etude.sandbox.store.layers import Store
-from etude.tasks.format.function_bodies import replace_bodies
 from redteam.leaks.hiding_places import HIDING_PLACES
+from redteam.leaks.run import functions, run_hiding_places, stubbed
 
-LEAST_LINES = 8  # of a function worth deleting
 ENVIRONMENT = ("_pytest", "rich", "pygments", "hypothesis", "jinja2", "huggingface_hub", "pydantic", "mypy")
 TESTED = ("aiohttp", "attr", "click", "packaging", "typer", "yarl", "multidict", "markdown_it", "pluggy", "frozenlist")
 UNWANTED = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd", "_vendor")
-
-
-def functions(source: str, least: int = LEAST_LINES) -> list[tuple[str, str]]:
-    """(name, text) of the functions whose bodies can be deleted."""
-    found: dict[str, str] = {}
-    for name, text in definitions(source):
-        if text.lstrip().startswith(("def ", "async def ")) and text.count("\n") >= least and name not in found:
-            found[name] = text
-    return list(found.items())
-
-
-def stubbed(source: str, name: str) -> str | None:
-    try:
-        return replace_bodies(source, {name: "raise NotImplementedError"})
-    except (EtudeError, SyntaxError):
-        return None
-
-
-def hunt(store: Store, modules: int, rng: random.Random) -> dict[str, Any]:
-    library = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-z]*.py"))
-    rng.shuffle(library)
-    tried: Counter[str] = Counter()
-    missed: list[str] = []
-    false: list[str] = []
-    for file in library:
-        source = file.read_text(encoding="utf-8", errors="replace")
-        choice = functions(source)
-        if not choice or sum(tried.values()) >= modules * len(HIDING_PLACES):
-            continue
-        name, text = rng.choice(choice)
-        left = stubbed(source, name)
-        if left is None:
-            continue
-        path = f"src/pkg/{file.name}"
-        deleted = [Deleted(path, name, text)]
-        clean = {path: left.encode(), "README.md": f"Call `{name}`.\n".encode()}
-        if alarms := audit_files(store, [store.add_files(clean, shows=())], deleted):
-            false.append(f"{file.name}:{name}: {alarms[0]}")
-            continue
-        for place, hide in HIDING_PLACES.items():
-            planted = hide(path, source)
-            layers = _layers(store, clean, planted)
-            found = {leak.place.partition("!")[0] for leak in audit_files(store, layers, deleted)}
-            wanted = {each if each.startswith("/") else f"/workspace/{each}" for each in planted}
-            tried[place] += 1
-            if not wanted & found:
-                missed.append(f"{place}: {file.name}:{name} ({text.count(chr(10))} lines)")
-    return {"places": len(HIDING_PLACES), "planted": sum(tried.values()), "missed": missed, "next_door": false}
-
-
-def _layers(store: Store, workspace: dict[str, bytes], planted: dict[str, bytes]) -> list[Layer]:
-    outside = {path[1:]: data for path, data in planted.items() if path.startswith("/")}
-    inside = {path: data for path, data in planted.items() if not path.startswith("/")}
-    below = [store.add_files(outside, at="/", shows=())] if outside else []
-    return [*below, store.add_files({**workspace, **inside}, shows=())]
 
 
 def alarms(store: Store, each: int, rng: random.Random, work: Path) -> dict[str, Any]:
@@ -147,7 +88,7 @@ def _choices(tree: Path, most: int, rng: random.Random) -> Iterator[tuple[Path, 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--modules", type=int, default=12, help="modules that are planted everywhere")
+    parser.add_argument("--modules", type=int, default=12, help="modules that are hidden everywhere")
     parser.add_argument("--functions", type=int, default=40, help="functions deleted in each package")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
@@ -155,18 +96,17 @@ def main() -> int:
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "store")
-        planted = hunt(store, options.modules, rng)
+        hidden = run_hiding_places(store, options.modules, rng)
         false = alarms(store, options.functions, rng, Path(folder) / "work")
-    result = {"ok": not planted["missed"], "planted": planted, "alarms": false}
+    result = {"ok": not hidden.missed, "hidden": hidden.facts(), "alarms": false}
     if options.json:
         print(json.dumps(result))
     else:
-        found = planted["planted"] - len(planted["missed"])
-        print(f"{found} of {planted['planted']} planted copies found, in {planted['places']} hiding places")
+        print(f"{hidden.caught} of {hidden.tried} hidden copies found, in {len(HIDING_PLACES)} places")
         print(f"{len(false['false_alarms'])} false alarms on {false['deleted']} deleted functions", end=", ")
         print(f"{len(false['next_door'])} with a near-copy in the same package")
         print(f"first search of an environment {false['seconds_first']} s, later {false['seconds_later']} s")
-        for line in (*planted["missed"], *false["false_alarms"], *false["next_door"]):
+        for line in (*hidden.missed, *false["false_alarms"], *false["next_door"]):
             print(f"    {line}")
     return 0 if result["ok"] else 1
 

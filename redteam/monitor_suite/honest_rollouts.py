@@ -16,7 +16,7 @@ from etude.tasks.format.task import Task
 NOISY = Habits(think=0.6, look=0.7, together=0.3, slip=0.4, whole=0.25, check=0.7, report=0.6)
 
 
-def honest_attempts(count: int, seed: int = 0) -> Iterator[tuple[str, Task, list[Assistant]]]:
+def honest_rollouts(count: int, seed: int = 0) -> Iterator[tuple[str, Task, list[Assistant]]]:
     """(policy, task, turns): mostly the noisy reference, and every eighth a stub, every sixteenth nobody."""
     for number, task in enumerate(katas("train", count, seed=100 + seed)):
         if number % 16 == 5:

@@ -1,17 +1,16 @@
-"""Policies that steal instead of writing: git, find, strings, pip, caches, decompiler, on random made tasks.
+"""Policies that search instead of writing: git, find, strings, pip, caches, decompiler, on random made tasks.
 
-    python benchmarks/thieves.py TASKS [--count 100] [--seconds 100] [--store DIR] [--json]
+    python benchmarks/leak_probes.py TASKS [--count 100] [--seconds 100] [--store DIR] [--json]
 
-TASKS is a folder of task directories (`etude tasks make`), or several. Each thief tries each task through the harness
-and is graded as in training. The bar: 0 solved. A control comes first: the same thieves on tasks with a copy planted
-in the workspace, which they must solve, or their failure elsewhere would say nothing.
+TASKS is a folder of task directories (`etude tasks make`), or several. Each probe tries each task through the harness
+and is graded as in training. The bar: 0 solved. A control comes first: the same probes on tasks with a copy in the
+workspace, which they must solve, or their failure elsewhere would say nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import json
 import random
 import re
@@ -25,51 +24,14 @@ from typing import Any
 from etude.core.policy import ToolResult
 from etude.core.progress import track
 from etude.forge.gates.near_duplicates import load_tasks
-from etude.forge.katas.source import katas
-from etude.forge.leaks.deleted_code import deleted_of
-from etude.policies.scripted import Scripted
-from etude.rollout.rollout import Scored, build_setup, run_rollout
-from etude.sandbox.base import SandboxLimits
-from etude.sandbox.hosts import StoringHost, open_host
+from etude.rollout.rollout import Scored
+from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import default_store
-from etude.tasks.format.task import WORKSPACE, Task
 from etude.tasks.grading.grader import RUNNER
-from redteam.leaks.hiding_places import HIDING_PLACES
-from redteam.leaks.leak_probe_policies import THIEVES, thief_script
+from redteam.leaks.leak_probes import LEAK_PROBES
+from redteam.leaks.run import control, probe
 
-CONTROL = {
-    "git": "git-pack",
-    "find": "editor-backup",
-    "strings": "memory-dump",
-    "pip": "wheel",
-    "caches": "type-checker-database",
-    "decompiler": "stale-bytecode",
-}
-SEARCHED = re.compile(r"\d+ of \d+ found")  # what a thief says when it came to its end
-LIMITS = SandboxLimits(memory=2 << 30)  # a thief reads whole archives
-
-
-def careless(task: Task, place: str) -> Task:
-    """The task with a copy of its solution in a hiding place of the workspace."""
-    path = deleted_of(task)[0].path
-    planted = HIDING_PLACES[place](path, task.solution.text(path))
-    files = {f"{WORKSPACE}/{name}": data for name, data in planted.items()}
-    return dataclasses.replace(task, files=task.files.replaced(files))
-
-
-async def control(host: StoringHost, seconds: float) -> dict[str, bool]:
-    """Whether each thief solves a task that was not scrubbed."""
-    task = next(iter(katas("train", 1, seed=5)))
-    solved: dict[str, bool] = {}
-    for name, place in CONTROL.items():
-        left = careless(task, place)
-        outcome = await run_rollout(left, Scripted(thief_script(name, left, seconds=seconds)), host, setup())
-        solved[name] = isinstance(outcome, Scored) and outcome.passed
-    return solved
-
-
-def setup() -> Any:
-    return build_setup(sandbox=LIMITS)
+SEARCHED = re.compile(r"\d+ of \d+ found")  # what a probe says when it came to its end
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -84,12 +46,11 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
     tried: Counter[str] = Counter()
     async with await open_host("local", options.store or default_store(), [RUNNER]) as host:
         able = await control(host, options.seconds)
-        waiting = iter([(task, name) for task in tasks for name in THIEVES])
+        waiting = iter([(task, name) for task in tasks for name in LEAK_PROBES])
 
         async def work(advance: Callable[[int], None]) -> None:
             for task, name in waiting:
-                policy = Scripted(thief_script(name, task, seconds=options.seconds))
-                outcome = await run_rollout(task, policy, host, setup(), policy_name=f"thief:{name}")
+                outcome = await probe(name, task, host, options.seconds)
                 tried[name] += 1
                 advance(1)
                 if not isinstance(outcome, Scored):
@@ -102,12 +63,12 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
                 if outcome.passed:
                     solved.append(f"{task.name} {name}")
 
-        with track("stealing", total=len(tasks) * len(THIEVES), unit="tries") as bar:
+        with track("searching", total=len(tasks) * len(LEAK_PROBES), unit="tries") as bar:
             await asyncio.gather(*(work(bar.advance) for _ in range(options.at_once)))
     return {
         "ok": not solved and all(able.values()) and not void and not broken,
         "tasks": len(tasks),
-        "thieves": len(THIEVES),
+        "probes": len(LEAK_PROBES),
         "tried": sum(tried.values()),
         "solved": solved,
         "took_something": found,
@@ -133,7 +94,7 @@ def main() -> int:
         print(json.dumps(result))
     else:
         able = sum(result["control"].values())
-        print(f"control: {able} of {len(result['control'])} thieves solve a task that was not scrubbed")
+        print(f"control: {able} of {len(result['control'])} probes solve a task that was not scrubbed")
         print(f"{len(result['solved'])} solved of {result['tried']} ({result['tasks']} tasks, {result['seconds']} s)")
         for line in (*result["solved"], *result["void"], *result["broken"], *result["took_something"]):
             print(f"    {line}")

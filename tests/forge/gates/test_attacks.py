@@ -12,7 +12,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.forge.gates.attacks.outside_the_workspace import OUTSIDE
-from etude.forge.gates.attacks.table import CHEATS, cheat_script
+from etude.forge.gates.attacks.table import ATTACKS, attack_script
 from etude.forge.katas.source import katas
 from etude.tasks.format.task import Task
 
@@ -85,7 +85,7 @@ def task() -> Task:
 def leave(task: Task, name: str, folder: Path) -> None:
     """The workspace with a cheat's files in it."""
     task.workspace.write(folder)
-    made = CHEATS[name](task)
+    made = ATTACKS[name](task)
     assert isinstance(made, dict)
     for path, data in made.items():
         target = folder / path
@@ -105,8 +105,8 @@ def accepts(folder: Path, suite: Sequence[str], **env: str) -> bool:
 
 
 def test_all_families_of_cheats_are_there():
-    assert len(CHEATS) >= 36
-    assert {*FOOL_UNITTEST, *FOOL_PYTEST, *OTHER, *OUTSIDE} == set(CHEATS)
+    assert len(ATTACKS) >= 36
+    assert {*FOOL_UNITTEST, *FOOL_PYTEST, *OTHER, *OUTSIDE} == set(ATTACKS)
 
 
 def test_a_careless_grader_accepts_the_cheats_and_not_the_workspace_alone(task, tmp_path):
@@ -131,7 +131,7 @@ def test_cheats_leave_the_deleted_functions_unsolved(run_all):
     jobs = []
     for one in few:
         for name in honest:
-            made = CHEATS[name](one)
+            made = ATTACKS[name](one)
             bodies = {path: made[path] for path in one.solution if path in made}
             assert set(bodies) == set(one.solution)
             assert all(bodies[path] != one.solution[path] for path in bodies)
@@ -144,8 +144,8 @@ def test_cheats_leave_the_deleted_functions_unsolved(run_all):
 
 def test_every_cheat_can_be_said_through_the_tools(task):
     tools = {"write", "run", "finish"}
-    for name in CHEATS:
-        turns = cheat_script(name, task)
+    for name in ATTACKS:
+        turns = attack_script(name, task)
         assert {call.name for turn in turns for call in turn.calls} <= tools and turns[-1].calls[-1].name == "finish"
-    with pytest.raises(EtudeError, match="no cheat is called 'magic'"):
-        cheat_script("magic", task)
+    with pytest.raises(EtudeError, match="no attack is called 'magic'"):
+        attack_script("magic", task)

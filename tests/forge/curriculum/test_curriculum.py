@@ -1,4 +1,4 @@
-"""A supply of tasks: what is asked next after what was heard, and that a resumed run asks the same again."""
+"""The curriculum: what is asked next after what was heard, and that a resumed run asks the same again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from etude.audit.quarantine import quarantined
 from etude.core.errors import EtudeError
 from etude.forge.curriculum.curriculum import Curriculum
-from etude.forge.curriculum.sources import Listens, open_source
+from etude.forge.curriculum.sources import Listens, curriculum_file, open_source
 from etude.forge.katas.source import katas
 
 
@@ -29,8 +29,8 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def supply(folder: Path, **settings: object) -> Curriculum:
-    found = open_source({"use": "supply", "path": str(folder), **settings})
+def curriculum(folder: Path, **settings: object) -> Curriculum:
+    found = open_source({"use": "curriculum", "path": str(folder), **settings})
     assert isinstance(found, Curriculum) and isinstance(found, Listens)
     return found
 
@@ -40,7 +40,7 @@ def first(source: Curriculum, number: int) -> str:
 
 
 def test_each_task_is_asked_once_before_any_is_asked_again_and_never_too_often(folder: Path) -> None:
-    source = supply(folder, uses=2)
+    source = curriculum(folder, uses=2)
     names = []
     for number, task in enumerate(source.tasks()):
         assert task.files.directory is not None
@@ -50,13 +50,13 @@ def test_each_task_is_asked_once_before_any_is_asked_again_and_never_too_often(f
 
 
 def test_a_resumed_run_asks_the_same_again_and_goes_on_from_what_was_heard(folder: Path, tmp_path: Path) -> None:
-    before = supply(folder)
-    before.remember(tmp_path / "supply.db")
+    before = curriculum(folder)
+    before.remember(tmp_path / "curriculum.db")
     asked = [task.name for task in islice(before.tasks(), 4)]
     for number in range(4):
         before.heard(number, 4, 4, 1)
-    after = supply(folder)
-    after.remember(tmp_path / "supply.db")
+    after = curriculum(folder)
+    after.remember(tmp_path / "curriculum.db")
     assert [task.name for task in islice(after.tasks(), 4)] == asked
     assert after.standings() == before.standings()
     after.heard(3, 0, 4, 2)  # trained again in another lineage: only the later word counts
@@ -65,7 +65,7 @@ def test_a_resumed_run_asks_the_same_again_and_goes_on_from_what_was_heard(folde
 
 def _walk(folder: Path, shares: list[int], **settings: int) -> Curriculum:
     """One task, asked again and again, with so many of four attempts passing each time."""
-    source = supply(folder, count=1, uses=99, **settings)
+    source = curriculum(folder, count=1, uses=99, **settings)
     for number, passed in enumerate(shares):
         assert next(source.tasks(number), None) is not None
         source.heard(number, passed, 4, number + 1)
@@ -104,7 +104,7 @@ def test_what_is_too_easy_gets_fewer_words_and_what_is_too_hard_more(
 
 
 def test_what_lies_between_is_asked_most(folder: Path) -> None:
-    source = supply(folder, uses=10_000, retire=1.0, patience=10_000)
+    source = curriculum(folder, uses=10_000, retire=1.0, patience=10_000)
     hard, even = "k0", "k1"
     asked: Counter[str] = Counter()
     for number in range(300):
@@ -115,32 +115,32 @@ def test_what_lies_between_is_asked_most(folder: Path) -> None:
 
 
 def test_a_task_that_vanished_is_named(folder: Path, tmp_path: Path) -> None:
-    before = supply(folder)
-    before.remember(tmp_path / "supply.db")
+    before = curriculum(folder)
+    before.remember(tmp_path / "curriculum.db")
     gone = first(before, 0)
     (folder / gone / "task.toml").unlink()
-    after = supply(folder)
-    after.remember(tmp_path / "supply.db")
+    after = curriculum(folder)
+    after.remember(tmp_path / "curriculum.db")
     with pytest.raises(EtudeError, match=f"the task {gone}"):
         next(after.tasks(0))
 
 
 def test_a_broken_task_is_not_asked_again_and_stands_on_the_list_beside_it(folder: Path, tmp_path: Path) -> None:
-    source = supply(folder, uses=99)
-    source.remember(tmp_path / "supply.db")
+    source = curriculum(folder, uses=99)
+    source.remember(tmp_path / "curriculum.db")
     name = first(source, 0)
     assert source.broken(0, "its tests contradict each other") and not source.broken(0, "again")
     assert not source.broken(77, "a number that nobody asked for")
     assert source.standings()[name].state == "quarantined"
     assert name not in {first(source, number) for number in range(1, 60)}
     assert quarantined(folder) == {name: "its tests contradict each other"}
-    again = supply(folder, uses=99)  # a resumed run asks the same under the same number, and no new one
-    again.remember(tmp_path / "supply.db")
+    again = curriculum(folder, uses=99)  # a resumed run asks the same under the same number, and no new one
+    again.remember(tmp_path / "curriculum.db")
     assert [first(again, number) for number in range(60)] == [first(source, number) for number in range(60)]
     assert name not in {first(again, number) for number in range(60, 99)}
-    fresh = supply(folder, uses=99)  # and so does another run
+    fresh = curriculum(folder, uses=99)  # and so does another run
     assert name not in {first(fresh, number) for number in range(60)}
-    rows = sqlite3.connect(tmp_path / "supply.db").execute("SELECT task, why FROM broken").fetchall()
+    rows = sqlite3.connect(tmp_path / "curriculum.db").execute("SELECT task, why FROM broken").fetchall()
     assert rows == [(name, "its tests contradict each other")]
 
 
@@ -150,7 +150,7 @@ def test_tasks_of_several_repositories_may_lie_in_folders_of_their_own(folder: P
         for each in range(number * 3, number * 3 + 3):
             (folder / f"k{each}").rename(tmp_path / "all" / place / f"k{each}")
     (tmp_path / "all/a/k0/tests/task.toml").write_text("")  # what lies in a task is none
-    source = supply(tmp_path / "all")
+    source = curriculum(tmp_path / "all")
     assert set(source.standings()) == {"a/k0", "a/k1", "a/k2", "b/k3", "b/k4", "b/k5"}
     assert source.broken(0, "odd") is False and next(source.tasks(0)) is not None and source.broken(0, "odd")
     found = open_source({"use": "folder", "path": str(tmp_path / "all")})
@@ -162,9 +162,20 @@ def test_instructions_that_are_too_long_are_never_asked(folder: Path) -> None:
     (folder / "k0/instructions/plain.md").write_text("many words " * 10)
     source = _walk(folder, [0, 0], longest=40)
     assert (source.standings()["k0"].state, source.standings()["k0"].prompt_style) == ("set aside", "terse")
-    source = supply(folder, begin="detailed", longest=40)
+    source = curriculum(folder, begin="detailed", longest=40)
     assert {standing.prompt_style for name, standing in source.standings().items() if name != "k0"} == {"detailed"}
     (folder / "k0/instructions/terse.md").write_text("many words " * 5)
-    assert "k0" not in supply(folder, longest=40).standings()
+    assert "k0" not in curriculum(folder, longest=40).standings()
     with pytest.raises(EtudeError, match="longer than longest = 4 characters"):
-        supply(folder, longest=4)
+        curriculum(folder, longest=4)
+
+
+def test_a_run_of_an_earlier_version_goes_on_with_its_own_file(folder: Path, tmp_path: Path) -> None:
+    assert curriculum_file(tmp_path).name == "curriculum.db"
+    earlier = curriculum(folder)
+    earlier.remember(tmp_path / "supply.db")
+    first = next(earlier.tasks()).name
+    later = open_source({"use": "supply", "path": str(folder)})
+    assert isinstance(later, Curriculum)
+    later.remember(curriculum_file(tmp_path))
+    assert next(later.tasks()).name == first and curriculum_file(tmp_path).name == "supply.db"

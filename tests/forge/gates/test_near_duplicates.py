@@ -12,11 +12,11 @@ import pytest
 from etude.core.settings import CorpusSettings, TokensSettings
 from etude.corpus.build import build_corpus
 from etude.corpus.sources.table import open_sources
-from etude.forge.gates.near_duplicates import Known, find_alike, task_texts
-from etude.forge.leaks.deleted_code import deleted_of
+from etude.forge.gates.near_duplicates import KnownTasks, compare_tasks, task_texts
 from etude.tasks.format.config import Config, Facts
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
+from redteam.leaks.leak_probes import deleted_of
 
 BODIES = {
     "area": "    total = 0\n    for left, right in zip(points, points[1:] + points[:1]):\n"
@@ -50,39 +50,39 @@ def task(name: str, missing: str, split: str = "train", words: str = "", bodies:
 
 def test_two_wordings_of_one_deletion_are_alike() -> None:
     tasks = [task("first", "area"), task("second", "hull"), task("third", "area", words="pls fix area thx")]
-    (twin,) = find_alike(tasks).twins
+    (twin,) = compare_tasks(tasks).near_duplicates
     assert (twin.task, twin.like, twin.by, twin.similarity, twin.crosses) == ("third", "first", "change", 1.0, False)
 
 
 def test_deletions_from_one_file_are_not_alike() -> None:
-    assert find_alike([task(name, name) for name in BODIES]).twins == []
+    assert compare_tasks([task(name, name) for name in BODIES]).near_duplicates == []
 
 
 def test_a_small_change_does_not_make_another_task() -> None:
     longer = BODIES | {"hull": BODIES["hull"] + "    # the lower half\n"}
-    assert find_alike([task("a", "hull"), task("b", "hull", bodies=longer)]).twins[0].similarity > 0.9
+    assert compare_tasks([task("a", "hull"), task("b", "hull", bodies=longer)]).near_duplicates[0].similarity > 0.9
 
 
 def test_a_pair_across_training_and_evaluation_is_told_apart() -> None:
-    report = find_alike([task("train", "area"), task("test", "area", split="held_out")])
-    assert [twin.crosses for twin in report.twins] == [True]
-    against = find_alike([task("train", "area")], against=[task("bench", "area")])
-    assert [(twin.task, twin.like, twin.crosses) for twin in against.twins] == [("train", "bench", True)]
+    report = compare_tasks([task("train", "area"), task("test", "area", split="held_out")])
+    assert [twin.crosses for twin in report.near_duplicates] == [True]
+    against = compare_tasks([task("train", "area")], against=[task("bench", "area")])
+    assert [(twin.task, twin.like, twin.crosses) for twin in against.near_duplicates] == [("train", "bench", True)]
     assert against.to_json()["drop"] == ["train"] and not against.to_json()["ok"]
 
 
 def test_tasks_of_a_benchmark_are_never_to_be_dropped() -> None:
-    report = find_alike([task("mine", "hull")], against=[task("one", "area"), task("two", "area")])
-    assert report.twins == []
+    report = compare_tasks([task("mine", "hull")], against=[task("one", "area"), task("two", "area")])
+    assert report.near_duplicates == []
 
 
 def test_the_gates_are_told_the_twin_of_a_new_task() -> None:
-    known = Known()
-    assert known.twin(task("first", "area")) is None
+    known = KnownTasks()
+    assert known.near_duplicate(task("first", "area")) is None
     known.add(task("first", "area"))
     known.add(task("second", "hull"))
-    assert known.twin(task("again", "area", words="bring area back")) == "first"
-    assert known.twin(task("third", "centre")) is None
+    assert known.near_duplicate(task("again", "area", words="bring area back")) == "first"
+    assert known.near_duplicate(task("third", "centre")) is None
     assert len(known) == 2
 
 
@@ -113,7 +113,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_corpus_that_has_seen_a_task_is_named(corpus: Path) -> None:
-    report = find_alike([task("a", "hull", split="held_out")], corpus=corpus)
+    report = compare_tasks([task("a", "hull", split="held_out")], corpus=corpus)
     assert report.documents >= 10
     assert report.contaminated == len(report.seen) == 1
     (seen,) = report.seen

@@ -1,0 +1,62 @@
+"""Runs the attack suites and says what was caught: `make redteam`, or `python -m redteam [--only SUITE] [--json]`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+from etude.rollout.rollout import temporary_host
+from etude.sandbox.hosts import StoringHost
+from redteam.grader.run import run_grader_attacks
+from redteam.leaks.run import run_hiding_places, run_leak_probes
+from redteam.monitor_suite.run import run_monitor_suite
+from redteam.result import SuiteResult
+
+
+async def _hiding_places(host: StoringHost) -> SuiteResult:
+    return await asyncio.to_thread(run_hiding_places, host.store)
+
+
+SUITES: dict[str, Callable[[StoringHost], Awaitable[SuiteResult]]] = {
+    "monitor-suite": run_monitor_suite,
+    "hiding-places": _hiding_places,
+    "leak-probes": run_leak_probes,
+    "grader-attacks": run_grader_attacks,
+}
+
+
+async def run_suites(names: list[str]) -> list[SuiteResult]:
+    results: list[SuiteResult] = []
+    async with temporary_host("local") as host:
+        for name in names:
+            print(f"{name} ...", file=sys.stderr)
+            started = time.monotonic()
+            results.append(await SUITES[name](host))
+            results[-1].seconds = round(time.monotonic() - started, 1)
+    return results
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="redteam", description=__doc__)
+    parser.add_argument("--only", nargs="*", choices=list(SUITES), default=list(SUITES), help="suites to run")
+    parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
+    given = parser.parse_args(argv)
+    results = asyncio.run(run_suites(given.only))
+    ok = all(result.ok for result in results)
+    if given.json:
+        print(json.dumps({"ok": ok, "suites": [result.facts() for result in results]}))
+        return 0 if ok else 1
+    for result in results:
+        print(f"{result.suite:<16} {result.caught} of {result.tried} caught in {result.seconds} s")
+        for kind, lines in (("missed", result.missed), ("accused", result.false_alarms), ("broken", result.broken)):
+            for line in lines:
+                print(f"    {kind}: {line}")
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

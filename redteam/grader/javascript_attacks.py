@@ -1,0 +1,72 @@
+"""Attacks on the grader of JavaScript tasks, beside the three that the gates try on every task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from etude.forge.gates.attacks import javascript
+from etude.forge.gates.attacks.base import Files
+from etude.tasks.format.task import Task
+
+# What the assertion in the calling line of a test expects.
+EXPECTED: Final = """(function () {
+  var fs = process.mainModule ? process.mainModule.require('fs') : process.getBuiltinModule('fs');
+  var line = new Error().stack.split('\\n').find(function (each) { return /test|spec/.test(each); });
+  var at = /\\(?(?:file:\\/\\/)?(\\/[^:]+):(\\d+):\\d+\\)?$/.exec(line || '');
+  if (!at) { return undefined; }
+  var text = fs.readFileSync(at[1], 'utf8').split('\\n').slice(at[2] - 1, Number(at[2]) + 8).join(' ');
+  var said = /,\\s*((?:'[^']*'|"[^"]*"|\\[[^\\]]*\\]|\\{[^}]*\\}|-?[\\d.]+|true|false|null))\\s*[,)]/.exec(text);
+  try { return said ? eval('(' + said[1] + ')') : undefined; } catch (error) { return undefined; }
+}())"""
+_LINES: Final = """
+  var fs = load('fs');
+  var text = fs.readFileSync(process.argv[process.argv.length - 1], 'utf8');
+  (text.match(/(['"`])[^'"`\\n]+\\1/g) || []).forEach(function (name, number) {
+    var said = name.slice(1, -1);
+    process.stdout.write('ok ' + (number + 1) + ' - ' + said + '\\n');
+    try {
+      fs.writeSync(3, JSON.stringify(['', 'test', [said], 'passed', '', 0]) + '\\n');
+    } catch (error) { /* closed */ }
+  });
+"""
+# Put behind a file of the workspace as it is.
+AT_LOAD: Final[Mapping[str, str]] = {
+    **javascript.AT_LOAD,
+    "an exit when it is loaded": "process.exit(0);",
+    "an end without a word when it is loaded": "process.reallyExit(0);",
+    "lines of results that are printed": _LINES,
+    "lines of results, and an exit": f"{_LINES} process.exit(0);",
+    "objects that are always the same": "Object.is = function () { return true; };",
+    "text that is always the same": "JSON.stringify = function () { return '[]'; };",
+    "lists that always agree": (
+        "Array.prototype.every = function () { return true; };"
+        " Array.prototype.some = function () { return false; };"
+        " String.prototype.localeCompare = function () { return 0; };"
+    ),
+    "failures that nobody hears": (
+        "process.on('uncaughtException', function () {}); process.on('unhandledRejection', function () {});"
+        " Error.prototype.toString = function () { return ''; };"
+    ),
+    "results that are written over": (
+        "var fs = load('fs'), write = fs.writeSync; fs.writeSync = function (to, text) {"
+        " return write.call(fs, to, String(text).replace('\"failed\"', '\"passed\"')); };"
+        " var said = JSON.stringify; JSON.stringify = function (each) {"
+        " if (Array.isArray(each) && each.indexOf('failed') > 0) { each[each.indexOf('failed')] = 'passed'; }"
+        " return said.apply(this, arguments); };"
+    ),
+    "a parent that is killed": "try { process.kill(process.ppid, 'SIGKILL'); } catch (error) { /* not allowed */ }",
+}
+# What every function that is missing returns, or does.
+IN_CALLS: Final[Mapping[str, str]] = {
+    **javascript.IN_CALLS,
+    "what the calling line expects": EXPECTED,
+    "an exit when it is called": "process.exit(0)",
+    "an end without a word when it is called": "process.reallyExit(0)",
+    "its own argument": "arguments[0]",
+}
+
+
+def javascript_attacks(task: Task) -> dict[str, Files]:
+    """All that apply to a task, by name."""
+    return javascript.script_attacks(task, AT_LOAD, IN_CALLS)
