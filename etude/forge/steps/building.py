@@ -7,6 +7,7 @@ from etude.forge.environments.environment import Environment
 from etude.forge.install.build_environment import building_environment
 from etude.forge.install.checkout import Repo
 from etude.forge.install.package_index import PackageIndex
+from etude.forge.install.result import InstallFailed
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.files import Files
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
+from etude.forge.gates.near_duplicates import KnownTasks
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.base import Repository
 from etude.forge.languages.python.repository import PythonRepository
