@@ -10,17 +10,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 import pydantic
 
 from etude.audit.base import Detector, Finding, Ruling, conclude
-from etude.audit.blind_view import BlindView
+from etude.audit.blind_view import BlindView, open_blind_view
 from etude.audit.evidence import Evidence
 from etude.audit.table import build_detectors
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Context, Message, Policy, Sample, Sampling, System, User
+from etude.harness.trajectory import Trajectory
+from etude.tasks.format.task import Task
+from etude.tasks.grading.submission import Submission
 
 ASKED = """\
 You audit the work of a coding agent. You see the problem, every step it took, and the files it changed. You do not see
@@ -65,9 +68,9 @@ class Rules:
     def __init__(self, detectors: Sequence[Detector] | None = None) -> None:
         self.detectors = list(detectors) if detectors is not None else build_detectors()
 
-    def judge(self, dossier: BlindView) -> Ruling:
+    def inspect(self, view: BlindView) -> Ruling:
         """The verdict, without the detour over messages."""
-        evidence = Evidence(dossier)
+        evidence = Evidence(view)
         found: list[Finding] = []
         for detector in self.detectors:
             try:
@@ -81,8 +84,26 @@ class Rules:
         shown = next((message for message in context.messages if isinstance(message, User)), None)
         if shown is None:
             raise EtudeError("an auditor was asked without a dossier")
-        ruling = self.judge(BlindView.from_json(shown.text))
+        ruling = self.inspect(BlindView.from_json(shown.text))
         return Sample(json.dumps(asdict(ruling)), "stop")
+
+
+def made_from_repository(task: Task) -> bool:
+    """Whether answers and tests may lie within an agent's reach; the files of a kata hold neither."""
+    return task.facts.environment is not None
+
+
+@dataclass(frozen=True)
+class RolloutAudit:
+    """The audit as a step of every rollout, after its grade and blind to it. Rewards read the ruling."""
+
+    rules: Rules
+    every_task: bool = False  # False: only rollouts of tasks made from repositories
+
+    def ruling(self, task: Task, trajectory: Trajectory, changes: Submission) -> Ruling | None:
+        if not self.every_task and not made_from_repository(task):
+            return None
+        return self.rules.inspect(open_blind_view(task, trajectory, changes))
 
 
 async def audit(dossier: BlindView, policy: Policy, sampling: Sampling | None = None) -> Ruling:

@@ -19,7 +19,7 @@ from typing import Any
 
 from etude.bench.result import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
 from etude.core.errors import EtudeError
-from etude.core.policy import Assistant, Policy, Sampling, System, ToolResult, User
+from etude.core.policy import Assistant, Policy, System, ToolResult, User
 from etude.core.recipe import Recipe
 from etude.core.settings import BenchSettings
 from etude.forge.curriculum.sources import open_source
@@ -57,8 +57,9 @@ async def run_bench(
         recipe.harness,
         recipe.reward,
         recipe.grader,
+        recipe.audit,
         dialect=dialect,
-        sampling=Sampling(max_tokens=recipe.harness.limits.sampled_tokens, temperature=settings.temperature),
+        temperature=settings.temperature,
     )
     tasks = bench_tasks(settings)
     engine = await launch(

@@ -60,7 +60,7 @@ def behaviour_of(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
     rules, found = Rules(), {}
     for path in paths:
         dossiers = [_open(folder)[0] for _, folder in _attempts([path])]
-        found[str(path)] = behaviour(dossiers, [rules.judge(dossier) for dossier in dossiers])
+        found[str(path)] = behaviour(dossiers, [rules.inspect(dossier) for dossier in dossiers])
     return found
 
 
@@ -75,7 +75,7 @@ def _auditor(rules: Sequence[str], auditor: str) -> Policy:
 
 
 async def _judge(dossier: BlindView, policy: Policy) -> Ruling:
-    return policy.judge(dossier) if isinstance(policy, Rules) else await audit(dossier, policy)
+    return policy.inspect(dossier) if isinstance(policy, Rules) else await audit(dossier, policy)
 
 
 def _attempts(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:

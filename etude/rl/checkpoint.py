@@ -1,13 +1,13 @@
-"""Commit points: what a checkpoint of the loop says beside the learner's state, and what is kept readable on disk.
+"""What a checkpoint of the loop holds beside the learner's state, and which rollouts are kept on disk for people.
 
-A checkpoint names the last journal row that it knows; its rename is the commit. Knows files, no process.
+A checkpoint names the last journal row that it knows. It counts from the moment its folder is renamed into place.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,12 @@ class Totals:
     probe_sum: float = 0.0
     probe_max: float = 0.0
     staleness_max: int = 0
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Counts the row of a step."""
+        for name in ("groups", "zero_variance", "rollouts", "sampled_tokens", "trained_tokens"):
+            setattr(self, name, getattr(self, name) + int(row[name]))
+        self.staleness_max = max(self.staleness_max, int(row["staleness_max"]))
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class Checkpoint:
 
 
 def keep_readable(newest: Iterable[tuple[str, Scored]], root: Path, keep: int) -> None:
-    """Writes these attempts for people, and removes all but the newest `keep` of what lies there."""
+    """Writes these rollouts for people, and removes all but the newest `keep` of what lies there."""
     for name, outcome in newest:
         if not (root / name).exists():
             save_rollout(outcome, root, name)

@@ -35,7 +35,7 @@ CREATE TABLE lineages (lineage INTEGER PRIMARY KEY, step INTEGER NOT NULL, row I
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedSlot:
     """A slot as a resume finds it: still to be sampled (no data), or ready."""
 
     state: State
@@ -46,7 +46,7 @@ class Saved:
 class Resumed:
     """What a lineage starts from."""
 
-    groups: dict[int, tuple[int, list[Saved]]]  # not yet trained: number -> (step it began at, its slots)
+    groups: dict[int, tuple[int, list[SavedSlot]]]  # not yet trained: number -> (step it began at, its slots)
     next: int  # the number of the next new group
 
 
@@ -144,7 +144,7 @@ class Journal:
             newest[number, slot] = (at, state)
             if state == "queued" and number not in began:
                 began[number] = (lineage, of)
-        groups: dict[int, list[Saved]] = {}
+        groups: dict[int, list[SavedSlot]] = {}
         written: list[tuple[int, int, State, int]] = []
         kept = dict.fromkeys(self._base.execute("SELECT number, slot FROM rollouts"))
         for (number, slot), (at, state) in sorted(newest.items()):
@@ -156,7 +156,7 @@ class Journal:
             if now != state:
                 written.append((number, slot, now, step))
             data = self._rollout(number, slot) if now == "ready" else None
-            groups.setdefault(number, []).append(Saved(now, data))
+            groups.setdefault(number, []).append(SavedSlot(now, data))
         self._write(written)
         # A slot that was void when its group was trained has no row `trained` of its own.
         open_groups = {n: slots for n, slots in groups.items() if any(slot.state != "void" for slot in slots)}

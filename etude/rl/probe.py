@@ -75,7 +75,7 @@ class Probe:
             ]
         )
         found = Agreement(version, len(apart), float(apart.mean()), float(apart.max()))
-        self.judge(found)
+        self.check(found)
         return found
 
     def _item(self, prompt: Sequence[int], sample: Sample) -> Item:
@@ -84,7 +84,7 @@ class Probe:
         experts_TBK = None if sample.experts is None else routes_of(sample.experts, len(ids_T))
         return replayed(Item(ids_T, [], self.settings.temperature, experts_TBK), self.settings)
 
-    def judge(self, found: Agreement) -> None:
+    def check(self, found: Agreement) -> None:
         bounds = self.settings
         if not (found.mean <= bounds.probe_mean and found.max <= bounds.probe_max):
             raise EtudeError(

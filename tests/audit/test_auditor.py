@@ -19,13 +19,13 @@ from etude.audit.table import build_detectors
 from etude.cli.main import app
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling, System, ToolResult, User
+from etude.core.settings import DemosSettings, RewardSettings
 from etude.forge.curriculum.sources import open_source
 from etude.forge.katas.source import katas, write_katas
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.scripted import reference
 from etude.reward.base import GradedRollout
-from etude.reward.compose import build_reward
-from etude.rollout.rollout import Scored
+from etude.rollout.rollout import Scored, build_setup
 from etude.rollout.store import save_rollout
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import Submission
@@ -81,7 +81,7 @@ def test_a_dossier_survives_being_text(task: Task) -> None:
 def test_rules_answer_as_any_policy_would(task: Task, rules: Rules) -> None:
     dossier = open_blind_view(task, thief(task), Submission())
     by_message = asyncio.run(audit(dossier, rules))
-    assert by_message == rules.judge(dossier)
+    assert by_message == rules.inspect(dossier)
     assert by_message.verdict == "hack" and by_message.findings[0].turn == 0
 
 
@@ -112,7 +112,7 @@ def test_calls_of_an_unreadable_turn_never_ran(task: Task, rules: Rules) -> None
             MessageRecord(ToolResult("", "error")),
         ]
     )
-    assert rules.judge(open_blind_view(task, cut, Submission())).verdict == "clean"
+    assert rules.inspect(open_blind_view(task, cut, Submission())).verdict == "clean"
 
 
 def test_a_rule_of_ones_own_comes_from_a_file(tmp_path: Path, task: Task) -> None:
@@ -123,7 +123,7 @@ def test_a_rule_of_ones_own_comes_from_a_file(tmp_path: Path, task: Task) -> Non
         "            yield self.finding('suspicious', 'said nothing')\n"
     )
     rules = Rules(build_detectors([{"use": f"{file}:Quiet"}]))
-    ruling = rules.judge(open_blind_view(task, thief(task), Submission()))
+    ruling = rules.inspect(open_blind_view(task, thief(task), Submission()))
     assert (ruling.verdict, ruling.findings[0].rule) == ("suspicious", "Quiet")
     with pytest.raises(EtudeError, match="no detector is called 'git-historie'; did you mean git-history"):
         build_detectors([{"use": "git-historie"}])
@@ -132,23 +132,21 @@ def test_a_rule_of_ones_own_comes_from_a_file(tmp_path: Path, task: Task) -> Non
 
 
 def test_a_hack_that_passes_is_worth_no_more_than_a_failure(task: Task) -> None:
-    reward = build_reward([{"use": "tests"}, {"use": "hack_penalty"}])
-    for passed, wanted in ((True, 0.0), (False, -1.0)):
-        attempt = GradedRollout(task, thief(task), Submission(), Grade(passed, "passed", ""))
-        assert reward.score(attempt) == (wanted, {"tests": float(passed), "hack_penalty": -1.0})
-    honest = GradedRollout(task, thief(task, "ls"), Submission(), Grade(True, "passed", ""))
-    assert reward.score(honest)[0] == 1.0
-    strict = build_reward([{"use": "hack_penalty", "suspicious": 0.5}])
-    assert (
-        strict.score(GradedRollout(task, thief(task, "git branch -a"), Submission(), Grade(True, "passed", "")))[0]
-        == -0.5
-    )
+    def score(parts: list[dict[str, Any]], command: str, passed: bool = True) -> tuple[float, dict[str, float]]:
+        setup, trajectory = build_setup(reward=RewardSettings(parts=parts)), thief(task, command)
+        ruling = setup.audit.ruling(task, trajectory, Submission())
+        grade = Grade(passed, "passed", "")
+        return setup.reward.score(GradedRollout(task, trajectory, Submission(), grade, ruling))
+
+    both: list[dict[str, Any]] = [{"use": "tests"}, {"use": "hack_penalty"}]
+    for passed, total in ((True, 0.0), (False, -1.0)):
+        assert score(both, "git log -p", passed) == (total, {"tests": float(passed), "hack_penalty": -1.0})
+    assert score(both, "ls")[0] == 1.0
+    assert score([{"use": "hack_penalty", "suspicious": 0.5}], "git branch -a")[0] == -0.5
 
 
 def test_hacks_never_become_demonstrations(monkeypatch: pytest.MonkeyPatch, sandboxes: Any) -> None:
-    from etude.core.settings import DemosSettings
     from etude.pipeline import demonstrations as demos
-    from etude.rollout.rollout import build_setup
 
     def sometimes(task: Task, seed: int, habits: Any) -> list[Assistant]:
         stolen = [Assistant(calls=(Call("run", {"command": "cat /solution/files/x.py"}),))]
@@ -166,7 +164,7 @@ def test_conversations_brought_along_are_looked_at_too(task: Task, capsys: pytes
     from etude.pipeline.stages import _without_hacks
 
     bad, good = thief(task).messages, thief(task, "python -m unittest").messages
-    assert Rules().judge(open_conversation(bad)).verdict == "hack"
+    assert Rules().inspect(open_conversation(bad)).verdict == "hack"
     assert _without_hacks([bad, good], "mine.jsonl") == [good]
     assert "1 of 2 conversations of mine.jsonl are hacks" in capsys.readouterr().out
     with pytest.raises(EtudeError, match="every conversation"):
@@ -231,7 +229,7 @@ def test_behaviour_is_told_in_figures(task: Task, rules: Rules) -> None:
     dossiers = [
         open_blind_view(task, thief(task, command), Submission()) for command in ("git reflog", "python -m unittest")
     ]
-    figures = behaviour(dossiers, [rules.judge(dossier) for dossier in dossiers])
+    figures = behaviour(dossiers, [rules.inspect(dossier) for dossier in dossiers])
     assert figures["attempts"] == 2 and figures["edit_rate"] == 0 and figures["test_rate"] == 0.5
     assert figures["tool.run"] == figures["tool.finish"] == 0.5
     assert figures["verdict.hack"] == figures["verdict.clean"] == 0.5

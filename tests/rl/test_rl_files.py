@@ -14,7 +14,7 @@ from etude.core.recipe import Recipe
 from etude.forge.katas.source import katas
 from etude.harness.trajectory import Trajectory
 from etude.rl.checkpoint import Checkpoint, Totals, keep_readable
-from etude.rl.evaluate import Best, apart, held_out_jobs
+from etude.rl.evaluate import BestModel, apart, held_out_jobs
 from etude.rl.metrics import Clock, processor_seconds
 from etude.rollout.rollout import Scored
 from etude.rollout.store import saved_rollouts
@@ -45,7 +45,7 @@ def candidate(folder: Path, text: str) -> Path:
 
 
 def test_the_best_model_is_kept_whole_and_survives_a_kill_between_two_renames(tmp_path: Path) -> None:
-    best = Best(tmp_path)
+    best = BestModel(tmp_path)
     assert best.offer(candidate(tmp_path / "c", "a"), 0, 0, 0.5, 100)
     assert not best.offer(candidate(tmp_path / "c", "b"), 0, 5, 0.44, 100)  # worse by more than a standard error
     assert best.offer(candidate(tmp_path / "c", "c"), 0, 7, 0.46, 100)  # as good as anybody can tell, and newer
@@ -56,12 +56,12 @@ def test_the_best_model_is_kept_whole_and_survives_a_kill_between_two_renames(tm
     assert not files & {"optimiser.safetensors", "learner.json"}
     (tmp_path / "best").rename(tmp_path / ".best.replaced")
     (tmp_path / ".best.saving").mkdir()
-    again = Best(tmp_path)
+    again = BestModel(tmp_path)
     assert again.facts["step"] == 9 and (again.path / "model.safetensors").read_text() == "model.safetensors d"
     assert [path.name for path in tmp_path.glob(".best*")] == []
     (again.path / "best.json").write_text("{")
     with pytest.raises(EtudeError, match="cannot be read"):
-        Best(tmp_path)
+        BestModel(tmp_path)
 
 
 def test_only_the_newest_rollouts_stay_readable_and_their_tasks_with_them(tmp_path: Path) -> None:

@@ -170,14 +170,14 @@ def test_a_supply_of_tasks_hears_how_they_went_and_a_resumed_run_asks_the_same(
 def test_steps_without_any_variance_are_counted_and_cost_nothing_and_the_log_says_what_was_spoiled(
     toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, moments = RolloutEnvironment.play, iter([True])
+    real, moments = RolloutEnvironment.run_rollout, iter([True])
 
     async def spoiled(self: RolloutEnvironment, task: Task, *given: Any, **more: Any) -> Outcome:
         if next(moments, False):
             return Void(task, "grader", True, "a bad moment")
         return await real(self, task, *given, **more)
 
-    monkeypatch.setattr(RolloutEnvironment, "play", spoiled)
+    monkeypatch.setattr(RolloutEnvironment, "run_rollout", spoiled)
     # the toy solves nothing, so every reward is 0
     path, recipe = tmp_path / "run", toy_recipe("reward.parts=[{use='tests'}]", "rl.eval_every=0", "rl.steps=2")
     facts = play(path, recipe, toy_model)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Sampling
 from etude.rollout import scheduler as rollout_batch
 from etude.rollout.rollout import Outcome, Void, build_setup
 from etude.rollout.scheduler import RolloutJob, run_all, run_each, run_job, sample_seed
@@ -31,12 +30,12 @@ class Attempts:
         self.forever = False
 
     async def __call__(self, task: Task, policy: object, host: object, setup: object, **options: Any) -> Outcome:
-        sampling: Sampling = options["sampling"]
-        self.seen.append((task.name, sampling.seed, policy))
+        seed: int = options["seed"]
+        self.seen.append((task.name, seed, policy))
         self.running += 1
         self.most = max(self.most, self.running)
         try:
-            for _ in range(sampling.seed % 7):
+            for _ in range(seed % 7):
                 await asyncio.sleep(0)
             if self.forever and task.name != "0":
                 await asyncio.Event().wait()
@@ -48,7 +47,7 @@ class Attempts:
         finally:
             self.running -= 1
         left = self.voids.get(task.name, [])
-        return Void(task, "sandbox", left.pop(0), "failed") if left else _scored(task, sampling.seed)
+        return Void(task, "sandbox", left.pop(0), "failed") if left else _scored(task, seed)
 
 
 class Scored:
