@@ -69,7 +69,9 @@ def recipe_of(path: Path, overrides: list[str]) -> Recipe:
 
 def prepare(recipe: Recipe) -> str:
     """Set this process up for torch and return the recipe's device, checked."""
-    process.prepare(recipe.run.threads)
+    from etude.model.torch_process import prepare as prepare_process
+
+    prepare_process(recipe.run.threads)
     import torch
 
     try:
