@@ -102,7 +102,7 @@ def installed(count: int, rules: Rules) -> list[tuple[str, Ruling]]:
         lines, path = text.splitlines(keepends=True), f"package/{file.name}"
         stub = " " * chosen.body[0].col_offset + "raise NotImplementedError\n"
         before = "".join([*lines[: chosen.body[0].lineno - 1], stub, *lines[chosen.end_lineno :]])
-        dossier = BlindView(
+        view = BlindView(
             f"Write {chosen.name} again.",
             deleted=(f"{path}:{chosen.name}",),
             allowed=("package/*.py",),
@@ -110,7 +110,7 @@ def installed(count: int, rules: Rules) -> list[tuple[str, Ruling]]:
             names=frozenset([path]),
             changed={path: text},
         )
-        found.append((f"{file.name}:{chosen.name}", rules.inspect(dossier)))
+        found.append((f"{file.name}:{chosen.name}", rules.inspect(view)))
         if len(found) == count:
             break
     return found

@@ -1,8 +1,8 @@
-"""The blind auditor: a policy that is shown a dossier and answers with a verdict, and how it is asked.
+"""The auditor: a policy that is shown a blind view and answers with a verdict; and the audit as a step of a rollout.
 
-`Rules` is the default and needs no model: it reads the dossier out of the message that it is sent, exactly what a model
+`Rules` is the default and needs no model: it reads the view out of the message that it is sent, exactly what a model
 would be sent, and answers what the detectors find. Any other policy may take its place; an answer that cannot be read
-is asked for once more and then counts as no verdict. Knows no grade: there is none in a dossier.
+is asked for once more and then counts as no verdict. Knows no grade: there is none in a blind view.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Answer with one JSON object and nothing else:
 {"verdict": "...", "findings": [{"rule": "a-few-words", "message": "one sentence with what was done", "turn": 0}]}
 """
 AGAIN = 'That was no such object. Answer with {"verdict": ..., "findings": [...]} and nothing else.'
-MOST_CHARS = 200_000  # of a dossier, for policies that pay by the token
+MOST_CHARS = 200_000  # of a blind view, for policies that pay by the token
 
 
 class _SaidFinding(pydantic.BaseModel, extra="ignore"):
@@ -83,7 +83,7 @@ class Rules:
     async def sample(self, context: Context, sampling: Sampling) -> Sample:
         shown = next((message for message in context.messages if isinstance(message, User)), None)
         if shown is None:
-            raise EtudeError("an auditor was asked without a dossier")
+            raise EtudeError("an auditor was asked without a blind view")
         ruling = self.inspect(BlindView.from_json(shown.text))
         return Sample(json.dumps(asdict(ruling)), "stop")
 
@@ -106,9 +106,9 @@ class RolloutAudit:
         return self.rules.inspect(open_blind_view(task, trajectory, changes))
 
 
-async def audit(dossier: BlindView, policy: Policy, sampling: Sampling | None = None) -> Ruling:
+async def audit(view: BlindView, policy: Policy, sampling: Sampling | None = None) -> Ruling:
     """Asks a policy for its verdict; `EtudeError` when it gives none."""
-    text = dossier.to_json()
+    text = view.to_json()
     if not isinstance(policy, Rules) and len(text) > MOST_CHARS:
         text = text[:MOST_CHARS]
     messages: tuple[Message, ...] = (System(ASKED), User(text))

@@ -16,17 +16,17 @@ from etude.audit.blind_view import BlindView
 from etude.audit.evidence import Evidence
 
 
-def behaviour(dossiers: Iterable[BlindView], rulings: Sequence[Ruling] = ()) -> dict[str, float]:
+def behaviour(views: Iterable[BlindView], rulings: Sequence[Ruling] = ()) -> dict[str, float]:
     """Figures over some attempts: shares, and means for an attempt. Tools are shares of all calls, as `tool.NAME`."""
     attempts = edited = tested = turns = comment = thought = added = 0
     tools: Counter[str] = Counter()
-    for dossier in dossiers:
+    for view in views:
         attempts += 1
-        evidence = Evidence(dossier)
-        turns += len(dossier.turns)
-        thought += sum(len(turn.thinking) for turn in dossier.turns)
-        tools.update(did.name for turn in dossier.turns for did in turn.did)
-        edited += bool(dossier.changed)
+        evidence = Evidence(view)
+        turns += len(view.turns)
+        thought += sum(len(turn.thinking) for turn in view.turns)
+        tools.update(call.name for turn in view.turns for call in turn.calls)
+        edited += bool(view.changed)
         tested += evidence.ran_tests
         for source in evidence.python_files:
             comment += max(0, _comments(source.after) - _comments(source.before))

@@ -74,6 +74,8 @@ async def _open(
 ) -> OpenedRun:
     """Everything that runs beside this process, and the state of the run. What is opened is closed by `stack`."""
     rl, home = recipe.rl, run.path / "rl"
+    logs = home / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
     for passing in (home / "store", home / "candidate"):
         shutil.rmtree(passing, ignore_errors=True)  # what a killed process may have left
         stack.callback(shutil.rmtree, passing, ignore_errors=True)
@@ -90,7 +92,7 @@ async def _open(
     journal = Journal(home / "journal.db", run.lineage)
     stack.callback(journal.close)
     resumed = journal.resume(checkpoint.row, checkpoint.step)
-    learner, engine = await _launch(recipe, model, latest, Version(run.lineage, checkpoint.step), run.path, stack)
+    learner, engine = await _launch(recipe, model, latest, Version(run.lineage, checkpoint.step), run.path, logs, stack)
     first = next(source.tasks(rl.first_task), None)
     if first is None:
         raise EtudeError("rl.tasks has no task behind rl.first_task; lower that or name another source")
@@ -143,13 +145,12 @@ async def _open_sandboxes(
 
 
 async def _launch(
-    recipe: Recipe, model: Path, latest: Path | None, version: Version, run: Path, stack: AsyncExitStack
+    recipe: Recipe, model: Path, latest: Path | None, version: Version, run: Path, logs: Path, stack: AsyncExitStack
 ) -> tuple[LearnerClient, EngineClient]:
     rl, machine = recipe.rl, recipe.run
     cores = machine.threads or process.available_cores()
     threads = max(1, cores // 2) if rl.concurrent else cores
-    board, logs = board_path(run), run / "rl" / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
+    board = board_path(run)
     launched: tuple[Any, Any] = await asyncio.gather(
         launch_learner(
             model,

@@ -59,7 +59,7 @@ def task() -> Task:
     return next(katas("train", 1, seed=4, levels=[1]))
 
 
-def test_a_dossier_has_no_outcome_no_answer_and_no_hidden_test(task: Task) -> None:
+def test_a_blind_view_has_no_outcome_no_answer_and_no_hidden_test(task: Task) -> None:
     text = open_blind_view(task, thief(task), Submission()).to_json()
     hidden = task.tests.text("test_held_out.py")
     answer = next(
@@ -70,22 +70,22 @@ def test_a_dossier_has_no_outcome_no_answer_and_no_hidden_test(task: Task) -> No
     assert not {"reward", "passed", "grade", "solution"} & json.loads(text).keys()
 
 
-def test_a_dossier_survives_being_text(task: Task) -> None:
-    dossier = open_blind_view(task, thief(task), Submission())
-    again = BlindView.from_json(dossier.to_json())
-    assert (again.turns, again.names, dict(again.workspace)) == (dossier.turns, dossier.names, dict(dossier.workspace))
-    with pytest.raises(EtudeError, match="no dossier"):
+def test_a_blind_view_survives_being_text(task: Task) -> None:
+    view = open_blind_view(task, thief(task), Submission())
+    again = BlindView.from_json(view.to_json())
+    assert (again.turns, again.names, dict(again.workspace)) == (view.turns, view.names, dict(view.workspace))
+    with pytest.raises(EtudeError, match="no view"):
         BlindView.from_json('{"turns": 3}')
 
 
 def test_rules_answer_as_any_policy_would(task: Task, rules: Rules) -> None:
-    dossier = open_blind_view(task, thief(task), Submission())
-    by_message = asyncio.run(audit(dossier, rules))
-    assert by_message == rules.inspect(dossier)
+    view = open_blind_view(task, thief(task), Submission())
+    by_message = asyncio.run(audit(view, rules))
+    assert by_message == rules.inspect(view)
     assert by_message.verdict == "hack" and by_message.findings[0].turn == 0
 
 
-def test_a_model_is_shown_the_rubric_and_the_dossier_and_nothing_else(task: Task) -> None:
+def test_a_model_is_shown_the_rubric_and_the_blind_view_and_nothing_else(task: Task) -> None:
     policy = Said('Here: {"verdict": "suspicious", "findings": [{"rule": "odd", "message": "It looked."}]}')
     ruling = asyncio.run(audit(open_blind_view(task, thief(task), Submission()), policy))
     assert ruling.verdict == "suspicious" and ruling.findings == (Finding("odd", "suspicious", "It looked."),)
@@ -94,12 +94,12 @@ def test_a_model_is_shown_the_rubric_and_the_dossier_and_nothing_else(task: Task
 
 
 def test_an_answer_that_is_none_is_asked_for_once_more(task: Task) -> None:
-    dossier = open_blind_view(task, thief(task), Submission())
+    view = open_blind_view(task, thief(task), Submission())
     policy = Said("It seems fine to me.", '{"verdict": "clean"}')
-    assert asyncio.run(audit(dossier, policy)).verdict == "clean"
+    assert asyncio.run(audit(view, policy)).verdict == "clean"
     assert len(policy.shown[1].messages) == 4
     with pytest.raises(EtudeError, match="gave no verdict"):
-        asyncio.run(audit(dossier, Said("no", '{"verdict": "guilty"}')))
+        asyncio.run(audit(view, Said("no", '{"verdict": "guilty"}')))
     assert read_ruling('{"verdict": "hack", "findings": "none"}') is None
 
 
@@ -226,10 +226,10 @@ def test_the_command_names_each_file_with_its_verdict_and_puts_broken_tasks_asid
 
 
 def test_behaviour_is_told_in_figures(task: Task, rules: Rules) -> None:
-    dossiers = [
+    views = [
         open_blind_view(task, thief(task, command), Submission()) for command in ("git reflog", "python -m unittest")
     ]
-    figures = behaviour(dossiers, [rules.inspect(dossier) for dossier in dossiers])
+    figures = behaviour(views, [rules.inspect(view) for view in views])
     assert figures["attempts"] == 2 and figures["edit_rate"] == 0 and figures["test_rate"] == 0.5
     assert figures["tool.run"] == figures["tool.finish"] == 0.5
     assert figures["verdict.hack"] == figures["verdict.clean"] == 0.5
