@@ -89,7 +89,7 @@ _ADAPTER = pydantic.TypeAdapter(BlindView)
 
 
 def open_blind_view(task: Task, trajectory: Trajectory, changes: Submission) -> BlindView:
-    """The blind view of an attempt."""
+    """The blind view of a rollout."""
     return BlindView(
         instruction=task.instruction,
         deleted=tuple(task.facts.deleted),

@@ -456,13 +456,13 @@ def _text(node: ast.stmt, lines: list[str]) -> str:
     return "\n".join(lines[node.lineno - 1 : node.end_lineno])
 
 
-@lru_cache(maxsize=64)  # attempts at a task begin with the same files
+@lru_cache(maxsize=64)  # rollouts of a task begin with the same files
 def _known(code: str) -> frozenset[int]:
     tree = parse(code)
     return frozenset(shapes(tree).values()) if tree is not None else frozenset()
 
 
-@lru_cache(maxsize=128)  # attempts at a task share its tests: without this, all but a millisecond of an audit
+@lru_cache(maxsize=128)  # rollouts of a task share its tests: without this, all but a millisecond of an audit
 def _cases_in(text: str, functions: frozenset[str]) -> tuple[tuple[str, Case], ...]:
     tree = parse(text)
     found: list[tuple[str, Case]] = []

@@ -32,7 +32,7 @@ class FileAction:
     other: str = ""  # of a link: what it leads to; of a write: the text where it is a literal
 
 
-@lru_cache(maxsize=64)  # attempts of a group share their tests and most of their sources; a tree may have megabytes
+@lru_cache(maxsize=64)  # rollouts of a group share their tests and most of their sources; a tree may have megabytes
 def parse(code: str) -> ast.Module | None:
     """The code's tree, which nobody may change; or None where it is not Python."""
     try:

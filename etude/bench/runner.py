@@ -27,7 +27,7 @@ from etude.harness.metrics import measure
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.engine_client import launch
 from etude.rollout.rollout import RolloutSetup, Scored, Void, build_setup, check_lengths
-from etude.rollout.scheduler import RolloutJob, run_each, sample_seed
+from etude.rollout.scheduler import JobRunner, RolloutJob, sample_seed
 from etude.rollout.view import printable
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -112,16 +112,8 @@ async def bench_policy(
     kept: dict[int, _Kept] = {}
     spoiled: list[Void] = []
     retried: list[Void] = []
-    each = run_each(
-        _jobs(tasks, settings, script),
-        policy,
-        host,
-        setup,
-        concurrency=settings.concurrency,
-        policy_name=name,
-        on_retry=lambda job, void: retried.append(void),
-    )
-    async with aclosing(each):
+    runner = JobRunner(policy, host, setup, policy_name=name, on_retry=lambda job, void: retried.append(void))
+    async with aclosing(runner.run_each(_jobs(tasks, settings, script), settings.concurrency)) as each:
         async for number, _, outcome in each:
             if isinstance(outcome, Void):
                 spoiled.append(outcome)

@@ -17,7 +17,7 @@ from etude.core.settings import DemosSettings
 from etude.forge.curriculum.sources import open_source
 from etude.policies.scripted import Habits, Scripted, reference
 from etude.rollout.rollout import RolloutSetup, Scored
-from etude.rollout.scheduler import RolloutJob, run_all
+from etude.rollout.scheduler import JobRunner, RolloutJob
 from etude.sandbox.hosts import StoringHost
 
 
@@ -43,9 +43,7 @@ async def make_demos(
     # a model learns how as well as what, so every demonstration is audited, whatever its task
     setup = replace(setup, audit=RolloutAudit(Rules(), every_task=True))
     jobs = [RolloutJob(task, policy=Scripted(reference(task, seed, habits), setup.dialect)) for task in tasks]
-    outcomes = await run_all(
-        jobs, Scripted(()), host, setup, concurrency=settings.concurrency, on_outcome=lambda *_: on_done()
-    )
+    outcomes = await JobRunner(Scripted(()), host, setup).run_all(jobs, settings.concurrency, lambda *_: on_done())
     scored = [outcome for outcome in outcomes if isinstance(outcome, Scored)]
     passed = [outcome for outcome in scored if outcome.passed]
     failed, void = len(scored) - len(passed), len(outcomes) - len(scored)

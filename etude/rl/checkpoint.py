@@ -7,39 +7,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from etude.core.errors import EtudeError
+from etude.rl.metrics import Totals
 from etude.rollout.rollout import Scored
 from etude.rollout.store import OUTCOME, TASKS, save_rollout
 
 FILE = "rl.json"
-
-
-@dataclass
-class Totals:
-    """Sums over all lineages that survive."""
-
-    seconds: float = 0.0
-    groups: int = 0
-    zero_variance: int = 0
-    rollouts: int = 0
-    sampled_tokens: int = 0
-    trained_tokens: int = 0
-    void: dict[str, int] = field(default_factory=dict)  # rollouts by whose failure it was, and whole groups
-    probes: int = 0
-    probe_sum: float = 0.0
-    probe_max: float = 0.0
-    staleness_max: int = 0
-
-    def add(self, row: Mapping[str, float]) -> None:
-        """Counts the row of a step."""
-        for name in ("groups", "zero_variance", "rollouts", "sampled_tokens", "trained_tokens"):
-            setattr(self, name, getattr(self, name) + int(row[name]))
-        self.staleness_max = max(self.staleness_max, int(row["staleness_max"]))
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,9 @@ FROM_LEARNER = ("loss", "drift_mean", "drift_p99", "drift_max", "k1", "k2", "k3"
 FROM_EXPERTS = ("replay_moved", "replay_refused", "load_max")
 
 
-@dataclass(frozen=True)
-class OpenedRun:
-    """Everything that the loop uses, opened by the orchestrator."""
+@dataclass(eq=False)
+class Training:
+    """A run that learns, from its newest checkpoint on. The orchestrator has opened everything it uses."""
 
     run: Run
     recipe: Recipe
@@ -57,20 +57,11 @@ class OpenedRun:
     tasks: asyncio.TaskGroup  # of everything beside the loop
     started: float  # time.monotonic() of the command
 
-
-class Training:
-    """A run that learns, from its newest checkpoint on."""
-
-    def __init__(self, opened: OpenedRun) -> None:
-        self.run, self.recipe, self.rl = opened.run, opened.recipe, opened.recipe.rl
-        self.algorithm, self.source, self.journal = opened.algorithm, opened.source, opened.journal
-        self.learner, self.environment, self.probe = opened.learner, opened.environment, opened.probe
-        self.dispatcher, self.evaluations, self.tasks = opened.dispatcher, opened.evaluations, opened.tasks
-        self.step = self.saved_step = opened.checkpoint.step
-        self.totals = opened.checkpoint.totals
-        self.voids_before = dict(self.totals.void)
-        # as if the command had begun when the run first did
-        self.started = opened.started - self.totals.seconds
+    def __post_init__(self) -> None:
+        self.rl = self.recipe.rl
+        self.step = self.saved_step = self.checkpoint.step
+        self.totals = self.checkpoint.totals
+        self.seconds_before, self.voids_before = self.totals.seconds, dict(self.totals.void)
         self.shape = BatchShape(self.rl.groups, self.rl.group, self.recipe.harness.limits.sampled_tokens)
         self.branches = self.journal.branches()
         engine, learner = self.environment.engine.server, self.learner.child
@@ -86,7 +77,7 @@ class Training:
     @property
     def seconds(self) -> float:
         """Of this run, in all lineages that survive."""
-        return time.monotonic() - self.started
+        return self.seconds_before + time.monotonic() - self.started
 
     @property
     def out_of_time(self) -> bool:

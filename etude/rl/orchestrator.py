@@ -44,7 +44,7 @@ from etude.rl.evaluate import Evaluations
 from etude.rl.groups import RolloutGroup, Slot, unpack
 from etude.rl.journal import Journal, SavedSlot
 from etude.rl.learner_client import LearnerClient, launch_learner
-from etude.rl.loop import STAGE, OpenedRun, Training
+from etude.rl.loop import STAGE, Training
 from etude.rl.probe import Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import GradeCache, RolloutSetup, build_setup, check_lengths
@@ -64,15 +64,14 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
     run.begin(STAGE)  # opens our lineage before anything is sampled under its name
     try:
         async with AsyncExitStack() as stack:
-            return await Training(await _open(run, recipe, model, backend, stack, started)).work()
+            training = await _open(run, recipe, model, backend, stack, started)
+            return await training.work()
     except BaseExceptionGroup as group:
         raise _first_error(group) from None
 
 
-async def _open(
-    run: Run, recipe: Recipe, model: Path, backend: str, stack: AsyncExitStack, started: float
-) -> OpenedRun:
-    """Everything that runs beside this process, and the state of the run. What is opened is closed by `stack`."""
+async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: AsyncExitStack, started: float) -> Training:
+    """The run as it was left, and everything that runs beside this process. What is opened is closed by `stack`."""
     rl, home = recipe.rl, run.path / "rl"
     logs = home / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -117,7 +116,7 @@ async def _open(
         next_group=resumed.next,
     )
     evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks, checkpoint.evaluations)
-    return OpenedRun(
+    return Training(
         run,
         recipe,
         algorithm,

@@ -14,7 +14,7 @@ from etude.harness.loop import Event
 from etude.policies.engine_client import EngineClient
 from etude.rl.broken_tasks import BrokenTasks
 from etude.rollout.rollout import Outcome, RolloutSetup, Scored, Void, run_rollout
-from etude.rollout.scheduler import RolloutJob, run_job
+from etude.rollout.scheduler import JobRunner, RolloutJob
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -45,7 +45,7 @@ class RolloutEnvironment:
 
     async def evaluate(self, job: RolloutJob) -> Outcome:
         setup = self.setup.at_temperature(self.recipe.bench.temperature)
-        return await run_job(job, self.engine, self.host, setup, retries=self.recipe.rl.retries, policy_name="eval")
+        return await JobRunner(self.engine, self.host, setup, self.recipe.rl.retries, "eval").run(job)
 
     async def check_void(self, void: Void) -> None:
         """Raises when a void rollout means that the sandboxes or the engine are gone: then none would do better."""

@@ -1,6 +1,6 @@
 """Many rollouts at once: a bounded number in flight, those that the machinery spoiled tried again, and cancellation.
 
-`Scheduler` fills places with whatever work its owner gives it next. A batch (`run_each`, `run_all`) gives it jobs in
+`Scheduler` fills places with whatever work its owner gives it next. A batch (`JobRunner`) gives it jobs in
 order; the dispatcher of reinforcement learning gives it slots of groups. Jobs may be an endless stream: one is taken
 when a place is free. Leaving a batch early, an error included, cancels what is in flight and waits until it is gone.
 Knows neither where tasks come from nor what outcomes are for.
@@ -117,87 +117,68 @@ def sample_seed(seed: int, task: str, sample: int) -> int:
     return random.Random(f"{seed}/{task}/{sample}").getrandbits(31)
 
 
-async def run_job(
-    job: RolloutJob,
-    policy: Policy,
-    host: StoringHost,
-    setup: RolloutSetup,
-    *,
-    retries: int = RETRIES,
-    policy_name: str = "",
-    on_retry: Callable[[RolloutJob, Void], None] | None = None,
-) -> Outcome:
-    """One job; a void rollout is repeated with the same seed."""
-    run = partial(run_rollout, job.task, job.policy or policy, host, setup, policy_name=policy_name, seed=job.seed)
-    return await retry_void(run, retries, partial(on_retry, job) if on_retry is not None else None)
+@dataclass(frozen=True)
+class JobRunner:
+    """How the jobs of a batch are run. A void rollout is repeated with the same seed."""
 
+    policy: Policy
+    host: StoringHost
+    setup: RolloutSetup
+    retries: int = RETRIES
+    policy_name: str = ""
+    on_retry: Callable[[RolloutJob, Void], None] | None = None
 
-async def run_each(
-    jobs: Iterable[RolloutJob],
-    policy: Policy,
-    host: StoringHost,
-    setup: RolloutSetup,
-    *,
-    concurrency: int,
-    retries: int = RETRIES,
-    policy_name: str = "",
-    on_retry: Callable[[RolloutJob, Void], None] | None = None,
-) -> AsyncGenerator[tuple[int, RolloutJob, Outcome], None]:
-    """(number of the job, job, outcome) as they come. Use it with `aclosing` where you may leave early."""
-    source, places, unread = enumerate(jobs), max(1, concurrency), 0
-    finished: asyncio.Queue[tuple[int, RolloutJob, Outcome | Exception]] = asyncio.Queue()
+    async def run(self, job: RolloutJob) -> Outcome:
+        policy = job.policy or self.policy
+        run = partial(run_rollout, job.task, policy, self.host, self.setup, policy_name=self.policy_name, seed=job.seed)
+        return await retry_void(run, self.retries, partial(self.on_retry, job) if self.on_retry is not None else None)
 
-    async def occupy(number: int, job: RolloutJob) -> None:
+    async def run_each(
+        self, jobs: Iterable[RolloutJob], concurrency: int
+    ) -> AsyncGenerator[tuple[int, RolloutJob, Outcome], None]:
+        """(number of the job, job, outcome) as they come. Use it with `aclosing` where you may leave early."""
+        source, places, unread = enumerate(jobs), max(1, concurrency), 0
+        finished: asyncio.Queue[tuple[int, RolloutJob, Outcome | Exception]] = asyncio.Queue()
+
+        async def occupy(number: int, job: RolloutJob) -> None:
+            try:
+                outcome: Outcome | Exception = await self.run(job)
+            except Exception as error:
+                outcome = error
+            finished.put_nowait((number, job, outcome))
+
+        def next_work() -> Work | None:
+            nonlocal unread
+            # a batch does not run ahead of who reads its outcomes
+            if unread >= places or (found := next(source, None)) is None:
+                return None
+            unread += 1
+            return Work(found[0], partial(occupy, *found))
+
+        scheduler = Scheduler(places, next_work, asyncio.create_task)
         try:
-            outcome: Outcome | Exception = await run_job(
-                job, policy, host, setup, retries=retries, policy_name=policy_name, on_retry=on_retry
-            )
-        except Exception as error:
-            outcome = error
-        finished.put_nowait((number, job, outcome))
-
-    def next_work() -> Work | None:
-        nonlocal unread
-        # a batch does not run ahead of who reads its outcomes
-        if unread >= places or (found := next(source, None)) is None:
-            return None
-        unread += 1
-        return Work(found[0], partial(occupy, *found))
-
-    scheduler = Scheduler(places, next_work, asyncio.create_task)
-    try:
-        scheduler.fill()
-        while unread:
-            number, job, outcome = await finished.get()
-            if isinstance(outcome, Exception):
-                raise outcome
-            unread -= 1
             scheduler.fill()
-            yield number, job, outcome
-    finally:
-        await asyncio.gather(*scheduler.cancel(), return_exceptions=True)
+            while unread:
+                number, job, outcome = await finished.get()
+                if isinstance(outcome, Exception):
+                    raise outcome
+                unread -= 1
+                scheduler.fill()
+                yield number, job, outcome
+        finally:
+            await asyncio.gather(*scheduler.cancel(), return_exceptions=True)
 
-
-async def run_all(
-    jobs: Sequence[RolloutJob],
-    policy: Policy,
-    host: StoringHost,
-    setup: RolloutSetup,
-    *,
-    concurrency: int,
-    retries: int = RETRIES,
-    policy_name: str = "",
-    on_outcome: Callable[[RolloutJob, Outcome], None] | None = None,
-    on_retry: Callable[[RolloutJob, Void], None] | None = None,
-) -> list[Outcome]:
-    """All outcomes in the order of their jobs; `on_outcome` hears of each as it comes."""
-    outcomes: dict[int, Outcome] = {}
-    each = run_each(
-        jobs, policy, host, setup, concurrency=concurrency, retries=retries, policy_name=policy_name, on_retry=on_retry
-    )
-    async with aclosing(each):
-        async for number, job, outcome in each:
-            outcomes[number] = outcome
-            if on_outcome is not None:
-                on_outcome(job, outcome)
-    return [outcomes[number] for number in range(len(jobs))]
+    async def run_all(
+        self,
+        jobs: Sequence[RolloutJob],
+        concurrency: int,
+        on_outcome: Callable[[RolloutJob, Outcome], None] | None = None,
+    ) -> list[Outcome]:
+        """All outcomes in the order of their jobs; `on_outcome` hears of each as it comes."""
+        outcomes: dict[int, Outcome] = {}
+        async with aclosing(self.run_each(jobs, concurrency)) as each:
+            async for number, job, outcome in each:
+                outcomes[number] = outcome
+                if on_outcome is not None:
+                    on_outcome(job, outcome)
+        return [outcomes[number] for number in range(len(jobs))]

@@ -1,4 +1,4 @@
-"""Rules about what is told: to whoever judges, about tests that never ran, and into the specification."""
+"""Rules about what is said: to a grader or a judge, about tests that never ran, and in the specification."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WEAKENED = re.compile(
 
 
 class ToldTheJudge(Detector):
-    """Words for whoever judges, in code, files or messages."""
+    """Words for a grader or a judge, in code, files or messages."""
 
     def look(self, evidence: Evidence) -> Iterator[Finding]:
         for path, text in evidence.written.items():
