@@ -15,7 +15,7 @@ from etude.forge.katas.source import katas
 from etude.harness.trajectory import Trajectory
 from etude.rl.checkpoint import Checkpoint, keep_readable
 from etude.rl.evaluate import BestModel, apart, held_out_jobs
-from etude.rl.metrics import Clock, Totals, keep_readable, processor_seconds
+from etude.rl.metrics import Clock, Totals, processor_seconds
 from etude.rollout.rollout import Scored
 from etude.rollout.store import saved_rollouts
 from etude.tasks.grading.submission import Submission
