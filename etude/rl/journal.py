@@ -12,8 +12,8 @@ makes all of them survive the machine's. Knows numbers and states; no task, no m
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -183,23 +183,16 @@ class Journal:
                 "INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", (self.row, self.lineage, number, slot, state, step)
             )
 
-    def _transaction(self) -> AbstractContextManager[None]:
-        return _Transaction(self._base, self.path)
-
-
-class _Transaction:
-    """All of it or nothing; a full disk is said in a sentence."""
-
-    def __init__(self, base: sqlite3.Connection, path: Path) -> None:
-        self.base, self.path = base, path
-
-    def __enter__(self) -> None:
-        self.base.execute("BEGIN")
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All of it or nothing; a full disk is said in a sentence."""
         try:
-            self.base.execute("COMMIT" if error is None else "ROLLBACK")
-        except sqlite3.Error as failed:
-            error = error or failed
-        if isinstance(error, sqlite3.Error):
+            self._base.execute("BEGIN")
+            yield
+            self._base.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error):
+                self._base.execute("ROLLBACK")
+            if not isinstance(error, sqlite3.Error):
+                raise
             raise EtudeError(f"cannot write {self.path}: {error}; make room and run the same command again") from error
