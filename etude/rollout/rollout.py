@@ -309,6 +309,7 @@ async def score(
     started = time.monotonic() if started is None else started
     grade_once = setup.grade_cache.grade if setup.grade_cache is not None else grade
     graded = await grade_once(task, host, changes, setup.grader, answer=trajectory.last_words)
+    # on the event loop, as it is short: 0.9 ms for most rollouts, 7.9 for those that rewrite the right files (medians)
     ruling = setup.audit.ruling(task, trajectory, changes)
     total, parts = setup.reward.score(GradedRollout(task, trajectory, changes, graded, ruling))
     return Scored(task, trajectory, changes, graded, total, parts, time.monotonic() - started, ruling)
