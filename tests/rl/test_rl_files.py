@@ -1,4 +1,4 @@
-"""What the loop leaves on disk for people and for a resume: the best model, readable rollouts, commit points."""
+"""What the loop leaves on disk for people and for a resume: the best model, readable rollouts, checkpoints."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
+from etude.core.run import Run
 from etude.forge.katas.source import katas
 from etude.harness.trajectory import Trajectory
+from etude.pipeline.stages import STAGES
 from etude.rl.checkpoint import Checkpoint, keep_readable
 from etude.rl.evaluate import BestModel, apart, held_out_jobs
 from etude.rl.metrics import Clock, Totals, processor_seconds
@@ -105,3 +108,17 @@ def test_the_clock_tells_shares_since_the_last_row() -> None:
     assert row["learner_busy"] == pytest.approx(min(1, 0.01 / row["seconds"]))
     assert clock.row(learner_seconds=0.01)["learner_busy"] == 0
     assert processor_seconds(-1) == 0.0
+
+
+def test_a_run_that_began_before_recipes_had_an_audit_section_goes_on(
+    toy_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    recipe = recipes.to_dict(toy_recipe())
+    before = {name: section for name, section in recipe.items() if name != "audit"}
+    with Run.open(tmp_path / "run", before) as run:
+        run.begin("rl", [name for name in STAGES["rl"].reads if name != "audit"])
+    with Run.open(tmp_path / "run", recipe) as run:
+        run.begin("rl", STAGES["rl"].reads)
+    changed = recipe | {"audit": {"penalty": 0.0}}
+    with pytest.raises(EtudeError, match=r"audit\.penalty \(1\.0 -> 0\.0\)"):
+        Run.open(tmp_path / "run", changed)
