@@ -22,11 +22,11 @@ from typing import Any
 
 import torch
 
-from etude.core import process
 from etude.core.policy import Sampling, Version
 from etude.core.settings import EngineSettings
 from etude.engine.engine import Engine
 from etude.engine.request import Request
+from etude.model import torch_process
 from etude.model.attention import PackedAttend
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -171,7 +171,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    process.prepare(options.threads)
+    torch_process.prepare(options.threads)
     begin = time.perf_counter()
     report = stress(options.requests, options.seed)
     seconds = time.perf_counter() - begin

@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from etude.core import process
 from etude.core.policy import Context, Sampling, Version
 from etude.core.settings import EngineSettings, OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Correction, Item, Sampled, Stream
+from etude.model import torch_process
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -67,7 +67,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    process.prepare(1)
+    torch_process.prepare(1)
     begin = time.perf_counter()
     result = asyncio.run(train(options.steps, options.staleness, options.batch, options.seed))
     result["seconds"] = time.perf_counter() - begin

@@ -52,7 +52,7 @@ class Bench:
         async with self.places:
             trajectory, changes = await play(task, turns, self.host, self.setup)
         began = time.perf_counter()
-        ruling = self.rules.judge(open_blind_view(task, trajectory, changes))
+        ruling = self.rules.inspect(open_blind_view(task, trajectory, changes))
         self.seconds.append(time.perf_counter() - began)
         return ruling
 
@@ -82,7 +82,7 @@ def targeted_attacks(rules: Rules) -> list[tuple[str, Ruling]]:
     found = []
     for name, attack in TARGETED.items():
         changes = submission_of(task, attack(task))
-        found.append((name, rules.judge(open_blind_view(task, Trajectory(), changes))))
+        found.append((name, rules.inspect(open_blind_view(task, Trajectory(), changes))))
     return found
 
 
@@ -110,7 +110,7 @@ def installed(count: int, rules: Rules) -> list[tuple[str, Ruling]]:
             names=frozenset([path]),
             changed={path: text},
         )
-        found.append((f"{file.name}:{chosen.name}", rules.judge(view)))
+        found.append((f"{file.name}:{chosen.name}", rules.inspect(view)))
         if len(found) == count:
             break
     return found
@@ -126,7 +126,7 @@ def trained(folders: list[Path], rules: Rules) -> list[tuple[str, Ruling]]:
                 print(f"left out: {error}")
                 continue
             if saved.trajectory is not None:
-                found.append((str(path), rules.judge(open_blind_view(saved.task, saved.trajectory, saved.changes))))
+                found.append((str(path), rules.inspect(open_blind_view(saved.task, saved.trajectory, saved.changes))))
     return found
 
 

@@ -24,11 +24,11 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.core import process
 from etude.core.policy import Context, Sampling, Version
 from etude.core.settings import EngineSettings, OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Item, Label, Stream
+from etude.model import torch_process
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    process.prepare(1)
+    torch_process.prepare(1)
     begin = time.perf_counter()
     result = asyncio.run(compare(options.publishes, options.probe, options.seed))
     result["seconds"] = time.perf_counter() - begin

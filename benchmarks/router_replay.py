@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from etude.core import process
 from etude.core.policy import Sampling, Version, routes_of
 from etude.core.settings import EngineSettings, ModelSettings, OptimSettings
+from etude.model import torch_process
 from etude.model.config import ModelConfig
 
 ARMS = {"without": None, "replay": 0.0, "replay, plausible 0.5": 0.5, "replay, plausible 0.9": 0.9}
@@ -35,7 +35,7 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    process.prepare(0)
+    torch_process.prepare(0)
     rows = measure(options)
     for row in rows:
         print(

@@ -76,7 +76,7 @@ def transformers_step(name: str) -> Callable[[np.ndarray], float]:
 def work(side: str, name: str, threads: int) -> None:
     """The child: for each line on standard input takes that many steps and answers with their seconds."""
     if side != "transformers":
-        from etude.core.process import prepare
+        from etude.model.torch_process import prepare
 
         prepare(threads)
     import torch

@@ -23,8 +23,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import torch
 
-from etude.core.process import prepare
 from etude.forge.environments.environment import Environment, Suite, environment_digest
+from etude.model.torch_process import prepare
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.importing import Bounds
 from etude.tasks.format.config import Config, Facts, Installed

@@ -45,7 +45,7 @@ def conclude(findings: tuple[Finding, ...]) -> Ruling:
 
 
 class Detector:
-    """Base of all detectors. One instance serves many attempts."""
+    """Base of all detectors. One instance serves many rollouts."""
 
     class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
         level: Literal["hack", "suspicious"] = pydantic.Field("hack", description="the worst that it may say")

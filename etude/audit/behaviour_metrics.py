@@ -1,7 +1,7 @@
-"""How a policy behaves, in a few figures: what moves over a run when a policy learns something that nobody wanted.
+"""How a policy behaves, in a few numbers: what moves over a run when a policy learns something that nobody wanted.
 
 An edit rate that falls means questions or excuses in the place of work; a mix of tools that moves, comments that grow
-and words for the judge are worth a look even where every single attempt looks clean.
+and words for the judge are worth a look even where every single rollout looks clean.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from etude.audit.blind_view import BlindView
 from etude.audit.evidence import Evidence
 
 
-def behaviour(dossiers: Iterable[BlindView], rulings: Sequence[Ruling] = ()) -> dict[str, float]:
-    """Figures over some attempts: shares, and means for an attempt. Tools are shares of all calls, as `tool.NAME`."""
-    attempts = edited = tested = turns = comment = thought = added = 0
+def behaviour(views: Iterable[BlindView], rulings: Sequence[Ruling] = ()) -> dict[str, float]:
+    """Numbers over some rollouts: shares, and means for a rollout. Tools are shares of all calls, as `tool.NAME`."""
+    rollouts = edited = tested = turns = comment = thought = added = 0
     tools: Counter[str] = Counter()
-    for dossier in dossiers:
-        attempts += 1
-        evidence = Evidence(dossier)
-        turns += len(dossier.turns)
-        thought += sum(len(turn.thinking) for turn in dossier.turns)
-        tools.update(did.name for turn in dossier.turns for did in turn.did)
-        edited += bool(dossier.changed)
+    for view in views:
+        rollouts += 1
+        evidence = Evidence(view)
+        turns += len(view.turns)
+        thought += sum(len(turn.thinking) for turn in view.turns)
+        tools.update(call.name for turn in view.turns for call in turn.calls)
+        edited += bool(view.changed)
         tested += evidence.ran_tests
         for source in evidence.python_files:
             comment += max(0, _comments(source.after) - _comments(source.before))
             added += len(source.added)
-    count = max(1, attempts)
-    figures = {
-        "attempts": float(attempts),
+    count = max(1, rollouts)
+    metrics = {
+        "attempts": float(rollouts),
         "edit_rate": edited / count,
         "test_rate": tested / count,
         "turns": turns / count,
@@ -42,11 +42,11 @@ def behaviour(dossiers: Iterable[BlindView], rulings: Sequence[Ruling] = ()) -> 
         "thinking_chars": thought / count,
     }
     calls = max(1, tools.total())
-    figures |= {f"tool.{name}": number / calls for name, number in sorted(tools.items())}
+    metrics |= {f"tool.{name}": number / calls for name, number in sorted(tools.items())}
     if rulings:
         verdicts = Counter(ruling.verdict for ruling in rulings)
-        figures |= {f"verdict.{name.replace(' ', '_')}": n / len(rulings) for name, n in sorted(verdicts.items())}
-    return figures
+        metrics |= {f"verdict.{name.replace(' ', '_')}": n / len(rulings) for name, n in sorted(verdicts.items())}
+    return metrics
 
 
 def _comments(text: str) -> int:

@@ -1,6 +1,6 @@
 """What an auditor gets to see: the problem and the trajectory. Never whether it passed, its reward, or the answer.
 
-Blind by construction: a dossier is made from a task, a trajectory and the agent's changes, and has no place for a
+Blind by construction: a blind view is made from a task, a trajectory and the agent's changes, and has no place for a
 grade, a reward, the held-out tests or the reference. As text it is one JSON object, which rules and models read alike.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pydantic
@@ -25,7 +25,7 @@ SHOWN = 4 << 20  # bytes of the workspace that go into the text, tests and chang
 
 
 @dataclass(frozen=True)
-class Did:
+class CallRecord:
     """One call and what came back."""
 
     name: str
@@ -38,7 +38,7 @@ class Did:
 class Turn:
     thinking: str = ""
     said: str = ""
-    did: tuple[Did, ...] = ()
+    calls: tuple[CallRecord, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class BlindView:
         try:
             told = _ADAPTER.validate_json(text)
         except pydantic.ValidationError as error:
-            raise EtudeError(f"this is no dossier: {error.errors()[0]['msg']}") from None
+            raise EtudeError(f"this is no view of a rollout: {error.errors()[0]['msg']}") from None
         return told
 
 
@@ -89,7 +89,7 @@ _ADAPTER = pydantic.TypeAdapter(BlindView)
 
 
 def open_blind_view(task: Task, trajectory: Trajectory, changes: Submission) -> BlindView:
-    """The dossier of an attempt."""
+    """The blind view of a rollout."""
     return BlindView(
         instruction=task.instruction,
         deleted=tuple(task.facts.deleted),
@@ -105,28 +105,27 @@ def open_blind_view(task: Task, trajectory: Trajectory, changes: Submission) -> 
 
 
 def open_conversation(messages: Sequence[Message]) -> BlindView:
-    """The dossier of a conversation whose task nobody knows: what was asked, said and done is all there is."""
+    """The blind view of a conversation whose task nobody knows: what was asked, said and done is all there is."""
     asked = next((message.text for message in messages if isinstance(message, User)), "")
     return BlindView(asked, turns=tuple(_turns(Trajectory(entries=[MessageRecord(message) for message in messages]))))
 
 
 def _turns(trajectory: Trajectory) -> list[Turn]:
     found: list[Turn] = []
-    waiting: list[Did] = []
+    waiting: list[CallRecord] = []
     for entry in trajectory.entries:
         message = entry.message
         if entry.segment < 0:
             continue
         if isinstance(message, Assistant):
             calls = () if entry.error is not None else message.calls  # those of an unreadable turn never ran
-            waiting = [Did(call.name, dict(call.arguments)) for call in calls]
+            waiting = [CallRecord(call.name, dict(call.arguments)) for call in calls]
             found.append(Turn(message.thinking, message.final, tuple(waiting)))
         elif isinstance(message, ToolResult) and found and waiting:
-            turn = found[-1]
-            at = len(turn.did) - len(waiting)
-            call = waiting.pop(0)
-            told = Did(call.name, call.arguments, message.text, entry.error is not None)
-            found[-1] = Turn(turn.thinking, turn.said, (*turn.did[:at], told, *turn.did[at + 1 :]))
+            turn, call = found[-1], waiting.pop(0)
+            at = len(turn.calls) - len(waiting) - 1
+            answered = replace(call, result=message.text, failed=entry.error is not None)
+            found[-1] = replace(turn, calls=(*turn.calls[:at], answered, *turn.calls[at + 1 :]))
     return found
 
 

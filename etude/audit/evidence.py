@@ -1,6 +1,6 @@
-"""What a dossier shows, put in order for rules: commands, file accesses, code that was run, sources that were changed.
+"""What a blind view shows, in order for rules: commands, file accesses, code that was run, sources that were changed.
 
-Paths are relative to the workspace, or absolute, or begin with `~`; a pattern stays a pattern. Judges nothing.
+Paths are relative to the workspace, or absolute, or begin with `~`; a pattern stays a pattern. Decides nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from etude.audit.blind_view import BlindView
-from etude.audit.python_actions import How, Touch, literal, looks_like_path, name_of, parse, shapes, touch_of, touches
+from etude.audit.python_actions import (
+    FileAction,
+    How,
+    actions_of,
+    file_actions,
+    literal,
+    looks_like_path,
+    name_of,
+    parse,
+    shapes,
+)
 from etude.audit.shell_commands import Command, found_by, read_commands
 
 LONGEST = 4_000  # characters of a word that variables are put into: each could double it
@@ -26,6 +36,12 @@ _VIEWER = re.compile(  # programs that show what is in the files they are given
     r"|gunzip|bat|jq|base64|source|\.|sqlite3|objdump|nm|readelf|[efzr]?grep|rg|ag|sed|perl|unzip|tar|zipinfo|7z|readlink"
     r"|md5sum|sha256sum|vim?|nano|ed"
 )
+# Programs that do the same to every file they are given.
+_TO_ALL: dict[str, How] = {
+    **dict.fromkeys(("rm", "unlink", "shred", "rmdir", "truncate"), "delete"),
+    **dict.fromkeys(("ls", "tree", "du", "test", "[", "exa"), "list"),
+    "touch": "write",
+}
 _LAYOUT = {"src", "lib", "source", "sources", "python", "packages"}  # folders that packages lie in
 _SYSTEM = {"usr", "bin", "etc", "opt", "var", "tmp", "home", "root", "proc", "dev"}
 _PATTERN_FIRST = {"grep", "egrep", "fgrep", "rg", "ag", "zgrep", "sed", "awk", "perl", "jq", "tr"}
@@ -44,7 +60,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Ran:
+class CommandRun:
     """A simple command."""
 
     turn: int
@@ -109,9 +125,9 @@ class Source:
             return {id(node) for node in self.nodes}
 
     @cached_property
-    def touches(self) -> list[Touch]:
+    def actions(self) -> list[FileAction]:
         """What its new code would do to files and programs."""
-        return [touch for node in self.fresh for touch in touch_of(node)]
+        return [action for node in self.fresh for action in actions_of(node)]
 
     @cached_property
     def called(self) -> set[str]:
@@ -144,19 +160,19 @@ class Case(NamedTuple):
 class Evidence:
     """Everything that rules look at."""
 
-    def __init__(self, dossier: BlindView) -> None:
-        self.dossier = dossier
-        self.ran: list[Ran] = []
+    def __init__(self, view: BlindView) -> None:
+        self.view = view
+        self.commands: list[CommandRun] = []
         self.accesses: list[Access] = []
         self.scripts: list[Script] = []
         self.written: dict[str, str] = {}  # path -> text as the agent left it, as far as it is known
         self.made: dict[str, int] = {}  # path -> the turn in which the agent itself made it
         self._folder = ""
         self._variables: dict[str, str] = {}
-        for number, turn in enumerate(dossier.turns):
-            for did in turn.did:
-                self._take(number, did.name, dict(did.arguments), did.result, did.failed)
-        for path, text in dossier.changed.items():
+        for number, turn in enumerate(view.turns):
+            for call in turn.calls:
+                self._take(number, call.name, dict(call.arguments), call.result, call.failed)
+        for path, text in view.changed.items():
             if text is not None:
                 self.written[path] = text
             self.made.setdefault(path, 0)
@@ -172,13 +188,13 @@ class Evidence:
     def python_files(self) -> list[Source]:
         """Changed Python files of the workspace."""
         found = []
-        dossier = self.dossier
-        gone = [path for path, text in dossier.changed.items() if text is None and path.endswith(".py")]
+        view = self.view
+        gone = [path for path, text in view.changed.items() if text is None and path.endswith(".py")]
         for path, text in self.written.items():
             if path.endswith(".py") and not path.startswith(("/", "~")):
                 # What lies in a new file may have lain in one that is gone.
-                places = [path] if path in dossier.names else gone
-                before = "\n".join(dossier.workspace.get(each, "") for each in places)
+                places = [path] if path in view.names else gone
+                before = "\n".join(view.workspace.get(each, "") for each in places)
                 if text != before:
                     found.append(Source(path, before, text))
         return found
@@ -186,9 +202,9 @@ class Evidence:
     @cached_property
     def touched(self) -> dict[str, str]:
         """Files of the workspace that were there before and are not what they were: path -> how."""
-        found = {path: "deleted" if text is None else "changed" for path, text in self.dossier.changed.items()}
-        found |= dict.fromkeys(self.dossier.left_behind, "changed or deleted")
-        return {path: how for path, how in found.items() if path in self.dossier.names}
+        found = {path: "deleted" if text is None else "changed" for path, text in self.view.changed.items()}
+        found |= dict.fromkeys(self.view.left_behind, "changed or deleted")
+        return {path: how for path, how in found.items() if path in self.view.names}
 
     @cached_property
     def package(self) -> str:
@@ -200,35 +216,35 @@ class Evidence:
     @cached_property
     def modules(self) -> list[str]:
         """Files with something deleted."""
-        return list(dict.fromkeys(symbol.partition(":")[0] for symbol in self.dossier.deleted))
+        return list(dict.fromkeys(symbol.partition(":")[0] for symbol in self.view.deleted))
 
     @cached_property
     def functions(self) -> list[str]:
         """Names that were deleted, without their classes."""
-        return [symbol.partition(":")[2].rpartition(".")[2] for symbol in self.dossier.deleted]
+        return [symbol.partition(":")[2].rpartition(".")[2] for symbol in self.view.deleted]
 
     @cached_property
     def cases(self) -> dict[str, list[Case]]:
         """Function -> what assertions in the workspace's tests want of it."""
-        return _cases(self.dossier, self.functions)
+        return _cases(self.view, self.functions)
 
     @cached_property
     def words(self) -> list[tuple[int, str]]:
         """What the agent said in words: thoughts, messages, the summary it finished with."""
         found: list[tuple[int, str]] = []
-        for number, turn in enumerate(self.dossier.turns):
+        for number, turn in enumerate(self.view.turns):
             found += [(number, text) for text in (turn.thinking, turn.said) if text]
-            found += [(number, did.arguments.get("message", "")) for did in turn.did if did.name == "finish"]
+            found += [(number, call.arguments.get("message", "")) for call in turn.calls if call.name == "finish"]
         return found
 
     @cached_property
     def ran_tests(self) -> bool:
-        return any(is_test_run(ran.command) for ran in self.ran) or any(
-            re.search(r"unittest|pytest", touch.path)
+        return any(is_test_run(run.command) for run in self.commands) or any(
+            re.search(r"unittest|pytest", action.path)
             for script in self.scripts
             if script.tree is not None
-            for touch in touches(script.tree)
-            if touch.how == "run"
+            for action in file_actions(script.tree)
+            if action.how == "run"
         )
 
     def reads(self) -> Iterator[Access]:
@@ -239,7 +255,7 @@ class Evidence:
 
     def is_own(self, path: str, turn: int) -> bool:
         """Whether the agent itself had made this file, or the folder it lies in, by then."""
-        if path in self.dossier.names:
+        if path in self.view.names:
             return False
         return any(made <= turn and (path == own or path.startswith(f"{own}/")) for own, made in self.made.items())
 
@@ -259,20 +275,20 @@ class Evidence:
         elif tool == "write" and not failed:
             self._wrote(turn, path, given.get("text", ""), tool)
         elif tool == "edit" and not failed:
-            before = self.written.get(path, self.dossier.workspace.get(path, ""))
+            before = self.written.get(path, self.view.workspace.get(path, ""))
             old, new = given.get("old", ""), given.get("new", "")
             self._wrote(turn, path, before.replace(old, new, 1) if old in before else before + new, tool)
 
     def _wrote(self, turn: int, path: str, text: str, by: str, output: str = "", more: bool = False) -> None:
         self.accesses.append(Access(turn, "write", path, by, text, output))
         self.made.setdefault(path, turn)
-        before = self.written.get(path, self.dossier.workspace.get(path, "")) if more else ""
+        before = self.written.get(path, self.view.workspace.get(path, "")) if more else ""
         self.written[path] = before + text
 
     def _run(self, turn: int, text: str, output: str, depth: int = 0) -> None:
         for command in read_commands(text):
             self._bind(command)
-            self.ran.append(Ran(turn, command, output))
+            self.commands.append(CommandRun(turn, command, output))
             for how, path, said in self._files(command):
                 if how == "write":
                     self._wrote(turn, path, said, command.program, output, more=">>" in command.source)
@@ -285,13 +301,13 @@ class Evidence:
     def _script(self, turn: int, code: str, output: str, depth: int) -> None:
         tree = parse(code)
         self.scripts.append(Script(turn, code, tree, output))
-        for touch in touches(tree) if tree is not None else _named(code):
-            if touch.how == "run":
-                self._run(turn, touch.path, output, depth + 1)
-            elif touch.how == "write":
-                self._wrote(turn, self._place(touch.path), touch.other, "python", output)
+        for action in file_actions(tree) if tree is not None else _named(code):
+            if action.how == "run":
+                self._run(turn, action.path, output, depth + 1)
+            elif action.how == "write":
+                self._wrote(turn, self._place(action.path), action.other, "python", output)
             else:
-                self.accesses.append(Access(turn, touch.how, self._place(touch.path), "python", touch.other, output))
+                self.accesses.append(Access(turn, action.how, self._place(action.path), "python", action.other, output))
 
     def _bind(self, command: Command) -> None:
         """Puts the values of variables into a command's words, as far as they were seen."""
@@ -368,23 +384,17 @@ class Evidence:
                 if program == "mv":
                     yield "delete", path, ""
                 into = f"{target}/{posixpath.basename(path)}" if target.endswith("/") or "." not in target else target
-                known = self.written.get(path, self.dossier.workspace.get(path, ""))
+                known = self.written.get(path, self.view.workspace.get(path, ""))
                 yield "write", into if into != target and program != "mv" else target, known
         elif program == "ln" and operands:
             there = command.operands[0]
             yield "link", operands[-1], self._place(there) if there.startswith(("/", "~")) else there
-        elif program in ("rm", "unlink", "shred", "rmdir", "truncate"):
+        elif program in _TO_ALL:
             for path in operands:
-                yield "delete", path, ""
-        elif program in ("touch",):
-            for path in operands:
-                yield "write", path, ""
+                yield _TO_ALL[program], path, ""
         elif program in ("chmod", "chown"):
             for path in operands[1:]:
                 yield "mode", path, command.operands[0]
-        elif program in ("ls", "tree", "du", "test", "[", "exa"):
-            for path in operands:
-                yield "list", path, ""
         elif PYTHON.match(program) and "-c" in command.arguments:
             for word in command.arguments[command.arguments.index("-c") + 2 :]:
                 if looks_like_path(word):
@@ -411,19 +421,19 @@ def is_test_run(command: Command) -> bool:
     )
 
 
-def _named(code: str) -> Iterator[Touch]:
+def _named(code: str) -> Iterator[FileAction]:
     """Paths in code that is not Python, or not whole."""
     for path in re.findall(r"['\"]([^'\"\s]*/[^'\"\s]*)['\"]", code):
-        yield Touch("named", path)
+        yield FileAction("named", path)
 
 
-def _cases(dossier: BlindView, functions: list[str]) -> dict[str, list[Case]]:
+def _cases(view: BlindView, functions: list[str]) -> dict[str, list[Case]]:
     found: dict[str, list[Case]] = {}
     wanted = frozenset(functions)
-    for path in dossier.workspace:
+    for path in view.workspace:
         if not (path.endswith(".py") and re.search(r"(^|/)test", path)):
             continue
-        text = dossier.workspace[path]
+        text = view.workspace[path]
         if any(name in text for name in wanted):
             for name, case in _cases_in(text, wanted):
                 found.setdefault(name, []).append(case)
@@ -446,13 +456,13 @@ def _text(node: ast.stmt, lines: list[str]) -> str:
     return "\n".join(lines[node.lineno - 1 : node.end_lineno])
 
 
-@lru_cache(maxsize=64)  # attempts at a task begin with the same files
+@lru_cache(maxsize=64)  # rollouts of a task begin with the same files
 def _known(code: str) -> frozenset[int]:
     tree = parse(code)
     return frozenset(shapes(tree).values()) if tree is not None else frozenset()
 
 
-@lru_cache(maxsize=128)  # attempts at a task share its tests: without this, all but a millisecond of an audit
+@lru_cache(maxsize=128)  # rollouts of a task share its tests: without this, all but a millisecond of an audit
 def _cases_in(text: str, functions: frozenset[str]) -> tuple[tuple[str, Case], ...]:
     tree = parse(text)
     found: list[tuple[str, Case]] = []
@@ -472,12 +482,7 @@ def _cases_in(text: str, functions: frozenset[str]) -> tuple[tuple[str, Case], .
 def _pair(node: ast.AST) -> tuple[ast.Call, ast.expr] | None:
     """`assertEqual(f(x), y)` and `assert f(x) == y`."""
     sides: list[ast.expr] = []
-    if isinstance(node, ast.Call) and name_of(node.func).rpartition(".")[2] in (
-        "assertEqual",
-        "assertEquals",
-        "assertListEqual",
-        "assertDictEqual",
-    ):
+    if isinstance(node, ast.Call) and re.search(r"\bassert(Equals?|ListEqual|DictEqual)$", name_of(node.func)):
         sides = node.args[:2]
     elif isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.Eq):
         sides = [node.test.left, node.test.comparators[0]]

@@ -24,7 +24,7 @@ _RUNS = {"run", "call", "check_call", "check_output", "Popen", "system", "popen"
 
 
 @dataclass(frozen=True)
-class Touch:
+class FileAction:
     """One thing that code does: to a path, or for `run` the command as shell text."""
 
     how: How
@@ -32,7 +32,7 @@ class Touch:
     other: str = ""  # of a link: what it leads to; of a write: the text where it is a literal
 
 
-@lru_cache(maxsize=64)  # attempts of a group share their tests and most of their sources; a tree may have megabytes
+@lru_cache(maxsize=64)  # rollouts of a group share their tests and most of their sources; a tree may have megabytes
 def parse(code: str) -> ast.Module | None:
     """The code's tree, which nobody may change; or None where it is not Python."""
     try:
@@ -58,18 +58,18 @@ def shapes(tree: ast.AST) -> dict[int, int]:
     return found
 
 
-def touches(tree: ast.AST) -> Iterator[Touch]:
+def file_actions(tree: ast.AST) -> Iterator[FileAction]:
     """What the code of a tree would do, as far as its literals say."""
     for node in ast.walk(tree):
-        yield from touch_of(node)
+        yield from actions_of(node)
 
 
-def touch_of(node: ast.AST) -> Iterator[Touch]:
+def actions_of(node: ast.AST) -> Iterator[FileAction]:
     """The same for one node alone."""
     if isinstance(node, ast.Call):
         yield from _call(node)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and looks_like_path(node.value):
-        yield Touch("named", node.value)
+        yield FileAction("named", node.value)
 
 
 def name_of(node: ast.AST) -> str:
@@ -105,6 +105,17 @@ def text_of(node: ast.AST | None) -> str:
     return ""
 
 
+def imported_roots(tree: ast.AST | None) -> set[str]:
+    """Packages that code imports by their whole name; none where it is not Python."""
+    found: set[str] = set()
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
 def literal(node: ast.AST) -> str | None:
     """A literal in one spelling, or None."""
     try:
@@ -117,7 +128,7 @@ def looks_like_path(text: str) -> bool:
     return 1 < len(text) < 300 and "\n" not in text and " " not in text and ("/" in text or text.startswith("~"))
 
 
-def _call(node: ast.Call) -> Iterator[Touch]:
+def _call(node: ast.Call) -> Iterator[FileAction]:
     dotted = name_of(node.func)
     name = dotted.rpartition(".")[2] or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
     first = text_of(node.args[0]) if node.args else ""
@@ -129,28 +140,28 @@ def _call(node: ast.Call) -> Iterator[Touch]:
         if receiver:
             mode = first or "r"
         if path:
-            yield Touch("write" if set(mode) & set("wax+") else "read", path)
+            yield FileAction("write" if set(mode) & set("wax+") else "read", path)
     elif name in _WRITES and (receiver or first):
-        yield Touch("write", receiver or first, first if receiver else second)
+        yield FileAction("write", receiver or first, first if receiver else second)
     elif name in _READS and (receiver or first):
-        yield Touch("read", receiver or first)
+        yield FileAction("read", receiver or first)
     elif name in _DELETES and (receiver or first):
-        yield Touch("delete", receiver or first)
+        yield FileAction("delete", receiver or first)
     elif name in _LINKS:
         here, there = (receiver, first) if receiver else (second, first)
-        yield Touch("link", here or "*", there or "*")
+        yield FileAction("link", here or "*", there or "*")
     elif name in _COPIES and dotted.startswith(("shutil", "os.")):
         if name in ("move", "rename", "replace"):
-            yield Touch("delete", first or "*")
-        yield Touch("read", first or "*")
-        yield Touch("write", second or "*")
+            yield FileAction("delete", first or "*")
+        yield FileAction("read", first or "*")
+        yield FileAction("write", second or "*")
     elif name == "chmod":
-        yield Touch("mode", receiver or first or "*")
+        yield FileAction("mode", receiver or first or "*")
     elif name in _LISTS and (receiver or first):
-        yield Touch("list", "/".join(part for part in (receiver, first) if part))
+        yield FileAction("list", "/".join(part for part in (receiver, first) if part))
     elif name in _RUNS and (dotted.startswith(("subprocess", "os.", "commands")) or name in ("Popen", "check_output")):
         command = first
         if node.args and isinstance(node.args[0], ast.List | ast.Tuple):
             command = " ".join(text_of(part) or "*" for part in node.args[0].elts)
         if command:
-            yield Touch("run", command)
+            yield FileAction("run", command)

@@ -16,6 +16,8 @@ _SHELLS = {"sh", "bash", "dash", "zsh", "ksh"}
 # Words that stand before a command without being one.
 _PREFIXES = {"sudo", "nohup", "setsid", "time", "command", "exec", "builtin", "stdbuf", "nice", "ionice", "unbuffer"}
 _KEYWORDS = {"if", "then", "else", "elif", "fi", "do", "done", "while", "until", "!", "{", "}", "case", "esac"}
+_END = re.compile(r"\n|;|&&|\|\||[()]|&(?!>)")  # of a command
+_REDIRECTION = re.compile(r"(\d*|&)(<<<|<<-?|>>|>\||>&|<&|>|<)")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 
 
@@ -117,41 +119,26 @@ class _Reader:
         command, pipe = Command(), list[Command]()
         while self.at < len(self.text):
             character = self.text[self.at]
-            rest = self.text[self.at : self.at + 3]
-            if character == "\n":
-                self.at += 1
-                self._documents()
-                yield from self._end(command)
-                command, pipe = Command(), []
-            elif character in " \t":
+            rest = self.text[self.at : self.at + 2]
+            if character in " \t":
                 self.at += 1
             elif character == "\\" and rest[1:2] == "\n":
                 self.at += 2
             elif character == "#" and (self.at == 0 or self.text[self.at - 1] in " \t\n;"):
                 self.at = (self.text + "\n").index("\n", self.at)
-            elif rest[:2] in ("&&", "||"):
-                self.at += 2
-                yield from self._end(command)
-                command, pipe = Command(), []
-            elif character == ";":
-                self.at += 1
+            elif (end := _END.match(self.text, self.at)) is not None:
+                self.at = end.end()
+                if end[0] == "\n":
+                    self._documents()
+                command.background |= end[0] == "&"
                 yield from self._end(command)
                 command, pipe = Command(), []
             elif character == "|":
-                self.at += 2 if rest[:2] == "|&" else 1
+                self.at += 2 if rest == "|&" else 1
                 pipe = [*pipe, command]
                 yield from self._end(command)
                 command = Command(piped=pipe)
-            elif character == "&" and rest[:2] != "&>":
-                self.at += 1
-                command.background = True
-                yield from self._end(command)
-                command, pipe = Command(), []
-            elif character in "()":
-                self.at += 1
-                yield from self._end(command)
-                command, pipe = Command(), []
-            elif (found := re.compile(r"(\d*|&)(<<<|<<-?|>>|>\||>&|<&|>|<)").match(self.text, self.at)) is not None:
+            elif (found := _REDIRECTION.match(self.text, self.at)) is not None:
                 self.at = found.end()
                 target = found[2]  # which redirection the next word belongs to
                 while self.at < len(self.text) and self.text[self.at] in " \t":

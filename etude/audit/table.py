@@ -5,6 +5,7 @@ Knows the names of files, nothing of what is in them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,49 +13,21 @@ from etude.audit.base import Detector
 from etude.core.component import resolve
 from etude.core.errors import EtudeError
 
-_ROOM = "etude.audit.detectors"
+# Module -> its detectors. A recipe calls GitHistory "git-history".
+_DETECTORS = {
+    "leaked_solution": "Bytecode ToolCaches BuildOutputs Backups InstalledCopy GitHistory Network Recited Copied",
+    "test_tampering": "EditedTests TestHooks TestSettings TestPlugins Shadowed Skips DroppedModules UnwrittenTests",
+    "environment_tampering": "StartupFiles EditedFramework PathTrojans ForgedReward Daemons GraderFiles Links Processes"
+    " Resources",
+    "special_cased_code": "EarlyExit FakeOutput EqualToAll PatchedFramework Introspection SpecialCases DetectsTests"
+    " RecordedState",
+    "judge_injection": "ToldTheJudge FalseClaims ChangedSpecification",
+    "broken_task": "MissingDependency Contradiction UnreadableTests ClosedFiles",
+}
 DETECTORS = {
-    "bytecode": f"{_ROOM}.leaked_solution:Bytecode",
-    "tool-caches": f"{_ROOM}.leaked_solution:ToolCaches",
-    "build-outputs": f"{_ROOM}.leaked_solution:BuildOutputs",
-    "backups": f"{_ROOM}.leaked_solution:Backups",
-    "installed-copy": f"{_ROOM}.leaked_solution:InstalledCopy",
-    "git-history": f"{_ROOM}.leaked_solution:GitHistory",
-    "network": f"{_ROOM}.leaked_solution:Network",
-    "recited": f"{_ROOM}.leaked_solution:Recited",
-    "copied": f"{_ROOM}.leaked_solution:Copied",
-    "edited-tests": f"{_ROOM}.test_tampering:EditedTests",
-    "test-hooks": f"{_ROOM}.test_tampering:TestHooks",
-    "test-settings": f"{_ROOM}.test_tampering:TestSettings",
-    "test-plugins": f"{_ROOM}.test_tampering:TestPlugins",
-    "shadowed": f"{_ROOM}.test_tampering:Shadowed",
-    "skips": f"{_ROOM}.test_tampering:Skips",
-    "dropped-modules": f"{_ROOM}.test_tampering:DroppedModules",
-    "unwritten-tests": f"{_ROOM}.test_tampering:UnwrittenTests",
-    "startup-files": f"{_ROOM}.environment_tampering:StartupFiles",
-    "edited-framework": f"{_ROOM}.environment_tampering:EditedFramework",
-    "path-trojans": f"{_ROOM}.environment_tampering:PathTrojans",
-    "forged-reward": f"{_ROOM}.environment_tampering:ForgedReward",
-    "daemons": f"{_ROOM}.environment_tampering:Daemons",
-    "grader-files": f"{_ROOM}.environment_tampering:GraderFiles",
-    "links": f"{_ROOM}.environment_tampering:Links",
-    "processes": f"{_ROOM}.environment_tampering:Processes",
-    "resources": f"{_ROOM}.environment_tampering:Resources",
-    "early-exit": f"{_ROOM}.special_cased_code:EarlyExit",
-    "fake-output": f"{_ROOM}.special_cased_code:FakeOutput",
-    "equal-to-all": f"{_ROOM}.special_cased_code:EqualToAll",
-    "patched-framework": f"{_ROOM}.special_cased_code:PatchedFramework",
-    "introspection": f"{_ROOM}.special_cased_code:Introspection",
-    "special-cases": f"{_ROOM}.special_cased_code:SpecialCases",
-    "detects-tests": f"{_ROOM}.special_cased_code:DetectsTests",
-    "recorded-state": f"{_ROOM}.special_cased_code:RecordedState",
-    "told-the-judge": f"{_ROOM}.judge_injection:ToldTheJudge",
-    "false-claims": f"{_ROOM}.judge_injection:FalseClaims",
-    "changed-specification": f"{_ROOM}.judge_injection:ChangedSpecification",
-    "missing-dependency": f"{_ROOM}.broken_task:MissingDependency",
-    "contradiction": f"{_ROOM}.broken_task:Contradiction",
-    "unreadable-tests": f"{_ROOM}.broken_task:UnreadableTests",
-    "closed-files": f"{_ROOM}.broken_task:ClosedFiles",
+    re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower(): f"etude.audit.detectors.{module}:{name}"
+    for module, names in _DETECTORS.items()
+    for name in names.split()
 }
 
 

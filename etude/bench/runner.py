@@ -19,7 +19,7 @@ from typing import Any
 
 from etude.bench.result import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
 from etude.core.errors import EtudeError
-from etude.core.policy import Assistant, Policy, Sampling, System, ToolResult, User
+from etude.core.policy import Assistant, Policy, System, ToolResult, User
 from etude.core.recipe import Recipe
 from etude.core.settings import BenchSettings
 from etude.forge.curriculum.sources import open_source
@@ -27,7 +27,7 @@ from etude.harness.metrics import measure
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.engine_client import launch
 from etude.rollout.rollout import RolloutSetup, Scored, Void, build_setup, check_lengths
-from etude.rollout.scheduler import RolloutJob, run_each, sample_seed
+from etude.rollout.scheduler import JobRunner, RolloutJob, sample_seed
 from etude.rollout.view import printable
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -57,8 +57,9 @@ async def run_bench(
         recipe.harness,
         recipe.reward,
         recipe.grader,
+        recipe.audit,
         dialect=dialect,
-        sampling=Sampling(max_tokens=recipe.harness.limits.sampled_tokens, temperature=settings.temperature),
+        temperature=settings.temperature,
     )
     tasks = bench_tasks(settings)
     engine = await launch(
@@ -111,16 +112,8 @@ async def bench_policy(
     kept: dict[int, _Kept] = {}
     spoiled: list[Void] = []
     retried: list[Void] = []
-    each = run_each(
-        _jobs(tasks, settings, script),
-        policy,
-        host,
-        setup,
-        concurrency=settings.concurrency,
-        policy_name=name,
-        on_retry=lambda job, void: retried.append(void),
-    )
-    async with aclosing(each):
+    runner = JobRunner(policy, host, setup, policy_name=name, on_retry=lambda job, void: retried.append(void))
+    async with aclosing(runner.run_each(_jobs(tasks, settings, script), settings.concurrency)) as each:
         async for number, _, outcome in each:
             if isinstance(outcome, Void):
                 spoiled.append(outcome)

@@ -41,8 +41,8 @@ def audit_saved(
         try:
             with track("auditing", total=len(attempts), unit="attempts") as bar:
                 for name, folder in attempts:
-                    dossier, task = _open(folder)
-                    ruling = await _judge(dossier, policy)
+                    view, task = _open(folder)
+                    ruling = await _judge(view, policy)
                     if put_aside and task is not None and ruling.verdict == "broken task":
                         _put_aside(task, ruling)
                     found[name] = {"verdict": ruling.verdict, "findings": [asdict(each) for each in ruling.findings]}
@@ -59,8 +59,8 @@ def behaviour_of(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
     """Folder -> figures of how its attempts behave, and what the rules say of them."""
     rules, found = Rules(), {}
     for path in paths:
-        dossiers = [_open(folder)[0] for _, folder in _attempts([path])]
-        found[str(path)] = behaviour(dossiers, [rules.judge(dossier) for dossier in dossiers])
+        views = [_open(folder)[0] for _, folder in _attempts([path])]
+        found[str(path)] = behaviour(views, [rules.inspect(view) for view in views])
     return found
 
 
@@ -74,8 +74,8 @@ def _auditor(rules: Sequence[str], auditor: str) -> Policy:
     return Rules(build_detectors([{"use": rule} for rule in rules], "rule"))
 
 
-async def _judge(dossier: BlindView, policy: Policy) -> Ruling:
-    return policy.judge(dossier) if isinstance(policy, Rules) else await audit(dossier, policy)
+async def _judge(view: BlindView, policy: Policy) -> Ruling:
+    return policy.inspect(view) if isinstance(policy, Rules) else await audit(view, policy)
 
 
 def _attempts(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
@@ -94,7 +94,7 @@ def _attempts(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
 
 
 def _open(folder: Path) -> tuple[BlindView, Task | None]:
-    """The dossier of a saved attempt; of a trajectory without its outcome, what its messages tell."""
+    """The blind view of a saved attempt; of a trajectory without its outcome, what its messages tell."""
     if not (folder / OUTCOME).is_file():
         return open_conversation(load_trajectory(folder).messages), None
     saved = load_rollout(folder)

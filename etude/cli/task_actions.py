@@ -21,7 +21,6 @@ from etude.cli.chat import KEY, base_of, served_model
 from etude.core import durable
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
-from etude.core.policy import Sampling
 from etude.core.progress import track
 from etude.core.recipe import Recipe
 from etude.forge.curriculum.combine import combine, pairs
@@ -156,15 +155,12 @@ def roll_out(
         if hosted
         else make_policy(policy, task, dialect, seed)
     )
-    sampling = _sampling(settings, seed) if hosted else None
     on_event = view.on_event if view else None
 
     async def work() -> dict[str, Any]:
         try:
             async with temporary_host(backend) as host:
-                outcome = await run_rollout(
-                    task, made, host, setup, policy_name=policy, sampling=sampling, on_event=on_event
-                )
+                outcome = await run_rollout(task, made, host, setup, policy_name=policy, seed=seed, on_event=on_event)
         finally:
             if isinstance(made, EngineClient | EndpointPolicy):
                 await made.close()
@@ -256,11 +252,9 @@ def _watch(
     view: RolloutView | None,
 ) -> dict[str, Any]:
     async def work() -> dict[str, Any]:
-        sampling, on_event = _sampling(settings, seed), view.on_event if view else None
+        on_event = view.on_event if view else None
         async with temporary_host(backend) as host, await policy() as made:
-            outcome = await run_rollout(
-                task, made, host, setup, policy_name=model, sampling=sampling, on_event=on_event
-            )
+            outcome = await run_rollout(task, made, host, setup, policy_name=model, seed=seed, on_event=on_event)
         if view:
             view.show_outcome(outcome)
         facts: dict[str, Any] = {"task": task.name, "model": model, "seconds": round(outcome.seconds, 3)}
@@ -295,7 +289,7 @@ def _bench_hosted(
 ) -> tuple[BenchResult, dict[str, float]]:
     if not is_hosted(policy):
         raise EtudeError(f"a benchmark takes a hosted model such as openai:https://host/v1?model=NAME, not {policy!r}")
-    setup = replace(_setup(settings, None, hosted=True), sampling=_sampling(settings))
+    setup = _setup(settings, None, hosted=True)
     made = hosted_policy(policy, settings.endpoint, setup.tools)
     tasks = bench_tasks(settings.bench)
 
@@ -386,8 +380,12 @@ def regrade_saved(root: Path, backend: str, overrides: Sequence[str]) -> dict[st
 
 def _setup(settings: Recipe, dialect: Dialect | None, hosted: bool = False) -> RolloutSetup:
     native = hosted and dialect is None and settings.endpoint.form == "tools"
-    return build_setup(settings.harness, settings.reward, settings.grader, dialect=dialect, native_calls=native)
-
-
-def _sampling(settings: Recipe, seed: int = 0) -> Sampling:
-    return Sampling(settings.harness.limits.sampled_tokens, settings.bench.temperature, seed=seed)
+    return build_setup(
+        settings.harness,
+        settings.reward,
+        settings.grader,
+        settings.audit,
+        dialect=dialect,
+        temperature=settings.bench.temperature,
+        native_calls=native,
+    )

@@ -15,13 +15,19 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import pydantic
 
 from etude.core.errors import EtudeError
 from etude.core.recipe import hint, validate
 from etude.core.renamed import COMPONENTS, SETTINGS, current
+
+# Where a room reaches a higher one: by these names and by no others (tests/core/test_upward_names.py).
+UPWARD: Final = {
+    "corpus source katas": "etude.forge.katas.training_text:KataCode",
+    "policy attack": "etude.forge.gates.attacks.table:attack_script",
+}
 
 
 def resolve(kind: str, use: str, settings: Mapping[str, Any], table: Mapping[str, str], where: str = "") -> Any:
@@ -58,8 +64,13 @@ def load_class(kind: str, use: str, table: Mapping[str, str]) -> Any:
     if use not in table:
         near = hint(use, list(table)) or f"; known: {', '.join(table)}"
         raise EtudeError(f"no {kind} is called {use!r}{near}, or give your own as ./file.py:Class")
-    module_name, _, name = table[use].partition(":")
-    return getattr(importlib.import_module(module_name), name)
+    return load_named(table[use])
+
+
+def load_named(name: str) -> Any:
+    """What "module:attribute" names, imported when it is asked for."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _load_file(kind: str, path: Path) -> ModuleType:

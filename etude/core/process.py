@@ -1,7 +1,7 @@
-"""How a process uses memory and threads: what it does first, once (allocator, denormals, threads), and lanes.
+"""How a process uses memory and cores: what the allocator keeps, what waiting threads do, how many cores there are.
 
-Call `prepare` before the first tensor operation; `stay_small` in a process that only waits and talks.
-Knows nothing about models; imports torch only when called.
+Call `stay_small` in a process that only waits and talks. A process that computes calls `prepare` of
+`etude.model.torch_process`, which uses the others. Knows neither torch nor models.
 """
 
 from __future__ import annotations
@@ -9,37 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
-
-from etude.core.errors import EtudeError
-
-Share = TypeVar("Share")
-Result = TypeVar("Result")
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's names and numbers, malloc.h
 KEEP = 1 << 30  # bytes of freed heap kept for the next step
 ON_HEAP = 32 << 20  # largest block taken from the heap; glibc accepts no more
 LARGE = 64 << 10  # bytes; reads ask for that much or more, and get little
-MOST_THREADS = 1024  # a wrong number must not fill the machine with threads
-
-
-def prepare(threads: int = 0) -> int:
-    """Set this process up for torch and return the number of threads it uses; 0 takes all cores we may use."""
-    keep_freed_memory()
-    let_waiting_threads_sleep()
-    import torch
-
-    # Denormals run at a hundredth of the speed; the flag is copied into worker threads when they start, so it
-    # must come before the first threaded operation.
-    torch.set_flush_denormal(True)
-    if not 0 <= threads <= MOST_THREADS:
-        raise EtudeError(f"threads is {threads}; it must be between 0 (all cores) and {MOST_THREADS}")
-    count = threads or available_cores()
-    torch.set_num_threads(count)
-    return count
 
 
 def keep_freed_memory() -> None:
@@ -90,31 +66,3 @@ def available_cores() -> int:
     except (OSError, ValueError):
         pass
     return max(1, cores)
-
-
-class Lanes:
-    """Whole pieces of work side by side, one core each, where torch would split every single operation.
-
-    A small model's operations are too short to be worth splitting: threads wait for each other at the end of each.
-    With a lane for each core they meet once (1M parameters on 2 cores: training 9.6k -> 13.8k tokens/s).
-    """
-
-    def __init__(self, device: str) -> None:
-        import torch
-
-        self.count = torch.get_num_threads() if device == "cpu" else 1
-        self._pool = ThreadPoolExecutor(self.count - 1) if self.count > 1 else None
-
-    def run(self, work: Callable[[Share], Result], shares: Sequence[Share]) -> list[Result]:
-        """`work` on each of at most `count` shares; a single share gets all threads for its operations."""
-        import torch
-
-        if self._pool is None or len(shares) < 2:
-            return [work(share) for share in shares]
-        torch.set_num_threads(1)
-        others = [self._pool.submit(work, share) for share in shares[1:]]
-        try:
-            return [work(shares[0]), *(other.result() for other in others)]
-        finally:
-            wait(others)
-            torch.set_num_threads(self.count)

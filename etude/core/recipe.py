@@ -25,6 +25,7 @@ from pydantic_core import ErrorDetails
 
 from etude.core.errors import EtudeError
 from etude.core.settings import (
+    AuditSettings,
     BaseSettings,
     BenchSettings,
     CorpusSettings,
@@ -63,7 +64,8 @@ class Recipe:
     endpoint: EndpointSettings = setting(EndpointSettings(), "a hosted model as a policy, for `etude rollout`")
     harness: HarnessSettings = setting(HarnessSettings(), "the agent")
     grader: GraderSettings = setting(GraderSettings(), "the grader")
-    reward: RewardSettings = setting(RewardSettings(), "what an attempt is worth")
+    reward: RewardSettings = setting(RewardSettings(), "what a rollout is worth")
+    audit: AuditSettings = setting(AuditSettings(), "the audit of rollouts")
     demos: DemosSettings = setting(DemosSettings(), "demonstrations")
     rl: RLSettings = setting(RLSettings(), "reinforcement learning")
     bench: BenchSettings = setting(BenchSettings(), "the benchmark before and after")

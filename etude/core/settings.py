@@ -342,11 +342,20 @@ class GraderSettings:
 
 @dataclass(frozen=True)
 class RewardSettings:
-    """What a graded attempt is worth."""
+    """What a graded rollout is worth."""
 
     parts: list[dict[str, Any]] = setting(
         [{"use": "tests"}],
-        "components added up: tests, effort, diff, ending, honest or ./mine.py:Mine, each with `weight` (1), settings",
+        "components added up: tests, effort, diff, ending, hack_penalty or ./mine.py:Mine, each with `weight` (1)",
+    )
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """The audit of rollouts for reward hacking. Tasks made from repositories are always audited."""
+
+    penalty: float = setting(
+        1.0, "weight of the part hack_penalty on such tasks, where reward.parts does not name it; 0 keeps the verdicts"
     )
 
 

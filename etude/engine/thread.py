@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from etude.core import process
 from etude.core.errors import EtudeError
 from etude.core.policy import Sampling
 from etude.engine.engine import Engine
 from etude.engine.request import EngineGone, Request, Top
+from etude.model.torch_process import prepare
 
 T = TypeVar("T")
 Job = Callable[[Engine], None]
@@ -157,7 +157,7 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
-            process.prepare(self._threads)  # thread count and denormals are settings of a thread
+            prepare(self._threads)  # thread count and denormals are settings of a thread
             while self._work_off(wait=not self._engine.busy):
                 self._answer(self._engine.step())
                 self.turned = time.monotonic()

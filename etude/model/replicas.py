@@ -6,9 +6,9 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from etude.core.process import Lanes
 from etude.model.decoder import Decoder
 from etude.model.experts import Router
+from etude.model.torch_process import Lanes
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")

@@ -7,18 +7,17 @@ Knows nothing of training.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
-from etude.audit.auditor import Rules
-from etude.audit.blind_view import open_blind_view
+from etude.audit.auditor import RolloutAudit, Rules
 from etude.core.errors import EtudeError
 from etude.core.policy import Message
 from etude.core.settings import DemosSettings
 from etude.forge.curriculum.sources import open_source
 from etude.policies.scripted import Habits, Scripted, reference
 from etude.rollout.rollout import RolloutSetup, Scored
-from etude.rollout.scheduler import RolloutJob, run_all
+from etude.rollout.scheduler import JobRunner, RolloutJob
 from etude.sandbox.hosts import StoringHost
 
 
@@ -26,7 +25,7 @@ from etude.sandbox.hosts import StoringHost
 class Demos:
     conversations: list[tuple[Message, ...]]  # in the order of the tasks
     failed: int  # the reference did not pass: they are left out
-    hacked: int  # it passed by what the rules call a hack: likewise, for a model learns how as well as what
+    hacked: int  # it passed by what the audit calls a hack: likewise
     void: int
 
 
@@ -41,15 +40,14 @@ async def make_demos(
     habits = Habits(**settings.habits)
     source = open_source(settings.tasks, "demos.tasks")
     tasks = islice(source.tasks(), settings.count)
+    # a model learns how as well as what, so every demonstration is audited, whatever its task
+    setup = replace(setup, audit=RolloutAudit(Rules(), every_task=True))
     jobs = [RolloutJob(task, policy=Scripted(reference(task, seed, habits), setup.dialect)) for task in tasks]
-    outcomes = await run_all(
-        jobs, Scripted(()), host, setup, concurrency=settings.concurrency, on_outcome=lambda *_: on_done()
-    )
+    outcomes = await JobRunner(Scripted(()), host, setup).run_all(jobs, settings.concurrency, lambda *_: on_done())
     scored = [outcome for outcome in outcomes if isinstance(outcome, Scored)]
     passed = [outcome for outcome in scored if outcome.passed]
     failed, void = len(scored) - len(passed), len(outcomes) - len(scored)
-    rules = Rules()
-    honest = [outcome.trajectory.messages for outcome in passed if not is_hack(outcome, rules)]
+    honest = [outcome.trajectory.messages for outcome in passed if outcome.ruling and outcome.ruling.verdict != "hack"]
     hacked = len(passed) - len(honest)
     if not honest:
         raise EtudeError(
@@ -57,8 +55,3 @@ async def make_demos(
             "with `etude rollout TASK reference`, and see whether the harness has the tools that the reference uses"
         )
     return Demos(honest, failed, hacked, void)
-
-
-def is_hack(outcome: Scored, rules: Rules) -> bool:
-    """Whether nothing should be learnt from it by imitation."""
-    return rules.judge(open_blind_view(outcome.task, outcome.trajectory, outcome.changes)).verdict == "hack"

@@ -69,7 +69,9 @@ def recipe_of(path: Path, overrides: list[str]) -> Recipe:
 
 def prepare(recipe: Recipe) -> str:
     """Set this process up for torch and return the recipe's device, checked."""
-    process.prepare(recipe.run.threads)
+    from etude.model.torch_process import prepare as prepare_process
+
+    prepare_process(recipe.run.threads)
     import torch
 
     try:
@@ -236,7 +238,7 @@ def _demos(run: Run, recipe: Recipe) -> None:
 
     folder = find_model(Path(recipe.sft.model)) if recipe.sft.model else run.path / "corpus" / "tokenizer"
     dialect = open_dialect(folder, recipe.harness.template)
-    setup = build_setup(recipe.harness, recipe.reward, recipe.grader, dialect=dialect)
+    setup = build_setup(recipe.harness, recipe.reward, recipe.grader, recipe.audit, dialect=dialect)
     began = time.monotonic()
 
     async def work() -> None:
@@ -290,7 +292,7 @@ def _without_hacks(conversations: list[tuple[Message, ...]], file: str) -> list[
     from etude.audit.blind_view import open_conversation
 
     rules = Rules()
-    kept = [messages for messages in conversations if rules.judge(open_conversation(messages)).verdict != "hack"]
+    kept = [messages for messages in conversations if rules.inspect(open_conversation(messages)).verdict != "hack"]
     hacks = len(conversations) - len(kept)
     if hacks:
         print(f"{hacks} of {len(conversations)} conversations of {file} are hacks and left out")
@@ -475,7 +477,7 @@ STAGES = {
         ),
         Stage(
             "rl",
-            ("run.seed", "run.sandbox", "rl", "reward", "bench.tasks", *WORLD),
+            ("run.seed", "run.sandbox", "rl", "reward", "audit", "bench.tasks", *WORLD),
             lambda r: () if r.rl.model else ("sft",),
             _rl,
             _outline_rl,

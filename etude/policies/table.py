@@ -1,6 +1,6 @@
 """Policies by name: scripts, attacks, engines by their address, and hosted models.
 
-Stands above the rooms because it knows both where scripts are made (forge) and where models answer (engine).
+The scripts of attacks belong to the gates that tasks pass, in a room above this one: they are found by name.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import dataclasses
 from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
+from etude.core.component import UPWARD, load_named
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy
 from etude.core.settings import EndpointSettings
-from etude.forge.gates.attacks.table import attack_script
 from etude.harness.text_turns import write_turn
 from etude.harness.tools.base import Tool, schema_of
 from etude.policies.endpoint.policy import EndpointPolicy
@@ -35,6 +35,7 @@ def make_policy(name: str, task: Task, dialect: Dialect | None = None, seed: int
             raise EtudeError(f"the engine at {name} needs the tokenizer of its model; give the model's folder")
         return EngineClient(name, decode=dialect.decode)
     if name.startswith(("attack:", "cheat:")):
+        attack_script = load_named(UPWARD["policy attack"])
         return Scripted(attack_script(name.partition(":")[2], task), dialect)
     return scripted(name, task, seed, dialect)
 

@@ -1,6 +1,6 @@
-"""What a part of the reward is: a name in a recipe, settings, and one number for a graded attempt.
+"""What a part of the reward is: a name in a recipe, settings, and one number for a graded rollout.
 
-A part is asked only about attempts that were graded; a failure of the machinery never reaches it. Knows no part.
+A part is asked only about rollouts that were graded; a failure of the machinery never reaches it. Knows no part.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from etude.tasks.grading.verdict import Grade
 
 @dataclass(frozen=True)
 class GradedRollout:
-    """Everything about one attempt: what was asked, what was done, what of it reached the grader, how it came out."""
+    """Everything about one rollout: the task, what was done, what of it reached the grader, its grade, its audit."""
 
     task: Task
     trajectory: Trajectory
     changes: Submission
     grade: Grade
-    ruling: Ruling | None = None  # the monitor's, which has not seen the grade; None where nobody asked it
+    ruling: Ruling | None = None  # of the audit, which has not seen the grade; None: rollouts of this task have none
 
 
 class Part:
-    """Base of all parts. One instance serves many attempts."""
+    """Base of all parts. One instance serves many rollouts."""
 
     class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
         """What a recipe may set beside `use` and `weight`."""
@@ -38,9 +38,9 @@ class Part:
         self.settings = settings
 
     def concerns(self, task: Task) -> bool:
-        """Whether attempts at this task are worth more or less by it; where not, it is not asked and not logged."""
+        """Whether it counts for rollouts of this task; where not, it is not asked and not logged."""
         return True
 
-    def score(self, attempt: GradedRollout) -> float:
+    def score(self, rollout: GradedRollout) -> float:
         """A finite number, more is better; its weight is the recipe's business."""
         raise NotImplementedError

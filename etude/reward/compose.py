@@ -1,8 +1,4 @@
-"""The reward of a recipe: its parts by name, each with a weight. The sum trains; the parts are logged beside it.
-
-Tasks made from repositories are watched whatever a recipe says: where it does not name `hack_penalty`, that part is
-added for them. `weight = 0` takes its cost away; the verdicts stay.
-"""
+"""The reward of a recipe: its parts by name, each with a weight. The sum trains; the parts are logged beside it."""
 
 from __future__ import annotations
 
@@ -11,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from etude.audit.base import Ruling
 from etude.core.component import resolve
 from etude.core.errors import EtudeError
 from etude.core.renamed import COMPONENTS
 from etude.reward.base import GradedRollout, Part
-from etude.reward.hack_penalty import HackPenalty
 
 PARTS = {
     "tests": "etude.reward.tests:Tests",
@@ -42,27 +36,24 @@ class Reward:
 
     parts: tuple[Weighted, ...]
 
-    def score(self, attempt: GradedRollout) -> tuple[float, dict[str, float]]:
-        """The weighted sum, and what each part said before its weight."""
-        values: dict[str, float] = {}
-        concerned = [each for each in self.parts if each.part.concerns(attempt.task)]
-        for each in concerned:
-            value = each.part.score(attempt)
+    def score(self, rollout: GradedRollout) -> tuple[float, dict[str, float]]:
+        """The weighted sum, and what each part gave before its weight."""
+        total, values = 0.0, dict[str, float]()
+        for each in self.parts:
+            if not each.part.concerns(rollout.task):
+                continue
+            value = each.part.score(rollout)
             if not isinstance(value, int | float) or not math.isfinite(value):
-                raise EtudeError(f"the reward {each.name} gave {value!r} for {attempt.task.name}, not a finite number")
+                raise EtudeError(f"the reward {each.name} gave {value!r} for {rollout.task.name}, not a finite number")
             values[each.name] = float(value)
-        return sum(each.weight * values[each.name] for each in concerned), values
-
-    def rule(self, attempt: GradedRollout) -> Ruling | None:
-        """What the monitor says of it; None where this reward does not ask."""
-        parts = [each.part for each in self.parts if isinstance(each.part, HackPenalty)]
-        return next((part.judge(attempt) for part in parts if part.concerns(attempt.task)), None)
+            total += each.weight * value
+        return total, values
 
 
-def build_reward(wanted: Sequence[Mapping[str, Any]], where: str = "reward.parts") -> Reward:
-    """The reward of a recipe: `[{use = "tests"}, {use = "effort", weight = 0.1, q = 0.5}]`."""
+def build_reward(entries: Sequence[Mapping[str, Any]], where: str = "reward.parts") -> Reward:
+    """The reward of such parts and no others: `[{use = "tests"}, {use = "effort", weight = 0.1, q = 0.5}]`."""
     found: list[Weighted] = []
-    for number, entry in enumerate(wanted):
+    for number, entry in enumerate(entries):
         place = f"{where}[{number}]"
         use, weight = entry.get("use"), entry.get("weight", 1.0)
         if not isinstance(use, str):
@@ -80,6 +71,4 @@ def build_reward(wanted: Sequence[Mapping[str, Any]], where: str = "reward.parts
         found.append(Weighted(name, float(weight), part))
     if not found:
         raise EtudeError(f"{where} is empty: name at least one reward, such as {{ use = 'tests' }}")
-    if not any(isinstance(each.part, HackPenalty) for each in found):
-        found.append(Weighted("hack_penalty", 1.0, HackPenalty(HackPenalty.Settings.model_validate({"tasks": "made"}))))
     return Reward(tuple(found))

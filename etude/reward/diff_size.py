@@ -1,4 +1,4 @@
-"""How much more than the reference an attempt changed: 0 for no more, -1 from `lines` more on.
+"""How much more than the reference a rollout changed: 0 for no more, -1 from `lines` more on.
 
 Counts lines added and removed in what reached the grader. A task without a reference is compared with no change.
 """
@@ -22,9 +22,9 @@ class Diff(Part):
 
     settings: Settings
 
-    def score(self, attempt: GradedRollout) -> float:
-        made = changed_lines(attempt.task, {each.path: each.data for each in attempt.changes.files})
-        excess = made - changed_lines(attempt.task, attempt.task.reference)
+    def score(self, rollout: GradedRollout) -> float:
+        made = changed_lines(rollout.task, {each.path: each.data for each in rollout.changes.files})
+        excess = made - changed_lines(rollout.task, rollout.task.reference)
         return -min(1.0, max(0, excess) / self.settings.lines)
 
 

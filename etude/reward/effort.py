@@ -36,8 +36,8 @@ class Effort(Part):
 
     settings: Settings
 
-    def score(self, attempt: GradedRollout) -> float:
-        return -penalty(self.weigh(attempt.trajectory.effort), self.settings.k, self.settings.q)
+    def score(self, rollout: GradedRollout) -> float:
+        return -penalty(self.weigh(rollout.trajectory.effort), self.settings.k, self.settings.q)
 
     def weigh(self, counts: Counts) -> float:
         """x: the six counts, weighted."""

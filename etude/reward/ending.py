@@ -1,4 +1,4 @@
-"""Who ended the work: 0 for an attempt that its agent ended itself, -1 for one that a limit or unreadable turns ended.
+"""Who ended the work: 0 for a rollout that its agent ended itself, -1 for one that a limit or unreadable turns ended.
 
 Tests alone pay for a right change however the rollout went on after it, and an agent that is paid so may forget to
 stop: its rollouts grow to the limit, and training slows down with them.
@@ -12,5 +12,5 @@ BY_ITSELF = ("finish", "final")
 
 
 class Ending(Part):
-    def score(self, attempt: GradedRollout) -> float:
-        return 0.0 if attempt.trajectory.stop in BY_ITSELF else -1.0
+    def score(self, rollout: GradedRollout) -> float:
+        return 0.0 if rollout.trajectory.stop in BY_ITSELF else -1.0

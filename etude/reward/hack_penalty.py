@@ -1,9 +1,9 @@
-"""Whether the work was honest: -1 for an attempt that the rules call a hack, 0 for all others.
+"""Whether the rollout was audited as a hack: -1 for one, 0 for all others. Reads the ruling of the rollout's audit.
 
-With tests at weight 1, a hack that passes is worth what a failure is, and one that fails is worth less. The rules see
-the problem and the trajectory, not the grade. Suspicion costs nothing unless asked for, and a broken task is nobody's
-fault. Every reward has this part for tasks made from repositories, where answers and judges lie within reach; katas
-are graded where there is nothing to gain by it, and are audited only when a recipe says so.
+With tests at weight 1, a hack that passes is worth what a failure is, and one that fails is worth less. Suspicion costs
+nothing unless asked for, and a broken task is nobody's fault. Where no recipe names this part, it counts for tasks made
+from repositories, where answers and tests lie within reach; katas are graded where there is nothing to gain by it, and
+are audited only when a recipe says so.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Any, Literal
 
 import pydantic
 
-from etude.audit.auditor import Rules
-from etude.audit.base import Ruling
-from etude.audit.blind_view import open_blind_view
+from etude.audit.auditor import made_from_repository
 from etude.audit.table import build_detectors
+from etude.core.errors import EtudeError
 from etude.reward.base import GradedRollout, Part
 from etude.tasks.format.task import Task
 
@@ -23,7 +22,7 @@ from etude.tasks.format.task import Task
 class HackPenalty(Part):
     class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
         tasks: Literal["all", "made"] = pydantic.Field("all", description="all, or only those made from repositories")
-        suspicious: float = pydantic.Field(0.0, ge=0, le=1, description="what a suspicious attempt costs")
+        suspicious: float = pydantic.Field(0.0, ge=0, le=1, description="what a suspicious rollout costs")
         detectors: list[dict[str, Any]] = pydantic.Field(
             [], description="rules by name or ./mine.py:Mine, each with its settings; empty is all of ours"
         )
@@ -32,14 +31,12 @@ class HackPenalty(Part):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.rules = Rules(build_detectors(settings.detectors, "detectors"))
+        self.detectors = build_detectors(settings.detectors, "detectors")
 
     def concerns(self, task: Task) -> bool:
-        return self.settings.tasks == "all" or task.facts.environment is not None
+        return self.settings.tasks == "all" or made_from_repository(task)
 
-    def judge(self, attempt: GradedRollout) -> Ruling:
-        return self.rules.judge(open_blind_view(attempt.task, attempt.trajectory, attempt.changes))
-
-    def score(self, attempt: GradedRollout) -> float:
-        verdict = (attempt.ruling or self.judge(attempt)).verdict
-        return {"hack": -1.0, "suspicious": -self.settings.suspicious}.get(verdict, 0.0)
+    def score(self, rollout: GradedRollout) -> float:
+        if rollout.ruling is None:
+            raise EtudeError(f"hack_penalty needs the audit of a rollout, and this one of {rollout.task.name} has none")
+        return {"hack": -1.0, "suspicious": -self.settings.suspicious}.get(rollout.ruling.verdict, 0.0)

@@ -15,6 +15,6 @@ class Tests(Part):
 
     settings: Settings
 
-    def score(self, attempt: GradedRollout) -> float:
-        grade = attempt.grade
+    def score(self, rollout: GradedRollout) -> float:
+        grade = rollout.grade
         return 1.0 if grade.passed else self.settings.partial * grade.share

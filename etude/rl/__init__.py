@@ -1,9 +1,9 @@
 """Reinforcement learning: rollouts to batches, batches to weights, weights back to the engines, all at once.
 
-Read in this order. The learner's process: wire (a batch as bytes), worker (the process), learner_client (its verbs
-from outside). What there is: groups (a task and its rollouts), journal (what happened, in SQLite), commit (what a
-checkpoint knows). What is decided: admission (who may begin, who is trained), algorithms (rewards to streams), batches
-(groups to the learner's batch), probe (are engine and learner the same model), figures (the numbers of a step),
-evaluate (held-out tasks, the best model), doubt (tasks that seem broken). What runs: world (how a task is tried),
-producer (rollouts in flight), training (the learner's side), orchestrator (opens it all).
+Read in this order. What runs: orchestrator (opens it all), loop (the steps), dispatcher (which rollout begins next),
+rollout_environment (how a task is tried), broken_tasks. What there is: groups (a task and its rollouts), journal (what
+happened, in SQLite), checkpoint. What is decided: admission (who may begin, who is trained), algorithms/ (rewards to
+streams), batches (groups to the learner's batch), probe (are engine and learner the same model), evaluate (held-out
+tasks, the best model), metrics (the numbers of a step). The learner's process: learner_messages (a batch as bytes),
+learner_process, learner_client (its verbs from outside).
 """

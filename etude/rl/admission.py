@@ -1,7 +1,7 @@
 """Who may begin and who is trained next, so that no token is ever more than so many steps old when it is trained.
 
-Steps are counted by the learner: `taken` is how many it has begun, so the next batch trains the weights of step
-`taken`. A group that began with the weights of step b may be trained at any step up to b + staleness. Work is never
+Steps are counted by the learner: `begun` is how many it has begun, so the next batch trains the weights of step
+`begun`. A group that began with the weights of step b may be trained at any step up to b + staleness. Work is never
 dropped: a group begins only where even the last place in the queue is early enough, and the learner waits for an old
 group rather than let it grow too old. Pure arithmetic; knows no rollout.
 """
@@ -27,13 +27,13 @@ class Admission:
     groups: int  # in a step
     steps: int  # in all
 
-    def may_begin(self, waiting: int, taken: int, published: int) -> bool:
-        """Whether one more group may begin with the `published` weights while so many `waiting` are not yet taken."""
-        wanted = self.groups * (self.steps - taken)
-        in_time = self.groups * (published + self.staleness - taken + 1)
-        return waiting < min(wanted, in_time)
+    def may_begin(self, waiting: int, begun: int, published: int) -> bool:
+        """Whether one more group may begin with the `published` weights while so many are `waiting` to be trained."""
+        missing = self.groups * (self.steps - begun)
+        in_time = self.groups * (published + self.staleness - begun + 1)
+        return waiting < min(missing, in_time)
 
-    def choose(self, waiting: Sequence[Waiting], taken: int, *, last: bool = False) -> list[int] | None:
+    def choose(self, waiting: Sequence[Waiting], begun: int, *, last: bool = False) -> list[int] | None:
         """The numbers of the groups that the next step trains, or None while it has to wait.
 
         `last`: nobody else will come, so the rest is trained as soon as all of it is ready.
@@ -46,7 +46,7 @@ class Admission:
         chosen = {group.number for group in batch}
         rest = [group for group in ordered if group.number not in chosen]
         passed_over = any(not group.ready and _age(group) < _age(batch[-1]) for group in rest)
-        if passed_over and not self._in_time(rest, taken + 1):
+        if passed_over and not self._in_time(rest, begun + 1):
             return None
         return [group.number for group in batch]
 

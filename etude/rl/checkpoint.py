@@ -1,6 +1,6 @@
-"""Commit points: what a checkpoint of the loop says beside the learner's state, and what is kept readable on disk.
+"""What a checkpoint of the loop holds beside the learner's state, and which rollouts are kept on disk for people.
 
-A checkpoint names the last journal row that it knows; its rename is the commit. Knows files, no process.
+A checkpoint names the last journal row that it knows. It counts from the moment its folder is renamed into place.
 """
 
 from __future__ import annotations
@@ -13,27 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from etude.core.errors import EtudeError
+from etude.rl.metrics import Totals
 from etude.rollout.rollout import Scored
 from etude.rollout.store import OUTCOME, TASKS, save_rollout
 
 FILE = "rl.json"
-
-
-@dataclass
-class Totals:
-    """Sums over all lineages that survive."""
-
-    seconds: float = 0.0
-    groups: int = 0
-    zero_variance: int = 0
-    rollouts: int = 0
-    sampled_tokens: int = 0
-    trained_tokens: int = 0
-    void: dict[str, int] = field(default_factory=dict)  # rollouts by whose failure it was, and whole groups
-    probes: int = 0
-    probe_sum: float = 0.0
-    probe_max: float = 0.0
-    staleness_max: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,7 +46,7 @@ class Checkpoint:
 
 
 def keep_readable(newest: Iterable[tuple[str, Scored]], root: Path, keep: int) -> None:
-    """Writes these attempts for people, and removes all but the newest `keep` of what lies there."""
+    """Writes these rollouts for people, and removes all but the newest `keep` of what lies there."""
     for name, outcome in newest:
         if not (root / name).exists():
             save_rollout(outcome, root, name)

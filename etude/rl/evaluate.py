@@ -1,16 +1,18 @@
 """Evaluation while training goes on: a fixed set of held-out tasks with fixed seeds, and the best model kept.
 
 The tasks come from the benchmark's source but are never the benchmark's own. Rollouts run beside those of training,
-in the same engine, so the weights may move under a long one; the row says which versions took part. Knows the run's
-folder; how an attempt is made is given.
+in the same engine, so the weights may move under a long one; the row says which versions took part.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import shutil
+import time
 from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,14 @@ from etude.core import durable
 from etude.core.component import load_class
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
+from etude.core.run import Run
 from etude.forge.curriculum.sources import SOURCES, open_source
+from etude.rl.dispatcher import Dispatcher
+from etude.rl.groups import compact
+from etude.rl.learner_client import LearnerClient
+from etude.rl.metrics import describe
+from etude.rl.rollout_environment import RolloutEnvironment
+from etude.rollout.rollout import Scored
 from etude.rollout.scheduler import RolloutJob, sample_seed
 
 APART = 1000  # added to the seed of the benchmark's source: other tasks of the same kind
@@ -30,7 +39,7 @@ NOT_THE_MODEL = ("optimiser.safetensors", "learner.json")
 
 
 def held_out_jobs(recipe: Recipe) -> list[RolloutJob]:
-    """Every attempt of one evaluation: the same tasks and seeds each time."""
+    """Every rollout of one evaluation: the same tasks and seeds each time."""
     spec, start = apart(recipe.bench.tasks, recipe.bench.count)
     tasks = list(islice(open_source(spec, "bench.tasks").tasks(start), recipe.rl.eval_tasks))
     if not tasks:
@@ -51,7 +60,73 @@ def apart(spec: Mapping[str, Any], count: int) -> tuple[dict[str, Any], int]:
     return dict(spec), count
 
 
-class Best:
+class Evaluations:
+    """The evaluations of a run, at most one of them under way; `rows` has what each finished one found, by step."""
+
+    def __init__(
+        self,
+        run: Run,
+        recipe: Recipe,
+        environment: RolloutEnvironment,
+        learner: LearnerClient,
+        dispatcher: Dispatcher,
+        tasks: asyncio.TaskGroup,
+        rows: Mapping[str, dict[str, float]],
+    ) -> None:
+        self.run, self.every = run, recipe.rl.eval_every
+        self.environment, self.learner, self.dispatcher, self.tasks = environment, learner, dispatcher, tasks
+        self.rows = dict(rows)
+        self.best = BestModel(run.path)
+        self.jobs = held_out_jobs(recipe) if self.every else []
+        self._under_way: asyncio.Task[None] | None = None
+
+    async def begin(self, step: int) -> None:
+        """Begins an evaluation of the present weights, which goes on beside training."""
+        if self._under_way is not None and not self._under_way.done():
+            self.run.say(f"eval: step {step} is left out, the one before it is still under way")
+            return
+        candidate = self.run.path / "rl" / "candidate"
+        shutil.rmtree(candidate, ignore_errors=True)
+        candidate.mkdir(parents=True)
+        await self.learner.save(candidate)
+        self._under_way = self.tasks.create_task(self._evaluate(step, candidate))
+
+    async def finish(self, step: int) -> None:
+        """Waits for the one under way, and for one of the last step if there was none."""
+        if self._under_way is not None:
+            await self._under_way
+        if self.every and str(step) not in self.rows:
+            await self.begin(step)
+            assert self._under_way is not None
+            await self._under_way
+
+    def cancel(self) -> None:
+        if self._under_way is not None:
+            self._under_way.cancel()
+
+    async def _evaluate(self, step: int, candidate: Path) -> None:
+        began = time.monotonic()
+        outcomes = await self.dispatcher.run_evaluation([partial(self.environment.evaluate, job) for job in self.jobs])
+        scored = [outcome for outcome in outcomes if isinstance(outcome, Scored)]
+        if scored:
+            row = describe([compact(outcome) for outcome in scored])
+            offer = partial(self.best.offer, candidate, self.run.lineage, step, row["pass_rate"], len(scored))
+            # to its end even when the run is stopped meanwhile: the task group waits for it
+            best = await asyncio.shield(self.tasks.create_task(asyncio.to_thread(offer)))
+            row |= {
+                "tasks": len({outcome.task.name for outcome in scored}),
+                "rollouts": len(scored),
+                "void": len(outcomes) - len(scored),
+                "last_version": max(outcome.trajectory.versions[-1].step for outcome in scored),
+                "best": int(best),
+                "seconds": time.monotonic() - began,
+            }
+            self.rows[str(step)] = row
+            self.run.log("rl.eval", step, **row)
+        shutil.rmtree(candidate, ignore_errors=True)
+
+
+class BestModel:
     """The newest model that no earlier one beats by more than chance, in RUN/best."""
 
     def __init__(self, run: Path) -> None:

@@ -39,7 +39,7 @@ class Trace:
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """What is left of a scored attempt once people have no more questions: tokens, reward and a few counts."""
+    """What is learnt from of a scored rollout: tokens, reward and a few counts."""
 
     reward: float
     parts: dict[str, float]
@@ -52,7 +52,7 @@ class Rollout:
     temperature: float
     seconds: float
     traces: tuple[Trace, ...]
-    verdict: str = ""  # of the monitor, where it was asked
+    verdict: str = ""  # of its audit, where it had one
 
     @property
     def sampled_tokens(self) -> int:
@@ -64,7 +64,7 @@ class Rollout:
 
 
 def compact(scored: Scored) -> Rollout:
-    """The rollout behind a scored attempt."""
+    """A scored rollout in the form that is learnt from."""
     trajectory = scored.trajectory
     counts = measure([trajectory])
     traces = []
@@ -129,7 +129,6 @@ class Slot:
     """Where one rollout of a group is in its life."""
 
     state: State = "queued"
-    tries: int = 0  # attempts that the machinery spoiled
     rollout: Rollout | None = None  # from ready on
 
 

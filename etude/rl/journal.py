@@ -12,8 +12,8 @@ makes all of them survive the machine's. Knows numbers and states; no task, no m
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +35,7 @@ CREATE TABLE lineages (lineage INTEGER PRIMARY KEY, step INTEGER NOT NULL, row I
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedSlot:
     """A slot as a resume finds it: still to be sampled (no data), or ready."""
 
     state: State
@@ -46,7 +46,7 @@ class Saved:
 class Resumed:
     """What a lineage starts from."""
 
-    groups: dict[int, tuple[int, list[Saved]]]  # not yet trained: number -> (step it began at, its slots)
+    groups: dict[int, tuple[int, list[SavedSlot]]]  # not yet trained: number -> (step it began at, its slots)
     next: int  # the number of the next new group
 
 
@@ -144,7 +144,7 @@ class Journal:
             newest[number, slot] = (at, state)
             if state == "queued" and number not in began:
                 began[number] = (lineage, of)
-        groups: dict[int, list[Saved]] = {}
+        groups: dict[int, list[SavedSlot]] = {}
         written: list[tuple[int, int, State, int]] = []
         kept = dict.fromkeys(self._base.execute("SELECT number, slot FROM rollouts"))
         for (number, slot), (at, state) in sorted(newest.items()):
@@ -156,7 +156,7 @@ class Journal:
             if now != state:
                 written.append((number, slot, now, step))
             data = self._rollout(number, slot) if now == "ready" else None
-            groups.setdefault(number, []).append(Saved(now, data))
+            groups.setdefault(number, []).append(SavedSlot(now, data))
         self._write(written)
         # A slot that was void when its group was trained has no row `trained` of its own.
         open_groups = {n: slots for n, slots in groups.items() if any(slot.state != "void" for slot in slots)}
@@ -183,23 +183,16 @@ class Journal:
                 "INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?)", (self.row, self.lineage, number, slot, state, step)
             )
 
-    def _transaction(self) -> AbstractContextManager[None]:
-        return _Transaction(self._base, self.path)
-
-
-class _Transaction:
-    """All of it or nothing; a full disk is said in a sentence."""
-
-    def __init__(self, base: sqlite3.Connection, path: Path) -> None:
-        self.base, self.path = base, path
-
-    def __enter__(self) -> None:
-        self.base.execute("BEGIN")
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All of it or nothing; a full disk is said in a sentence."""
         try:
-            self.base.execute("COMMIT" if error is None else "ROLLBACK")
-        except sqlite3.Error as failed:
-            error = error or failed
-        if isinstance(error, sqlite3.Error):
+            self._base.execute("BEGIN")
+            yield
+            self._base.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error):
+                self._base.execute("ROLLBACK")
+            if not isinstance(error, sqlite3.Error):
+                raise
             raise EtudeError(f"cannot write {self.path}: {error}; make room and run the same command again") from error

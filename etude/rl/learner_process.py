@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.core import child_process as child
-from etude.core import process
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.learn.streams import Item, Label, Twin
+from etude.model.torch_process import prepare
 from etude.rl import learner_messages as wire
 from etude.rl.learner_messages import Frame
 from etude.tokens.checkpoint_files import TokenFiles
@@ -233,7 +233,7 @@ def main() -> int:
         child.die_with(options.parent, leaves)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        process.prepare(options.threads)
+        prepare(options.threads)
         _train(options)
         child.remove(leaves)  # the parent has left: it was done, or it was killed and the folder is nobody's
     except EtudeError as error:

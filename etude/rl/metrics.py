@@ -9,6 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
@@ -62,6 +63,29 @@ def staleness(rollouts: Sequence[Rollout], step: int, lineage: int, branches: Ma
         past_N = np.maximum(version_N2[:, 1] - last, 0)
         age_N = np.where(ours_N, step - np.minimum(version_N2[:, 1], last) + past_N, age_N)
     return {"staleness_mean": float(age_N.mean()), "staleness_max": int(age_N.max())}
+
+
+@dataclass
+class Totals:
+    """Sums over all lineages that survive."""
+
+    seconds: float = 0.0
+    groups: int = 0
+    zero_variance: int = 0
+    rollouts: int = 0
+    sampled_tokens: int = 0
+    trained_tokens: int = 0
+    void: dict[str, int] = field(default_factory=dict)  # rollouts by whose failure it was, and whole groups
+    probes: int = 0
+    probe_sum: float = 0.0
+    probe_max: float = 0.0
+    staleness_max: int = 0
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Counts the row of a step."""
+        for name in ("groups", "zero_variance", "rollouts", "sampled_tokens", "trained_tokens"):
+            setattr(self, name, getattr(self, name) + int(row[name]))
+        self.staleness_max = max(self.staleness_max, int(row["staleness_max"]))
 
 
 class Clock:

@@ -1,9 +1,18 @@
-"""Opens everything that a run needs (journal, sandboxes, learner, engine), lets it learn, and leaves nothing behind.
+"""Opens everything that a run of reinforcement learning needs, lets it learn, and leaves nothing behind.
 
-    producer --groups--> learner --weights--> engine --samples--> producer
+    dispatcher --groups--> learner --weights--> engine --samples--> dispatcher
 
-This process never imports torch: it keeps rollouts in flight (producer) and runs the learner's side (training), while
-engine and learner are processes of their own. Whatever dies, the journal and the newest checkpoint say where to go on.
+From the command to a step:
+
+    etude rl            cli/stages.py          reads the recipe and the options
+    execute             pipeline/execute.py    the stages that it needs, in order
+    _rl                 pipeline/stages.py     from which model
+    train               rl/orchestrator.py     opens journal, sandboxes, learner, engine
+    Training.work       rl/loop.py             steps, evaluations, checkpoints
+    Training._train     rl/loop.py             one step
+
+This process never imports torch: it keeps rollouts in flight and drives the learner, while engine and learner are
+processes of their own. Whatever dies, the journal and the newest checkpoint say where to go on.
 """
 
 from __future__ import annotations
@@ -21,20 +30,25 @@ from typing import Any
 
 from etude.core import process
 from etude.core.errors import EtudeError
-from etude.core.policy import Sampling, Version
+from etude.core.policy import Version
 from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.forge.curriculum.sources import Listens, curriculum_file, open_source
 from etude.policies.engine_client import EngineClient, launch
+from etude.rl.admission import Admission
 from etude.rl.algorithms.table import build_algorithm
+from etude.rl.broken_tasks import BrokenTasks
 from etude.rl.checkpoint import Checkpoint
-from etude.rl.journal import Journal
+from etude.rl.dispatcher import Dispatcher
+from etude.rl.evaluate import Evaluations
+from etude.rl.groups import RolloutGroup, Slot, unpack
+from etude.rl.journal import Journal, SavedSlot
 from etude.rl.learner_client import LearnerClient, launch_learner
 from etude.rl.loop import STAGE, Training
 from etude.rl.probe import Probe
 from etude.rl.rollout_environment import RolloutEnvironment
-from etude.rollout.rollout import GradeCache, build_setup, check_lengths
-from etude.sandbox.hosts import open_host
+from etude.rollout.rollout import GradeCache, RolloutSetup, build_setup, check_lengths
+from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.grading.grader import RUNNER
 from etude.tokens.dialect import open_dialect
 
@@ -44,64 +58,89 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
 
     Stopped by Ctrl-C it leaves a checkpoint and `stopped` among the facts, and the stage is not finished.
     """
+    started = time.monotonic()
     check_lengths(recipe.harness.limits, recipe.engine)
     process.stay_small()
     run.begin(STAGE)  # opens our lineage before anything is sampled under its name
-    began = time.monotonic()
-    async with AsyncExitStack() as stack:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                training = await _open(run, recipe, model, backend, stack, tasks)
-                training.started = began
-                try:
-                    return await training.work()
-                finally:
-                    training.let_go()
-        except BaseExceptionGroup as group:
-            raise _first(group) from None
+    try:
+        async with AsyncExitStack() as stack:
+            training = await _open(run, recipe, model, backend, stack, started)
+            return await training.work()
+    except BaseExceptionGroup as group:
+        raise _first_error(group) from None
 
 
-async def _open(
-    run: Run, recipe: Recipe, model: Path, backend: str, stack: AsyncExitStack, tasks: asyncio.TaskGroup
-) -> Training:
-    """Everything that runs beside this process, and the state of the run."""
+async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: AsyncExitStack, started: float) -> Training:
+    """The run as it was left, and everything that runs beside this process. What is opened is closed by `stack`."""
     rl, home = recipe.rl, run.path / "rl"
-    store, logs = home / "store", home / "logs"
-    for passing in (store, home / "candidate"):
+    logs = home / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    for passing in (home / "store", home / "candidate"):
         shutil.rmtree(passing, ignore_errors=True)  # what a killed process may have left
         stack.callback(shutil.rmtree, passing, ignore_errors=True)
-    logs.mkdir(parents=True, exist_ok=True)
     algorithm, source = build_algorithm(rl.algorithm), open_source(rl.tasks, "rl.tasks")
     if isinstance(source, Listens):
         source.remember(curriculum_file(home))
     dialect = open_dialect(model, recipe.harness.template)
-    longest = recipe.harness.limits.sampled_tokens
     setup = build_setup(
-        recipe.harness,
-        recipe.reward,
-        recipe.grader,
-        dialect=dialect,
-        sampling=Sampling(max_tokens=longest, temperature=rl.temperature),
+        recipe.harness, recipe.reward, recipe.grader, recipe.audit, dialect=dialect, temperature=rl.temperature
     )
-    host = await stack.enter_async_context(await open_host(backend, store, preload=(RUNNER,)))
-    grades = GradeCache()
-    stack.push_async_callback(grades.close)
-    setup = replace(setup, grade_cache=grades)
+    host, setup = await _open_sandboxes(home, backend, setup, stack)
     latest = run.latest(STAGE)
-    commit = Checkpoint.read(latest) if latest is not None else Checkpoint()
+    checkpoint = Checkpoint.read(latest) if latest is not None else Checkpoint()
     journal = Journal(home / "journal.db", run.lineage)
     stack.callback(journal.close)
-    resumed = journal.resume(commit.row, commit.step)
-    learner, engine = await _launch(recipe, model, latest, Version(run.lineage, commit.step), run.path, logs, stack)
+    resumed = journal.resume(checkpoint.row, checkpoint.step)
+    learner, engine = await _launch(recipe, model, latest, Version(run.lineage, checkpoint.step), run.path, logs, stack)
     first = next(source.tasks(rl.first_task), None)
     if first is None:
         raise EtudeError("rl.tasks has no task behind rl.first_task; lower that or name another source")
     probe = Probe(dialect.encode(f"{setup.system}\n{first.instruction}"), rl, recipe.engine.block_tokens)
-    training = Training(
-        run, recipe, RolloutEnvironment(host, engine, setup, recipe), learner, journal, algorithm, probe, commit
+    environment = RolloutEnvironment(host, engine, setup, recipe, BrokenTasks(source, run.say), run.say)
+    # entered last, so that its tasks end before what they use is closed
+    tasks = await stack.enter_async_context(asyncio.TaskGroup())
+    dispatcher = Dispatcher(
+        rl,
+        # alternating is the same loop with nobody allowed to begin while the learner works
+        Admission(rl.staleness if rl.concurrent else 0, rl.groups, rl.steps),
+        journal,
+        source,
+        environment,
+        tasks,
+        seed=recipe.run.seed,
+        step=checkpoint.step,
+        groups=[
+            RolloutGroup(number, began, [_slot(saved) for saved in slots])
+            for number, (began, slots) in sorted(resumed.groups.items())
+        ],
+        next_group=resumed.next,
     )
-    training.start(tasks, source, resumed)
-    return training
+    evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks, checkpoint.evaluations)
+    return Training(
+        run,
+        recipe,
+        algorithm,
+        source,
+        journal,
+        learner,
+        environment,
+        probe,
+        dispatcher,
+        evaluations,
+        checkpoint,
+        tasks,
+        started,
+    )
+
+
+async def _open_sandboxes(
+    home: Path, backend: str, setup: RolloutSetup, stack: AsyncExitStack
+) -> tuple[StoringHost, RolloutSetup]:
+    """The host of all sandboxes, and the setup with the grades that rollouts share."""
+    host = await stack.enter_async_context(await open_host(backend, home / "store", preload=(RUNNER,)))
+    grades = GradeCache()
+    stack.push_async_callback(grades.close)
+    return host, replace(setup, grade_cache=grades)
 
 
 async def _launch(
@@ -111,7 +150,7 @@ async def _launch(
     cores = machine.threads or process.available_cores()
     threads = max(1, cores // 2) if rl.concurrent else cores
     board = board_path(run)
-    started: tuple[Any, Any] = await asyncio.gather(
+    launched: tuple[Any, Any] = await asyncio.gather(
         launch_learner(
             model,
             rl.optim,
@@ -138,13 +177,14 @@ async def _launch(
         ),
         return_exceptions=True,
     )
-    for client in started:
+    # one may have started although the other did not, and has to be closed all the same
+    for client in launched:
         if not isinstance(client, BaseException):
             stack.push_async_callback(client.close)
-    for failure in started:
+    for failure in launched:
         if isinstance(failure, BaseException):
             raise failure
-    return started[0], started[1]
+    return launched
 
 
 def board_path(run: Path) -> Path:
@@ -153,14 +193,18 @@ def board_path(run: Path) -> Path:
     return shared / f"etude-board-{os.getuid()}-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}"
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def _slot(saved: SavedSlot) -> Slot:
+    """A slot of an earlier lineage; a rollout that cannot be read is sampled again."""
+    try:
+        return Slot(saved.state, rollout=unpack(saved.data) if saved.data is not None else None)
+    except EtudeError:
+        return Slot()
+
+
+def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The one error to show: ours before any other."""
-    leaves: list[BaseException] = []
-    open_groups: list[BaseException] = [group]
-    while open_groups:
-        error = open_groups.pop(0)
-        if isinstance(error, BaseExceptionGroup):
-            open_groups.extend(error.exceptions)
-        else:
-            leaves.append(error)
-    return next((error for error in leaves if isinstance(error, EtudeError)), leaves[0])
+    ours = group.subgroup(EtudeError)
+    error: BaseException = ours or group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -10,26 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Context, Sample, Sampling, Version, routes_of
+from etude.core.policy import Context, Policy, Sample, Sampling, Version, routes_of
 from etude.core.settings import RLSettings
-from etude.learn.streams import Floats, Item
-from etude.rl.batches import replayed
+from etude.learn.streams import Item
+from etude.rl.batches import Scores, replayed
 
 LENGTH = 64  # tokens of one answer: many short ones in parallel take fewer engine steps than one long one
 PROMPT = 8  # tokens
-
-
-class Samples(Protocol):
-    async def sample(self, context: Context, sampling: Sampling) -> Sample: ...
-
-
-class Scores(Protocol):
-    async def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]: ...
 
 
 @dataclass(frozen=True)
@@ -54,15 +45,15 @@ class Probe:
         starts = [i * max(1, len(text) - size) // count for i in range(count)]
         self.prompts = [tuple(text[start : start + size]) for start in starts]
 
-    async def run(self, engine: Samples, learner: Scores, version: Version) -> Agreement:
+    async def run(self, engine: Policy, learner: Scores, version: Version) -> Agreement:
         """Samples, scores, compares; past the bounds it raises. No other version may be published meanwhile."""
         temperature = self.settings.temperature
-        wanted = [
-            Sampling(max_tokens=LENGTH, temperature=temperature, seed=version.step * len(self.prompts) + i)
-            for i in range(len(self.prompts))
-        ]
-        asked = zip(self.prompts, wanted, strict=True)
-        samples = await asyncio.gather(*(engine.sample(Context(ids=prompt), how) for prompt, how in asked))
+        first = version.step * len(self.prompts)  # other seeds at every version
+        requests = (
+            engine.sample(Context(ids=prompt), Sampling(LENGTH, temperature, seed=seed))
+            for seed, prompt in enumerate(self.prompts, start=first)
+        )
+        samples = await asyncio.gather(*requests)
         other = {found for sample in samples for found in sample.versions or ()} - {version}
         if other:
             raise RuntimeError(f"the probe of version {version} was sampled by version {min(other)}")
@@ -75,7 +66,7 @@ class Probe:
             ]
         )
         found = Agreement(version, len(apart), float(apart.mean()), float(apart.max()))
-        self.judge(found)
+        self.check(found)
         return found
 
     def _item(self, prompt: Sequence[int], sample: Sample) -> Item:
@@ -84,7 +75,7 @@ class Probe:
         experts_TBK = None if sample.experts is None else routes_of(sample.experts, len(ids_T))
         return replayed(Item(ids_T, [], self.settings.temperature, experts_TBK), self.settings)
 
-    def judge(self, found: Agreement) -> None:
+    def check(self, found: Agreement) -> None:
         bounds = self.settings
         if not (found.mean <= bounds.probe_mean and found.max <= bounds.probe_max):
             raise EtudeError(

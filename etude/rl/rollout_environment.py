@@ -1,19 +1,20 @@
-"""What attempts need: sandboxes, an engine, and how a task is tried; and when a failure is everybody's.
+"""How the loop tries a task: engine, sandboxes and setup; what a failure means for the others; tasks that seem broken.
 
 Knows nothing of groups, steps or training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.harness.loop import Event
 from etude.policies.engine_client import EngineClient
-from etude.rollout.rollout import Outcome, RolloutSetup, Void, run_rollout
-from etude.rollout.scheduler import RolloutJob, run_job
+from etude.rl.broken_tasks import BrokenTasks
+from etude.rollout.rollout import Outcome, RolloutSetup, Scored, Void, run_rollout
+from etude.rollout.scheduler import JobRunner, RolloutJob
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -21,29 +22,41 @@ from etude.tasks.grading.grader import GraderFailure
 from etude.tasks.kinds.table import kind_of
 
 
-@dataclass
+@dataclass(frozen=True)
 class RolloutEnvironment:
-    """The machinery of attempts."""
+    """What rollouts for training and for evaluation run in."""
 
     host: StoringHost
     engine: EngineClient
     setup: RolloutSetup
     recipe: Recipe
+    broken_tasks: BrokenTasks
+    log: Callable[[str], None]
 
-    def play(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Awaitable[Outcome]:
+    async def run_rollout(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Outcome:
         def on_event(event: Event) -> None:
             if event.kind == "stop":
                 on_grading()
 
-        sampling = replace(self.setup.sampling, seed=seed)
-        return run_rollout(
-            task, self.engine, self.host, self.setup, policy_name="rl", sampling=sampling, on_event=on_event
+        return await run_rollout(
+            task, self.engine, self.host, self.setup, policy_name="rl", seed=seed, on_event=on_event
         )
 
-    def evaluate(self, job: RolloutJob) -> Awaitable[Outcome]:
-        sampling = replace(self.setup.sampling, temperature=self.recipe.bench.temperature)
-        setup = replace(self.setup, sampling=sampling)
-        return run_job(job, self.engine, self.host, setup, retries=self.recipe.rl.retries, policy_name="eval")
+    async def evaluate(self, job: RolloutJob) -> Outcome:
+        setup = self.setup.at_temperature(self.recipe.bench.temperature)
+        return await JobRunner(self.engine, self.host, setup, self.recipe.rl.retries, "eval").run(job)
+
+    async def check_void(self, void: Void) -> None:
+        """Raises when a void rollout means that the sandboxes or the engine are gone: then none would do better."""
+        self.log(f"rl: void ({void.cause}), {void.task.name}: {void.message}")
+        if void.cause == "sandbox" and not void.retry:
+            raise EtudeError(f"sandboxes cannot go on: {void.message}; put that right and run the same command again")
+        if void.cause == "policy":
+            await self.engine.health()
+
+    async def check_broken(self, number: int, scored: Scored) -> None:
+        """The audit of a rollout of the source's task `number` calls the task broken."""
+        await self.broken_tasks.check(number, scored, self.solvable)
 
     async def solvable(self, task: Task) -> bool | None:
         """Whether the grader accepts the reference, which a task without one has not; None: the machinery failed."""
@@ -58,13 +71,6 @@ class RolloutEnvironment:
 
     @property
     def grades_reused(self) -> float:
-        """Share of the attempts so far whose grade was that of an equal one."""
+        """Share of the rollouts so far whose grade was that of an equal one."""
         cache = self.setup.grade_cache
         return cache.reused / max(1, cache.asked) if cache is not None else 0.0
-
-    async def blame(self, void: Void) -> None:
-        """Raises when a void rollout means that the sandboxes or the engine are gone: then none would do better."""
-        if void.cause == "sandbox" and not void.retry:
-            raise EtudeError(f"sandboxes cannot go on: {void.message}; put that right and run the same command again")
-        if void.cause == "policy":
-            await self.engine.health()

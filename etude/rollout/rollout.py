@@ -1,10 +1,11 @@
-"""One attempt at a task, from a fresh sandbox to a reward: the one way anything is attempted.
+"""One rollout: a task tried once, from a fresh sandbox to a reward. Nothing is tried in any other way.
 
-    sandbox -> agent -> what it changed -> sandbox closed -> grade in another sandbox -> reward
+    sandbox -> agent -> submission -> sandbox closed -> grade in another sandbox -> audit -> reward
 
 The outcome is `Scored`, or `Void` with whose failure it was. What the model does badly (an unreadable turn, a limit
-reached, code that hangs or cheats) is a score, a low one; what the machinery does badly never is. Knows all rooms
-below it, and neither how a policy samples nor what is done with an outcome; `rollout_files` saves and regrades.
+reached, code that hangs or cheats) is a score, a low one; what the machinery does badly never is. `build_setup` decides
+what all rollouts of a command share: how they sample, what they are worth, and which of them are audited. Knows
+neither how a policy samples nor what is done with an outcome; `store` saves and grades again.
 """
 
 from __future__ import annotations
@@ -19,10 +20,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from etude.audit.auditor import RolloutAudit, Rules
 from etude.audit.base import Ruling
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy, Sampling
-from etude.core.settings import AgentLimits, EngineSettings, GraderSettings, HarnessSettings, RewardSettings
+from etude.core.settings import (
+    AgentLimits,
+    AuditSettings,
+    EngineSettings,
+    GraderSettings,
+    HarnessSettings,
+    RewardSettings,
+)
 from etude.harness.failures import HarnessFailure, PolicyFailure
 from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text, task_text
@@ -30,7 +39,8 @@ from etude.harness.tools.base import Tool
 from etude.harness.tools.table import build_tools
 from etude.harness.trajectory import Trajectory
 from etude.reward.base import GradedRollout
-from etude.reward.compose import Reward, build_reward
+from etude.reward.compose import Reward, Weighted, build_reward
+from etude.reward.hack_penalty import HackPenalty
 from etude.sandbox.base import FailureCause, SandboxFailure, SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.environment.layers import serve_task
@@ -61,25 +71,29 @@ _Key = tuple[int, Submission, str]
 
 @dataclass(frozen=True)
 class RolloutSetup:
-    """What all attempts of a run share."""
+    """What all rollouts of a command share."""
 
     tools: dict[str, Tool]
     reward: Reward
+    audit: RolloutAudit
     dialect: Dialect | None = None  # None: the policy speaks text, and nothing can be trained on
     limits: AgentLimits = field(default_factory=AgentLimits)
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling = field(default_factory=Sampling)  # but for the seed, which is the rollout's own
     system: str = ""
     grader: GraderSettings = field(default_factory=GraderSettings)
     sandbox: SandboxLimits = field(default_factory=SandboxLimits)
-    grade_cache: GradeCache | None = None  # None grades every attempt, equal ones too
+    grade_cache: GradeCache | None = None  # None grades every rollout, equal ones too
+
+    def at_temperature(self, temperature: float) -> RolloutSetup:
+        return replace(self, sampling=replace(self.sampling, temperature=temperature))
 
 
 class GradeCache:
-    """Grades of late, by task, changes and, where it counts, answer: attempts of a group often end in the same file,
-    and are judged once.
+    """The newest grades by task, submission and, where it counts, answer: rollouts of a group often end in the same
+    file, and that is graded once.
 
-    Whoever comes while the first is being judged waits for it. A failure of the machinery is nobody's grade and is
-    forgotten, so that the next attempt is judged anew.
+    Whoever comes while the first is being graded waits for it. A failure of the machinery is nobody's grade and is
+    forgotten, so that the next rollout is graded anew.
     """
 
     def __init__(self, most: int = 128) -> None:
@@ -90,23 +104,24 @@ class GradeCache:
     async def grade(
         self, task: Task, host: StoringHost, changes: Submission, settings: GraderSettings, *, answer: str = ""
     ) -> Grade:
-        said = answer if kind_of(task).reads_answer else ""
-        key = (id(task), changes, said)  # the task is kept beside its grade, so its id is nobody else's
+        counted = answer if kind_of(task).reads_answer else ""
+        key = (id(task), changes, counted)  # the task is kept beside its grade, so its id is nobody else's
         self.asked += 1
         if key in self._grades:
             self.reused += 1
         else:
-            self._grades[key] = task, asyncio.create_task(grade(task, host, changes, settings, answer=said))
+            self._grades[key] = task, asyncio.create_task(grade(task, host, changes, settings, answer=counted))
             self._grades[key][1].add_done_callback(lambda done: self._forget_failure(key, done))
             while len(self._grades) > self.most:
                 self._grades.popitem(last=False)
+        # shielded: one that is cancelled must not take the grade away from the others who wait for it
         return await asyncio.shield(self._grades[key][1])
 
     async def close(self) -> None:
-        """Ends what is still being judged: those who asked have left, and the host is about to close."""
-        under_way = [judging for _, judging in self._grades.values() if not judging.done()]
-        for judging in under_way:
-            judging.cancel()
+        """Ends the grading under way: those who asked have left, and the host is about to close."""
+        under_way = [grading for _, grading in self._grades.values() if not grading.done()]
+        for grading in under_way:
+            grading.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
 
     def _forget_failure(self, key: _Key, done: asyncio.Task[Grade]) -> None:
@@ -118,26 +133,44 @@ def build_setup(
     harness: HarnessSettings | None = None,
     reward: RewardSettings | None = None,
     grader: GraderSettings | None = None,
+    audit: AuditSettings | None = None,
     *,
     dialect: Dialect | None = None,
-    sampling: Sampling | None = None,
+    temperature: float = 1.0,
     sandbox: SandboxLimits | None = None,
     native_calls: bool = False,
 ) -> RolloutSetup:
-    """A setup from the sections of a recipe. With `native_calls` the policy itself tells of the tools."""
+    """A setup from the sections of a recipe. With `native_calls` the policy itself tells the model of the tools."""
     harness = harness or HarnessSettings()
     tools = build_tools(harness.tools)
     spec = "none" if native_calls or (dialect is not None and dialect.shows_tools) else harness.spec
+    worth, audited = _reward_and_audit(reward or RewardSettings(), audit or AuditSettings())
     return RolloutSetup(
         tools=tools,
-        reward=build_reward((reward or RewardSettings()).parts),
+        reward=worth,
+        audit=audited,
         dialect=dialect,
         limits=harness.limits,
-        sampling=sampling or Sampling(),
+        # a turn may take all that the whole rollout may sample; the harness counts
+        sampling=Sampling(harness.limits.sampled_tokens, temperature),
         system=system_text(harness.system, tools, spec, text_form=dialect is None and not native_calls),
         grader=grader or GraderSettings(),
         sandbox=sandbox or SandboxLimits(),
     )
+
+
+def _reward_and_audit(reward: RewardSettings, audit: AuditSettings) -> tuple[Reward, RolloutAudit]:
+    """The recipe's reward, and which rollouts are audited: those of tasks made from repositories always are.
+
+    What a hack costs there is `audit.penalty`, unless the recipe names the part `hack_penalty` itself.
+    """
+    found = build_reward(reward.parts)
+    penalties = [each.part for each in found.parts if isinstance(each.part, HackPenalty)]
+    if not penalties:
+        penalties = [HackPenalty(HackPenalty.Settings.model_validate({"tasks": "made"}))]
+        found = Reward((*found.parts, Weighted("hack_penalty", audit.penalty, penalties[0])))
+    every_task = any(part.settings.tasks == "all" for part in penalties)
+    return found, RolloutAudit(Rules(penalties[0].detectors), every_task)
 
 
 def check_lengths(limits: AgentLimits, engine: EngineSettings) -> None:
@@ -159,7 +192,7 @@ async def temporary_host(backend: str) -> AsyncIterator[StoringHost]:
 
 @dataclass(frozen=True)
 class Scored:
-    """An attempt and what it is worth."""
+    """A rollout and what it is worth."""
 
     task: Task
     trajectory: Trajectory
@@ -168,7 +201,7 @@ class Scored:
     reward: float
     parts: dict[str, float]  # before their weights
     seconds: float = 0.0
-    ruling: Ruling | None = None  # of the monitor: always of a task made from a repository
+    ruling: Ruling | None = None  # None: rollouts of this task are not audited
 
     @property
     def passed(self) -> bool:
@@ -177,7 +210,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Void:
-    """An attempt that nobody can be blamed or praised for."""
+    """A rollout that the machinery spoiled: it says nothing about the policy."""
 
     task: Task
     cause: Cause
@@ -197,19 +230,19 @@ async def run_rollout(
     setup: RolloutSetup,
     *,
     policy_name: str = "",
-    sampling: Sampling | None = None,
+    seed: int = 0,
     on_event: Callable[[Event], None] | None = None,
     save: Callable[[Outcome], None] | None = None,
 ) -> Outcome:
     """Lets a policy try a task once. `save` keeps the outcome; where it cannot, nothing was gained: Void."""
     started = time.monotonic()
-    outcome = await _run(task, policy, host, setup, policy_name, sampling or setup.sampling, on_event, started)
+    outcome = await _run(task, policy, host, setup, policy_name, seed, on_event, started)
     if save is not None:
         try:
             save(outcome)
         except (OSError, EtudeError) as error:
-            said = f"the attempt could not be saved: {error}"
-            return Void(task, "harness", False, said, outcome.trajectory, time.monotonic() - started)
+            why = f"the rollout could not be saved: {error}"
+            return Void(task, "harness", False, why, outcome.trajectory, time.monotonic() - started)
     return outcome
 
 
@@ -219,7 +252,7 @@ async def _run(
     host: StoringHost,
     setup: RolloutSetup,
     policy_name: str,
-    sampling: Sampling,
+    seed: int,
     on_event: Callable[[Event], None] | None,
     started: float,
 ) -> Outcome:
@@ -244,7 +277,7 @@ async def _run(
                 dialect=setup.dialect,
                 tools=setup.tools,
                 limits=setup.limits,
-                sampling=sampling,
+                sampling=replace(setup.sampling, seed=seed),
                 system=setup.system,
                 on_event=on_event,
                 root=start.workdir,
@@ -270,11 +303,11 @@ async def score(
     setup: RolloutSetup,
     started: float | None = None,
 ) -> Scored:
-    """Grades and rewards what an agent left behind. Raises what the machinery did wrong."""
+    """Grades, audits and rewards what an agent left behind. Raises what the machinery did wrong."""
     started = time.monotonic() if started is None else started
-    judge = setup.grade_cache.grade if setup.grade_cache is not None else grade
-    graded = await judge(task, host, changes, setup.grader, answer=trajectory.last_words)
-    made = GradedRollout(task, trajectory, changes, graded)
-    made = replace(made, ruling=setup.reward.rule(made))
-    total, parts = setup.reward.score(made)
-    return Scored(task, trajectory, changes, graded, total, parts, time.monotonic() - started, made.ruling)
+    grade_once = setup.grade_cache.grade if setup.grade_cache is not None else grade
+    graded = await grade_once(task, host, changes, setup.grader, answer=trajectory.last_words)
+    # on the event loop, as it is short: 0.9 ms for most rollouts, 7.9 for those that rewrite the right files (medians)
+    ruling = setup.audit.ruling(task, trajectory, changes)
+    total, parts = setup.reward.score(GradedRollout(task, trajectory, changes, graded, ruling))
+    return Scored(task, trajectory, changes, graded, total, parts, time.monotonic() - started, ruling)

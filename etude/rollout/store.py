@@ -1,11 +1,11 @@
-"""Attempts on disk: the trajectory, what reached the grader, the outcome; and grading them again without a model.
+"""Rollouts on disk: the trajectory, what reached the grader, the outcome; and grading them again without a model.
 
-    ROOT/NAME/            messages.jsonl, tokens.safetensors, trajectory.json (see harness/files.py)
+    ROOT/NAME/            messages.jsonl, tokens.safetensors, trajectory.json (see harness/trajectory_files.py)
     ROOT/NAME/carried/    the agent's files as they reached the grader
     ROOT/NAME/outcome.json
     ROOT/tasks/DIGEST/    tasks that had no directory of their own, once each
 
-An attempt appears whole or not at all. A folder may come from anywhere, so reading trusts nothing. Knows no policy.
+A rollout appears whole or not at all. A folder may come from anywhere, so reading trusts nothing. Knows no policy.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Saved(pydantic.BaseModel, extra="forbid", strict=True):
 
 @dataclass(frozen=True)
 class SavedRollout:
-    """An attempt as it was saved."""
+    """A rollout as it was saved."""
 
     path: Path
     task: Task
@@ -79,7 +79,7 @@ class SavedRollout:
 
 @dataclass(frozen=True)
 class Regraded:
-    """A saved attempt, before and after."""
+    """A saved rollout, before and after."""
 
     before: SavedRollout
     after: Scored
@@ -96,7 +96,7 @@ def save_rollout(outcome: Outcome, root: Path, name: str) -> Path:
     """Writes an outcome below `root`; a full disk is an `EtudeError` and leaves nothing behind."""
     target, working = root / name, root / f".{name}.saving"
     if target.exists():
-        raise EtudeError(f"{target} exists already; give the attempt another name")
+        raise EtudeError(f"{target} exists already; give the rollout another name")
     try:
         shutil.rmtree(working, ignore_errors=True)
         root.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def save_rollout(outcome: Outcome, root: Path, name: str) -> Path:
         working.rename(target)
     except OSError as error:
         shutil.rmtree(working, ignore_errors=True)
-        raise EtudeError(f"cannot save an attempt to {target}: {error.strerror}; make room") from error
+        raise EtudeError(f"cannot save a rollout to {target}: {error.strerror}; make room") from error
     except EtudeError:
         shutil.rmtree(working, ignore_errors=True)
         raise
@@ -157,10 +157,10 @@ def _keep_task(task: Task, root: Path) -> _TaskRef:
 
 
 def load_rollout(directory: Path) -> SavedRollout:
-    """A saved attempt with its task, both checked; `EtudeError` says what is wrong."""
+    """A saved rollout with its task, both checked; `EtudeError` says what is wrong."""
     file = directory / OUTCOME
     if not file.is_file() or file.is_symlink() or file.stat().st_size > LARGEST:
-        raise EtudeError(f"{directory} is no saved attempt: it has no {OUTCOME} that can be read")
+        raise EtudeError(f"{directory} is no saved rollout: it has no {OUTCOME} that can be read")
     try:
         saved = _Saved.model_validate_json(file.read_bytes())
     except pydantic.ValidationError as error:
@@ -197,7 +197,7 @@ def _load_task(found: _TaskRef, directory: Path) -> Task:
 
 
 def saved_rollouts(root: Path) -> Iterator[Path]:
-    """The folders of attempts below `root`, or `root` itself when it is one."""
+    """The folders of rollouts below `root`, or `root` itself when it is one."""
     if (root / OUTCOME).is_file():
         yield root
         return
@@ -209,7 +209,7 @@ def saved_rollouts(root: Path) -> Iterator[Path]:
 
 
 async def regrade(root: Path, host: StoringHost, setup: RolloutSetup) -> AsyncIterator[Regraded]:
-    """Grades every saved attempt below `root` again, and rewards it as `setup` says. Void ones are left out.
+    """Grades every saved rollout below `root` again, and rewards it as `setup` says. Void ones are left out.
 
     Nothing is written; what the machinery does wrong is raised.
     """

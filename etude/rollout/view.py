@@ -1,4 +1,4 @@
-"""One attempt in the terminal, as it happens: what the agent says, calls and sees, and how it came out.
+"""One rollout in the terminal, as it happens: what the agent says, calls and sees, and how it came out.
 
 Everything shown was written by a model or a program, so nothing of it reaches the terminal but printable text. Fed by
 the events of the harness; knows no policy and changes nothing.
@@ -22,7 +22,7 @@ STYLES = {"passed": "green", "failed": "red", "error": "red"}
 
 
 class RolloutView:
-    """Give `on_event` to an attempt, then show its outcome."""
+    """Give `on_event` to a rollout, then show its outcome."""
 
     def __init__(self, console: Console | None = None, *, lines: int = MOST_LINES) -> None:
         self._console = console or Console()

@@ -33,11 +33,11 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from etude.core import child_process as child
-from etude.core import process
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import EngineSettings
 from etude.engine.request import EngineGone, QueueFull
+from etude.model.torch_process import prepare
 from etude.serve import messages as wire
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def serve(
     """Serves the model until SIGTERM or SIGINT, which let running requests finish. Raises if the engine crashes.
 
     With a door, to OpenAI's clients; without, to the training loop. The caller has prepared the process
-    (`etude.core.process.prepare`).
+    (`etude.model.torch_process.prepare`).
     """
     if door is not None and door.engine_routes and door.key is None:
         raise EtudeError("the engine's own routes can stop it and change its weights: set an API key to open them")
@@ -320,7 +320,7 @@ def main() -> int:
     if options.parent is not None:
         child.die_with(options.parent, [path for path in (options.socket, options.folder) if path is not None])
     try:
-        process.prepare(options.threads)
+        prepare(options.threads)
         serve(
             options.model,
             EngineSettings(**json.loads(options.settings)),

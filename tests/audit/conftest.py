@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from etude.audit.auditor import Rules
-from etude.audit.blind_view import BlindView, Did, Turn
+from etude.audit.blind_view import BlindView, CallRecord, Turn
 
 MODULE = "shop/cart.py"
 WORKSPACE = {
@@ -24,9 +24,9 @@ WORKSPACE = {
 SOLVED = WORKSPACE[MODULE].replace("return 0", "return 2 * sum(items)")
 
 
-def small(*did: Did, changed: dict[str, str | None] | None = None, said: str = "", **facts: Any) -> BlindView:
-    """A dossier of a small shop in which each call is a turn of its own."""
-    turns = [Turn(did=(each,)) for each in did]
+def small(*did: CallRecord, changed: dict[str, str | None] | None = None, said: str = "", **facts: Any) -> BlindView:
+    """A blind view of a small shop in which each call is a turn of its own."""
+    turns = [Turn(calls=(each,)) for each in did]
     workspace = facts.pop("workspace", WORKSPACE)
     return BlindView(
         "Write `total` in `shop/cart.py` again.",
@@ -40,12 +40,12 @@ def small(*did: Did, changed: dict[str, str | None] | None = None, said: str = "
     )
 
 
-def run(command: str, output: str = "") -> Did:
-    return Did("run", {"command": command}, output)
+def run(command: str, output: str = "") -> CallRecord:
+    return CallRecord("run", {"command": command}, output)
 
 
-def write(path: str, text: str) -> Did:
-    return Did("write", {"path": path, "text": text}, "ok")
+def write(path: str, text: str) -> CallRecord:
+    return CallRecord("write", {"path": path, "text": text}, "ok")
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +59,6 @@ def shop() -> Any:
 
     class Shop:
         module, workspace, solved = MODULE, WORKSPACE, SOLVED
-        dossier, run, write = staticmethod(small), staticmethod(run), staticmethod(write)
+        view, run, write = staticmethod(small), staticmethod(run), staticmethod(write)
 
     return Shop

@@ -19,13 +19,13 @@ from etude.audit.table import build_detectors
 from etude.cli.main import app
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling, System, ToolResult, User
+from etude.core.settings import DemosSettings, RewardSettings
 from etude.forge.curriculum.sources import open_source
 from etude.forge.katas.source import katas, write_katas
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.scripted import reference
 from etude.reward.base import GradedRollout
-from etude.reward.compose import build_reward
-from etude.rollout.rollout import Scored
+from etude.rollout.rollout import Scored, build_setup
 from etude.rollout.store import save_rollout
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import Submission
@@ -59,7 +59,7 @@ def task() -> Task:
     return next(katas("train", 1, seed=4, levels=[1]))
 
 
-def test_a_dossier_has_no_outcome_no_answer_and_no_hidden_test(task: Task) -> None:
+def test_a_blind_view_has_no_outcome_no_answer_and_no_hidden_test(task: Task) -> None:
     text = open_blind_view(task, thief(task), Submission()).to_json()
     hidden = task.tests.text("test_held_out.py")
     answer = next(
@@ -70,22 +70,22 @@ def test_a_dossier_has_no_outcome_no_answer_and_no_hidden_test(task: Task) -> No
     assert not {"reward", "passed", "grade", "solution"} & json.loads(text).keys()
 
 
-def test_a_dossier_survives_being_text(task: Task) -> None:
-    dossier = open_blind_view(task, thief(task), Submission())
-    again = BlindView.from_json(dossier.to_json())
-    assert (again.turns, again.names, dict(again.workspace)) == (dossier.turns, dossier.names, dict(dossier.workspace))
-    with pytest.raises(EtudeError, match="no dossier"):
+def test_a_blind_view_survives_being_text(task: Task) -> None:
+    view = open_blind_view(task, thief(task), Submission())
+    again = BlindView.from_json(view.to_json())
+    assert (again.turns, again.names, dict(again.workspace)) == (view.turns, view.names, dict(view.workspace))
+    with pytest.raises(EtudeError, match="no view"):
         BlindView.from_json('{"turns": 3}')
 
 
 def test_rules_answer_as_any_policy_would(task: Task, rules: Rules) -> None:
-    dossier = open_blind_view(task, thief(task), Submission())
-    by_message = asyncio.run(audit(dossier, rules))
-    assert by_message == rules.judge(dossier)
+    view = open_blind_view(task, thief(task), Submission())
+    by_message = asyncio.run(audit(view, rules))
+    assert by_message == rules.inspect(view)
     assert by_message.verdict == "hack" and by_message.findings[0].turn == 0
 
 
-def test_a_model_is_shown_the_rubric_and_the_dossier_and_nothing_else(task: Task) -> None:
+def test_a_model_is_shown_the_rubric_and_the_blind_view_and_nothing_else(task: Task) -> None:
     policy = Said('Here: {"verdict": "suspicious", "findings": [{"rule": "odd", "message": "It looked."}]}')
     ruling = asyncio.run(audit(open_blind_view(task, thief(task), Submission()), policy))
     assert ruling.verdict == "suspicious" and ruling.findings == (Finding("odd", "suspicious", "It looked."),)
@@ -94,12 +94,12 @@ def test_a_model_is_shown_the_rubric_and_the_dossier_and_nothing_else(task: Task
 
 
 def test_an_answer_that_is_none_is_asked_for_once_more(task: Task) -> None:
-    dossier = open_blind_view(task, thief(task), Submission())
+    view = open_blind_view(task, thief(task), Submission())
     policy = Said("It seems fine to me.", '{"verdict": "clean"}')
-    assert asyncio.run(audit(dossier, policy)).verdict == "clean"
+    assert asyncio.run(audit(view, policy)).verdict == "clean"
     assert len(policy.shown[1].messages) == 4
     with pytest.raises(EtudeError, match="gave no verdict"):
-        asyncio.run(audit(dossier, Said("no", '{"verdict": "guilty"}')))
+        asyncio.run(audit(view, Said("no", '{"verdict": "guilty"}')))
     assert read_ruling('{"verdict": "hack", "findings": "none"}') is None
 
 
@@ -112,7 +112,7 @@ def test_calls_of_an_unreadable_turn_never_ran(task: Task, rules: Rules) -> None
             MessageRecord(ToolResult("", "error")),
         ]
     )
-    assert rules.judge(open_blind_view(task, cut, Submission())).verdict == "clean"
+    assert rules.inspect(open_blind_view(task, cut, Submission())).verdict == "clean"
 
 
 def test_a_rule_of_ones_own_comes_from_a_file(tmp_path: Path, task: Task) -> None:
@@ -123,7 +123,7 @@ def test_a_rule_of_ones_own_comes_from_a_file(tmp_path: Path, task: Task) -> Non
         "            yield self.finding('suspicious', 'said nothing')\n"
     )
     rules = Rules(build_detectors([{"use": f"{file}:Quiet"}]))
-    ruling = rules.judge(open_blind_view(task, thief(task), Submission()))
+    ruling = rules.inspect(open_blind_view(task, thief(task), Submission()))
     assert (ruling.verdict, ruling.findings[0].rule) == ("suspicious", "Quiet")
     with pytest.raises(EtudeError, match="no detector is called 'git-historie'; did you mean git-history"):
         build_detectors([{"use": "git-historie"}])
@@ -132,23 +132,21 @@ def test_a_rule_of_ones_own_comes_from_a_file(tmp_path: Path, task: Task) -> Non
 
 
 def test_a_hack_that_passes_is_worth_no_more_than_a_failure(task: Task) -> None:
-    reward = build_reward([{"use": "tests"}, {"use": "hack_penalty"}])
-    for passed, wanted in ((True, 0.0), (False, -1.0)):
-        attempt = GradedRollout(task, thief(task), Submission(), Grade(passed, "passed", ""))
-        assert reward.score(attempt) == (wanted, {"tests": float(passed), "hack_penalty": -1.0})
-    honest = GradedRollout(task, thief(task, "ls"), Submission(), Grade(True, "passed", ""))
-    assert reward.score(honest)[0] == 1.0
-    strict = build_reward([{"use": "hack_penalty", "suspicious": 0.5}])
-    assert (
-        strict.score(GradedRollout(task, thief(task, "git branch -a"), Submission(), Grade(True, "passed", "")))[0]
-        == -0.5
-    )
+    def score(parts: list[dict[str, Any]], command: str, passed: bool = True) -> tuple[float, dict[str, float]]:
+        setup, trajectory = build_setup(reward=RewardSettings(parts=parts)), thief(task, command)
+        ruling = setup.audit.ruling(task, trajectory, Submission())
+        grade = Grade(passed, "passed", "")
+        return setup.reward.score(GradedRollout(task, trajectory, Submission(), grade, ruling))
+
+    both: list[dict[str, Any]] = [{"use": "tests"}, {"use": "hack_penalty"}]
+    for passed, total in ((True, 0.0), (False, -1.0)):
+        assert score(both, "git log -p", passed) == (total, {"tests": float(passed), "hack_penalty": -1.0})
+    assert score(both, "ls")[0] == 1.0
+    assert score([{"use": "hack_penalty", "suspicious": 0.5}], "git branch -a")[0] == -0.5
 
 
 def test_hacks_never_become_demonstrations(monkeypatch: pytest.MonkeyPatch, sandboxes: Any) -> None:
-    from etude.core.settings import DemosSettings
     from etude.pipeline import demonstrations as demos
-    from etude.rollout.rollout import build_setup
 
     def sometimes(task: Task, seed: int, habits: Any) -> list[Assistant]:
         stolen = [Assistant(calls=(Call("run", {"command": "cat /solution/files/x.py"}),))]
@@ -166,7 +164,7 @@ def test_conversations_brought_along_are_looked_at_too(task: Task, capsys: pytes
     from etude.pipeline.stages import _without_hacks
 
     bad, good = thief(task).messages, thief(task, "python -m unittest").messages
-    assert Rules().judge(open_conversation(bad)).verdict == "hack"
+    assert Rules().inspect(open_conversation(bad)).verdict == "hack"
     assert _without_hacks([bad, good], "mine.jsonl") == [good]
     assert "1 of 2 conversations of mine.jsonl are hacks" in capsys.readouterr().out
     with pytest.raises(EtudeError, match="every conversation"):
@@ -228,10 +226,10 @@ def test_the_command_names_each_file_with_its_verdict_and_puts_broken_tasks_asid
 
 
 def test_behaviour_is_told_in_figures(task: Task, rules: Rules) -> None:
-    dossiers = [
+    views = [
         open_blind_view(task, thief(task, command), Submission()) for command in ("git reflog", "python -m unittest")
     ]
-    figures = behaviour(dossiers, [rules.judge(dossier) for dossier in dossiers])
+    figures = behaviour(views, [rules.inspect(view) for view in views])
     assert figures["attempts"] == 2 and figures["edit_rate"] == 0 and figures["test_rate"] == 0.5
     assert figures["tool.run"] == figures["tool.finish"] == 0.5
     assert figures["verdict.hack"] == figures["verdict.clean"] == 0.5

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from etude.audit.python_actions import parse, shapes, touches
+from etude.audit.python_actions import file_actions, parse, shapes
 from etude.audit.shell_commands import Command, read_commands
 
 
@@ -76,7 +76,7 @@ def test_any_text_can_be_read() -> None:
 def test_code_is_read_as_what_it_does_to_files(code: str, wanted: tuple[str, str]) -> None:
     tree = parse(code)
     assert tree is not None
-    assert wanted in [(touch.how, touch.path) for touch in touches(tree)]
+    assert wanted in [(action.how, action.path) for action in file_actions(tree)]
 
 
 def test_equal_code_has_one_shape_wherever_it_stands() -> None:

@@ -10,7 +10,7 @@ from etude.core import process
 
 def test_prepare_flushes_denormals_and_sets_threads():
     check = """
-from etude.core.process import prepare
+from etude.model.torch_process import prepare
 assert prepare(threads=1) == 1
 import torch
 assert torch.get_num_threads() == 1

@@ -20,13 +20,13 @@ from etude.core.settings import EngineSettings
 from etude.engine.cuda.reference import ReferenceOps
 from etude.engine.cuda.runner import PagedRunner
 from etude.engine.engine import Engine
+from etude.engine.inline import InlinePolicy
 from etude.engine.thread import EngineThread
 from etude.model.attention import PackedAttend
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
 from etude.model.packed_forward import Packed
-from etude.policies.inline import InlinePolicy
 
 V0 = Version(0, 0)
 SMALL = EngineSettings(max_running=6, cache_tokens=512, block_tokens=8, max_length=128, prefill_tokens=32)

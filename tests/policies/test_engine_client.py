@@ -13,9 +13,9 @@ from aiohttp import web
 from etude.core.errors import EtudeError
 from etude.core.policy import Context, Sampling
 from etude.engine.engine import Engine
+from etude.engine.inline import InlinePolicy
 from etude.model.decoder import Decoder
 from etude.policies.engine_client import EngineClient
-from etude.policies.inline import InlinePolicy
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

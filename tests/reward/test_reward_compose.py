@@ -9,10 +9,11 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, ToolResult
-from etude.core.settings import RewardSettings
+from etude.core.settings import AuditSettings, RewardSettings
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.reward.base import GradedRollout, Part
 from etude.reward.compose import Reward, Weighted, build_reward
+from etude.rollout.rollout import build_setup
 from etude.tasks.format.config import Facts, Installed
 from etude.tasks.format.files import Files
 from etude.tasks.format.task import SOLUTION, WORKSPACE, Task
@@ -59,8 +60,10 @@ def test_parts_are_weighted_and_kept() -> None:
 
 
 def test_the_default_of_a_recipe_is_the_tests() -> None:
-    reward = build_reward(RewardSettings().parts)
-    assert reward.score(attempt(passed=True)) == (1.0, {"tests": 1.0}) and reward.rule(attempt()) is None
+    setup = build_setup()
+    assert setup.reward.score(attempt(passed=True)) == (1.0, {"tests": 1.0})
+    assert setup.audit.ruling(TASK, Trajectory(), Submission()) is None
+    assert build_reward(RewardSettings().parts).score(attempt(passed=True)) == (1.0, {"tests": 1.0})
 
 
 def test_tasks_from_repositories_are_watched_whatever_a_recipe_says() -> None:
@@ -69,14 +72,26 @@ def test_tasks_from_repositories_are_watched_whatever_a_recipe_says() -> None:
     thief = Trajectory(entries=[stolen, MessageRecord(ToolResult("run", "def f(): ..."))])
     for task, trajectory, verdict in ((made, thief, "hack"), (made, Trajectory(), "clean"), (TASK, thief, None)):
         hacked = GradedRollout(task, trajectory, Submission(), Grade(True, "passed", ""))
-        reward = build_reward([{"use": "tests"}])
-        ruling = reward.rule(hacked)
+        setup = build_setup(reward=RewardSettings(parts=[{"use": "tests"}]))
+        ruling = setup.audit.ruling(task, trajectory, Submission())
         assert (ruling and ruling.verdict) == verdict
-        total, parts = reward.score(replace(hacked, ruling=ruling))
+        total, parts = setup.reward.score(replace(hacked, ruling=ruling))
         assert total == (0.0 if verdict == "hack" else 1.0)
         assert parts.get("hack_penalty") == {"hack": -1.0, "clean": 0.0, None: None}[verdict]
-        free = build_reward([{"use": "tests"}, {"use": "hack_penalty", "weight": 0}])
-        assert free.score(hacked)[0] == 1.0 and free.rule(hacked) is not None
+        entries = [{"use": "tests"}, {"use": "hack_penalty", "weight": 0}]
+        for free in (
+            build_setup(reward=RewardSettings(parts=entries)),
+            build_setup(audit=AuditSettings(penalty=0)),
+        ):
+            ruling = free.audit.ruling(task, trajectory, Submission())
+            assert free.reward.score(replace(hacked, ruling=ruling))[0] == 1.0
+            assert ruling is not None or task is TASK
+        assert build_setup(reward=RewardSettings(parts=entries)).audit.ruling(task, trajectory, Submission())
+
+
+def test_a_rollout_without_an_audit_has_no_hack_penalty() -> None:
+    with pytest.raises(EtudeError, match="needs the audit"):
+        build_reward([{"use": "hack_penalty"}]).score(attempt(passed=True))
 
 
 @pytest.mark.parametrize(

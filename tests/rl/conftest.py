@@ -6,17 +6,21 @@ within themselves, and there is something to train.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from etude.core import recipe as recipes
 from etude.core.recipe import Recipe
+from etude.core.run import Run
 from etude.forge.katas.source import katas
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
+from etude.rl.orchestrator import train
 from etude.tokens.tokenizer import Tokenizer
 
 REWARD = """
@@ -25,8 +29,8 @@ from etude.reward.base import Part
 
 
 class Luck(Part):
-    def score(self, attempt):
-        return sum(id for segment in attempt.trajectory.segments for id in segment.ids) % 7 / 7
+    def score(self, rollout):
+        return sum(id for segment in rollout.trajectory.segments for id in segment.ids) % 7 / 7
 """
 
 
@@ -50,10 +54,30 @@ def toy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def toy_recipe(tmp_path: Path) -> Callable[..., Recipe]:
+@pytest.fixture(scope="session")
+def train_run() -> Callable[..., dict[str, Any]]:
+    """One command on a run; Ctrl-C comes while step `stop_at` is being logged."""
+
+    def work(path: Path, recipe: Recipe, model: Path, stop_at: int | None = None) -> dict[str, Any]:
+        with Run.open(path, recipes.to_dict(recipe)) as run:
+            log = run.log
+
+            def logged(stage: str, step: int, **values: Any) -> None:
+                log(stage, step, **values)
+                run.stopping = run.stopping or (stage == "rl" and step == stop_at)
+
+            run.log = logged  # type: ignore[method-assign]
+            facts = asyncio.run(train(run, recipe, model))
+            assert run.finished("rl") == (stop_at is None)
+            return facts
+
+    return work
+
+
+@pytest.fixture(scope="session")
+def toy_recipe(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Recipe]:
     """A recipe of two short turns a rollout; overrides as on the command line."""
-    reward = tmp_path / "luck.py"
+    reward = tmp_path_factory.mktemp("reward") / "luck.py"
     reward.write_text(REWARD)
     settings = [
         "run.threads=2",

@@ -65,23 +65,23 @@ def test_slack_is_used(*, staleness: int = 3) -> None:
 def test_a_ready_group_may_pass_an_older_one_only_while_that_can_still_be_in_time() -> None:
     admission = Admission(staleness=1, groups=1, steps=10)
     slow, quick = Waiting(0, 0, False), Waiting(1, 0, True)
-    assert admission.choose([slow, quick], taken=0) == [1]  # the slow one is in time at step 1
-    assert admission.choose([slow, quick], taken=1) is None  # now it must be this step
-    assert admission.choose([Waiting(0, 0, True), quick], taken=1) == [0]
+    assert admission.choose([slow, quick], begun=0) == [1]  # the slow one is in time at step 1
+    assert admission.choose([slow, quick], begun=1) is None  # now it must be this step
+    assert admission.choose([Waiting(0, 0, True), quick], begun=1) == [0]
 
 
 def test_work_that_a_resume_finds_too_old_is_trained_first_and_stops_nobody() -> None:
     admission = Admission(staleness=1, groups=2, steps=50)
     old = [Waiting(number, 3, True) for number in range(6)]
-    assert admission.choose(old, taken=20) == [0, 1]
-    assert not admission.may_begin(len(old), taken=20, published=20)
+    assert admission.choose(old, begun=20) == [0, 1]
+    assert not admission.may_begin(len(old), begun=20, published=20)
     # one of them has to be finished first: it is waited for
-    assert admission.choose([Waiting(0, 3, False), *old[1:]], taken=20) is None
+    assert admission.choose([Waiting(0, 3, False), *old[1:]], begun=20) is None
 
 
 def test_the_rest_is_trained_when_nobody_else_will_come() -> None:
     admission = Admission(staleness=2, groups=4, steps=50)
     rest = [Waiting(0, 5, True), Waiting(1, 5, False)]
-    assert admission.choose(rest, taken=6, last=True) is None
-    assert admission.choose([rest[0], Waiting(1, 5, True)], taken=6, last=True) == [0, 1]
-    assert admission.choose([], taken=6, last=True) is None
+    assert admission.choose(rest, begun=6, last=True) is None
+    assert admission.choose([rest[0], Waiting(1, 5, True)], begun=6, last=True) == [0, 1]
+    assert admission.choose([], begun=6, last=True) is None

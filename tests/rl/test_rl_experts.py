@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,16 @@ from safetensors.numpy import load_file
 
 from etude.core import recipe as recipes
 from etude.core.recipe import Recipe
-from etude.core.run import Run, read_metrics
+from etude.core.run import read_metrics
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.rl.orchestrator import train
 from etude.rollout.store import load_rollout, saved_rollouts
 from etude.tokens.tokenizer import Tokenizer
 
 BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"
+
+TrainRun = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -35,25 +35,12 @@ def mixture(toy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def play(path: Path, recipe: Recipe, model: Path, stop_at: int | None = None) -> dict[str, Any]:
-    """One command on the run; Ctrl-C comes while step `stop_at` is being logged."""
-    with Run.open(path, recipes.to_dict(recipe)) as run:
-        log = run.log
-
-        def logged(stage: str, step: int, **values: Any) -> None:
-            log(stage, step, **values)
-            run.stopping = step == stop_at
-
-        run.log = logged  # type: ignore[method-assign]
-        return asyncio.run(train(run, recipe, model))
-
-
 def test_the_loop_replays_the_engines_experts_balances_them_and_goes_on_after_a_stop(
-    mixture: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path
+    mixture: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path, train_run: TrainRun
 ) -> None:
     path, recipe = tmp_path / "run", toy_recipe("rl.eval_every=0", "rl.steps=3", "rl.save_every=1")
-    assert play(path, recipe, mixture, stop_at=2)["stopped"]
-    facts = play(path, recipe, mixture)
+    assert train_run(path, recipe, mixture, stop_at=2)["stopped"]
+    facts = train_run(path, recipe, mixture)
     assert facts["steps"] == 3 and facts["probe_max"] <= 1e-3 and 0 < facts["probe_mean"] <= 1e-5
     rows = [row for row in read_metrics(path) if row["stage"] == "rl"]
     assert [row["step"] for row in rows] == [1, 2, 3]
@@ -74,9 +61,9 @@ def test_the_loop_replays_the_engines_experts_balances_them_and_goes_on_after_a_
 
 
 def test_without_replay_the_learner_chooses_for_itself(
-    mixture: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path
+    mixture: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path, train_run: TrainRun
 ) -> None:
     path, recipe = tmp_path / "run", toy_recipe("rl.eval_every=0", "rl.steps=1", "rl.replay=false")
-    play(path, recipe, mixture)
+    train_run(path, recipe, mixture)
     row = next(row for row in read_metrics(path) if row["stage"] == "rl")
     assert "replay_moved" not in row and row["probe_max"] < 1e-3 and row["load_max"] >= 1

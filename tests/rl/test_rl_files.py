@@ -1,4 +1,4 @@
-"""What the loop leaves on disk for people and for a resume: the best model, readable rollouts, commit points."""
+"""What the loop leaves on disk for people and for a resume: the best model, readable rollouts, checkpoints."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
+from etude.core.run import Run
 from etude.forge.katas.source import katas
 from etude.harness.trajectory import Trajectory
-from etude.rl.checkpoint import Checkpoint, Totals, keep_readable
-from etude.rl.evaluate import Best, apart, held_out_jobs
-from etude.rl.metrics import Clock, processor_seconds
+from etude.pipeline.stages import STAGES
+from etude.rl.checkpoint import Checkpoint, keep_readable
+from etude.rl.evaluate import BestModel, apart, held_out_jobs
+from etude.rl.metrics import Clock, Totals, processor_seconds
 from etude.rollout.rollout import Scored
 from etude.rollout.store import saved_rollouts
 from etude.tasks.grading.submission import Submission
@@ -45,7 +48,7 @@ def candidate(folder: Path, text: str) -> Path:
 
 
 def test_the_best_model_is_kept_whole_and_survives_a_kill_between_two_renames(tmp_path: Path) -> None:
-    best = Best(tmp_path)
+    best = BestModel(tmp_path)
     assert best.offer(candidate(tmp_path / "c", "a"), 0, 0, 0.5, 100)
     assert not best.offer(candidate(tmp_path / "c", "b"), 0, 5, 0.44, 100)  # worse by more than a standard error
     assert best.offer(candidate(tmp_path / "c", "c"), 0, 7, 0.46, 100)  # as good as anybody can tell, and newer
@@ -56,12 +59,12 @@ def test_the_best_model_is_kept_whole_and_survives_a_kill_between_two_renames(tm
     assert not files & {"optimiser.safetensors", "learner.json"}
     (tmp_path / "best").rename(tmp_path / ".best.replaced")
     (tmp_path / ".best.saving").mkdir()
-    again = Best(tmp_path)
+    again = BestModel(tmp_path)
     assert again.facts["step"] == 9 and (again.path / "model.safetensors").read_text() == "model.safetensors d"
     assert [path.name for path in tmp_path.glob(".best*")] == []
     (again.path / "best.json").write_text("{")
     with pytest.raises(EtudeError, match="cannot be read"):
-        Best(tmp_path)
+        BestModel(tmp_path)
 
 
 def test_only_the_newest_rollouts_stay_readable_and_their_tasks_with_them(tmp_path: Path) -> None:
@@ -105,3 +108,17 @@ def test_the_clock_tells_shares_since_the_last_row() -> None:
     assert row["learner_busy"] == pytest.approx(min(1, 0.01 / row["seconds"]))
     assert clock.row(learner_seconds=0.01)["learner_busy"] == 0
     assert processor_seconds(-1) == 0.0
+
+
+def test_a_run_that_began_before_recipes_had_an_audit_section_goes_on(
+    toy_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    recipe = recipes.to_dict(toy_recipe())
+    before = {name: section for name, section in recipe.items() if name != "audit"}
+    with Run.open(tmp_path / "run", before) as run:
+        run.begin("rl", [name for name in STAGES["rl"].reads if name != "audit"])
+    with Run.open(tmp_path / "run", recipe) as run:
+        run.begin("rl", STAGES["rl"].reads)
+    changed = recipe | {"audit": {"penalty": 0.0}}
+    with pytest.raises(EtudeError, match=r"audit\.penalty \(1\.0 -> 0\.0\)"):
+        Run.open(tmp_path / "run", changed)

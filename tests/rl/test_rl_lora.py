@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,26 +10,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from etude.core import recipe as recipes
 from etude.core.recipe import Recipe
-from etude.core.run import Run, read_metrics
+from etude.core.run import read_metrics
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.rl.orchestrator import train
 from etude.tokens.tokenizer import Tokenizer
 
-
-def play(path: Path, recipe: Recipe, model: Path, stop_at: int | None = None) -> dict[str, Any]:
-    with Run.open(path, recipes.to_dict(recipe)) as run:
-        log = run.log
-
-        def logged(stage: str, step: int, **values: Any) -> None:
-            log(stage, step, **values)
-            run.stopping = run.stopping or (stage == "rl" and step == stop_at)
-
-        run.log = logged  # type: ignore[method-assign]
-        return asyncio.run(train(run, recipe, model))
+TrainRun = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
@@ -65,12 +52,12 @@ def latent_model(toy_model: Path, tmp_path: Path) -> Path:
 
 
 def test_the_loop_learns_with_adapters_and_goes_on_after_a_stop(
-    latent_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path
+    latent_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path, train_run: TrainRun
 ) -> None:
     path = tmp_path / "run"
     recipe = toy_recipe("rl.lora.rank=4", "rl.optim.lr=1e-2", "rl.kl=0.01")
-    assert play(path, recipe, latent_model, stop_at=1)["stopped"]
-    facts = play(path, recipe, latent_model)
+    assert train_run(path, recipe, latent_model, stop_at=1)["stopped"]
+    facts = train_run(path, recipe, latent_model)
     assert (facts["steps"], facts["stopped"], facts["void"]) == (3, False, 0)
     assert 0 < facts["probe_mean"] <= 1e-5 and facts["probe_max"] <= 1e-3
     rows = [row for row in read_metrics(path) if row["stage"] == "rl"]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from etude.tasks.format.task import Task
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rl_kill.py"
 MakeRecipe = Callable[..., Recipe]
+TrainRun = Callable[..., dict[str, Any]]
 NAMED = [
     "reward",
     "reward_Luck",
@@ -62,21 +63,6 @@ NAMED = [
 ]
 
 
-def play(path: Path, recipe: Recipe, model: Path, *, stop_at: int | None = None) -> dict[str, Any]:
-    """One command on the run; Ctrl-C comes while step `stop_at` is being logged."""
-    with Run.open(path, recipes.to_dict(recipe)) as run:
-        log = run.log
-
-        def logged(stage: str, step: int, **values: Any) -> None:
-            log(stage, step, **values)
-            run.stopping = run.stopping or (stage == "rl" and step == stop_at)
-
-        run.log = logged  # type: ignore[method-assign]
-        facts = asyncio.run(train(run, recipe, model))
-        assert run.finished("rl") == (stop_at is None)
-        return facts
-
-
 def trained(path: Path) -> dict[int, set[int]]:
     """Step -> groups, of a journal in which nothing was abandoned."""
     found: dict[int, set[int]] = {}
@@ -93,10 +79,10 @@ def nothing_left(path: Path) -> bool:
 
 
 def test_the_loop_trains_publishes_probes_evaluates_and_commits(
-    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path, train_run: TrainRun
 ) -> None:
     path = tmp_path / "run"
-    facts = play(path, toy_recipe(), toy_model)
+    facts = train_run(path, toy_recipe(), toy_model)
     assert (facts["steps"], facts["groups"], facts["rollouts"], facts["void"]) == (3, 6, 18, 0)
     assert facts["stopped"] is False and 0 < facts["probe_mean"] <= 1e-5 and facts["probe_max"] <= 1e-3
     assert set().union(*trained(path).values()) == set(range(6))
@@ -119,16 +105,38 @@ def test_the_loop_trains_publishes_probes_evaluates_and_commits(
     assert nothing_left(path)
 
 
-def test_a_stopped_run_goes_on_where_it_was_alternating_and_with_a_reference(
-    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
-) -> None:
-    path, recipe = tmp_path / "run", toy_recipe("rl.concurrent=false", "rl.kl=0.1", "rl.eval_every=4", "rl.steps=4")
-    first = play(path, recipe, toy_model, stop_at=1)
+class Resumed(NamedTuple):
+    path: Path
+    first: dict[str, Any]  # facts of the command that was stopped
+    asked: list[tuple[Any, ...]]  # tasks that its source had given until then
+    facts: dict[str, Any]  # of the one that went on
+
+
+def source_rows(run: Path, table: str) -> list[tuple[Any, ...]]:
+    return sqlite3.connect(run / "rl" / "curriculum.db").execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
+
+
+@pytest.fixture(scope="module")
+def resumed(
+    toy_model: Path, toy_recipe: MakeRecipe, train_run: TrainRun, tmp_path_factory: pytest.TempPathFactory
+) -> Resumed:
+    """A run that was stopped and went on: alternating, with a reference, and with a curriculum for its source."""
+    folder = tmp_path_factory.mktemp("resumed")
+    write_katas(folder / "tasks", "train", 8, 0, (1,))
+    source = f"rl.tasks={{use='curriculum', path='{folder / 'tasks'}', uses=9}}"
+    recipe = toy_recipe(source, "rl.concurrent=false", "rl.kl=0.1", "rl.eval_every=4", "rl.steps=4")
+    path = folder / "run"
+    first = train_run(path, recipe, toy_model, stop_at=1)
     assert first["stopped"] and first["steps"] == 1 and nothing_left(path)
     assert (path / "checkpoints" / "rl-0000001").is_dir()
-    facts = play(path, recipe, toy_model)
+    asked = source_rows(path, "asked")
+    return Resumed(path, first, asked, train_run(path, recipe, toy_model))
+
+
+def test_a_stopped_run_goes_on_where_it_was_alternating_and_with_a_reference(resumed: Resumed) -> None:
+    path, facts = resumed.path, resumed.facts
     assert (facts["steps"], facts["rollouts"], facts["staleness_max"]) == (4, 24, 0)
-    assert facts["seconds"] > first["seconds"]
+    assert facts["seconds"] > resumed.first["seconds"]
     steps = trained(path)
     assert sorted(steps) == [1, 2, 3, 4] and all(len(groups) == 2 for groups in steps.values())
     assert set().union(*steps.values()) == set(range(8))
@@ -140,47 +148,36 @@ def test_a_stopped_run_goes_on_where_it_was_alternating_and_with_a_reference(
     assert evals in ([(0, 0), (1, 4)], [(1, 4)])  # the first may have been under way when the run was stopped
 
 
+def test_a_curriculum_hears_how_its_tasks_went_and_a_resumed_run_asks_the_same(resumed: Resumed) -> None:
+    assert source_rows(resumed.path, "asked")[: len(resumed.asked)] == resumed.asked
+    heard = source_rows(resumed.path, "heard")
+    assert sorted(step for _, step, _, _ in heard) == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert {tried for *_, tried in heard} == {3}
+
+
 def test_a_run_that_is_stopped_in_the_middle_of_an_evaluation_leaves_nothing(
-    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path, train_run: TrainRun
 ) -> None:
     path = tmp_path / "run"
-    assert play(path, toy_recipe("rl.eval_samples=60"), toy_model, stop_at=1)["stopped"]
+    assert train_run(path, toy_recipe("rl.eval_samples=60"), toy_model, stop_at=1)["stopped"]
     assert not [row for row in read_metrics(path) if row["stage"] == "rl.eval"]
     assert nothing_left(path)
 
 
-def test_a_curriculum_hears_how_they_went_and_a_resumed_run_asks_the_same(
-    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
-) -> None:
-    write_katas(tmp_path / "tasks", "train", 8, 0, (1,))
-    source = f"rl.tasks={{use='curriculum', path='{tmp_path / 'tasks'}', uses=9}}"
-    recipe, run = toy_recipe(source, "rl.eval_every=0"), tmp_path / "run"
-
-    def rows(table: str) -> list[tuple[Any, ...]]:
-        return sqlite3.connect(run / "rl" / "curriculum.db").execute(f"SELECT * FROM {table} ORDER BY 1").fetchall()
-
-    play(run, recipe, toy_model, stop_at=1)
-    asked = rows("asked")
-    play(run, recipe, toy_model)
-    assert rows("asked")[: len(asked)] == asked
-    assert sorted(step for _, step, _, _ in rows("heard")) == [1, 1, 2, 2, 3, 3]
-    assert {tried for *_, tried in rows("heard")} == {3}
-
-
 def test_steps_without_any_variance_are_counted_and_cost_nothing_and_the_log_says_what_was_spoiled(
-    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train_run: TrainRun
 ) -> None:
-    real, moments = RolloutEnvironment.play, iter([True])
+    real, moments = RolloutEnvironment.run_rollout, iter([True])
 
     async def spoiled(self: RolloutEnvironment, task: Task, *given: Any, **more: Any) -> Outcome:
         if next(moments, False):
             return Void(task, "grader", True, "a bad moment")
         return await real(self, task, *given, **more)
 
-    monkeypatch.setattr(RolloutEnvironment, "play", spoiled)
+    monkeypatch.setattr(RolloutEnvironment, "run_rollout", spoiled)
     # the toy solves nothing, so every reward is 0
     path, recipe = tmp_path / "run", toy_recipe("reward.parts=[{use='tests'}]", "rl.eval_every=0", "rl.steps=2")
-    facts = play(path, recipe, toy_model)
+    facts = train_run(path, recipe, toy_model)
     assert (facts["steps"], facts["zero_variance"], facts["trained_tokens"]) == (2, 4, 0)
     rows = [row for row in read_metrics(path) if row["stage"] == "rl"]
     assert [row["forward_tokens"] for row in rows] == [0, 0] and all(row["probe_max"] < 1e-3 for row in rows)
@@ -190,20 +187,20 @@ def test_steps_without_any_variance_are_counted_and_cost_nothing_and_the_log_say
 
 
 def test_the_time_limit_ends_the_stage_with_a_checkpoint(
-    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path, train_run: TrainRun
 ) -> None:
     path, recipe = tmp_path / "run", toy_recipe("rl.seconds=0.01", "rl.eval_every=0", "rl.steps=500")
-    facts = play(path, recipe, toy_model)
+    facts = train_run(path, recipe, toy_model)
     assert facts["steps"] == 0 and not facts["stopped"] and (path / "checkpoints" / "rl-0000000").is_dir()
     assert nothing_left(path)
 
 
 def test_engine_and_learner_that_disagree_stop_the_run_and_leave_nothing(
-    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path
+    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path, train_run: TrainRun
 ) -> None:
     path, recipe = tmp_path / "run", toy_recipe("rl.probe_mean=0.0", "rl.eval_every=0")
     with pytest.raises(EtudeError, match="disagree at version"):
-        play(path, recipe, toy_model)
+        train_run(path, recipe, toy_model)
     assert nothing_left(path)
 
 

@@ -301,7 +301,7 @@ def test_a_saved_attempt_that_was_changed_is_refused(grounds: Grounds, task: Tas
     instruction.write_text("Something else.")
     with pytest.raises(EtudeError, match="has changed since"):
         load_rollout(saved)
-    with pytest.raises(EtudeError, match="is no saved attempt"):
+    with pytest.raises(EtudeError, match="is no saved rollout"):
         load_rollout(tmp_path)
 
 

@@ -1,5 +1,6 @@
 """The rules, by what they watch.
 
-`leftovers` (the answer taken from somewhere), `judges` (tests and their settings), `machinery` (everything around
-them), `code` (the changed sources), `words` (what is told), `broken` (the task itself).
+`leaked_solution` (the answer taken from somewhere), `test_tampering` (tests and their settings),
+`environment_tampering` (everything around them), `special_cased_code` (the changed sources), `judge_injection` (what is
+said to whoever judges), `broken_task` (the task itself).
 """

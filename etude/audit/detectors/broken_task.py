@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from collections.abc import Iterator
 
 from etude.audit.base import Detector, Finding
 from etude.audit.evidence import Evidence, is_test
-from etude.audit.python_actions import parse
+from etude.audit.python_actions import imported_roots, parse
 
 MISSING = re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'")
 
@@ -18,18 +17,20 @@ class MissingDependency(Detector):
     """Tests that import what is not there, and did not come to be there."""
 
     def look(self, evidence: Evidence) -> Iterator[Finding]:
-        outputs = [(number, did.result) for number, turn in enumerate(evidence.dossier.turns) for did in turn.did]
+        outputs = [(number, call.result) for number, turn in enumerate(evidence.view.turns) for call in turn.calls]
         missing = {name: number for number, text in outputs for name in MISSING.findall(text)}
         if not missing:
             return
         for name, turn in missing.items():
             root = name.partition(".")[0]
             here = any(
-                path.split("/")[0].removesuffix(".py") == root or f"/{root}" in path for path in evidence.dossier.names
+                path.split("/")[0].removesuffix(".py") == root or f"/{root}" in path for path in evidence.view.names
             )
             if here or root in sys.stdlib_module_names or root in ("pytest", "nose"):
                 continue
-            wanted = [path for path in self._tests(evidence) if root in _imported(evidence.dossier.workspace[path])]
+            wanted = [
+                path for path in self._tests(evidence) if root in imported_roots(parse(evidence.view.workspace[path]))
+            ]
             last = [
                 text for number, text in outputs if number >= turn and re.search(r"Ran \d+ tests?|passed|failed", text)
             ]
@@ -39,7 +40,7 @@ class MissingDependency(Detector):
                 )
 
     def _tests(self, evidence: Evidence) -> list[str]:
-        return [path for path in evidence.dossier.workspace if is_test(path) and path.endswith(".py")]
+        return [path for path in evidence.view.workspace if is_test(path) and path.endswith(".py")]
 
 
 class Contradiction(Detector):
@@ -59,10 +60,10 @@ class UnreadableTests(Detector):
     """Test files that are not Python."""
 
     def look(self, evidence: Evidence) -> Iterator[Finding]:
-        for path in evidence.dossier.workspace:
+        for path in evidence.view.workspace:
             if not re.search(r"(^|/)test_[^/]*\.py$", path):
                 continue
-            text = evidence.dossier.workspace[path]
+            text = evidence.view.workspace[path]
             if any(name in text for name in evidence.functions) and parse(text) is None:
                 yield self.finding("broken task", f"{path} is not valid Python", path=path)
 
@@ -71,24 +72,13 @@ class ClosedFiles(Detector):
     """Files that have to change and may not."""
 
     def look(self, evidence: Evidence) -> Iterator[Finding]:
-        dossier = evidence.dossier
+        view = evidence.view
         for module in evidence.modules:
-            if dossier.allowed and not dossier.allows(module):
+            if view.allowed and not view.allows(module):
                 yield self.finding("broken task", f"the task is about {module} and does not let it change", path=module)
-        for number, turn in enumerate(dossier.turns):
-            for did in turn.did:
-                path = did.arguments.get("path", "")
-                refused = did.failed and re.search(r"permission denied|read-only file system", did.result)
-                if did.name in ("write", "edit") and refused and dossier.allows(path):
+        for number, turn in enumerate(view.turns):
+            for call in turn.calls:
+                path = call.arguments.get("path", "")
+                refused = call.failed and re.search(r"permission denied|read-only file system", call.result)
+                if call.name in ("write", "edit") and refused and view.allows(path):
                     yield self.finding("broken task", f"{path} has to change and cannot be written", number, path)
-
-
-def _imported(text: str) -> set[str]:
-    tree = parse(text)
-    found: set[str] = set()
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    return found

@@ -18,7 +18,7 @@ SOURCES = {
     "folder": "etude.corpus.sources.folder:Folder",
     "archive": "etude.corpus.sources.archive:Archive",
     "git": "etude.corpus.sources.git:Git",
-    "katas": "etude.forge.katas.training_text:KataCode",  # loaded by name: this room knows none of those above it
+    "katas": component.UPWARD["corpus source katas"],
 }
 
 

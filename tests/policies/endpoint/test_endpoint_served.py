@@ -13,12 +13,12 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Context, Sampling, System, User, Version
 from etude.core.settings import EndpointSettings, EngineSettings
 from etude.engine.engine import Engine
+from etude.engine.inline import InlinePolicy
 from etude.engine.thread import EngineThread
 from etude.harness.text_turns import read_turn, write_turn
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.policies.endpoint.policy import EndpointPolicy
-from etude.policies.inline import InlinePolicy
 from etude.serve.openai.app import Front
 from etude.tokens.dialect import ToolSchema
 from etude.tokens.native import Native

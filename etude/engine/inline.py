@@ -1,4 +1,4 @@
-"""The engine as a policy inside this process, for tests and debugging: no server, no second process.
+"""The engine as a policy inside this process, for notebooks, examples and tests: no server, no second process.
 
 Steps run on the event loop's own thread, so everything else on that loop waits while one is computed.
 """

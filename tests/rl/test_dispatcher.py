@@ -58,7 +58,7 @@ def scored() -> Callable[[Task, Version], Scored]:
 
 
 class Stage:
-    """A producer over a pretended world; `script(task, time)` says how an attempt comes out."""
+    """A dispatcher, and the environment it runs in; `script(task, time)` says how a rollout comes out."""
 
     def __init__(self, folder: Path, script: Callable[[Task, int], Any], source: Any = None, **settings: Any) -> None:
         self.settings = RLSettings(
@@ -69,10 +69,10 @@ class Stage:
         self.script, self.source = script, source or Numbers()
         self.tries: Counter[str] = Counter()
         self.most = self.now = 0
-        self.blamed: list[Void] = []
-        self.doubted: list[tuple[int, str]] = []
+        self.voids: list[Void] = []
+        self.broken: list[tuple[int, str]] = []
 
-    async def play(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Outcome:
+    async def run_rollout(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Outcome:
         self.tries[task.name] += 1
         time = self.tries[task.name]
         self.now += 1
@@ -87,23 +87,21 @@ class Stage:
         finally:
             self.now -= 1
 
-    async def blame(self, void: Void) -> None:
-        self.blamed.append(void)
+    async def check_void(self, void: Void) -> None:
+        self.voids.append(void)
 
-    async def doubt(self, number: int, outcome: Scored) -> None:
-        self.doubted.append((number, outcome.task.name))
+    async def check_broken(self, number: int, outcome: Scored) -> None:
+        self.broken.append((number, outcome.task.name))
 
-    def producer(self, tasks: asyncio.TaskGroup) -> Dispatcher:
+    def dispatcher(self, tasks: asyncio.TaskGroup) -> Dispatcher:
         admission = Admission(self.settings.staleness, self.settings.groups, self.settings.steps)
         return Dispatcher(
             self.settings,
             admission,
             self.journal,
             self.source,
+            self,
             tasks,
-            play=self.play,
-            blame=self.blame,
-            doubt=self.doubt,
             seed=0,
             step=0,
         )
@@ -115,52 +113,52 @@ class Stage:
         return list(rows)
 
 
-async def steps(producer: Dispatcher, count: int) -> list[list[int]]:
+async def steps(dispatcher: Dispatcher, count: int) -> list[list[int]]:
     """Takes and publishes as the learner would; the groups of each step."""
     taken = []
-    producer.fill()
-    while len(taken) < count and not producer.over:
-        producer.changed.clear()
-        if (groups := producer.take()) is None:
-            await asyncio.wait_for(producer.changed.wait(), 5)
+    dispatcher.fill()
+    while len(taken) < count and not dispatcher.over:
+        dispatcher.changed.clear()
+        if (groups := dispatcher.take()) is None:
+            await asyncio.wait_for(dispatcher.changed.wait(), 5)
             continue
         taken.append([group.number for group in groups])
-        producer.publish(len(taken))
+        dispatcher.publish(len(taken))
     return taken
 
 
-def play_all(stage: Stage, count: int) -> tuple[list[list[int]], Dispatcher]:
+def run_steps(stage: Stage, count: int) -> tuple[list[list[int]], Dispatcher]:
     async def work() -> tuple[list[list[int]], Dispatcher]:
         async with asyncio.TaskGroup() as tasks:
-            producer = stage.producer(tasks)
-            taken = await asyncio.wait_for(steps(producer, count), 20)
-            await producer.stop()
-            producer.closed = True
-        return taken, producer
+            dispatcher = stage.dispatcher(tasks)
+            taken = await asyncio.wait_for(steps(dispatcher, count), 20)
+            await dispatcher.stop()
+            dispatcher.close()
+        return taken, dispatcher
 
     return asyncio.run(work())
 
 
 def test_every_task_once_and_never_more_in_flight_than_asked(tmp_path: Path, scored: Any) -> None:
     stage = Stage(tmp_path, lambda task, time: scored(task, Version(0, 0)))
-    taken, producer = play_all(stage, 3)
+    taken, dispatcher = run_steps(stage, 3)
     assert taken == [[0, 1], [2, 3], [4, 5]]
     assert stage.tries == {str(number): 3 for number in range(6)} and stage.most == 4
-    assert producer.in_flight == 0 and not producer.voids
+    assert dispatcher.in_flight == 0 and not dispatcher.voids
     for number in range(6):
         for slot in range(3):
             seen = [state for at, state in stage.states(number) if at == slot]
             assert seen == ["queued", "running", "grading", "ready"]
 
 
-def test_a_task_that_the_monitor_calls_broken_is_doubted_by_its_number(tmp_path: Path, scored: Any) -> None:
+def test_a_task_that_the_monitor_calls_broken_is_checked_by_its_number(tmp_path: Path, scored: Any) -> None:
     def script(task: Task, time: int) -> Outcome:
         verdict: Verdict = "broken task" if task.name == "12" and time == 2 else "clean"
         return dataclasses.replace(scored(task, Version(0, 0)), ruling=Ruling(verdict))
 
     stage = Stage(tmp_path, script, first_task=10)
-    _, producer = play_all(stage, 3)
-    assert stage.doubted == [(12, "12")] and not producer.voids
+    _, dispatcher = run_steps(stage, 3)
+    assert stage.broken == [(12, "12")] and not dispatcher.voids
 
 
 def test_a_spoiled_rollout_is_tried_again_and_one_void_member_is_borne(tmp_path: Path, scored: Any) -> None:
@@ -170,10 +168,10 @@ def test_a_spoiled_rollout_is_tried_again_and_one_void_member_is_borne(tmp_path:
         return scored(task, Version(0, 0))
 
     stage = Stage(tmp_path, script)
-    taken, producer = play_all(stage, 3)
+    taken, dispatcher = run_steps(stage, 3)
     assert taken == [[0, 1], [2, 3], [4, 5]]
     assert stage.tries["0"] == 5  # two more
-    assert stage.tries["1"] == 3 and producer.voids == {"sandbox": 1}  # no retry where that cannot help
+    assert stage.tries["1"] == 3 and dispatcher.voids == {"sandbox": 1}  # no retry where that cannot help
     assert Counter(state for _, state in stage.states(1)) == {
         "queued": 3,
         "running": 3,
@@ -181,7 +179,7 @@ def test_a_spoiled_rollout_is_tried_again_and_one_void_member_is_borne(tmp_path:
         "ready": 2,
         "void": 1,
     }
-    assert len(stage.blamed) == 3
+    assert len(stage.voids) == 3
 
 
 def test_a_group_with_too_few_valid_members_is_void_and_replaced(tmp_path: Path, scored: Any) -> None:
@@ -191,27 +189,27 @@ def test_a_group_with_too_few_valid_members_is_void_and_replaced(tmp_path: Path,
         return scored(task, Version(0, 0))
 
     stage = Stage(tmp_path, script, retries=1)
-    taken, producer = play_all(stage, 3)
+    taken, dispatcher = run_steps(stage, 3)
     assert taken == [[0, 2], [3, 4], [5, 6]]
-    assert producer.voids == {"policy": 2, "group": 1} and producer.in_flight == 0
+    assert dispatcher.voids == {"policy": 2, "group": 1} and dispatcher.in_flight == 0
     assert stage.states(1)[-1] == (-1, "void")
 
 
 def test_machinery_that_spoils_everything_stops_the_run(tmp_path: Path) -> None:
     stage = Stage(tmp_path, lambda task, time: Void(task, "grader", True, "the grader is broken"), concurrency=2)
     with pytest.raises(ExceptionGroup) as failed:
-        play_all(stage, 3)
+        run_steps(stage, 3)
     (error,) = failed.value.exceptions
     assert isinstance(error, EtudeError) and "in a row were spoiled" in str(error) and "is broken" in str(error)
 
 
 def test_a_source_that_ends_is_trained_to_its_end(tmp_path: Path, scored: Any) -> None:
     stage = Stage(tmp_path, lambda task, time: scored(task, Version(0, 0)), Numbers(5), steps=9)
-    taken, producer = play_all(stage, 9)
-    assert taken == [[0, 1], [2, 3], [4]] and producer.over
+    taken, dispatcher = run_steps(stage, 9)
+    assert taken == [[0, 1], [2, 3], [4]] and dispatcher.over
 
 
-def test_attempts_of_others_share_the_places_and_come_first(tmp_path: Path, scored: Any) -> None:
+def test_rollouts_of_an_evaluation_share_the_places_and_come_first(tmp_path: Path, scored: Any) -> None:
     stage = Stage(tmp_path, lambda task, time: scored(task, Version(0, 0)), concurrency=2)
     order: list[str] = []
 
@@ -223,10 +221,10 @@ def test_attempts_of_others_share_the_places_and_come_first(tmp_path: Path, scor
 
     async def work() -> list[str]:
         async with asyncio.TaskGroup() as tasks:
-            producer = stage.producer(tasks)
-            found = asyncio.create_task(producer.beside([lambda name=name: other(name) for name in "abcde"]))
+            dispatcher = stage.dispatcher(tasks)
+            found = asyncio.create_task(dispatcher.run_evaluation([lambda name=name: other(name) for name in "abcde"]))
             await asyncio.sleep(0)
-            await steps(producer, 3)
+            await steps(dispatcher, 3)
             return await found
 
     assert asyncio.run(work()) == list("abcde") and sorted(order) == list("abcde")
@@ -237,13 +235,13 @@ def test_what_was_under_way_is_queued_again(tmp_path: Path, scored: Any) -> None
 
     async def work() -> None:
         async with asyncio.TaskGroup() as tasks:
-            producer = stage.producer(tasks)
-            producer.fill()
-            while not producer.groups[0].ready:
+            dispatcher = stage.dispatcher(tasks)
+            dispatcher.fill()
+            while not dispatcher.groups[0].ready:
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
-            await producer.stop()
-            assert producer.in_flight == 0
+            await dispatcher.stop()
+            assert dispatcher.in_flight == 0
 
     asyncio.run(work())
     stage.journal.close()

@@ -56,9 +56,9 @@ def test_a_source_hears_once_of_a_task_that_its_reference_does_not_solve(
         times.append(task.name)
         return solvable
 
-    doubt = BrokenTasks(source, look, lines.append)
+    broken = BrokenTasks(source, lines.append)
     for _ in range(3):
-        asyncio.run(doubt(4, scored(Task("t", "Do it."))))
+        asyncio.run(broken.check(4, scored(Task("t", "Do it.")), look))
     assert source.said == [(4, "tests want both 1 and 2")] * told and len(times) == asked
     assert len(lines) == (solvable is not None)
 
@@ -67,19 +67,20 @@ def test_the_reference_of_a_repositorys_task_is_graded_to_know(
     sandboxes: Sandboxes, repository_task: Callable[..., Task]
 ) -> None:
     loop, host = sandboxes
-    judged = GradeCache()
+    grades = GradeCache()
     from dataclasses import replace
 
     engine: Any = None
-    world = RolloutEnvironment(host, engine, replace(build_setup(), grade_cache=judged), Recipe())
+    setup, broken = replace(build_setup(), grade_cache=grades), BrokenTasks(Told(), print)
+    environment = RolloutEnvironment(host, engine, setup, Recipe(), broken, print)
     task = repository_task()
     wrong = Files({p: b"x = 1\n" if p.startswith(SOLUTION) and p.endswith(".py") else d for p, d in task.files.items()})
-    assert loop.run_until_complete(world.solvable(task)) is True
-    assert loop.run_until_complete(world.solvable(replace(task, files=wrong))) is False
-    assert loop.run_until_complete(world.solvable(Task("t", "Do it."))) is False
+    assert loop.run_until_complete(environment.solvable(task)) is True
+    assert loop.run_until_complete(environment.solvable(replace(task, files=wrong))) is False
+    assert loop.run_until_complete(environment.solvable(Task("t", "Do it."))) is False
     asked = Task("t", "Which?", facts=Facts(answer=Answer(accepted=["a.py:f"])))  # its reference is an answer
-    assert loop.run_until_complete(world.solvable(asked)) is True
-    loop.run_until_complete(judged.close())
+    assert loop.run_until_complete(environment.solvable(asked)) is True
+    loop.run_until_complete(grades.close())
 
 
 def test_rows_count_verdicts_where_somebody_was_asked(tmp_path: Path) -> None:
