@@ -35,7 +35,7 @@ def _engine() -> bool:
     return True
 
 
-collect_ignore = [] if _engine() else ["test_docker_containers.py", "test_docker_tasks.py"]
+collect_ignore = [] if _engine() else ["test_containers.py", "test_tasks.py"]
 
 
 @dataclass
