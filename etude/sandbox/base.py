@@ -36,11 +36,6 @@ class NotFrozen(EtudeError):
     """Programs could not be kept with their memory (their sandbox goes on as it was), or not be brought back."""
 
 
-def absolute(path: str, workdir: str) -> str:
-    """A path of the protocol: a relative one starts at the sandbox's working folder."""
-    return path if path.startswith("/") else f"{workdir}/{path}"
-
-
 @dataclass(frozen=True)
 class SandboxLimits:
     """What one sandbox may use. Files of a sandbox live in memory, so it may use `memory + disk` bytes of it."""
@@ -94,7 +89,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Frozen:
+class FrozenSandbox:
     """A sandbox in the middle of its work: what it changed over its layers, and its programs with their memory."""
 
     digest: str
@@ -257,7 +252,7 @@ class Freezes(Protocol):
         """What was spawned and still runs, first one first: in a thawed sandbox, what came back."""
         ...
 
-    async def freeze(self) -> Frozen:
+    async def freeze(self) -> FrozenSandbox:
         """Keep all changes and every program that runs in the store. The programs stand still meanwhile, then go on."""
         ...
 
@@ -266,7 +261,7 @@ class Freezes(Protocol):
 class Thaws(Protocol):
     """A host that can make a sandbox of one that was frozen, any number of times."""
 
-    async def thaw(self, frozen: Frozen) -> Sandbox:
+    async def thaw(self, frozen: FrozenSandbox) -> Sandbox:
         """A new sandbox with the same limits and files, in which the programs go on from where they were."""
         ...
 

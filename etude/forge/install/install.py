@@ -34,8 +34,8 @@ from etude.harness.prompt import system_text
 from etude.harness.tools.base import Tool
 from etude.harness.tools.table import build_tools
 from etude.sandbox.base import Layer, Sandbox, SandboxLimits
+from etude.sandbox.environment import ENVIRONMENT
 from etude.sandbox.hosts import StoringHost
-from etude.sandbox.local.programs import ENVIRONMENT
 from etude.sandbox.store.layers import Store
 
 Stage = Literal["explore", "settle"]

@@ -21,8 +21,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Final, Literal
 
 from etude.sandbox.base import Layer
+from etude.sandbox.environment import HOME
 from etude.sandbox.identity import INSIDE
-from etude.sandbox.local.rootfs import HOME
 from etude.sandbox.store.overlay_changes import FOLDER, Row, below, check_depth, is_opaque, is_whiteout, merged, opened
 
 _MOST_ENTRIES: Final = 1_000_000

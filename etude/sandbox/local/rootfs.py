@@ -19,13 +19,13 @@ import stat
 from dataclasses import dataclass
 from typing import Final
 
+from etude.sandbox.environment import HOME
 from etude.sandbox.identity import INSIDE
 from etude.sandbox.local import kernel
 from etude.sandbox.store.overlay_changes import OPAQUE
 from etude.sandbox.store.packed_changes import unpack
 
-ROOM: Final = "/room"
-HOME: Final = "/home/agent"
+PROGRAM_ROOT: Final = "/room"
 _UPPER: Final = "/files/upper"
 _STAGE: Final = "/tmp"  # noqa: S108 - a mount point that every system has; nobody else sees the mount
 _QUIET: Final = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -45,14 +45,14 @@ _ETC_OF_THE_NETWORK: Final = ("hosts", "resolv.conf", "nsswitch.conf")
 class RootPlan:
     """What to build, as it came over the socket."""
 
-    layers: tuple[str, ...]  # folders on the host, top one first
-    shows: tuple[str, ...]  # paths on the host that appear at the same place, read-only
+    layers: list[str]  # folders on the host, top one first
+    shows: list[str]  # paths on the host that appear at the same place, read-only
     disk: int  # bytes
     network: bool
     workdir: str
 
 
-class Room:
+class RootFilesystem:
     """The root of one sandbox, as its init works with it: the stage at once, the rest when it is furnished."""
 
     def __init__(self, plan: RootPlan, changes: int | None) -> None:
@@ -65,13 +65,13 @@ class Room:
         self._lower_paths = ":".join(stage)
         self.lowers = [_open_folder(path) for path in stage]
 
-    def empty(self) -> None:
+    def reset(self) -> None:
         """Back to the start with a fresh upper. No program may be alive."""
         os.close(self.root)
         os.close(self.upper)
-        kernel.unmount(ROOM)
+        kernel.unmount(PROGRAM_ROOT)
         kernel.unmount("/files")
-        self.furnish()
+        self.mount()
 
     def shared_memory(self) -> list[str]:
         """What programs put into /dev/shm, the only place that they can write to beside the upper."""
@@ -130,7 +130,7 @@ class Room:
         _show(source, f"host/{n}", _SEALED)
         self._shown.append((f"/host/{n}", path))
 
-    def furnish(self) -> None:
+    def mount(self) -> None:
         """Mount the writable part, with the changes to start from, and put everything in its place."""
         size, inodes = self._plan.disk, max(8192, self._plan.disk // 4096)
         kernel.mount("tmpfs", "/files", "tmpfs", _QUIET, f"size={size},nr_inodes={inodes},mode=755")
@@ -145,8 +145,8 @@ class Room:
         if self._changes is not None:
             unpack(self._changes, self.upper)
         options = f"lowerdir={self._lower_paths},upperdir={_UPPER},workdir=/files/work,userxattr"
-        kernel.mount("overlay", ROOM, "overlay", _QUIET, options)
-        self.root = _open_path(ROOM)
+        kernel.mount("overlay", PROGRAM_ROOT, "overlay", _QUIET, options)
+        self.root = _open_path(PROGRAM_ROOT)
         for stage, place in self._shown:
             self._place(stage, place)
         self._place("/proc", "/proc")
