@@ -95,7 +95,7 @@ class RootFilesystem:
         os.chdir(_STAGE)
         for name in ("layer", "host", "skeleton", "files", "room", "proc", "dev"):
             os.mkdir(name)
-        os.mkdir("run")  # for memory.py
+        os.mkdir("run")  # for criu.py
         os.symlink("run", "tmp")
         for n, source in enumerate(layers):
             _show(source, f"layer/{n}", _SEALED)

@@ -3,7 +3,7 @@
     layers/DIGEST/tree/        a layer's files, as they appear from the sandbox's root
     layers/DIGEST/layer.json   the host's folders that it shows, its size, and the boot it was last known whole in
     snapshots/DIGEST.changes   everything a sandbox changed, packed; DIGEST.json names its layers
-    memory/DIGEST/             frozen sandboxes, which `frozen.py` writes and reads
+    memory/DIGEST/             frozen sandboxes, which `frozen_sandboxes.py` writes and reads
     partial/                   what is being made; removed by the next store when its maker died
 
 What is made gets its name by one rename. Nothing is forced to the disk: a layer from before a reboot is read and

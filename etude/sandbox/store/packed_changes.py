@@ -2,8 +2,8 @@
 
 First the files' bytes with their holes left out, then an index in JSON, then where the index starts: writing is one
 pass over the tree. Folders stand in the index before what is in them. Deleted paths and hiding folders are kept as
-`upper.py` reads them. Never follows a link: everything goes through folder descriptors, so a file made by somebody
-else cannot write outside the folder that it is unpacked into. Knows neither processes nor mounts.
+`overlay_changes.py` reads them. Never follows a link: everything goes through folder descriptors, so a file made by
+somebody else cannot write outside the folder that it is unpacked into. Knows neither processes nor mounts.
 """
 
 from __future__ import annotations
