@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from etude.core.errors import EtudeError
@@ -112,7 +111,7 @@ class Change:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a program ended and what it said."""
+    """How a program ended and what it wrote."""
 
     code: int  # exit code; minus the signal that ended it; 127 or 126 when it could not be started, as a shell says it
     stdout: bytes
@@ -153,7 +152,7 @@ class Process(Protocol):
 
 
 class Sandbox(Protocol):
-    """One closed room. Closed by `close()` or by leaving `async with`; nothing in it outlives that.
+    """One sandbox. Closed by `close()` or by leaving `async with`; nothing in it outlives that.
 
     Paths are those of the sandbox; relative ones start at its working folder.
     """
@@ -217,9 +216,7 @@ class Sandbox(Protocol):
 
     async def __aenter__(self) -> Self: ...
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    async def __aexit__(self, *error: object) -> None: ...
 
 
 @runtime_checkable
@@ -288,6 +285,4 @@ class Host(Protocol):
 
     async def __aenter__(self) -> Self: ...
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    async def __aexit__(self, *error: object) -> None: ...

@@ -41,8 +41,8 @@ class Collector:
         """What was kept since the last call."""
         end = b"".join(self._end)
         if self._dropped:
-            said = f"\n[... {self._dropped} bytes left out ...]\n".encode()
-            text = bytes(self._start) + said + end
+            note = f"\n[... {self._dropped} bytes left out ...]\n".encode()
+            text = bytes(self._start) + note + end
         else:
             text = bytes(self._start) + end
         self._start.clear()

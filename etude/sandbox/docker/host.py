@@ -109,10 +109,10 @@ class DockerHost(BackendHost[DockerSandbox]):
             raise EtudeError(f"{name!r} is no name of an image")
         found = await self.engine.image(name)
         if found is None:
-            said = await self.engine.call(["pull", name], seconds=seconds)
+            result = await self.engine.call(["pull", name], seconds=seconds)
             found = await self.engine.image(name)
             if found is None:
-                raise EtudeError(f"{self.engine.kind} has no image {name} and could not fetch it: {said.reason}")
+                raise EtudeError(f"{self.engine.kind} has no image {name} and could not fetch it: {result.reason}")
         return self._as_layer(found, user)
 
     async def open_sandbox(self, recipe: SandboxRecipe, changes: Path | None) -> DockerSandbox:
@@ -132,7 +132,7 @@ class DockerHost(BackendHost[DockerSandbox]):
         async with self._making:
             if image not in self._pristine:
                 options = [f"--label={owner_label()}", "--network=none", "--pull=never"]
-                made = await self.engine.tell("create", *options, "--entrypoint=/bin/sh", image)
+                made = await self.engine.output("create", *options, "--entrypoint=/bin/sh", image)
                 self._pristine[image] = Pristine(made)
             return self._pristine[image]
 
@@ -220,8 +220,8 @@ class DockerHost(BackendHost[DockerSandbox]):
                     stream = scratch / "root.tar"
                     await asyncio.to_thread(write_root, layers, shows, workdir, stream)
                     change = f"LABEL {owner_label()}"
-                    said = await self.engine.tell("import", "--change", change, str(stream), seconds=COPY_SECONDS)
-                self._roots[key] = said.splitlines()[-1].removeprefix("sha256:")
+                    result = await self.engine.output("import", "--change", change, str(stream), seconds=COPY_SECONDS)
+                self._roots[key] = result.splitlines()[-1].removeprefix("sha256:")
             return self._roots[key]
 
     async def _over_image(self, image: str, layers: tuple[Layer, ...]) -> str:

@@ -64,7 +64,11 @@ cat > "$1" || exit 5
 """
 _AWAY_SCRIPT: Final = 'for path; do rm -rf "$path" || exit 5; done'
 _FOLDER_SCRIPT: Final = 'for path; do if [ -L "$path" ] || [ ! -d "$path" ]; then rm -f "$path" || exit 5; fi; done'
-_SAID: Final = (("Permission denied", errno.EACCES), ("Not a directory", errno.ENOTDIR), ("No space", errno.ENOSPC))
+_ERRORS: Final = (
+    ("Permission denied", errno.EACCES),
+    ("Not a directory", errno.ENOTDIR),
+    ("No space", errno.ENOSPC),
+)
 
 
 @dataclass(frozen=True)
@@ -153,16 +157,16 @@ class DockerSandbox(BackendSandbox):
         # ends what it waits for, it starts another.
         wait = ["-c", f"while :; do {' '.join(_KEEPER)}; done"]
         async with self._turn:
-            self._container = await engine.tell("create", *plan.options, "--entrypoint=/bin/sh", plan.image, *wait)
+            self._container = await engine.output("create", *plan.options, "--entrypoint=/bin/sh", plan.image, *wait)
             await self._start()
         if self._changes is not None:
             await self._apply(self._changes)
 
     async def _start(self) -> None:
         engine = self._host.engine
-        await engine.tell("start", self._container)
-        told = await engine.tell("inspect", "--format", "{{.State.Running}} {{.State.Pid}}", self._container)
-        running, _, pid = told.partition(" ")
+        await engine.output("start", self._container)
+        state = await engine.output("inspect", "--format", "{{.State.Running}} {{.State.Pid}}", self._container)
+        running, _, pid = state.partition(" ")
         if running != "true":
             text = "its container ended at once: an image needs a shell at /bin/sh and the program sleep"
             raise SandboxFailure("start", text)
@@ -288,8 +292,8 @@ class DockerSandbox(BackendSandbox):
         if result.timed_out:
             raise OSError(errno.ETIMEDOUT, f"not done within {_FILE_SECONDS:g} s", path)
         if result.code != 0:
-            said = result.stderr.decode(errors="replace").strip().splitlines()
-            known = next((number for text, number in _SAID for line in said if text in line), result.code)
+            lines = result.stderr.decode(errors="replace").strip().splitlines()
+            known = next((number for text, number in _ERRORS for line in lines if text in line), result.code)
             number = known if known in errno.errorcode else errno.EIO
             raise OSError(number, os.strerror(number), path)
         return result
@@ -315,12 +319,12 @@ class DockerSandbox(BackendSandbox):
 
     async def _changed_roots(self) -> list[str]:
         """Where to look for changes: where the engine says, or everywhere."""
-        said = await self._host.engine.call(["diff", self._container])
-        told = said.out.decode("utf-8", "surrogateescape")
-        if said.code != 0:  # podman 4 gives up when a folder took a file's place
-            listed = await self._host.engine.tell("exec", self._container, "ls", "-A", "/")
-            told = "".join(f"C /{name}\n" for name in listed.splitlines())
-        return changed_roots(told, self._plan.shows)
+        result = await self._host.engine.call(["diff", self._container])
+        listing = result.out.decode("utf-8", "surrogateescape")
+        if result.code != 0:  # podman 4 gives up when a folder took a file's place
+            listed = await self._host.engine.output("exec", self._container, "ls", "-A", "/")
+            listing = "".join(f"C /{name}\n" for name in listed.splitlines())
+        return changed_roots(listing, self._plan.shows)
 
     async def _base(self, root: str, scratch: Path) -> dict[str, ContainerPath]:
         """The same folder where nothing ever ran; looked at once for all sandboxes of these layers."""
@@ -333,19 +337,19 @@ class DockerSandbox(BackendSandbox):
 
     async def _copy_out(self, container: str, folder: str, target: Path) -> bool:
         """Whether the folder was there."""
-        said = await self._host.engine.call(["cp", f"{container}:{folder}", "-"], out=target, seconds=COPY_SECONDS)
-        if said.code == 0:
+        result = await self._host.engine.call(["cp", f"{container}:{folder}", "-"], out=target, seconds=COPY_SECONDS)
+        if result.code == 0:
             return True
-        if re.search(r"no such file|could not be found|could not find", said.error, re.IGNORECASE):
+        if re.search(r"no such file|could not be found|could not find", result.error, re.IGNORECASE):
             return False
-        raise SandboxFailure("died", f"{self._host.engine.kind} cp failed: {said.reason}")
+        raise SandboxFailure("died", f"{self._host.engine.kind} cp failed: {result.reason}")
 
     async def _pack(self, out: int) -> None:
         """All changes in one file, as the store keeps them; programs are stopped meanwhile."""
         engine = self._host.engine
         running = bool(self._programs)
         if running:
-            await engine.tell("pause", self._container)
+            await engine.output("pause", self._container)
         try:
             with self._host.store.scratch() as scratch:
                 rows, copies = await self._differences("", scratch)
@@ -356,7 +360,7 @@ class DockerSandbox(BackendSandbox):
                     await asyncio.to_thread(pack, root, out, chosen(rows))
         finally:
             if running:
-                await engine.tell("unpause", self._container)
+                await engine.output("unpause", self._container)
 
     async def _apply(self, changes: Path) -> None:
         """Lay packed changes over the container's files."""
@@ -381,15 +385,15 @@ class DockerSandbox(BackendSandbox):
 
     async def _owner(self) -> tuple[int, int]:
         """The user and group that programs run as, as numbers."""
-        told = await self._file_command("id -u; id -g", [], "/")
-        user, group = (int(number) for number in told.stdout.split())
+        answer = await self._file_command("id -u; id -g", [], "/")
+        user, group = (int(number) for number in answer.stdout.split())
         return user, group
 
     async def _copy_in(self, stream: Path) -> None:
         # Each keeps the owners that the stream names, by opposite words.
         keep = "--archive" if self._host.engine.kind == "docker" else "--archive=false"
         place = f"{self._container}:/"
-        await self._host.engine.tell("cp", keep, "-", place, stdin=stream, seconds=COPY_SECONDS)
+        await self._host.engine.output("cp", keep, "-", place, stdin=stream, seconds=COPY_SECONDS)
 
 
 def _control_group(pid: int) -> Path | None:

@@ -25,12 +25,14 @@ def find_criu() -> Criu:
             "the memory of programs is kept by CRIU, which is not installed here: install criu 4.2 or later"
         )
     try:
-        said = subprocess.run([program, "check"], capture_output=True, text=True, timeout=_CHECK_SECONDS, check=False)
+        checked = subprocess.run(
+            [program, "check"], capture_output=True, text=True, timeout=_CHECK_SECONDS, check=False
+        )
         listed = subprocess.run(["ldd", program], capture_output=True, text=True, timeout=_CHECK_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise EtudeError(f"CRIU ({program}) cannot be started: {error}") from None
-    if said.returncode != 0:
-        reason = (said.stderr.strip().splitlines() or ["it gives no reason"])[0]
+    if checked.returncode != 0:
+        reason = (checked.stderr.strip().splitlines() or ["it gives no reason"])[0]
         raise EtudeError(f"CRIU ({program}) does not work with this kernel: {reason}; install criu 4.2 or later")
     files = [word for line in listed.stdout.splitlines() for word in line.split() if word.startswith("/")]
     loaders = [path for path in files if Path(path).name.startswith("ld-")]

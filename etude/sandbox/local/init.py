@@ -209,7 +209,7 @@ class Init:
             os.kill(-1, signal.SIGCONT)
 
     def _expect(self, number: int) -> tuple[int, ...]:
-        """A program that will be brought back: our ends of new streams, its ends, and where its end is to be told."""
+        """A program that will be brought back: our ends of new streams, its ends, and where its end is reported."""
         streams = ProgramPipes.make(stdin=True)
         status, report = os.pipe2(os.O_CLOEXEC)
         pipes = tuple(os.fstat(each).st_ino for each in streams.ours)

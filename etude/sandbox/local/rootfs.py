@@ -25,7 +25,7 @@ from etude.sandbox.local import kernel
 from etude.sandbox.store.overlay_changes import OPAQUE
 from etude.sandbox.store.packed_changes import unpack
 
-PROGRAM_ROOT: Final = "/room"
+PROGRAM_ROOT: Final = "/room"  # also in CRIU's images: one changed here cannot thaw what was frozen before
 _UPPER: Final = "/files/upper"
 _STAGE: Final = "/tmp"  # noqa: S108 - a mount point that every system has; nobody else sees the mount
 _QUIET: Final = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -58,7 +58,7 @@ class RootFilesystem:
     def __init__(self, plan: RootPlan, changes: int | None) -> None:
         self._plan = plan
         self._changes = changes  # packed changes to start from, kept open for resets
-        self._shown: list[tuple[str, str]] = []  # path on the stage, place in the room
+        self._shown: list[tuple[str, str]] = []  # path on the stage, path in the programs' root
         self.root = self.upper = -1
         self._enter_stage()
         stage = [*(f"/layer/{n}" for n in range(len(plan.layers))), "/skeleton"]
@@ -121,12 +121,12 @@ class RootFilesystem:
                 file.write(text)
 
     def _show_host(self, n: int, path: str, source: int) -> None:
-        place = "skeleton" + path
-        os.makedirs(os.path.dirname(place), exist_ok=True)
+        point = "skeleton" + path
+        os.makedirs(os.path.dirname(point), exist_ok=True)
         if stat.S_ISLNK(os.fstat(source).st_mode):  # as /bin -> usr/bin
-            os.symlink(os.readlink("", dir_fd=source), place)
+            os.symlink(os.readlink("", dir_fd=source), point)
             return
-        _make_point(place, source)
+        _make_point(point, source)
         _show(source, f"host/{n}", _SEALED)
         self._shown.append((f"/host/{n}", path))
 
@@ -147,18 +147,18 @@ class RootFilesystem:
         options = f"lowerdir={self._lower_paths},upperdir={_UPPER},workdir=/files/work,userxattr"
         kernel.mount("overlay", PROGRAM_ROOT, "overlay", _QUIET, options)
         self.root = _open_path(PROGRAM_ROOT)
-        for stage, place in self._shown:
-            self._place(stage, place)
-        self._place("/proc", "/proc")
-        self._place("/dev", "/dev", kernel.MOUNT_ATTR_RDONLY)
-        self._place("/files/shm", "/dev/shm")  # noqa: S108 - the sandbox's own
+        for stage, point in self._shown:
+            self._bind(stage, point)
+        self._bind("/proc", "/proc")
+        self._bind("/dev", "/dev", kernel.MOUNT_ATTR_RDONLY)
+        self._bind("/files/shm", "/dev/shm")  # noqa: S108 - the sandbox's own
 
-    def _place(self, stage: str, place: str, attributes: int = 0) -> None:
-        """Bind into the room. A layer that put a link where we mount is refused: it would lead us elsewhere."""
+    def _bind(self, stage: str, point: str, attributes: int = 0) -> None:
+        """Bind into the programs' root. A layer with a link where we mount is refused: it would lead us elsewhere."""
         try:
-            target = kernel.open_beneath(self.root, place, os.O_PATH, links=False)
+            target = kernel.open_beneath(self.root, point, os.O_PATH, links=False)
         except OSError as error:
-            raise OSError(error.errno, f"{error.strerror}: a layer is in the way of {place}") from None
+            raise OSError(error.errno, f"{error.strerror}: a layer is in the way of {point}") from None
         source = _open_path(stage)
         kernel.bind(source, target, attributes)
         os.close(source)
