@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Generic, Self, TypeVar
@@ -215,6 +215,19 @@ class BackendHost(ABC, Generic[SandboxType]):
         layers = base.layers if isinstance(base, Snapshot) else tuple(base)
         recipe = SandboxRecipe(layers, limits or SandboxLimits(), network, dict(env or {}), workdir)
         return await self.open_sandbox(recipe, changes)
+
+    async def _opened(self, sandbox: SandboxType, opening: Awaitable[None], failure: str) -> SandboxType:
+        """The sandbox once it is open; one that cannot be opened is closed, and `failure` says what went wrong."""
+        self._sandboxes.add(sandbox)
+        try:
+            await opening
+        except OSError as error:
+            await sandbox.close()
+            raise SandboxFailure("start", f"{failure}: {error}") from error
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
 
     def forget(self, sandbox: SandboxType) -> None:
         self._sandboxes.discard(sandbox)

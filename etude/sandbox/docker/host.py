@@ -117,16 +117,7 @@ class DockerHost(BackendHost[DockerSandbox]):
 
     async def open_sandbox(self, recipe: SandboxRecipe, changes: Path | None) -> DockerSandbox:
         sandbox = DockerSandbox(self, recipe, await self._plan(recipe))
-        self._sandboxes.add(sandbox)
-        try:
-            await sandbox.open(changes)
-        except OSError as error:
-            await sandbox.close()
-            raise SandboxFailure("start", f"the changes could not be laid over the image: {error}") from error
-        except BaseException:
-            await sandbox.close()
-            raise
-        return sandbox
+        return await self._opened(sandbox, sandbox.open(changes), "the changes could not be laid over the image")
 
     async def pristine(self, image: str) -> Pristine:
         async with self._making:

@@ -122,11 +122,9 @@ class Init:
             # The orchestrator reports it as a failure of the machinery, with these words.
             answer, attached = {"failure": f"{type(error).__name__}: {error}"}, ()
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            wire.close_all(descriptors)
         wire.send(self._connection, {"id": number, **answer}, attached)
-        for descriptor in attached:
-            os.close(descriptor)
+        wire.close_all(attached)
 
     def _do(self, message: wire.Message, descriptors: tuple[int, ...]) -> tuple[dict[str, Any], tuple[int, ...]]:
         match message["do"]:

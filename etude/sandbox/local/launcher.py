@@ -113,8 +113,7 @@ class Launcher:
                 self._run_criu(message, descriptors)
             except OSError as error:
                 wire.send(self._connection, {"id": message["id"], "error": str(error)})
-        for descriptor in descriptors:
-            os.close(descriptor)
+        wire.close_all(descriptors)
 
     def _start(self, message: wire.Message, descriptors: tuple[int, ...]) -> None:
         """What goes wrong is reported at the sandbox's own socket, where somebody waits."""

@@ -62,16 +62,7 @@ class PlainHost(BackendHost["PlainSandbox"]):
 
     async def open_sandbox(self, recipe: SandboxRecipe, changes: Path | None) -> PlainSandbox:
         sandbox = PlainSandbox(self, recipe)
-        self._sandboxes.add(sandbox)
-        try:
-            await sandbox.open(changes)
-        except OSError as error:
-            await sandbox.close()
-            raise SandboxFailure("start", f"the layers could not be copied: {error}") from error
-        except BaseException:
-            await sandbox.close()
-            raise
-        return sandbox
+        return await self._opened(sandbox, sandbox.open(changes), "the layers could not be copied")
 
 
 class PlainSandbox(BackendSandbox):
