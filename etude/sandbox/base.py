@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from etude.core.errors import EtudeError
@@ -34,11 +33,6 @@ class SandboxFailure(EtudeError):
 
 class NotFrozen(EtudeError):
     """Programs could not be kept with their memory (their sandbox goes on as it was), or not be brought back."""
-
-
-def absolute(path: str, workdir: str) -> str:
-    """A path of the protocol: a relative one starts at the sandbox's working folder."""
-    return path if path.startswith("/") else f"{workdir}/{path}"
 
 
 @dataclass(frozen=True)
@@ -94,7 +88,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Frozen:
+class FrozenSandbox:
     """A sandbox in the middle of its work: what it changed over its layers, and its programs with their memory."""
 
     digest: str
@@ -117,7 +111,7 @@ class Change:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a program ended and what it said."""
+    """How a program ended and what it wrote."""
 
     code: int  # exit code; minus the signal that ended it; 127 or 126 when it could not be started, as a shell says it
     stdout: bytes
@@ -158,7 +152,7 @@ class Process(Protocol):
 
 
 class Sandbox(Protocol):
-    """One closed room. Closed by `close()` or by leaving `async with`; nothing in it outlives that.
+    """One sandbox. Closed by `close()` or by leaving `async with`; nothing in it outlives that.
 
     Paths are those of the sandbox; relative ones start at its working folder.
     """
@@ -222,9 +216,7 @@ class Sandbox(Protocol):
 
     async def __aenter__(self) -> Self: ...
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    async def __aexit__(self, *error: object) -> None: ...
 
 
 @runtime_checkable
@@ -257,7 +249,7 @@ class Freezes(Protocol):
         """What was spawned and still runs, first one first: in a thawed sandbox, what came back."""
         ...
 
-    async def freeze(self) -> Frozen:
+    async def freeze(self) -> FrozenSandbox:
         """Keep all changes and every program that runs in the store. The programs stand still meanwhile, then go on."""
         ...
 
@@ -266,7 +258,7 @@ class Freezes(Protocol):
 class Thaws(Protocol):
     """A host that can make a sandbox of one that was frozen, any number of times."""
 
-    async def thaw(self, frozen: Frozen) -> Sandbox:
+    async def thaw(self, frozen: FrozenSandbox) -> Sandbox:
         """A new sandbox with the same limits and files, in which the programs go on from where they were."""
         ...
 
@@ -293,6 +285,4 @@ class Host(Protocol):
 
     async def __aenter__(self) -> Self: ...
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    async def __aexit__(self, *error: object) -> None: ...

@@ -31,7 +31,7 @@ async def audit_scripts(
     async def one(task: Task, said: list[Assistant]) -> Ruling:
         async with places:
             trajectory, changes = await play(task, said, host, setup)
-        return rules.judge(open_blind_view(task, trajectory, changes))
+        return rules.inspect(open_blind_view(task, trajectory, changes))
 
     return list(await asyncio.gather(*(one(*script) for script in scripts)))
 

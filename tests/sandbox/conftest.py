@@ -132,10 +132,11 @@ def identity(request: pytest.FixtureRequest) -> Iterator[Identity]:
         room = Path(etude.sandbox.__file__).parent
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(room, packages / "etude" / "sandbox", ignore=ignore)
-        for file in ("__init__.py", "errors.py"):
+        (packages / "etude" / "core").mkdir()
+        for file in ("__init__.py", "core/__init__.py", "core/errors.py"):
             shutil.copy(room.parent / file, packages / "etude" / file)
         for script in ("escapes.py", "orphans.py"):
-            shutil.copy(Path(__file__).with_name(script), packages / script)
+            shutil.copy(Path(__file__).parent / "local" / script, packages / script)
         for path in [packages, *packages.rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)
         options: dict[str, Any] = {}

@@ -31,8 +31,8 @@ from etude.harness.tools.base import Tool
 from etude.harness.tools.table import build_tools
 from etude.harness.trajectory import Trajectory
 from etude.sandbox.base import Layer, Sandbox, SandboxLimits
+from etude.sandbox.environment import ENVIRONMENT
 from etude.sandbox.hosts import StoringHost
-from etude.sandbox.local.programs import ENVIRONMENT
 
 Stage = Literal["explore", "settle"]
 Agents = Callable[[Stage, int], Policy]  # who acts in a stage; the number counts the tries of stage 2 from 1

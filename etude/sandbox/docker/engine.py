@@ -28,8 +28,8 @@ OWNER: Final = "etude.owner"  # label of everything that is removed with us, and
 KEPT: Final = "etude.task"  # label of images of tasks, which stay as the engine's cache
 ANSWER_SECONDS: Final = 60.0
 COPY_SECONDS: Final = 300.0
-_MOST_SAID: Final = 1 << 20  # bytes kept of what the program itself says
-_MOST_COPIED: Final = 8 << 30  # bytes of one copy out of a container: a file with holes comes out without them
+_MAX_OUTPUT: Final = 1 << 20  # bytes kept of what the program itself says
+_MAX_COPIED: Final = 8 << 30  # bytes of one copy out of a container: a file with holes comes out without them
 _ADVICE: Final = (
     "install Docker (and start its daemon) or podman, or use the local sandbox, which needs neither, "
     "for tasks that bring a workspace"
@@ -37,7 +37,7 @@ _ADVICE: Final = (
 
 
 @dataclass(frozen=True)
-class Said:
+class EngineOutput:
     """How a command of the engine ended."""
 
     code: int
@@ -47,7 +47,7 @@ class Said:
     @property
     def reason(self) -> str:
         lines = [line.strip() for line in self.error.splitlines() if line.strip()]
-        return lines[-1][:400] if lines else f"it ended with {self.code} and said nothing"
+        return lines[-1][:400] if lines else f"it ended with {self.code} and wrote nothing"
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,17 @@ class Engine:
             if program is None:
                 continue
             try:
-                told = subprocess.run(
+                ended = subprocess.run(
                     [program, "info", "--format", "{{json .}}"],
                     capture_output=True,
                     stdin=subprocess.DEVNULL,
                     timeout=30.0,
                     check=False,
                 )
-                said = Said(told.returncode, told.stdout, told.stderr.decode(errors="replace"))
-                if said.code == 0:
-                    return cls._from_info(program, json.loads(said.out))
-                found.append(f"{program} does not answer ({said.reason})")
+                result = EngineOutput(ended.returncode, ended.stdout, ended.stderr.decode(errors="replace"))
+                if result.code == 0:
+                    return cls._from_info(program, json.loads(result.out))
+                found.append(f"{program} does not answer ({result.reason})")
             except (OSError, ValueError, subprocess.TimeoutExpired) as error:
                 found.append(f"{program} does not answer ({error})")
         what = "; ".join(found) if found else "neither docker nor podman is installed"
@@ -119,7 +119,7 @@ class Engine:
         stdin: Path | None = None,
         out: Path | None = None,
         seconds: float = ANSWER_SECONDS,
-    ) -> Said:
+    ) -> EngineOutput:
         """Run one command of the engine. At the deadline it is killed and a `SandboxFailure` says so.
 
         `out` takes what it prints, which is cut off with an `OSError` when it is more than any copy may be.
@@ -143,7 +143,7 @@ class Engine:
         assert process.stderr is not None
         try:
             async with asyncio.timeout(seconds):
-                said, errors = await asyncio.gather(_take(process.stdout, out), _take(process.stderr, None))
+                output, errors = await asyncio.gather(_take(process.stdout, out), _take(process.stderr, None))
                 code = await process.wait()
         except TimeoutError:
             text = f"{self.kind} {arguments[0]} did not end within {seconds:g} s"
@@ -153,24 +153,24 @@ class Engine:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-        return Said(code, said, errors.decode(errors="replace"))
+        return EngineOutput(code, output, errors.decode(errors="replace"))
 
-    async def tell(self, *arguments: str, stdin: Path | None = None, seconds: float = ANSWER_SECONDS) -> str:
+    async def output(self, *arguments: str, stdin: Path | None = None, seconds: float = ANSWER_SECONDS) -> str:
         """A command that has to work: what it printed."""
-        said = await self.call(arguments, stdin=stdin, seconds=seconds)
-        if said.code != 0:
-            raise SandboxFailure("start", f"{self.kind} {arguments[0]} failed: {said.reason}")
-        return said.out.decode(errors="replace").strip()
+        result = await self.call(arguments, stdin=stdin, seconds=seconds)
+        if result.code != 0:
+            raise SandboxFailure("start", f"{self.kind} {arguments[0]} failed: {result.reason}")
+        return result.out.decode(errors="replace").strip()
 
     async def image(self, name: str) -> Image | None:
         """What the engine knows about an image; None when it does not have it."""
-        said = await self.call(["image", "inspect", name])
-        if said.code != 0:
+        result = await self.call(["image", "inspect", name])
+        if result.code != 0:
             return None
-        told = json.loads(said.out)[0]
-        config = told.get("Config") or {}
+        facts = json.loads(result.out)[0]
+        config = facts.get("Config") or {}
         return Image(
-            told["Id"].removeprefix("sha256:"),
+            facts["Id"].removeprefix("sha256:"),
             config.get("WorkingDir") or "/",
             config.get("User") or "",
             tuple(config.get("Env") or ()),
@@ -179,10 +179,10 @@ class Engine:
     async def build(self, context: Path, tag: str, *, label: str, seconds: float) -> Image:
         """An image from a folder with a Dockerfile. Only here does anything of a task see a network."""
         options = ["--tag", tag, "--label", label, "--file", str(context / "Dockerfile")]
-        said = await self.call(["build", *options, *self.raised_limits(), str(context)], seconds=seconds)
-        if said.code != 0:
+        result = await self.call(["build", *options, *self.raised_limits(), str(context)], seconds=seconds)
+        if result.code != 0:
             # Builders say what went wrong on either stream, and podman repeats it in its last line.
-            raise EtudeError(f"{self.kind} could not build the image: {said.reason}")
+            raise EtudeError(f"{self.kind} could not build the image: {result.reason}")
         built = await self.image(tag)
         if built is None:
             raise SandboxFailure("start", f"{self.kind} built the image {tag} but does not have it")
@@ -213,23 +213,26 @@ class Engine:
 
     async def remove(self, container: str) -> None:
         """Containers end with everything in them; one that is gone already is no error."""
-        said = await self.call(["rm", "--force", "--volumes", container])
-        if said.code != 0 and "no such container" not in said.error.lower():
-            raise SandboxFailure("died", f"{self.kind} could not remove a container: {said.reason}")
+        result = await self.call(["rm", "--force", "--volumes", container])
+        if result.code != 0 and "no such container" not in result.error.lower():
+            raise SandboxFailure("died", f"{self.kind} could not remove a container: {result.reason}")
 
     async def sweep(self) -> None:
         """Remove containers and images whose orchestrator is dead, however it died."""
-        listed = await self.tell("ps", "--all", "--quiet", "--filter", f"label={OWNER}")
+        for container in await self._of_dead("inspect", "ps", "--all"):
+            await self.remove(container)
+        for image in await self._of_dead("image inspect", "images"):
+            await self.call(["rmi", "--force", image])
+
+    async def _of_dead(self, inspect: str, *listing: str) -> list[str]:
+        listed = await self.output(*listing, "--quiet", "--filter", f"label={OWNER}")
         label = f'{{{{index .Config.Labels "{OWNER}"}}}}'
-        for container in listed.split():
-            said = await self.call(["inspect", "--format", label, container])
-            if said.code == 0 and _is_dead(said.out.decode().strip()):
-                await self.remove(container)
-        listed = await self.tell("images", "--quiet", "--filter", f"label={OWNER}")
-        for image in dict.fromkeys(listed.split()):
-            said = await self.call(["image", "inspect", "--format", label, image])
-            if said.code == 0 and _is_dead(said.out.decode().strip()):
-                await self.call(["rmi", "--force", image])
+        found = []
+        for name in dict.fromkeys(listed.split()):
+            result = await self.call([*inspect.split(), "--format", label, name])
+            if result.code == 0 and _is_dead(result.out.decode().strip()):
+                found.append(name)
+        return found
 
 
 def _hard(kind: int) -> int:
@@ -254,14 +257,14 @@ async def _take(stream: asyncio.StreamReader, target: Path | None) -> bytes:
         kept = b""
         while block := await stream.read(1 << 16):
             kept += block
-            if len(kept) > _MOST_SAID:
-                kept = kept[: _MOST_SAID // 2] + kept[-_MOST_SAID // 4 :]
+            if len(kept) > _MAX_OUTPUT:
+                kept = kept[: _MAX_OUTPUT // 2] + kept[-_MAX_OUTPUT // 4 :]
         return kept
     size = 0
     with target.open("wb") as file:
         while block := await stream.read(1 << 20):
             size += len(block)
-            if size > _MOST_COPIED:
-                raise OSError(27, f"the files have more than {_MOST_COPIED} bytes")
+            if size > _MAX_COPIED:
+                raise OSError(27, f"the files have more than {_MAX_COPIED} bytes")
             file.write(block)
     return b""

@@ -21,11 +21,20 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Final, Literal
 
 from etude.sandbox.base import Layer
+from etude.sandbox.environment import HOME
 from etude.sandbox.identity import INSIDE
-from etude.sandbox.local.rootfs import HOME
-from etude.sandbox.store.overlay_changes import FOLDER, Row, below, check_depth, is_opaque, is_whiteout, merged, opened
+from etude.sandbox.store.overlay_changes import (
+    Row,
+    below,
+    check_depth,
+    is_opaque,
+    is_whiteout,
+    merged,
+    opened,
+    opened_parent,
+)
 
-_MOST_ENTRIES: Final = 1_000_000
+_MAX_ENTRIES: Final = 1_000_000
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # Written by engines, not by programs: mounted over the image, or a sign that this is a container.
@@ -63,11 +72,7 @@ def write_root(layers: Sequence[Layer], shows: Sequence[str], workdir: str, targ
         def add(path: str, mode: int, data: bytes | None = None, owner: int = 0) -> None:
             if path not in made:
                 made.add(path)
-                info = tarfile.TarInfo(path)
-                info.type = tarfile.DIRTYPE if data is None else tarfile.REGTYPE
-                info.size, info.mode = len(data or b""), mode
-                info.uid = info.gid = owner
-                out.addfile(info, io.BytesIO(data or b""))
+                _add(out, path, data, mode, (owner, owner))
 
         def add_folders(path: PurePosixPath) -> None:
             for folder in [*reversed(path.parents), path]:
@@ -123,15 +128,20 @@ def write_files(
     now = int(time.time())
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as out:
         for folder in folders:
-            info = tarfile.TarInfo(folder.lstrip("/"))
-            info.type, info.mode, info.mtime = tarfile.DIRTYPE, 0o755, now
-            info.uid, info.gid = owner
-            out.addfile(info)
+            _add(out, folder.lstrip("/"), None, 0o755, owner, now)
         for path, (data, mode) in files.items():
-            info = tarfile.TarInfo(path.lstrip("/"))
-            info.size, info.mode, info.mtime = len(data), mode, now
-            info.uid, info.gid = owner
-            out.addfile(info, io.BytesIO(data))
+            _add(out, path.lstrip("/"), data, mode, owner, now)
+
+
+def _add(
+    out: tarfile.TarFile, path: str, data: bytes | None, mode: int, owner: tuple[int, int], modified: int = 0
+) -> None:
+    """One file, or a folder where there is no data."""
+    info = tarfile.TarInfo(path)
+    info.type = tarfile.DIRTYPE if data is None else tarfile.REGTYPE
+    info.size, info.mode, info.mtime = len(data or b""), mode, modified
+    info.uid, info.gid = owner
+    out.addfile(info, io.BytesIO(data or b""))
 
 
 def _add_layers(out: tarfile.TarFile, layers: Sequence[Layer]) -> None:
@@ -212,12 +222,12 @@ def differences(
     return rows
 
 
-def changed_roots(told: str, shows: Sequence[str]) -> list[str]:
+def changed_roots(listing: str, shows: Sequence[str]) -> list[str]:
     """The largest folders with something changed in them and none of the host's in them.
 
     From the engine's own list of changes, in which a hostile name can add a line but not hide one.
     """
-    paths = [line[2:] for line in told.splitlines() if line[:3] in ("A /", "C /", "D /")]
+    paths = [line[2:] for line in listing.splitlines() if line[:3] in ("A /", "C /", "D /")]
     holding = {str(above) for shown in shows for above in PurePosixPath(shown).parents}
     found: dict[str, None] = {}
     for path in paths:
@@ -243,7 +253,7 @@ def extract(streams: Iterable[tuple[str, Path]], rows: Sequence[Row], target: Pa
                     late.append((path, member))
                 _make(folder, path, member, archive, root, wanted)
             for path, member in reversed(late):  # a folder's mode and time, once nothing is made in it any more
-                with _parent(folder, path) as (parent, name), opened(name, parent) as made:
+                with opened_parent(folder, path) as (parent, name), opened(name, parent) as made:
                     os.fchmod(made, member.mode & 0o1777)
                     os.utime(made, (member.mtime, member.mtime))
         os.utime(folder, (0, 0))  # the root's own is nobody's change, and equal changes get equal names
@@ -252,7 +262,7 @@ def extract(streams: Iterable[tuple[str, Path]], rows: Sequence[Row], target: Pa
 def _make(
     folder: int, path: str, member: tarfile.TarInfo, archive: tarfile.TarFile, root: str, wanted: set[str]
 ) -> None:
-    with _parent(folder, path) as (parent, name):
+    with opened_parent(folder, path) as (parent, name):
         if member.isdir():
             os.mkdir(name, 0o700, dir_fd=parent)
         elif member.issym():
@@ -261,7 +271,7 @@ def _make(
         elif member.isfifo():
             os.mkfifo(name, member.mode & 0o777, dir_fd=parent)
         elif member.islnk() and _beside(root, member.linkname) in wanted:
-            with _parent(folder, _beside(root, member.linkname)) as (place, first):
+            with opened_parent(folder, _beside(root, member.linkname)) as (place, first):
                 os.link(first, name, src_dir_fd=place, dst_dir_fd=parent, follow_symlinks=False)
         elif member.isreg() or member.islnk():
             source = archive.extractfile(member)  # of a link: what it is a second name of
@@ -273,29 +283,6 @@ def _make(
                 os.utime(file.fileno(), (member.mtime, member.mtime))
 
 
-class _parent:
-    """The open folder that holds a path, reached without following any link, and the path's last name."""
-
-    def __init__(self, root: int, path: str) -> None:
-        self._root, self._path = root, path
-
-    def __enter__(self) -> tuple[int, str]:
-        *above, name = self._path.strip("/").split("/")
-        self._folder = os.dup(self._root)
-        try:
-            for part in above:
-                inner = os.open(part, FOLDER, dir_fd=self._folder)
-                os.close(self._folder)
-                self._folder = inner
-        except BaseException:
-            os.close(self._folder)
-            raise
-        return self._folder, name
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._folder)
-
-
 def _members(stream: Path, root: str) -> Iterator[tuple[str, tarfile.TarInfo, tarfile.TarFile]]:
     """Entries of a stream by absolute path; names that no folder can hold make it damaged."""
     try:
@@ -303,8 +290,8 @@ def _members(stream: Path, root: str) -> Iterator[tuple[str, tarfile.TarInfo, ta
             for number, member in enumerate(archive):
                 path = _beside(root, member.name)
                 check_depth(path)
-                if number > _MOST_ENTRIES:
-                    raise OSError(errno.EFBIG, f"there are more than {_MOST_ENTRIES} files", root)
+                if number > _MAX_ENTRIES:
+                    raise OSError(errno.EFBIG, f"there are more than {_MAX_ENTRIES} files", root)
                 yield path, member, archive
     except tarfile.TarError as error:
         raise OSError(errno.EIO, f"the engine's copy cannot be read: {error}", root) from None

@@ -14,16 +14,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from etude.core.errors import EtudeError
-from etude.sandbox.base import WORKSPACE, Capabilities, Layer, SandboxFailure, SandboxLimits, Snapshot
+from etude.sandbox.backend import BackendHost, SandboxRecipe
+from etude.sandbox.base import Capabilities, Layer, SandboxFailure
 from etude.sandbox.docker.engine import COPY_SECONDS, KEPT, OWNER, Engine, Image, owner_label
 from etude.sandbox.docker.files import ContainerPath, has_deletions, write_layers, write_root
-from etude.sandbox.docker.sandbox import DockerRecipe, DockerSandbox
+from etude.sandbox.docker.sandbox import ContainerPlan, DockerSandbox
+from etude.sandbox.environment import ENVIRONMENT
 from etude.sandbox.identity import INSIDE
-from etude.sandbox.local.programs import ENVIRONMENT
 from etude.sandbox.store.layers import Store, interpreter_folders
 
 _MARK: Final = ("/.etude", "image.json")  # the one file of a layer that is an image
@@ -46,28 +46,25 @@ class ImageLayer:
     workdir: str
 
 
-class DockerHost:
+class DockerHost(BackendHost[DockerSandbox]):
     """Makes containers. `await DockerHost.open(store)`, then `start`."""
 
-    preload: tuple[str, ...] = ()  # nothing here forks from a loaded process
-
-    def __init__(self, store: Store, engine: Engine) -> None:
-        self.store = store
+    def __init__(self, store: Store | Path, engine: Engine) -> None:
+        super().__init__(store)
         self.engine = engine
-        self._sandboxes: set[DockerSandbox] = set()
         self._roots: dict[str, str] = {}  # layers -> image made of them
         self._images: dict[str, Image] = {}
         self._pristine: dict[str, Pristine] = {}
         self._making = asyncio.Lock()
 
     @classmethod
-    async def open(cls, store: Store | Path) -> DockerHost:
+    async def open(cls, store: Store | Path, preload: Sequence[str] = ()) -> DockerHost:
         """Finds an engine that answers, and removes what orchestrators that died left in it."""
         if not sys.platform.startswith("linux"):
             raise EtudeError("the docker sandbox needs an engine on a Linux machine, and Etude on the same one")
         engine = await asyncio.to_thread(Engine.find)
         await engine.sweep()
-        return cls(store if isinstance(store, Store) else Store(store), engine)
+        return cls(store, engine)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -112,56 +109,26 @@ class DockerHost:
             raise EtudeError(f"{name!r} is no name of an image")
         found = await self.engine.image(name)
         if found is None:
-            said = await self.engine.call(["pull", name], seconds=seconds)
+            result = await self.engine.call(["pull", name], seconds=seconds)
             found = await self.engine.image(name)
             if found is None:
-                raise EtudeError(f"{self.engine.kind} has no image {name} and could not fetch it: {said.reason}")
+                raise EtudeError(f"{self.engine.kind} has no image {name} and could not fetch it: {result.reason}")
         return self._as_layer(found, user)
 
-    async def start(
-        self,
-        base: Sequence[Layer] | Snapshot,
-        *,
-        limits: SandboxLimits | None = None,
-        network: bool = False,
-        env: Mapping[str, str] | None = None,
-        workdir: str = WORKSPACE,
-    ) -> DockerSandbox:
-        layers = tuple(base.layers if isinstance(base, Snapshot) else base)
-        if not workdir.startswith("/") or ".." in workdir.split("/"):
-            raise EtudeError(f"{workdir!r} cannot be the working folder: give an absolute path without '..'")
-        recipe = await self._recipe(layers, limits or SandboxLimits(), network, dict(env or {}), workdir)
-        return await self.begin(recipe, base.path if isinstance(base, Snapshot) else None)
+    async def open_sandbox(self, recipe: SandboxRecipe, changes: Path | None) -> DockerSandbox:
+        sandbox = DockerSandbox(self, recipe, await self._plan(recipe))
+        return await self._opened(sandbox, sandbox.open(changes), "the changes could not be laid over the image")
 
-    async def begin(self, recipe: DockerRecipe, changes: Path | None) -> DockerSandbox:
-        try:
-            sandbox = DockerSandbox(self, recipe, changes)
-        except OSError as error:
-            raise SandboxFailure("store", f"a snapshot cannot be read: {error.strerror}") from error
-        self._sandboxes.add(sandbox)
-        try:
-            await sandbox.open()
-        except OSError as error:
-            await sandbox.close()
-            raise SandboxFailure("start", f"the changes could not be laid over the image: {error}") from error
-        except BaseException:
-            await sandbox.close()
-            raise
-        return sandbox
-
-    def forget(self, sandbox: DockerSandbox) -> None:
-        self._sandboxes.discard(sandbox)
-
-    async def pristine(self, recipe: DockerRecipe) -> Pristine:
+    async def pristine(self, image: str) -> Pristine:
         async with self._making:
-            if recipe.image not in self._pristine:
+            if image not in self._pristine:
                 options = [f"--label={owner_label()}", "--network=none", "--pull=never"]
-                made = await self.engine.tell("create", *options, "--entrypoint=/bin/sh", recipe.image)
-                self._pristine[recipe.image] = Pristine(made)
-            return self._pristine[recipe.image]
+                made = await self.engine.output("create", *options, "--entrypoint=/bin/sh", image)
+                self._pristine[image] = Pristine(made)
+            return self._pristine[image]
 
     async def close(self) -> None:
-        await asyncio.gather(*(sandbox.close() for sandbox in list(self._sandboxes)))
+        await super().close()
         for pristine in self._pristine.values():
             await self.engine.remove(pristine.container)
         for image in self._roots.values():
@@ -169,17 +136,8 @@ class DockerHost:
         self._pristine.clear()
         self._roots.clear()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def _recipe(
-        self, layers: tuple[Layer, ...], limits: SandboxLimits, network: bool, env: dict[str, str], workdir: str
-    ) -> DockerRecipe:
+    async def _plan(self, recipe: SandboxRecipe) -> ContainerPlan:
+        layers = recipe.layers
         named = {layer: found for layer in layers if (found := self._image_of(layer)) is not None}
         others = tuple(layer for layer in layers if layer not in named)
         if len(named) > 1:
@@ -192,15 +150,15 @@ class DockerHost:
             variables = {name: value for name, value in ENVIRONMENT.items() if name not in _IMAGES_OWN}
             user = user or image.user
         else:
-            shows = tuple(dict.fromkeys(path for layer in layers for path in layer.shows))
-            root = await self._over_nothing(layers, shows, workdir)
+            shows = recipe.shows
+            root = await self._over_nothing(layers, shows, recipe.workdir)
             python = ":".join(f"{folder}/bin" for folder in reversed(interpreter_folders()))
             path = f"{python}:{ENVIRONMENT['PATH']}" if python else ENVIRONMENT["PATH"]
             variables, user = {**ENVIRONMENT, "PATH": path}, f"{INSIDE}:{INSIDE}"
         options = [
             f"--label={owner_label()}",
             "--pull=never",
-            *([] if network else ["--network=none"]),
+            *([] if recipe.network else ["--network=none"]),
             "--cap-drop=ALL",
             "--security-opt=no-new-privileges",
             "--ipc=private",
@@ -208,11 +166,11 @@ class DockerHost:
             "--log-driver=none",
             "--hostname=sandbox",
             *([f"--user={user}"] if user else []),
-            *self.engine.limits(limits),
+            *self.engine.limits(recipe.limits),
             *(f"--volume={path}:{path}:ro" for path in shows),
-            *(f"--env={name}={value}" for name, value in {**variables, **env}.items()),
+            *(f"--env={name}={value}" for name, value in {**variables, **recipe.env}.items()),
         ]
-        return DockerRecipe(layers, root, tuple(options), shows, limits, workdir)
+        return ContainerPlan(root, tuple(options), shows)
 
     def _as_layer(self, image: Image, user: str) -> ImageLayer:
         if user.startswith("-"):
@@ -253,8 +211,8 @@ class DockerHost:
                     stream = scratch / "root.tar"
                     await asyncio.to_thread(write_root, layers, shows, workdir, stream)
                     change = f"LABEL {owner_label()}"
-                    said = await self.engine.tell("import", "--change", change, str(stream), seconds=COPY_SECONDS)
-                self._roots[key] = said.splitlines()[-1].removeprefix("sha256:")
+                    result = await self.engine.output("import", "--change", change, str(stream), seconds=COPY_SECONDS)
+                self._roots[key] = result.splitlines()[-1].removeprefix("sha256:")
             return self._roots[key]
 
     async def _over_image(self, image: str, layers: tuple[Layer, ...]) -> str:

@@ -16,21 +16,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
-from etude.core.errors import EtudeError
-from etude.sandbox.base import (
-    Capabilities,
-    Change,
-    CommandResult,
-    FailureCause,
-    Layer,
-    SandboxFailure,
-    SandboxLimits,
-    Snapshot,
-    absolute,
-)
+from etude.sandbox.backend import MAX_READ, BackendSandbox, Command, SandboxRecipe, copy_changes
+from etude.sandbox.base import CommandResult, FailureCause, SandboxFailure
 from etude.sandbox.docker.engine import COPY_SECONDS
 from etude.sandbox.docker.files import (
     ContainerPath,
@@ -41,7 +30,7 @@ from etude.sandbox.docker.files import (
     write_files,
     write_tree,
 )
-from etude.sandbox.docker.programs import START_SECONDS, DockerProcess
+from etude.sandbox.docker.process import START_SECONDS, DockerProcess
 from etude.sandbox.store.copied_tree import chosen
 from etude.sandbox.store.overlay_changes import Row, opened
 from etude.sandbox.store.packed_changes import pack, replaced_paths, unpack
@@ -49,7 +38,6 @@ from etude.sandbox.store.packed_changes import pack, replaced_paths, unpack
 if TYPE_CHECKING:
     from etude.sandbox.docker.host import DockerHost
 
-_MAX_READ: Final = 64 << 20
 _FILE_SECONDS: Final = 60.0
 _ROUNDS: Final = 5  # of killing what is left, before the whole container is restarted
 _CHUNK: Final = 400  # paths in one command
@@ -76,91 +64,53 @@ cat > "$1" || exit 5
 """
 _AWAY_SCRIPT: Final = 'for path; do rm -rf "$path" || exit 5; done'
 _FOLDER_SCRIPT: Final = 'for path; do if [ -L "$path" ] || [ ! -d "$path" ]; then rm -f "$path" || exit 5; fi; done'
-_SAID: Final = (("Permission denied", errno.EACCES), ("Not a directory", errno.ENOTDIR), ("No space", errno.ENOSPC))
+_ERRORS: Final = (
+    ("Permission denied", errno.EACCES),
+    ("Not a directory", errno.ENOTDIR),
+    ("No space", errno.ENOSPC),
+)
 
 
 @dataclass(frozen=True)
-class DockerRecipe:
-    """What a container was made of, and is made of again when it is reset or forked."""
+class ContainerPlan:
+    """What a container of some recipe is made of: the image, the options of `create`, the host's folders in it."""
 
-    layers: tuple[Layer, ...]
     image: str
-    options: tuple[str, ...]  # of `create`
-    shows: tuple[str, ...]  # the host's folders, mounted read-only
-    limits: SandboxLimits
-    workdir: str
+    options: tuple[str, ...]
+    shows: tuple[str, ...]  # mounted read-only
 
 
-class DockerSandbox:
+class DockerSandbox(BackendSandbox):
     """One container; made by `DockerHost.start`."""
 
-    def __init__(self, host: DockerHost, recipe: DockerRecipe, changes: Path | None) -> None:
-        self._host = host
-        self._recipe = recipe
+    _host: DockerHost
+
+    def __init__(self, host: DockerHost, recipe: SandboxRecipe, plan: ContainerPlan) -> None:
+        super().__init__(host, recipe)
+        self._plan = plan
         self._stack = ExitStack()
         self._scratch = self._stack.enter_context(host.store.scratch())
         self._changes: Path | None = None
-        if changes is not None:  # what a fork packed is gone soon
-            self._changes = self._scratch / "changes"
-            self._changes.write_bytes(changes.read_bytes())
         self._container = ""
         self._group: Path | None = None
         self._programs: set[DockerProcess] = set()
         self._turn = asyncio.Lock()  # held while a program starts and while leftovers are ended
         self._closed = False
-        self._number = 0
+        self._copies = 0
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._host.capabilities
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        return self._recipe.layers
-
-    @property
-    def limits(self) -> SandboxLimits:
-        return self._recipe.limits
-
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        timeout: float = 60.0,
-        max_output: int | None = None,
-    ) -> CommandResult:
-        limit = self.limits.output if max_output is None else max_output
+    async def _run(self, command: Command, stdin: bytes) -> CommandResult:
         killed = self._killed_for_memory()
-        process = await self._launch(argv, cwd, env, limit, stdin=bool(stdin))
-        try:
-            await process.send(stdin)
-            await process.close_stdin()
-            result = await process.wait(timeout)
-            if result is None:
-                result = replace(await process.kill(), timed_out=True)
-        except asyncio.CancelledError:
-            process.abandon()
-            raise
-        if self._killed_for_memory() > killed:
-            result = replace(result, oom=True)
-        return result
-
-    async def spawn(
-        self, argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None
-    ) -> DockerProcess:
-        return await self._launch(argv, cwd, env, self.limits.output, stdin=True)
+        result = await super()._run(command, stdin)
+        return replace(result, oom=True) if self._killed_for_memory() > killed else result
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
-        whole = absolute(path, self._recipe.workdir)
-        arguments = [whole, str(offset + 1), "" if limit is None else str(limit), str(_MAX_READ)]
-        most = (_MAX_READ if limit is None else limit) + 2
+        whole = self._absolute(path)
+        arguments = [whole, str(offset + 1), "" if limit is None else str(limit), str(MAX_READ)]
+        most = (MAX_READ if limit is None else limit) + 2
         return (await self._file_command(_READ_SCRIPT, arguments, path, most=2 * most)).stdout
 
     async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
-        whole = absolute(path, self._recipe.workdir)
+        whole = self._absolute(path)
         permissions = "" if mode is None else f"{mode & 0o777:o}"
         await self._file_command(_WRITE_SCRIPT, [whole, permissions], path, data)
 
@@ -174,30 +124,17 @@ class DockerSandbox:
             await asyncio.to_thread(write_files, given, folders, stream, await self._owner())
             await self._copy_in(stream)
 
-    async def diff(self, under: str = "/") -> list[Change]:
-        folder = absolute(under, self._recipe.workdir).rstrip("/")
+    async def _changes_below(self, folder: str) -> list[Row]:
         with self._host.store.scratch() as scratch:
             rows, _ = await self._differences(folder, scratch)
-        return [Change(*row) for row in rows]  # type: ignore[arg-type]  # a row has a change's fields
-
-    async def snapshot(self) -> Snapshot:
-        with self._host.store.writing_snapshot(self.layers) as (file, made):
-            await self._pack(file)
-        return made[0]
-
-    async def fork(self) -> DockerSandbox:
-        with self._host.store.scratch() as folder:
-            path = folder / "changes"
-            with path.open("wb") as file:
-                await self._pack(file.fileno())
-            return await self._host.begin(self._recipe, path)
+        return rows
 
     async def reset(self) -> None:
         if self._closed:
             raise SandboxFailure("closed", "the sandbox is closed")
         async with self._turn:
             await self._remove()
-        await self.open()
+        await self._create()
 
     async def close(self) -> None:
         if not self._closed:
@@ -208,31 +145,28 @@ class DockerSandbox:
             finally:
                 await asyncio.to_thread(self._stack.close)
 
-    async def __aenter__(self) -> Self:
-        return self
+    async def open(self, changes: Path | None) -> None:
+        if changes is not None:
+            self._changes = copy_changes(changes, self._scratch)
+        await self._create()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def open(self) -> None:
+    async def _create(self) -> None:
         """Make the container and start it; nothing is in it yet but what stands in for init."""
-        engine, recipe = self._host.engine, self._recipe
-        # A shell that waits buries orphans too; as process 1 it cannot be signalled from inside, and when somebody
+        engine, plan = self._host.engine, self._plan
+        # A shell that waits reaps orphans too; as process 1 it cannot be signalled from inside, and when somebody
         # ends what it waits for, it starts another.
         wait = ["-c", f"while :; do {' '.join(_KEEPER)}; done"]
         async with self._turn:
-            self._container = await engine.tell("create", *recipe.options, "--entrypoint=/bin/sh", recipe.image, *wait)
+            self._container = await engine.output("create", *plan.options, "--entrypoint=/bin/sh", plan.image, *wait)
             await self._start()
         if self._changes is not None:
             await self._apply(self._changes)
 
     async def _start(self) -> None:
         engine = self._host.engine
-        await engine.tell("start", self._container)
-        told = await engine.tell("inspect", "--format", "{{.State.Running}} {{.State.Pid}}", self._container)
-        running, _, pid = told.partition(" ")
+        await engine.output("start", self._container)
+        state = await engine.output("inspect", "--format", "{{.State.Running}} {{.State.Pid}}", self._container)
+        running, _, pid = state.partition(" ")
         if running != "true":
             text = "its container ended at once: an image needs a shell at /bin/sh and the program sleep"
             raise SandboxFailure("start", text)
@@ -249,19 +183,15 @@ class DockerSandbox:
             container, self._container, self._group = self._container, "", None
             await self._host.engine.remove(container)
 
-    async def _launch(
-        self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, limit: int, *, stdin: bool
-    ) -> DockerProcess:
-        if not argv:
-            raise EtudeError("a program needs a name: argv is empty")
-        variables = [f"--env={name}={value}" for name, value in (env or {}).items()]
-        options = [*self._host.engine.command, "exec", *(["--interactive"] if stdin else []), *variables]
-        folder = absolute(cwd or "", self._recipe.workdir)
+    async def _launch(self, command: Command) -> DockerProcess:
+        variables = [f"--env={name}={value}" for name, value in command.env.items()]
+        options = [*self._host.engine.command, "exec", *(["--interactive"] if command.stdin else []), *variables]
+        given = (command.cwd, command.argv, command.max_output)
         async with self._turn:
             for last in (False, True):
                 if self._closed or not self._container:
                     raise SandboxFailure("closed", "the sandbox is closed, or being reset")
-                process = DockerProcess(options, self._container, folder, argv, limit, self._ending, stdin=stdin)
+                process = DockerProcess(options, self._container, *given, self._ending, stdin=command.stdin)
                 self._programs.add(process)
                 try:
                     await asyncio.wait({process.started}, timeout=START_SECONDS)
@@ -271,7 +201,7 @@ class DockerSandbox:
                 if process.started.done() and process.started.result():
                     return process
                 self._programs.discard(process)
-                words = process.last_words()
+                words = process.last_error_text()
                 process.give_up()
                 if last or not process.started.done():
                     break
@@ -362,8 +292,8 @@ class DockerSandbox:
         if result.timed_out:
             raise OSError(errno.ETIMEDOUT, f"not done within {_FILE_SECONDS:g} s", path)
         if result.code != 0:
-            said = result.stderr.decode(errors="replace").strip().splitlines()
-            known = next((number for text, number in _SAID for line in said if text in line), result.code)
+            lines = result.stderr.decode(errors="replace").strip().splitlines()
+            known = next((number for text, number in _ERRORS for line in lines if text in line), result.code)
             number = known if known in errno.errorcode else errno.EIO
             raise OSError(number, os.strerror(number), path)
         return result
@@ -373,12 +303,12 @@ class DockerSandbox:
         if self._closed:
             raise SandboxFailure("closed", "the sandbox is closed")
         roots = [folder] if folder else await self._changed_roots()
-        skip = self._recipe.shows
+        skip = self._plan.shows
         rows: list[Row] = []
         copies: list[tuple[str, Path]] = []
         for root in roots:
-            self._number += 1
-            copy = scratch / f"{self._number}.tar"
+            self._copies += 1
+            copy = scratch / f"{self._copies}.tar"
             if await self._copy_out(self._container, root, copy):
                 copies.append((root, copy))
                 now = await asyncio.to_thread(index, copy, root)
@@ -389,16 +319,16 @@ class DockerSandbox:
 
     async def _changed_roots(self) -> list[str]:
         """Where to look for changes: where the engine says, or everywhere."""
-        said = await self._host.engine.call(["diff", self._container])
-        told = said.out.decode("utf-8", "surrogateescape")
-        if said.code != 0:  # podman 4 gives up when a folder took a file's place
-            listed = await self._host.engine.tell("exec", self._container, "ls", "-A", "/")
-            told = "".join(f"C /{name}\n" for name in listed.splitlines())
-        return changed_roots(told, self._recipe.shows)
+        result = await self._host.engine.call(["diff", self._container])
+        listing = result.out.decode("utf-8", "surrogateescape")
+        if result.code != 0:  # podman 4 gives up when a folder took a file's place
+            listed = await self._host.engine.output("exec", self._container, "ls", "-A", "/")
+            listing = "".join(f"C /{name}\n" for name in listed.splitlines())
+        return changed_roots(listing, self._plan.shows)
 
     async def _base(self, root: str, scratch: Path) -> dict[str, ContainerPath]:
         """The same folder where nothing ever ran; looked at once for all sandboxes of these layers."""
-        pristine = await self._host.pristine(self._recipe)
+        pristine = await self._host.pristine(self._plan.image)
         if root not in pristine.folders:
             copy = scratch / "base.tar"
             there = await self._copy_out(pristine.container, root, copy)
@@ -407,19 +337,19 @@ class DockerSandbox:
 
     async def _copy_out(self, container: str, folder: str, target: Path) -> bool:
         """Whether the folder was there."""
-        said = await self._host.engine.call(["cp", f"{container}:{folder}", "-"], out=target, seconds=COPY_SECONDS)
-        if said.code == 0:
+        result = await self._host.engine.call(["cp", f"{container}:{folder}", "-"], out=target, seconds=COPY_SECONDS)
+        if result.code == 0:
             return True
-        if re.search(r"no such file|could not be found|could not find", said.error, re.IGNORECASE):
+        if re.search(r"no such file|could not be found|could not find", result.error, re.IGNORECASE):
             return False
-        raise SandboxFailure("died", f"{self._host.engine.kind} cp failed: {said.reason}")
+        raise SandboxFailure("died", f"{self._host.engine.kind} cp failed: {result.reason}")
 
     async def _pack(self, out: int) -> None:
         """All changes in one file, as the store keeps them; programs are stopped meanwhile."""
         engine = self._host.engine
         running = bool(self._programs)
         if running:
-            await engine.tell("pause", self._container)
+            await engine.output("pause", self._container)
         try:
             with self._host.store.scratch() as scratch:
                 rows, copies = await self._differences("", scratch)
@@ -430,7 +360,7 @@ class DockerSandbox:
                     await asyncio.to_thread(pack, root, out, chosen(rows))
         finally:
             if running:
-                await engine.tell("unpause", self._container)
+                await engine.output("unpause", self._container)
 
     async def _apply(self, changes: Path) -> None:
         """Lay packed changes over the container's files."""
@@ -455,15 +385,15 @@ class DockerSandbox:
 
     async def _owner(self) -> tuple[int, int]:
         """The user and group that programs run as, as numbers."""
-        told = await self._file_command("id -u; id -g", [], "/")
-        user, group = (int(number) for number in told.stdout.split())
+        answer = await self._file_command("id -u; id -g", [], "/")
+        user, group = (int(number) for number in answer.stdout.split())
         return user, group
 
     async def _copy_in(self, stream: Path) -> None:
         # Each keeps the owners that the stream names, by opposite words.
         keep = "--archive" if self._host.engine.kind == "docker" else "--archive=false"
         place = f"{self._container}:/"
-        await self._host.engine.tell("cp", keep, "-", place, stdin=stream, seconds=COPY_SECONDS)
+        await self._host.engine.output("cp", keep, "-", place, stdin=stream, seconds=COPY_SECONDS)
 
 
 def _control_group(pid: int) -> Path | None:

@@ -49,8 +49,8 @@ class Cgroups:
 
     def make(self, memory: int, processes: int, cpus: float) -> ControlGroup:
         self._made += 1
-        wanted = [name for name in self._parents if name != "cpu" or cpus > 0]
-        folders = {name: self._parents[name] / str(self._made) for name in wanted}
+        controllers = [name for name in self._parents if name != "cpu" or cpus > 0]
+        folders = {name: self._parents[name] / str(self._made) for name in controllers}
         distinct = tuple(dict.fromkeys(folders.values()))
         try:
             for folder in distinct:
@@ -148,11 +148,11 @@ def places(groups: str, mountinfo: str) -> list[tuple[int, dict[str, Path]]]:
     unified = folder("")
     if unified is not None:
         # A group that holds processes cannot hand controllers down, so its ancestors are tried as well.
-        for place in [unified, *unified.parents]:
-            usable = _handed_down(place)
+        for parent in [unified, *unified.parents]:
+            usable = _handed_down(parent)
             if {"memory", "pids"} <= usable:
-                found.append((2, {name: place for name in ("memory", "pids", "cpu") if name in usable}))
-            if place == mounts[""][0]:
+                found.append((2, {name: parent for name in ("memory", "pids", "cpu") if name in usable}))
+            if parent == mounts[""][0]:
                 break
     first = {name: found_at for name in ("memory", "pids", "cpu") if (found_at := folder(name)) is not None}
     if {"memory", "pids"} <= first.keys():
@@ -160,13 +160,13 @@ def places(groups: str, mountinfo: str) -> list[tuple[int, dict[str, Path]]]:
     return found
 
 
-def _handed_down(place: Path) -> set[str]:
+def _handed_down(parent: Path) -> set[str]:
     try:
-        down = set((place / "cgroup.subtree_control").read_text().split())
-        missing = ({"memory", "pids", "cpu"} & set((place / "cgroup.controllers").read_text().split())) - down
+        down = set((parent / "cgroup.subtree_control").read_text().split())
+        missing = ({"memory", "pids", "cpu"} & set((parent / "cgroup.controllers").read_text().split())) - down
         for name in missing:
             with contextlib.suppress(OSError):
-                (place / "cgroup.subtree_control").write_text(f"+{name}")
+                (parent / "cgroup.subtree_control").write_text(f"+{name}")
                 down.add(name)
     except OSError:
         return set()

@@ -2,8 +2,8 @@
 
 Both run in a fork of the launcher that never returns. CRIU must be the machine's root: nobody less may read a process's
 system call filter. It joins every namespace of the sandbox but the user's; the processes that it makes join that one
-before they are given anything of their image. So it is only ever fed what it wrote itself, which `frozen.py` sees to.
-Knows nothing of messages, stores and other sandboxes.
+before they are given anything of their image. So it is only ever fed what it wrote itself, which
+`frozen_sandboxes.py` checks. Knows nothing of messages, stores and other sandboxes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from etude.sandbox.identity import INSIDE, Identity
-from etude.sandbox.local import kernel, programs
+from etude.sandbox.local import kernel, program_start
 from etude.sandbox.local.cgroups import ControlGroup
-from etude.sandbox.local.rootfs import ROOM
+from etude.sandbox.local.rootfs import PROGRAM_ROOT
 
 _SCRATCH: Final = "/run"  # on the stage, for CRIU's own files: what it says, and what it found out about the kernel
 _OURS: Final = (
@@ -48,7 +48,7 @@ class Criu:
 
 
 @dataclass(frozen=True)
-class SandboxProcess:
+class TargetSandbox:
     """The sandbox that a fork of the launcher goes into; its process numbers are those of the sandbox already."""
 
     init: int  # pidfd
@@ -57,51 +57,51 @@ class SandboxProcess:
 
 
 @dataclass(frozen=True)
-class Return:
-    """A program to bring back: its number, its streams as they were called, and what they are now."""
+class SavedProgram:
+    """A program to restore: its number, the pipes of its streams when it was saved, and what takes their place."""
 
     pid: int
     pipes: tuple[int, ...]
     streams: tuple[int, ...]
-    status: int  # its end is told here, as programs.py does
+    status: int  # its end is reported here, as `program_start.py` does
 
 
-def dump(place: SandboxProcess, criu: Criu, images: int, pid: int, report: int) -> NoReturn:
+def dump(target: TargetSandbox, criu: Criu, images: int, pid: int, report: int) -> NoReturn:
     """Write a stopped process and all that it started into the folder behind `images`; it stays as it is."""
     with _reporting(report):
-        loaded = _Loaded(criu, images)
-        kernel.call("setns", place.init, _OURS)
-        loaded.run("dump", "--tree", str(pid), "--leave-running", "--network-lock=skip", f"--ghost-limit={_GHOSTS}")
+        opened = _OpenedCriu(criu, images)
+        kernel.call("setns", target.init, _OURS)
+        opened.run("dump", "--tree", str(pid), "--leave-running", "--network-lock=skip", f"--ghost-limit={_GHOSTS}")
         _forget_the_user_namespace(images, pid)
-        _tell(report, {})
+        _report(report, {})
     os._exit(0)
 
 
-def restore(place: SandboxProcess, criu: Criu, images: int, back: Return, report: int) -> NoReturn:
+def restore(target: TargetSandbox, criu: Criu, images: int, program: SavedProgram, report: int) -> NoReturn:
     """Make stopped processes of images, and be their supervisor from then on."""
     with _reporting(report):
-        if place.group is not None:
-            place.group.add(0)  # ourselves, and with us everything that we start
-        with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - as in programs.py
+        if target.group is not None:
+            target.group.add(0)  # ourselves, and with us everything that we start
+        with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - as in program_start.py
             file.write("1000")
-        loaded = _Loaded(criu, images, back.streams)
-        kernel.call("setns", place.init, _OURS)
+        opened = _OpenedCriu(criu, images, program.streams)
+        kernel.call("setns", target.init, _OURS)
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        inherited = zip(back.streams, back.pipes, strict=True)
+        inherited = zip(program.streams, program.pipes, strict=True)
         named = [f"--inherit-fd=fd[{stream}]:pipe:[{pipe}]" for stream, pipe in inherited]
         user = f"--join-ns=user:/proc/1/ns/user,{INSIDE},{INSIDE}"
-        loaded.run("restore", "--restore-detached", user, *named)
-        for stream in back.streams:
+        opened.run("restore", "--restore-detached", user, *named)
+        for stream in program.streams:
             os.close(stream)
         for process in _below(os.getpid()):
-            _check(process, place.identity)
-        _become_a_supervisor(place.init)
-        _tell(report, {"supervisor": os.getpid()})
-    programs.await_end(back.pid, back.status)
+            _check(process, target.identity)
+        _become_a_supervisor(target.init)
+        _report(report, {"supervisor": os.getpid()})
+    program_start.await_end(program.pid, program.status)
 
 
 def skip_numbers(highest: int) -> NoReturn:
-    """Let new processes of the sandbox be numbered above those that come back."""
+    """Let new processes of the sandbox be numbered above those that come program."""
     code = 1
     try:
         with open("/proc/sys/kernel/ns_last_pid", "w") as file:  # noqa: PTH123 - a setting
@@ -111,7 +111,7 @@ def skip_numbers(highest: int) -> NoReturn:
         os._exit(code)
 
 
-class _Loaded:
+class _OpenedCriu:
     """CRIU, opened while its files can be found, to be started where they cannot."""
 
     def __init__(self, criu: Criu, images: int, streams: tuple[int, ...] = ()) -> None:
@@ -120,7 +120,7 @@ class _Loaded:
         self._program = os.open(criu.program, os.O_RDONLY)
         self._images = images
         self._streams = streams
-        self._libraries = ":".join(f"{_behind(self._host)}{folder}" for folder in criu.libraries)
+        self._libraries = ":".join(f"{_descriptor_path(self._host)}{folder}" for folder in criu.libraries)
 
     def run(self, verb: str, *arguments: str) -> None:
         """To its end; what it complained about becomes an `OSError`."""
@@ -131,7 +131,7 @@ class _Loaded:
                 self._become(verb, arguments)
             _, status = os.waitpid(pid, 0)
             if status != 0:
-                raise OSError(0, _complaint())
+                raise OSError(0, _first_error())
         finally:
             kernel.unmount(_SCRATCH)
         for descriptor in (self._host, self._loader, self._program):
@@ -142,15 +142,15 @@ class _Loaded:
             os.setpriority(os.PRIO_PROCESS, 0, 0)  # processes may be made slower than we are, never faster
             for descriptor in (self._host, self._loader, self._program, self._images, *self._streams):
                 os.set_inheritable(descriptor, True)
-            start = ["criu", "--inhibit-cache", "--library-path", self._libraries, _behind(self._program)]
-            order = [verb, "--images-dir", _behind(self._images), "--work-dir", _SCRATCH, "--log-file", "log"]
+            start = ["criu", "--inhibit-cache", "--library-path", self._libraries, _descriptor_path(self._program)]
+            order = [verb, "--images-dir", _descriptor_path(self._images), "--work-dir", _SCRATCH, "--log-file", "log"]
             environment = {"XDG_RUNTIME_DIR": _SCRATCH, "PATH": ""}
-            os.execve(_behind(self._loader), [*start, *order, *_COMMON, *arguments], environment)  # noqa: S606
+            os.execve(_descriptor_path(self._loader), [*start, *order, *_COMMON, *arguments], environment)  # noqa: S606
         finally:
             os._exit(127)
 
 
-def _complaint() -> str:
+def _first_error() -> str:
     """Why CRIU gave up: the first thing that it calls an error. Programs may have chosen some of the words."""
     try:
         said = [line.partition("Error ")[2] for line in _text(f"{_SCRATCH}/log").splitlines() if "Error " in line]
@@ -160,7 +160,7 @@ def _complaint() -> str:
     return "".join(each if each.isprintable() else "?" for each in first)
 
 
-def _behind(descriptor: int) -> str:
+def _descriptor_path(descriptor: int) -> str:
     return f"/proc/self/fd/{descriptor}"
 
 
@@ -198,7 +198,7 @@ def _check(pid: int, identity: Identity) -> None:
         "capabilities": {int(each, 16) for each in capabilities} == {0} and facts["NoNewPrivs"] == ["1"],
         "filter": facts["Seccomp"] == ["2"],
         "groups": _text(f"/proc/{pid}/cgroup") == _text("/proc/self/cgroup"),
-        "root": os.readlink(f"/proc/{pid}/root") == ROOM,  # noqa: PTH115 - /proc
+        "root": os.readlink(f"/proc/{pid}/root") == PROGRAM_ROOT,  # noqa: PTH115 - /proc
         **{f"{name} namespace": _namespace(pid, name) == _namespace(1, name) for name in _NAMESPACES},
     }
     if wrong := [name for name, right in expected.items() if not right]:
@@ -225,11 +225,11 @@ def _reporting(report: int) -> Iterator[None]:
         yield
     except BaseException as error:
         text = error.strerror or str(error) if isinstance(error, OSError) else repr(error)
-        _tell(report, {"error": text[:500]})
+        _report(report, {"error": text[:500]})
         os._exit(1)
 
 
-def _tell(report: int, message: dict[str, object]) -> None:
+def _report(report: int, message: dict[str, object]) -> None:
     os.write(report, json.dumps(message).encode())
     os.close(report)
 

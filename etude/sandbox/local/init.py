@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from fcntl import ioctl
 from typing import Any, Final
 
-from etude.sandbox import wire
-from etude.sandbox.local import kernel, programs
+from etude.sandbox import process_table
+from etude.sandbox.local import kernel, program_start, wire
 from etude.sandbox.local.cgroups import oom_kills
-from etude.sandbox.local.programs import Fence
-from etude.sandbox.local.rootfs import Room
+from etude.sandbox.local.program_start import Confinement, Program, ProgramPipes
+from etude.sandbox.local.rootfs import RootFilesystem
+from etude.sandbox.process_table import processes
 from etude.sandbox.store.overlay_changes import differences
 from etude.sandbox.store.packed_changes import pack
 
@@ -36,11 +37,11 @@ _CLOSE_SECONDS: Final = 0.01  # the same once a quarter of it is taken: the rest
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-Loaded = Mapping[str, Callable[[], None]]  # what the launcher has loaded, to run without starting an interpreter
+Preloaded = Mapping[str, Callable[[], None]]  # modules that the launcher has loaded, by name: their `main`
 
 
 @dataclass
-class Live:
+class LiveProgram:
     """A program that has not been reported as ended."""
 
     number: int
@@ -55,17 +56,22 @@ class Live:
 
 class Init:
     def __init__(
-        self, connection: socket.socket, room: Room, fence: Fence, oom_counter: int | None, loaded: Loaded
+        self,
+        connection: socket.socket,
+        files: RootFilesystem,
+        confinement: Confinement,
+        oom_counter: int | None,
+        preloaded: Preloaded,
     ) -> None:
         self._connection = connection
         self._reader = wire.Reader(connection)
-        self._room = room
-        self._fence = fence
+        self._files = files
+        self._confinement = confinement
         self._oom_counter = oom_counter
-        self._loaded = loaded
+        self._preloaded = preloaded
         self._proc_device = os.stat("/proc").st_dev  # noqa: PTH116 - beside its kind
-        self._live: dict[int, Live] = {}  # by the descriptor of its status
-        self._halted = False
+        self._live: dict[int, LiveProgram] = {}  # by the descriptor of its status
+        self._stopped = False
         self._watch_seconds = _WATCH_SECONDS
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
@@ -91,7 +97,7 @@ class Init:
             for program in [each for each in self._live.values() if each.deadline is not None]:
                 if program.deadline is not None and program.deadline <= now and program.status in self._live:
                     self._end(program, timed_out=True)
-            if self._live and not self._fence.counted_memory:
+            if self._live and not self._confinement.counted_memory:
                 self._watch_memory()
             if self._connection.fileno() in ready:
                 if not self._reader.fill():
@@ -102,7 +108,7 @@ class Init:
     def _patience(self) -> int | None:
         """Milliseconds until something is due."""
         due = [each.deadline for each in self._live.values() if each.deadline is not None]
-        if self._live and not self._fence.counted_memory:
+        if self._live and not self._confinement.counted_memory:
             due.append(time.monotonic() + self._watch_seconds)
         return max(0, int((min(due) - time.monotonic()) * 1000) + 1) if due else None
 
@@ -116,11 +122,9 @@ class Init:
             # The orchestrator reports it as a failure of the machinery, with these words.
             answer, attached = {"failure": f"{type(error).__name__}: {error}"}, ()
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            wire.close_all(descriptors)
         wire.send(self._connection, {"id": number, **answer}, attached)
-        for descriptor in attached:
-            os.close(descriptor)
+        wire.close_all(attached)
 
     def _do(self, message: wire.Message, descriptors: tuple[int, ...]) -> tuple[dict[str, Any], tuple[int, ...]]:
         match message["do"]:
@@ -134,20 +138,20 @@ class Init:
             case "create":
                 return {}, (self._create(message["path"], message["mode"]),)
             case "diff":
-                return {}, (_in_memory(differences(self._room.upper, self._room.lowers)),)
+                return {}, (_in_memory(differences(self._files.upper, self._files.lowers)),)
             case "pack":
                 self._pack(descriptors[0])
-            case "halt":
-                return self._halt(), ()
-            case "go on":
-                self._go_on()
+            case "stop programs":
+                return self._stop_for_freeze(), ()
+            case "continue programs":
+                self._continue()
             case "expect":
                 return {}, self._expect(message["id"])
             case "supervised":
                 self._live_numbered(message["program"]).supervisor = message["supervisor"]
             case "reset":
                 self._end_all()
-                self._room.empty()
+                self._files.reset()
             case unknown:
                 raise ValueError(f"unknown request {unknown!r}")
         return {}, ()
@@ -155,81 +159,81 @@ class Init:
     # Programs.
 
     def _run(self, message: wire.Message) -> tuple[int, ...]:
-        if self._halted:
+        if self._stopped:
             raise OSError(errno.EBUSY, "the sandbox is being frozen")
         before = self._oom_kills()
-        apart = None
-        if "loaded" in message:
-            apart = programs.Apart(self._loaded[message["loaded"]] if message["loaded"] else None)
-        started = programs.start(message["argv"], message["cwd"], message["env"], message["stdin"], self._fence, apart)
+        function = self._preloaded[message["preloaded"]] if message["preloaded"] else None
+        program = Program(message["argv"], message["cwd"], message["env"], message["stdin"], message["apart"], function)
+        started = program_start.start(program, self._confinement)
         now = time.monotonic()
         deadline = None if message["timeout"] is None else now + message["timeout"]
         pipes = tuple(os.fstat(each).st_ino for each in started.streams)
-        program = Live(message["id"], started.supervisor, started.status, now, deadline, before, pipes)
-        self._live[started.status] = program
-        self._poll.register(started.status, select.POLLIN)
+        self._follow(LiveProgram(message["id"], started.supervisor, started.status, now, deadline, before, pipes))
         return started.streams
 
-    # Programs that are kept with their memory, and that come back. CRIU is sent in by the launcher (`memory.py`).
+    def _follow(self, program: LiveProgram) -> None:
+        self._live[program.status] = program
+        self._poll.register(program.status, select.POLLIN)
 
-    def _halt(self) -> dict[str, Any]:
+    # Programs that are saved with their memory, and that come back. The launcher runs CRIU (`criu.py`).
+
+    def _stop_for_freeze(self) -> dict[str, Any]:
         """Stop everything, and say which programs there are: their first process and the pipes of their streams."""
-        if self._halted or any(each.deadline is not None for each in self._live.values()):
-            return {"refused": "it is being frozen already" if self._halted else "a run is going on"}
-        self._freeze()
-        self._halted = True
-        everything = _processes()
+        if self._stopped or any(each.deadline is not None for each in self._live.values()):
+            return {"refused": "it is being frozen already" if self._stopped else "a run is going on"}
+        self._stop()
+        self._stopped = True
+        everything = processes()
         found = []
         for program in sorted(self._live.values(), key=lambda each: each.number):
-            below = [(pid, state) for pid, state, parent in everything if parent == program.supervisor]
-            if len(below) != 1 or below[0][1] in "ZX":
+            below = [row for row in everything if row.parent == program.supervisor]
+            if len(below) != 1 or below[0].dead:
                 return self._refuse("a program has just ended, or has left processes that outlived their parent")
-            found.append({"pid": below[0][0], "pipes": program.pipes})
-        if self._room.shared_memory():
+            found.append({"pid": below[0].pid, "pipes": program.pipes})
+        if self._files.shared_memory():
             return self._refuse("files in /dev/shm are not carried over, and there are some")
         if _sockets_with_a_path():
             return self._refuse("a program has a Unix socket with a path, which CRIU looks for outside of its root")
-        numbers = [int(thread) for pid, _, _ in everything for thread in _threads(pid)]
+        numbers = [int(thread) for row in everything for thread in _threads(row.pid)]
         return {"programs": found, "highest": max(numbers)}
 
     def _refuse(self, reason: str) -> dict[str, Any]:
-        self._go_on()
+        self._continue()
         return {"refused": reason}
 
-    def _go_on(self) -> None:
-        self._halted = False
+    def _continue(self) -> None:
+        self._stopped = False
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGCONT)
 
     def _expect(self, number: int) -> tuple[int, ...]:
-        """A program that will be brought back: our ends of new streams, its ends, and where its end is to be told."""
-        streams = programs.Streams.make(stdin=True)
-        status, tell = os.pipe2(os.O_CLOEXEC)
+        """A program that will be brought back: our ends of new streams, its ends, and where its end is reported."""
+        streams = ProgramPipes.make(stdin=True)
+        status, report = os.pipe2(os.O_CLOEXEC)
         pipes = tuple(os.fstat(each).st_ino for each in streams.ours)
-        self._live[status] = Live(number, 0, status, time.monotonic(), None, self._oom_kills(), pipes)
-        self._poll.register(status, select.POLLIN)
-        return (*streams.ours, *streams.programs, tell)
+        self._follow(LiveProgram(number, 0, status, time.monotonic(), None, self._oom_kills(), pipes))
+        return (*streams.ours, *streams.programs, report)
 
-    def _live_numbered(self, number: int) -> Live:
+    def _live_numbered(self, number: int) -> LiveProgram:
         return next(each for each in self._live.values() if each.number == number)
 
-    def _ended(self, program: Live) -> None:
+    def _ended(self, program: LiveProgram) -> None:
         """It ended by itself; whatever it left behind ends now."""
-        told = os.read(program.status, 4096)
+        report = os.read(program.status, 4096)
         killed = -int(signal.SIGKILL)  # by a program: nothing else ends a supervisor before its time
-        status = programs.STATUS.unpack_from(told)[0] if told else killed
-        if status == programs.NOT_CONFINED:
-            self._report(program, 0, failure=told[programs.STATUS.size :].decode(errors="replace"))
+        status = program_start.STATUS.unpack_from(report)[0] if report else killed
+        if status == program_start.NOT_CONFINED:
+            self._report(program, 0, failure=report[program_start.STATUS.size :].decode(errors="replace"))
         else:
-            self._report(program, os.waitstatus_to_exitcode(status) if told else killed)
+            self._report(program, os.waitstatus_to_exitcode(status) if report else killed)
 
-    def _end(self, program: Live, timed_out: bool = False) -> None:
+    def _end(self, program: LiveProgram, timed_out: bool = False) -> None:
         if program.supervisor:  # of one that is still being brought back, nobody knows it
             with suppress(ProcessLookupError):
                 os.kill(program.supervisor, signal.SIGKILL)
         self._report(program, -int(signal.SIGKILL), timed_out)
 
-    def _report(self, program: Live, code: int, timed_out: bool = False, failure: str = "") -> None:
+    def _report(self, program: LiveProgram, code: int, timed_out: bool = False, failure: str = "") -> None:
         seconds = time.monotonic() - program.started
         del self._live[program.status]
         self._poll.unregister(program.status)
@@ -268,20 +272,12 @@ class Init:
 
     def _strays(self) -> list[int]:
         supervisors = {each.supervisor for each in self._live.values()}
-        children: dict[int, list[int]] = {}
-        for pid, state, parent in _processes():
-            if state not in "ZX":
-                children.setdefault(parent, []).append(pid)
-        found: list[int] = []
-        waiting = [pid for pid in children.get(1, []) if pid not in supervisors]
-        while waiting:
-            pid = waiting.pop()
-            found.append(pid)
-            waiting += children.get(pid, [])
-        return found
+        children = process_table.children(processes())
+        first = [pid for pid in children.get(1, []) if pid not in supervisors]
+        return process_table.with_descendants(first, children)
 
     def _reap(self) -> bool:
-        """Bury the dead; whether any child is left."""
+        """Reap the dead; whether any child is left."""
         while True:
             try:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -306,21 +302,23 @@ class Init:
 
     def _watch_memory(self) -> None:
         """Where no cgroup counts: end everything once its processes together hold more than the limit."""
-        pids = [pid for pid, _, _ in _processes() if pid != 1]
+        pids = [row.pid for row in processes() if row.pid != 1]
         held = sum(_resident(pid) for pid in pids)
-        self._watch_seconds = _CLOSE_SECONDS if held > self._fence.memory / 4 else _WATCH_SECONDS
-        if held <= self._fence.memory:
+        self._watch_seconds = _CLOSE_SECONDS if held > self._confinement.limits.memory / 4 else _WATCH_SECONDS
+        if held <= self._confinement.limits.memory:
             return
-        if sum(_share(pid) for pid in pids) <= self._fence.memory:  # dearer to ask: pages held in common count once
+        if (
+            sum(_share(pid) for pid in pids) <= self._confinement.limits.memory
+        ):  # dearer to ask: pages held in common count once
             return
         for program in self._live.values():
             program.oom = True
         self._end_all()
 
-    # Files. Every path is resolved with the room as its root.
+    # Files. Every path is resolved with the programs' root as its root.
 
     def _open(self, path: str) -> int:
-        file = kernel.open_beneath(self._room.root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        file = kernel.open_beneath(self._files.root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         return self._regular(file, path)
 
     def _create(self, path: str, mode: int | None) -> int:
@@ -329,7 +327,7 @@ class Init:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         self._make_folders(folder)
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
-        file = self._regular(kernel.open_beneath(self._room.root, path, flags, 0o666 if mode is None else mode), path)
+        file = self._regular(kernel.open_beneath(self._files.root, path, flags, 0o666 if mode is None else mode), path)
         os.ftruncate(file, 0)
         if mode is not None:
             os.fchmod(file, mode & 0o777)
@@ -347,11 +345,11 @@ class Init:
 
     def _make_folders(self, path: str) -> None:
         try:
-            os.close(kernel.open_beneath(self._room.root, path or "/", os.O_PATH | os.O_DIRECTORY))
+            os.close(kernel.open_beneath(self._files.root, path or "/", os.O_PATH | os.O_DIRECTORY))
         except FileNotFoundError:
             above, _, name = path.rstrip("/").rpartition("/")
             self._make_folders(above)
-            parent = kernel.open_beneath(self._room.root, above or "/", os.O_PATH | os.O_DIRECTORY)
+            parent = kernel.open_beneath(self._files.root, above or "/", os.O_PATH | os.O_DIRECTORY)
             try:
                 with suppress(FileExistsError):
                     os.mkdir(name, 0o755, dir_fd=parent)
@@ -359,21 +357,21 @@ class Init:
                 os.close(parent)
 
     def _pack(self, out: int) -> None:
-        frozen = bool(self._live) and not self._halted
-        if frozen:
-            self._freeze()
+        stop = bool(self._live) and not self._stopped
+        if stop:
+            self._stop()
         try:
-            pack(self._room.upper, out)
+            pack(self._files.upper, out)
         finally:
-            if frozen:
-                self._go_on()
+            if stop:
+                self._continue()
 
-    def _freeze(self) -> None:
+    def _stop(self) -> None:
         """Stop every program and wait until none is in the middle of a system call."""
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGSTOP)
         patience = time.monotonic() + 1.0
-        while any(state not in "TtZX" for pid, state, _ in _processes() if pid != 1):
+        while any(not row.still for row in processes() if row.pid != 1):
             if time.monotonic() > patience:
                 return
             time.sleep(0.001)
@@ -389,9 +387,15 @@ def settle(own_network: bool) -> None:
     kernel.bar_capabilities()
 
 
-def serve(connection: socket.socket, room: Room, fence: Fence, oom_counter: int | None, loaded: Loaded) -> None:
-    """From a furnished room to the end of the sandbox."""
-    init = Init(connection, room, fence, oom_counter, loaded)
+def serve(
+    connection: socket.socket,
+    files: RootFilesystem,
+    confinement: Confinement,
+    oom_counter: int | None,
+    preloaded: Preloaded,
+) -> None:
+    """From a mounted root to the end of the sandbox."""
+    init = Init(connection, files, confinement, oom_counter, preloaded)
     wire.send(connection, {"ready": True})
     init.serve()
 
@@ -413,17 +417,6 @@ def _in_memory(value: Any) -> int:
     return file
 
 
-def _processes() -> list[tuple[int, str, int]]:
-    """(pid, state, parent) of everything in the sandbox, ourselves included."""
-    found: list[tuple[int, str, int]] = []
-    for name in os.listdir("/proc"):  # noqa: PTH208 - several times a second
-        if name.isdigit():
-            with suppress(OSError):
-                fields = _read(f"/proc/{name}/stat").rpartition(b")")[2].split()
-                found.append((int(name), fields[0].decode(), int(fields[1])))
-    return found
-
-
 def _sockets_with_a_path() -> bool:
     with open("/proc/net/unix", "rb") as file:  # noqa: PTH123 - beside its kind
         return any(len(fields) > 7 and fields[7][:1] != b"@" for fields in list(map(bytes.split, file))[1:])
@@ -437,21 +430,13 @@ def _threads(pid: int) -> list[str]:
 
 def _resident(pid: int) -> int:
     with suppress(OSError, IndexError):
-        return int(_read(f"/proc/{pid}/statm").split()[1]) * _PAGE
+        return int(process_table.read(f"/proc/{pid}/statm").split()[1]) * _PAGE
     return 0
 
 
 def _share(pid: int) -> int:
     with suppress(OSError):
-        for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
+        for line in process_table.read(f"/proc/{pid}/smaps_rollup").splitlines():
             if line.startswith(b"Pss:"):
                 return int(line.split()[1]) * 1024
     return 0
-
-
-def _read(path: str) -> bytes:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(file, 1 << 16)
-    finally:
-        os.close(file)

@@ -18,42 +18,25 @@ _libc.syscall.restype = ctypes.c_long
 
 MACHINE: Final = platform.machine()
 
-# Calls that got the same number everywhere (all of Linux 5.1 and later).
-_COMMON: Final = {
-    "open_tree": 428,
-    "move_mount": 429,
-    "openat2": 437,
-    "mount_setattr": 442,
-    "pidfd_open": 434,
-    "close_range": 436,
+_MACHINES: Final = ("x86_64", "aarch64")
+# By machine, in that order. Calls of Linux 5.1 and later got the same number everywhere.
+_NUMBERS: Final = {
+    "clone": (56, 220),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "sethostname": (170, 161),
+    "prctl": (157, 167),
+    "capset": (126, 91),
+    "seccomp": (317, 277),
+    "setns": (308, 268),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "close_range": (436, 436),
+    "openat2": (437, 437),
+    "mount_setattr": (442, 442),
 }
-_BY_MACHINE: Final = {
-    "x86_64": {
-        "clone": 56,
-        "mount": 165,
-        "umount2": 166,
-        "pivot_root": 155,
-        "sethostname": 170,
-        "prctl": 157,
-        "capset": 126,
-        "seccomp": 317,
-        "memfd_create": 319,
-        "setns": 308,
-    },
-    "aarch64": {
-        "clone": 220,
-        "mount": 40,
-        "umount2": 39,
-        "pivot_root": 41,
-        "sethostname": 161,
-        "prctl": 167,
-        "capset": 91,
-        "seccomp": 277,
-        "memfd_create": 279,
-        "setns": 268,
-    },
-}
-CALLS: Final[dict[str, int]] = _COMMON | _BY_MACHINE.get(MACHINE, {})
+
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -95,9 +78,9 @@ PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 def call(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
     """One system call by its name."""
-    number = CALLS.get(name)
-    if number is None:
+    if MACHINE not in _MACHINES:
         raise OSError(errno.ENOSYS, f"{name}: no number is known for this processor ({MACHINE})")
+    number = _NUMBERS[name][_MACHINES.index(MACHINE)]
     # Integers go as 64-bit values: a plain Python int would be cut to a C int.
     wide = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
     result = int(_libc.syscall(ctypes.c_long(number), *wide))

@@ -1,9 +1,9 @@
 """The one small process that makes sandboxes on request. Started fresh by the orchestrator, one thread, no torch.
 
 It forks a child into new namespaces, maps its user, puts it into a cgroup where there is one, and hands it the
-socket over which the orchestrator then talks to it directly. It buries sandboxes that ended, removes their
-cgroups, and says so; it sends CRIU into them to keep programs or to bring them back (`memory.py`). When the
-orchestrator is gone, however it went, it ends every sandbox and itself.
+socket over which the orchestrator then talks to it directly. It reaps sandboxes that ended, removes their
+cgroups, and says so; it runs CRIU in them to save programs or to restore them (`criu.py`). When the orchestrator is
+gone, however it went, it ends every sandbox and itself.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from etude.sandbox import wire
-from etude.sandbox.identity import INSIDE, Identity, outside_identity
-from etude.sandbox.local import cgroups, init, kernel, seccomp
-from etude.sandbox.local import criu as memory
-from etude.sandbox.local.programs import Fence
-from etude.sandbox.local.rootfs import Room, RootPlan
+from etude.sandbox.base import SandboxLimits
+from etude.sandbox.identity import INSIDE, outside_identity
+from etude.sandbox.local import cgroups, criu, init, kernel, seccomp, wire
+from etude.sandbox.local.program_start import Confinement
+from etude.sandbox.local.rootfs import RootFilesystem, RootPlan
 
 _NAMESPACES: Final = (
     kernel.CLONE_NEWUSER
@@ -52,18 +51,18 @@ class Child:
 
 
 class Launcher:
-    def __init__(self, connection: socket.socket, orchestrator: int, loaded: init.Loaded) -> None:
+    def __init__(self, connection: socket.socket, orchestrator: int, preloaded: init.Preloaded) -> None:
         self._connection = connection
-        self._loaded = loaded
+        self._preloaded = preloaded
         self._reader = wire.Reader(connection)
         self._orchestrator = os.pidfd_open(orchestrator)
         self._groups = cgroups.find()
-        self._identity: Identity = outside_identity()
+        self._identity = outside_identity()
         self._calls = seccomp.Filter(seccomp.build(counted_memory=self._groups is not None))
         self._children: dict[int, Child] = {}  # by handle
         self._numbering = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-        self._errands: dict[int, int] = {}  # handle of a process of ours in a sandbox -> its number
-        self._reports: dict[int, int] = {}  # where one reports -> the request that it is for
+        self._criu_processes: dict[int, int] = {}  # handle of a process that runs CRIU in a sandbox -> its pid
+        self._reports: dict[int, int] = {}  # where such a process reports -> the request that it is for
         self._poll = select.poll()
         for descriptor in (connection.fileno(), self._orchestrator):
             self._poll.register(descriptor, select.POLLIN)
@@ -76,11 +75,11 @@ class Launcher:
         while True:
             ready = {descriptor for descriptor, _ in self._poll.poll()}
             for handle in ready & self._children.keys():
-                self._bury(self._children[handle])
-            for handle in ready & self._errands.keys():
-                self._bury_errand(handle)
+                self._reap(self._children[handle])
+            for handle in ready & self._criu_processes.keys():
+                self._reap_criu(handle)
             for report in ready & self._reports.keys():
-                self._pass_on(report)
+                self._pass_report(report)
             if self._orchestrator in ready:
                 return
             if self._connection.fileno() in ready:
@@ -96,10 +95,10 @@ class Launcher:
         deadline = time.monotonic() + 5.0
         while self._children and time.monotonic() < deadline:
             ready = {descriptor for descriptor, _ in self._poll.poll(100)}
-            for handle in ready & self._errands.keys():
-                self._bury_errand(handle)  # or the kernel does not let their sandbox end
+            for handle in ready & self._criu_processes.keys():
+                self._reap_criu(handle)  # or the kernel does not let their sandbox end
             for handle in ready & self._children.keys():
-                self._bury(self._children[handle], tell=False)
+                self._reap(self._children[handle], report=False)
         if self._groups is not None:
             self._groups.remove()
 
@@ -111,27 +110,28 @@ class Launcher:
                 self._kill(child)
         elif message["do"] in ("dump", "restore"):
             try:
-                self._send_in(message, descriptors)
+                self._run_criu(message, descriptors)
             except OSError as error:
                 wire.send(self._connection, {"id": message["id"], "error": str(error)})
-        for descriptor in descriptors:
-            os.close(descriptor)
+        wire.close_all(descriptors)
 
     def _start(self, message: wire.Message, descriptors: tuple[int, ...]) -> None:
-        """What goes wrong is told to whoever waits at the sandbox's own socket."""
+        """What goes wrong is reported at the sandbox's own socket, where somebody waits."""
         group: cgroups.ControlGroup | None = None
         pid = 0
         try:
-            limits = message["limits"]
+            limits = SandboxLimits(**message["limits"])
             if self._groups is not None:
-                group = self._groups.make(limits["memory"] + limits["disk"], limits["processes"], limits["cpus"])
-            own_network = 0 if message["plan"]["network"] else kernel.CLONE_NEWNET
+                # Its files lie in a tmpfs, which the kernel counts as memory of whoever wrote them.
+                group = self._groups.make(limits.memory + limits.disk, limits.processes, limits.cpus)
+            own_network = 0 if message["network"] else kernel.CLONE_NEWNET
             wait, release = os.pipe2(os.O_CLOEXEC)
             try:
                 pid = kernel.clone(_NAMESPACES | own_network)
                 if pid == 0:
                     os.close(release)
-                    _child(message, descriptors, wait, self._calls, group, self._loaded)
+                    confinement = Confinement(self._calls, limits, counted_memory=group is not None)
+                    _become_init(message, descriptors, wait, confinement, group, self._preloaded)
                 self._map_user(pid)
                 if group is not None:
                     group.add(pid)
@@ -153,46 +153,46 @@ class Launcher:
         self._children[handle] = Child(message["id"], pid, handle, group)
         self._poll.register(handle, select.POLLIN)
 
-    def _send_in(self, message: wire.Message, descriptors: tuple[int, ...]) -> None:
-        """A fork of ours goes into a sandbox to keep a program of it with its memory, or to bring one back."""
+    def _run_criu(self, message: wire.Message, descriptors: tuple[int, ...]) -> None:
+        """A fork of ours goes into a sandbox to save a program of it with its memory, or to restore one."""
         child = next((each for each in self._children.values() if each.number == message["sandbox"]), None)
         if child is None:
             raise OSError(errno.ESRCH, "the sandbox has ended")
-        place = memory.SandboxProcess(child.handle, child.group, self._identity)
-        criu = memory.Criu(message["program"], message["loader"], tuple(message["libraries"]))
-        report, tell = os.pipe2(os.O_CLOEXEC)
+        target = criu.TargetSandbox(child.handle, child.group, self._identity)
+        installed = criu.Criu(message["program"], message["loader"], tuple(message["libraries"]))
+        reader, report = os.pipe2(os.O_CLOEXEC)
         kernel.call("setns", child.handle, kernel.CLONE_NEWPID)  # for what we fork now
         try:
             if message["do"] == "restore":
                 _skip_numbers(message["highest"])
             pid = os.fork()
             if pid == 0:
-                _close_all_but(child.handle, tell, *descriptors)
+                _close_all_but(child.handle, report, *descriptors)
                 if message["do"] == "dump":
-                    memory.dump(place, criu, descriptors[0], message["pid"], tell)
+                    criu.dump(target, installed, descriptors[0], message["pid"], report)
                 images, *streams, status = descriptors
-                back = memory.Return(message["pid"], tuple(message["pipes"]), tuple(streams), status)
-                memory.restore(place, criu, images, back, tell)
+                program = criu.SavedProgram(message["pid"], tuple(message["pipes"]), tuple(streams), status)
+                criu.restore(target, installed, images, program, report)
         except BaseException:
-            os.close(report)
+            os.close(reader)
             raise
         finally:
             kernel.call("setns", self._numbering, kernel.CLONE_NEWPID)
-            os.close(tell)
+            os.close(report)
         handle = os.pidfd_open(pid)
-        self._errands[handle], self._reports[report] = pid, message["id"]
+        self._criu_processes[handle], self._reports[reader] = pid, message["id"]
         self._poll.register(handle, select.POLLIN)
-        self._poll.register(report, select.POLLIN)
+        self._poll.register(reader, select.POLLIN)
 
-    def _pass_on(self, report: int) -> None:
-        told = os.read(report, 1 << 16)
-        answer = json.loads(told) if told else {"error": "the process that was sent into the sandbox died"}
-        self._poll.unregister(report)
-        os.close(report)
-        wire.send(self._connection, {**answer, "id": self._reports.pop(report)})
+    def _pass_report(self, reader: int) -> None:
+        report = os.read(reader, 1 << 16)
+        answer = json.loads(report) if report else {"error": "the process that was sent into the sandbox died"}
+        self._poll.unregister(reader)
+        os.close(reader)
+        wire.send(self._connection, {**answer, "id": self._reports.pop(reader)})
 
-    def _bury_errand(self, handle: int) -> None:
-        os.waitpid(self._errands.pop(handle), 0)
+    def _reap_criu(self, handle: int) -> None:
+        os.waitpid(self._criu_processes.pop(handle), 0)
         self._poll.unregister(handle)
         os.close(handle)
 
@@ -210,7 +210,7 @@ class Launcher:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(child.handle, signal.SIGKILL)
 
-    def _bury(self, child: Child, tell: bool = True) -> None:
+    def _reap(self, child: Child, report: bool = True) -> None:
         # The kernel reports an init dead only after every process of its namespace is.
         os.waitpid(child.pid, 0)
         del self._children[child.handle]
@@ -218,17 +218,17 @@ class Launcher:
         os.close(child.handle)
         if child.group is not None:
             child.group.remove()
-        if tell:
+        if report:
             wire.send(self._connection, {"ended": child.number})
 
 
-def _child(
+def _become_init(
     message: wire.Message,
     descriptors: tuple[int, ...],
     wait: int,
-    calls: seccomp.Filter,
+    confinement: Confinement,
     group: cgroups.ControlGroup | None,
-    loaded: init.Loaded,
+    preloaded: init.Preloaded,
 ) -> NoReturn:
     """In the new namespaces: become the sandbox's init."""
     code = 1
@@ -240,37 +240,25 @@ def _child(
         if not os.read(wait, 1):  # the launcher died or gave up
             os._exit(1)
         os.close(wait)
-        plan, limits = message["plan"], message["limits"]
-        room = Room(
-            RootPlan(tuple(plan["layers"]), tuple(plan["shows"]), limits["disk"], plan["network"], plan["workdir"]),
-            changes,
-        )
-        # Only now: a change of user, which making the room may need, clears it.
+        layers, shows, network = message["layers"], message["shows"], message["network"]
+        plan = RootPlan(layers, shows, confinement.limits.disk, network, message["workdir"])
+        files = RootFilesystem(plan, changes)
+        # Only now: a change of user, which the lines before may need, clears it.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        fence = Fence(
-            calls,
-            memory=limits["memory"],
-            disk=limits["disk"],
-            processes=limits["processes"],
-            cpu_seconds=limits["cpu_seconds"],
-            open_files=limits["open_files"],
-            counted_memory=group is not None,
-        )
-        init.settle(own_network=not plan["network"])
+        init.settle(own_network=not network)
         if packed is not None and not os.read(packed, 1):
             raise OSError(errno.ECANCELED, "the changes to start from did not come")
-        room.furnish()
-        init.serve(connection, room, fence, counter, loaded)
+        files.mount()
+        init.serve(connection, files, confinement, counter, preloaded)
         code = 0
     except BrokenPipeError:
         pass  # the orchestrator went away
     except BaseException as error:
         if not isinstance(error, OSError):
             traceback.print_exc()
+        reason = str(error.strerror or error) if isinstance(error, OSError) else repr(error)
         with suppress(OSError):
-            wire.send(
-                connection, {"failed": f"{error.strerror or error}" if isinstance(error, OSError) else repr(error)}
-            )
+            wire.send(connection, {"failed": reason})
     finally:
         sys.stderr.flush()
         os._exit(code)
@@ -279,7 +267,7 @@ def _child(
 def _skip_numbers(highest: int) -> None:
     pid = os.fork()
     if pid == 0:
-        memory.skip_numbers(highest)
+        criu.skip_numbers(highest)
     _, status = os.waitpid(pid, 0)
     if status != 0:
         raise OSError(errno.EPERM, "process numbers cannot be chosen on this machine")
@@ -301,8 +289,8 @@ def main(connection: int, orchestrator: int, preload: tuple[str, ...] = ()) -> N
     if os.getppid() != orchestrator:
         return
     with socket.socket(fileno=connection) as control:
-        loaded = {name: importlib.import_module(name).main for name in preload}
-        launcher = Launcher(control, orchestrator, loaded)
+        preloaded = {name: importlib.import_module(name).main for name in preload}
+        launcher = Launcher(control, orchestrator, preloaded)
         try:
             launcher.serve()
         except BrokenPipeError:

@@ -19,13 +19,13 @@ import stat
 from dataclasses import dataclass
 from typing import Final
 
+from etude.sandbox.environment import HOME
 from etude.sandbox.identity import INSIDE
 from etude.sandbox.local import kernel
 from etude.sandbox.store.overlay_changes import OPAQUE
 from etude.sandbox.store.packed_changes import unpack
 
-ROOM: Final = "/room"
-HOME: Final = "/home/agent"
+PROGRAM_ROOT: Final = "/room"  # also in CRIU's images: one changed here cannot thaw what was frozen before
 _UPPER: Final = "/files/upper"
 _STAGE: Final = "/tmp"  # noqa: S108 - a mount point that every system has; nobody else sees the mount
 _QUIET: Final = kernel.MS_NOSUID | kernel.MS_NODEV
@@ -45,33 +45,33 @@ _ETC_OF_THE_NETWORK: Final = ("hosts", "resolv.conf", "nsswitch.conf")
 class RootPlan:
     """What to build, as it came over the socket."""
 
-    layers: tuple[str, ...]  # folders on the host, top one first
-    shows: tuple[str, ...]  # paths on the host that appear at the same place, read-only
+    layers: list[str]  # folders on the host, top one first
+    shows: list[str]  # paths on the host that appear at the same place, read-only
     disk: int  # bytes
     network: bool
     workdir: str
 
 
-class Room:
+class RootFilesystem:
     """The root of one sandbox, as its init works with it: the stage at once, the rest when it is furnished."""
 
     def __init__(self, plan: RootPlan, changes: int | None) -> None:
         self._plan = plan
         self._changes = changes  # packed changes to start from, kept open for resets
-        self._shown: list[tuple[str, str]] = []  # path on the stage, place in the room
+        self._shown: list[tuple[str, str]] = []  # path on the stage, path in the programs' root
         self.root = self.upper = -1
         self._enter_stage()
         stage = [*(f"/layer/{n}" for n in range(len(plan.layers))), "/skeleton"]
         self._lower_paths = ":".join(stage)
         self.lowers = [_open_folder(path) for path in stage]
 
-    def empty(self) -> None:
+    def reset(self) -> None:
         """Back to the start with a fresh upper. No program may be alive."""
         os.close(self.root)
         os.close(self.upper)
-        kernel.unmount(ROOM)
+        kernel.unmount(PROGRAM_ROOT)
         kernel.unmount("/files")
-        self.furnish()
+        self.mount()
 
     def shared_memory(self) -> list[str]:
         """What programs put into /dev/shm, the only place that they can write to beside the upper."""
@@ -95,7 +95,7 @@ class Room:
         os.chdir(_STAGE)
         for name in ("layer", "host", "skeleton", "files", "room", "proc", "dev"):
             os.mkdir(name)
-        os.mkdir("run")  # for memory.py
+        os.mkdir("run")  # for criu.py
         os.symlink("run", "tmp")
         for n, source in enumerate(layers):
             _show(source, f"layer/{n}", _SEALED)
@@ -121,16 +121,16 @@ class Room:
                 file.write(text)
 
     def _show_host(self, n: int, path: str, source: int) -> None:
-        place = "skeleton" + path
-        os.makedirs(os.path.dirname(place), exist_ok=True)
+        point = "skeleton" + path
+        os.makedirs(os.path.dirname(point), exist_ok=True)
         if stat.S_ISLNK(os.fstat(source).st_mode):  # as /bin -> usr/bin
-            os.symlink(os.readlink("", dir_fd=source), place)
+            os.symlink(os.readlink("", dir_fd=source), point)
             return
-        _make_point(place, source)
+        _make_point(point, source)
         _show(source, f"host/{n}", _SEALED)
         self._shown.append((f"/host/{n}", path))
 
-    def furnish(self) -> None:
+    def mount(self) -> None:
         """Mount the writable part, with the changes to start from, and put everything in its place."""
         size, inodes = self._plan.disk, max(8192, self._plan.disk // 4096)
         kernel.mount("tmpfs", "/files", "tmpfs", _QUIET, f"size={size},nr_inodes={inodes},mode=755")
@@ -145,20 +145,20 @@ class Room:
         if self._changes is not None:
             unpack(self._changes, self.upper)
         options = f"lowerdir={self._lower_paths},upperdir={_UPPER},workdir=/files/work,userxattr"
-        kernel.mount("overlay", ROOM, "overlay", _QUIET, options)
-        self.root = _open_path(ROOM)
-        for stage, place in self._shown:
-            self._place(stage, place)
-        self._place("/proc", "/proc")
-        self._place("/dev", "/dev", kernel.MOUNT_ATTR_RDONLY)
-        self._place("/files/shm", "/dev/shm")  # noqa: S108 - the sandbox's own
+        kernel.mount("overlay", PROGRAM_ROOT, "overlay", _QUIET, options)
+        self.root = _open_path(PROGRAM_ROOT)
+        for stage, point in self._shown:
+            self._bind(stage, point)
+        self._bind("/proc", "/proc")
+        self._bind("/dev", "/dev", kernel.MOUNT_ATTR_RDONLY)
+        self._bind("/files/shm", "/dev/shm")  # noqa: S108 - the sandbox's own
 
-    def _place(self, stage: str, place: str, attributes: int = 0) -> None:
-        """Bind into the room. A layer that put a link where we mount is refused: it would lead us elsewhere."""
+    def _bind(self, stage: str, point: str, attributes: int = 0) -> None:
+        """Bind into the programs' root. A layer with a link where we mount is refused: it would lead us elsewhere."""
         try:
-            target = kernel.open_beneath(self.root, place, os.O_PATH, links=False)
+            target = kernel.open_beneath(self.root, point, os.O_PATH, links=False)
         except OSError as error:
-            raise OSError(error.errno, f"{error.strerror}: a layer is in the way of {place}") from None
+            raise OSError(error.errno, f"{error.strerror}: a layer is in the way of {point}") from None
         source = _open_path(stage)
         kernel.bind(source, target, attributes)
         os.close(source)

@@ -11,30 +11,22 @@ import errno
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
-from etude.core.errors import EtudeError
-from etude.sandbox import wire
-from etude.sandbox.base import (
-    Capabilities,
-    Change,
-    CommandResult,
-    Frozen,
-    Layer,
-    NotFrozen,
-    SandboxFailure,
-    SandboxLimits,
-    Snapshot,
-    absolute,
-)
-from etude.sandbox.channel import Answer, Channel, Collector, Feeder, Signal
+from etude.sandbox.backend import MAX_READ, BackendSandbox, Command, SandboxRecipe
+from etude.sandbox.base import CommandResult, FrozenSandbox, NotFrozen, SandboxFailure
+from etude.sandbox.environment import ENVIRONMENT
+from etude.sandbox.local import wire
+from etude.sandbox.local.channel import Answer, Channel, Signal
 from etude.sandbox.local.criu import Criu
-from etude.sandbox.store import frozen
+from etude.sandbox.store import frozen_sandboxes
+from etude.sandbox.store.overlay_changes import Row
+from etude.sandbox.streams import Collector, Feeder, StreamedProcess
 
 if TYPE_CHECKING:
     from etude.sandbox.local.host import LocalHost
@@ -42,68 +34,25 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS: Final = 30.0
 _WALK_SECONDS: Final = 120.0  # for everything that looks at all changed files
 _GRACE_SECONDS: Final = 15.0  # init ends a program at its deadline; past this it is init that hangs
-_MAX_READ: Final = 64 << 20
 
 
-class Recipe:
-    """What a sandbox was made of, and is made of again when it is forked."""
-
-    def __init__(self, layers: tuple[Layer, ...], limits: SandboxLimits, network: bool, workdir: str) -> None:
-        if not workdir.startswith("/") or ".." in workdir.split("/"):
-            raise EtudeError(f"{workdir!r} cannot be the working folder: give an absolute path without '..'")
-        self.layers, self.limits, self.network, self.workdir = layers, limits, network, workdir
-
-    def message(self) -> wire.Message:
-        shows = dict.fromkeys(path for layer in self.layers for path in layer.shows)
-        plan = {
-            "layers": [str(layer.path) for layer in reversed(self.layers)],
-            "shows": list(shows),
-            "network": self.network,
-            "workdir": self.workdir,
-        }
-        return {"plan": plan, "limits": asdict(self.limits)}
-
-
-class LocalSandbox:
+class LocalSandbox(BackendSandbox):
     """One sandbox; made by `LocalHost.start`."""
 
-    def __init__(
-        self, host: LocalHost, number: int, connection: socket.socket, recipe: Recipe, env: Mapping[str, str]
-    ) -> None:
+    _host: LocalHost
+
+    def __init__(self, host: LocalHost, number: int, connection: socket.socket, recipe: SandboxRecipe) -> None:
+        super().__init__(host, recipe)
         loop = asyncio.get_running_loop()
-        self._host = host
         self.number = number
-        self._recipe = recipe
-        self._env = env
+        # `python` is the interpreter that we run on, which a layer shows unless it says otherwise.
+        path = f"{Path(sys.executable).parent}:{ENVIRONMENT['PATH']}"
+        self._env = {**ENVIRONMENT, "PATH": path, "PWD": recipe.workdir, **recipe.env}
         self.ready: asyncio.Future[None] = loop.create_future()
         self._dead: asyncio.Future[None] = loop.create_future()
         self._channel = Channel(connection, f"sandbox {number}", self._on_event)
         self._spawned: list[LocalProcess] = []
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._host.capabilities
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        return self._recipe.layers
-
-    @property
-    def limits(self) -> SandboxLimits:
-        return self._recipe.limits
-
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        timeout: float = 60.0,
-        max_output: int | None = None,
-    ) -> CommandResult:
-        limit = self.limits.output if max_output is None else max_output
-        return await self._finish(await self._launch(argv, cwd, env, bool(stdin), timeout, limit), stdin, timeout)
+        self.held: list[int] = []  # descriptors that keep its layers from being pruned
 
     async def run_apart(
         self,
@@ -114,56 +63,40 @@ class LocalSandbox:
         timeout: float = 60.0,
         max_output: int | None = None,
     ) -> CommandResult:
-        limit = self.limits.output if max_output is None else max_output
-        loaded, argv = (program, [program]) if isinstance(program, str) else ("", program)
-        process = await self._launch(argv, None, env, bool(stdin), timeout, limit, {"loaded": loaded})
-        return await self._finish(process, stdin, timeout)
+        preloaded, argv = (program, [program]) if isinstance(program, str) else ("", program)
+        command = self._command(argv, None, env, bool(stdin), timeout, max_output)
+        return await self._run(replace(command, apart=True, preloaded=preloaded), stdin)
 
-    async def _finish(self, process: LocalProcess, stdin: bytes, timeout: float) -> CommandResult:
-        try:
-            await process.send(stdin)
-            await process.close_stdin()
-            result = await process.wait(timeout + _GRACE_SECONDS)
-        except asyncio.CancelledError:
-            process.abandon()
-            raise
+    async def _end_of(self, process: StreamedProcess, command: Command) -> CommandResult:
+        assert command.timeout is not None
+        result = await process.wait(command.timeout + _GRACE_SECONDS)
         if result is None:
-            raise self.give_up(
-                SandboxFailure("deadline", f"a program did not end {_GRACE_SECONDS:g} s after its deadline")
-            )
+            text = f"a program did not end {_GRACE_SECONDS:g} s after its deadline"
+            raise self.give_up(SandboxFailure("deadline", text))
         return result
-
-    async def spawn(
-        self, argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None
-    ) -> LocalProcess:
-        return self._keep(await self._launch(argv, cwd, env, True, None, self.limits.output))
-
-    def _keep(self, process: LocalProcess) -> LocalProcess:
-        self._spawned = [*self.programs, process]
-        return process
 
     @property
     def programs(self) -> tuple[LocalProcess, ...]:
         return tuple(each for each in self._spawned if each.running)
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
-        _, (file,) = await self._ask({"do": "open", "path": absolute(path, self._recipe.workdir)}, path=path)
+        _, (file,) = await self._request({"do": "open", "path": self._absolute(path)}, path=path)
         try:
             size = os.fstat(file).st_size
-            wanted = max(0, size - offset) if limit is None else limit
-            if wanted > _MAX_READ and limit is None:
+            left = max(0, size - offset) if limit is None else limit
+            if left > MAX_READ and limit is None:
                 raise OSError(errno.EFBIG, f"the file has {size} bytes; read it in parts", path)
             parts = []
-            while wanted > 0 and (part := os.pread(file, min(wanted, 1 << 20), offset)):
+            while left > 0 and (part := os.pread(file, min(left, 1 << 20), offset)):
                 parts.append(part)
-                offset, wanted = offset + len(part), wanted - len(part)
+                offset, left = offset + len(part), left - len(part)
             return b"".join(parts)
         finally:
             os.close(file)
 
     async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
-        message = {"do": "create", "path": absolute(path, self._recipe.workdir), "mode": mode}
-        _, (file,) = await self._ask(message, path=path)
+        message = {"do": "create", "path": self._absolute(path), "mode": mode}
+        _, (file,) = await self._request(message, path=path)
         try:
             view = memoryview(data)
             while view:
@@ -173,35 +106,32 @@ class LocalSandbox:
         finally:
             os.close(file)
 
-    async def diff(self, under: str = "/") -> list[Change]:
-        _, (file,) = await self._ask({"do": "diff"}, seconds=_WALK_SECONDS)
+    async def _changes_below(self, folder: str) -> list[Row]:
+        _, (file,) = await self._request({"do": "diff"}, seconds=_WALK_SECONDS)
         with open(file, "rb") as answer:  # noqa: PTH123 - a descriptor
-            changes = [Change(*row) for row in json.loads(answer.read())]
-        folder = absolute(under, self._recipe.workdir).rstrip("/")
-        return [each for each in changes if each.path == folder or each.path.startswith(f"{folder}/")]
+            rows: list[Row] = json.loads(answer.read())
+        return rows
 
-    async def snapshot(self) -> Snapshot:
-        with self._host.store.writing_snapshot(self.layers) as (file, made):
-            await self._ask({"do": "pack"}, (file,), seconds=_WALK_SECONDS)
-        return made[0]
+    async def _pack(self, out: int) -> None:
+        await self._request({"do": "pack"}, (out,), seconds=_WALK_SECONDS)
 
     async def fork(self) -> LocalSandbox:
         changes = self._host.store.unnamed_file()
         try:
             with Signal() as packed:
                 # Its namespaces and mounts are made while the changes are packed.
-                copy = self._host.begin(self._recipe, self._env, (changes, packed.reader))
+                copy = self._host.begin(self._recipe, (changes, packed.reader))
                 try:
-                    await self._ask({"do": "pack"}, (changes,), seconds=_WALK_SECONDS)
+                    await self._pack(changes)
                 except BaseException:
                     await copy.close()
                     raise
                 packed.give()
-                return await self._host.begun(copy)
+                return await self._host.when_ready(copy)
         finally:
             os.close(changes)
 
-    async def freeze(self) -> Frozen:
+    async def freeze(self) -> FrozenSandbox:
         criu = await self._host.criu()
         if self._recipe.network:
             raise NotFrozen("a sandbox with network cannot be frozen: its connections lead out of it")
@@ -209,48 +139,46 @@ class LocalSandbox:
             "layers": [layer.digest for layer in self.layers],
             "limits": asdict(self.limits),
             "workdir": self._recipe.workdir,
-            "env": dict(self._env),
+            "env": self._env,
         }
         with self._host.store.scratch() as folder:
-            halted, _ = await self._ask({"do": "halt"})
-            if "refused" in halted:
-                raise NotFrozen(f"sandbox {self.number} cannot be frozen: {halted['refused']}")
+            stopped, _ = await self._request({"do": "stop programs"})
+            if "refused" in stopped:
+                raise NotFrozen(f"sandbox {self.number} cannot be frozen: {stopped['refused']}")
             try:
-                with (folder / frozen.CHANGES).open("wb") as changes:
-                    await self._ask({"do": "pack"}, (changes.fileno(),), seconds=_WALK_SECONDS)
-                for place, program in enumerate(halted["programs"]):
-                    with _folder(folder / str(place), make=True) as images:
-                        await self._host.send_in("dump", self.number, criu, {"pid": program["pid"]}, (images,))
+                with (folder / frozen_sandboxes.CHANGES).open("wb") as changes:
+                    await self._pack(changes.fileno())
+                for number, program in enumerate(stopped["programs"]):
+                    with _open_folder(folder / str(number), make=True) as images:
+                        await self._host.run_criu("dump", self.number, criu, {"pid": program["pid"]}, (images,))
             except BaseException as error:
                 if isinstance(error, SandboxFailure) and error.cause == "deadline":
                     raise self.give_up(error) from None  # CRIU may still hold its programs
-                await self.go_on()
+                await self.continue_programs()
                 raise
-            await self.go_on()
-            facts |= {"programs": halted["programs"], "highest": halted["highest"]}
-            return await asyncio.to_thread(frozen.keep, self._host.store, folder, facts)
+            await self.continue_programs()
+            facts |= {"programs": stopped["programs"], "highest": stopped["highest"]}
+            return await asyncio.to_thread(frozen_sandboxes.save, self._host.store, folder, facts)
 
-    async def go_on(self) -> None:
-        """Whatever was halted, or came back halted."""
-        await self._ask({"do": "go on"})
+    async def continue_programs(self) -> None:
+        """Let go on what was stopped, or what came back stopped."""
+        await self._request({"do": "continue programs"})
 
-    async def bring_back(self, criu: Criu, images: Path, order: wire.Message) -> LocalProcess:
-        """A program out of CRIU's images, with new streams; it stands still until `go_on`."""
-        answers = self._channel.ask({"do": "expect"}, answers=2)
-        _, streams = await self._answer(answers[0], _ANSWER_SECONDS, "streams for a program")
+    async def restore_program(self, criu: Criu, images: Path, facts: wire.Message) -> None:
+        """A program out of CRIU's images, with new streams; it is stopped until `continue_programs`."""
+        request = self._channel.request({"do": "expect"}, answers=2)
+        _, streams = await self._answer(request.answers[0], _ANSWER_SECONDS, "streams for a program")
         ours, theirs = streams[:3], streams[3:]
-        process = self._keep(LocalProcess(self, answers.number, answers[1], ours, self.limits.output))
+        self._keep(LocalProcess(self, request.number, request.answers[1], ours, self.limits.output))
         try:
-            with _folder(images) as folder:
-                answer = await self._host.send_in("restore", self.number, criu, order, (folder, *theirs))
+            with _open_folder(images) as folder:
+                answer = await self._host.run_criu("restore", self.number, criu, facts, (folder, *theirs))
         finally:
-            for descriptor in theirs:
-                os.close(descriptor)
-        await self._ask({"do": "supervised", "program": answers.number, "supervisor": answer["supervisor"]})
-        return process
+            wire.close_all(theirs)
+        await self._request({"do": "supervised", "program": request.number, "supervisor": answer["supervisor"]})
 
     async def reset(self) -> None:
-        await self._ask({"do": "reset"}, seconds=_WALK_SECONDS)
+        await self._request({"do": "reset"}, seconds=_WALK_SECONDS)
 
     async def close(self) -> None:
         if self._channel.failure is None or self._channel.failure.cause != "closed":
@@ -263,64 +191,34 @@ class LocalSandbox:
         finally:
             self._host.forget(self)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def _launch(
-        self,
-        argv: Sequence[str],
-        cwd: str | None,
-        env: Mapping[str, str] | None,
-        stdin: bool,
-        timeout: float | None,
-        limit: int,
-        more: wire.Message | None = None,
-    ) -> LocalProcess:
-        if not argv:
-            raise EtudeError("a program needs a name: argv is empty")
-        message = {
-            "do": "run",
-            "argv": list(argv),
-            "cwd": absolute(cwd or "", self._recipe.workdir),
-            "env": {**self._env, **(env or {})},
-            "stdin": stdin,
-            "timeout": timeout,
-            **(more or {}),
-        }
-        answers = self._channel.ask(message, answers=2)
+    async def _launch(self, command: Command) -> LocalProcess:
+        message = {"do": "run", **vars(command), "argv": list(command.argv), "env": {**self._env, **command.env}}
+        request = self._channel.request(message, answers=2)
         try:
-            answer, streams = await self._answer(answers[0], _ANSWER_SECONDS, "a program to start")
+            answer, streams = await self._answer(request.answers[0], _ANSWER_SECONDS, "a program to start")
         except asyncio.CancelledError:
-            self._channel.forget(answers.number)
-            self.kill_program(answers.number)
+            self.abandon_program(request.number)
             raise
         if "errno" in answer or "failure" in answer:
-            raise SandboxFailure(
-                "protocol", f"a program could not be started: {answer.get('text') or answer['failure']}"
-            )
-        return LocalProcess(self, answers.number, answers[1], streams, limit)
+            text = f"a program could not be started: {answer.get('text') or answer['failure']}"
+            raise SandboxFailure("protocol", text)
+        process = LocalProcess(self, request.number, request.answers[1], streams, command.max_output)
+        return process if command.timeout is not None else self._keep(process)
 
-    async def _ask(
-        self,
-        message: wire.Message,
-        descriptors: tuple[int, ...] = (),
-        *,
-        path: str = "",
-        seconds: float = 0.0,
+    def _keep(self, process: LocalProcess) -> LocalProcess:
+        self._spawned = [*self.programs, process]
+        return process
+
+    async def _request(
+        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str = "", seconds: float = 0.0
     ) -> Answer:
         """One request, one answer. What the files did wrong is raised as the `OSError` that it was."""
-        answers = self._channel.ask(message, descriptors)
+        request = self._channel.request(message, descriptors)
+        what = f"the answer to {message['do']!r}"
         try:
-            answer, attached = await self._answer(
-                answers[0], seconds or _ANSWER_SECONDS, f"the answer to {message['do']!r}"
-            )
+            answer, attached = await self._answer(request.answers[0], seconds or _ANSWER_SECONDS, what)
         except asyncio.CancelledError:
-            self._channel.forget(answers.number)
+            self._channel.forget(request.number)
             raise
         if "errno" in answer:
             raise OSError(answer["errno"], answer["text"], path or None)
@@ -336,20 +234,31 @@ class LocalSandbox:
 
     def kill_program(self, number: int) -> None:
         if self._channel.failure is None:
-            self._channel.ask({"do": "kill", "program": number})
+            self._channel.request({"do": "kill", "program": number})
 
-    def forget_program(self, number: int) -> None:
-        """Nobody waits for it any more."""
+    def abandon_program(self, number: int) -> None:
+        """Kill it; nobody waits for its end."""
         self._channel.forget(number)
+        self.kill_program(number)
 
     def give_up(self, failure: SandboxFailure) -> SandboxFailure:
         """End the sandbox: whoever waits for it gets this failure."""
+        self._fail(failure)
+        self._host.kill(self.number)
+        return failure
+
+    def ended(self) -> None:
+        """Its init is dead, and with it every process that it had."""
+        if not self._dead.done():
+            self._dead.set_result(None)
+        self._channel.drain()
+        self._fail(SandboxFailure("died", f"sandbox {self.number} ended unexpectedly"))
+
+    def _fail(self, failure: SandboxFailure) -> None:
         self._channel.close(failure)
         if not self.ready.done():
             self.ready.set_exception(failure)
-            self.ready.exception()
-        self._host.kill(self.number)
-        return failure
+            self.ready.exception()  # nobody may be waiting
 
     def _on_event(self, message: wire.Message) -> None:
         if self.ready.done():
@@ -359,20 +268,9 @@ class LocalSandbox:
         elif "failed" in message:
             self.give_up(SandboxFailure("start", f"a sandbox did not start: {message['failed']}"))
 
-    def ended(self) -> None:
-        """Its init is dead, and with it every process that it had."""
-        if not self._dead.done():
-            self._dead.set_result(None)
-        self._channel.drain()
-        failure = SandboxFailure("died", f"sandbox {self.number} ended unexpectedly")
-        self._channel.close(failure)
-        if not self.ready.done():
-            self.ready.set_exception(failure)
-            self.ready.exception()
-
 
 @contextmanager
-def _folder(path: Path, make: bool = False) -> Iterator[int]:
+def _open_folder(path: Path, make: bool = False) -> Iterator[int]:
     """A descriptor of a folder of the store."""
     try:
         if make:
@@ -386,45 +284,25 @@ def _folder(path: Path, make: bool = False) -> Iterator[int]:
         os.close(handle)
 
 
-class LocalProcess:
+class LocalProcess(StreamedProcess):
     """A program in a sandbox."""
 
     def __init__(
-        self, sandbox: LocalSandbox, number: int, done: asyncio.Future[Answer], streams: tuple[int, ...], limit: int
+        self, sandbox: LocalSandbox, number: int, ended: asyncio.Future[Answer], streams: tuple[int, ...], limit: int
     ) -> None:
+        stdin = Feeder(streams[0]) if len(streams) == 3 else None
+        super().__init__(stdin, *(Collector(stream, limit) for stream in streams[-2:]))
         self._sandbox = sandbox
         self._number = number
-        self._done = done
-        self._feeder = Feeder(streams[0]) if len(streams) == 3 else None
-        self._stdout, self._stderr = (Collector(stream, limit) for stream in streams[-2:])
-        done.add_done_callback(lambda _: self._finish())
+        self._ended = ended
+        ended.add_done_callback(lambda _: self._close_streams())
 
-    @property
-    def running(self) -> bool:
-        return not self._done.done()
-
-    async def send(self, data: bytes) -> None:
-        if self._feeder is not None:
-            self._feeder.feed(data)
-
-    async def close_stdin(self) -> None:
-        if self._feeder is not None:
-            self._feeder.end()
-
-    def output(self) -> tuple[bytes, bytes]:
-        return self._stdout.take(), self._stderr.take()
-
-    async def wait(self, timeout: float) -> CommandResult | None:
-        await asyncio.wait({self._done}, timeout=timeout)
-        if not self._done.done():
-            return None
-        answer, _ = self._done.result()
-        self._finish()
+    async def _outcome(self) -> CommandResult:
+        answer, _ = self._ended.result()
+        self._close_streams()  # the callback may not have run yet
         if "failure" in answer:
             raise SandboxFailure("protocol", f"a program could not be started: {answer['failure']}")
-        truncated = self._stdout.truncated or self._stderr.truncated
-        stdout, stderr = self.output()
-        return CommandResult(stdout=stdout, stderr=stderr, truncated=truncated, **answer["done"])
+        return self._result(**answer["done"])
 
     async def kill(self) -> CommandResult:
         if self.running:
@@ -436,12 +314,4 @@ class LocalProcess:
         return result
 
     def abandon(self) -> None:
-        """Nobody is interested any more."""
-        self._sandbox.kill_program(self._number)
-        self._sandbox.forget_program(self._number)
-
-    def _finish(self) -> None:
-        if self._feeder is not None:
-            self._feeder.close()
-        self._stdout.finish()
-        self._stderr.finish()
+        self._sandbox.abandon_program(self._number)

@@ -137,14 +137,18 @@ def _deny_if_any_bit(index: int, bits: int) -> list[bytes]:
     return [_argument(index), _op(_ANY_BIT, bits, 0, 1), _deny(errno.EPERM), _op(_RETURN, _ALLOW)]
 
 
+def _jump_past_next(index: int, values: tuple[int, ...]) -> list[bytes]:
+    """When the argument is one of the values, the instruction that follows these is jumped over."""
+    checks = [_op(_EQUAL, value, len(values) - number, 0) for number, value in enumerate(values)]
+    return [_argument(index), *checks]
+
+
 def _allow_only(index: int, values: tuple[int, ...], refusal: int) -> list[bytes]:
-    checks = [_op(_EQUAL, value, len(values) - place, 0) for place, value in enumerate(values)]
-    return [_argument(index), *checks, _deny(refusal), _op(_RETURN, _ALLOW)]
+    return [*_jump_past_next(index, values), _deny(refusal), _op(_RETURN, _ALLOW)]
 
 
 def _deny_values(index: int, values: tuple[int, ...]) -> list[bytes]:
-    checks = [_op(_EQUAL, value, len(values) - place, 0) for place, value in enumerate(values)]
-    return [_argument(index), *checks, _op(_RETURN, _ALLOW), _deny(errno.EPERM)]
+    return [*_jump_past_next(index, values), _op(_RETURN, _ALLOW), _deny(errno.EPERM)]
 
 
 def _socket_kinds() -> list[bytes]:

@@ -3,7 +3,7 @@
     layers/DIGEST/tree/        a layer's files, as they appear from the sandbox's root
     layers/DIGEST/layer.json   the host's folders that it shows, its size, and the boot it was last known whole in
     snapshots/DIGEST.changes   everything a sandbox changed, packed; DIGEST.json names its layers
-    memory/DIGEST/             frozen sandboxes, which `frozen.py` writes and reads
+    memory/DIGEST/             frozen sandboxes, which `frozen_sandboxes.py` writes and reads
     partial/                   what is being made; removed by the next store when its maker died
 
 What is made gets its name by one rename. Nothing is forced to the disk: a layer from before a reboot is read and
@@ -29,6 +29,7 @@ from etude.core.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Layer, SandboxFailure, Snapshot
 from etude.sandbox.identity import outside_identity
 from etude.sandbox.store.importing import Bounds, TreeEntry, Walk, check_path, digest_of
+from etude.sandbox.store.overlay_changes import opened
 from etude.sandbox.store.packed_changes import BadChanges, unpack
 
 _SYSTEM: Final = (
@@ -44,8 +45,8 @@ def system_folders() -> tuple[str, ...]:
 
 def interpreter_folders() -> tuple[str, ...]:
     """The installation and the virtual environment that the running Python belongs to."""
-    wanted = [path for path in dict.fromkeys((sys.base_prefix, sys.prefix)) if path != "/usr"]
-    return tuple(path for path in wanted if not any(path.startswith(f"{above}/") for above in ("/usr", *wanted)))
+    found = [path for path in dict.fromkeys((sys.base_prefix, sys.prefix)) if path != "/usr"]
+    return tuple(path for path in found if not any(path.startswith(f"{above}/") for above in ("/usr", *found)))
 
 
 def default_store() -> Path:
@@ -126,15 +127,11 @@ class Store:
         with self._explained(), self.scratch() as partial:
             tree = partial / "tree"
             tree.mkdir()
-            target = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
-            source = os.open(snapshot.path, os.O_RDONLY)
             try:
-                unpack(source, target, owner=self._owner)
+                with opened(str(tree)) as target, snapshot.path.open("rb") as source:
+                    unpack(source.fileno(), target, owner=self._owner)
             except BadChanges as error:
                 raise EtudeError(f"snapshot {snapshot.digest[:12]} cannot be unpacked: {error}") from None
-            finally:
-                os.close(source)
-                os.close(target)
             digest = hashlib.sha256(b"changes\0" + snapshot.digest.encode()).hexdigest()
             return self._publish(partial, None, (), snapshot.size, digest)
 

@@ -37,10 +37,26 @@ def is_opaque(folder: int) -> bool:
 
 
 @contextmanager
-def opened(name: str, parent: int | None = None) -> Iterator[int]:
-    folder = os.open(name, FOLDER, dir_fd=parent)
+def opened(name: str, parent: int | None = None, flags: int = FOLDER) -> Iterator[int]:
+    """A descriptor, of a folder unless the flags say otherwise."""
+    handle = os.open(name, flags, dir_fd=parent)
     try:
-        yield folder
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def opened_parent(root: int, path: str) -> Iterator[tuple[int, str]]:
+    """The open folder that holds a path below `root`, reached without following any link, and the path's last name."""
+    *above, name = path.strip("/").split("/")
+    folder = os.dup(root)
+    try:
+        for part in above:
+            inner = os.open(part, FOLDER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        yield folder, name
     finally:
         os.close(folder)
 
@@ -112,20 +128,13 @@ def below(folders: list[int], name: str) -> Iterator[list[int]]:
 def same_content(name: str, one: int, other: int) -> bool:
     """Whether two regular files of equal size hold the same bytes."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    left = os.open(name, flags, dir_fd=one)
-    try:
-        right = os.open(name, flags, dir_fd=other)
-        try:
-            while True:
-                block = os.read(left, 1 << 18)
-                if block != os.read(right, 1 << 18):
-                    return False
-                if not block:
-                    return True
-        finally:
-            os.close(right)
-    finally:
-        os.close(left)
+    with opened(name, one, flags) as left, opened(name, other, flags) as right:
+        while True:
+            block = os.read(left, 1 << 18)
+            if block != os.read(right, 1 << 18):
+                return False
+            if not block:
+                return True
 
 
 def what_is(status: os.stat_result) -> str:
@@ -146,9 +155,7 @@ def deleted(path: str, found: Found, lowers: list[int], rows: list[Row]) -> None
     check_depth(path)
     rows.append(row(path, "deleted", found.status))
     if stat.S_ISDIR(found.status.st_mode):
-        with below(lowers, path.rpartition("/")[2]) as inner:
-            for name, child in merged(inner).items():
-                deleted(f"{path}/{name}", child, inner, rows)
+        _deleted_below(path, lowers, rows)
 
 
 def is_same(name: str, new: os.stat_result, folder: int, old: Found, lower: int) -> bool:
@@ -183,16 +190,16 @@ def _compare(upper: int, lowers: list[int], path: str, hiding: bool, rows: list[
             target = os.readlink(name, dir_fd=upper) if stat.S_ISLNK(status.st_mode) else ""
             rows.append(row(whole, "added" if old is None else "modified", status, target))
             if old is not None and stat.S_ISDIR(old.status.st_mode):
-                _deleted_below(whole, name, lowers, rows)
+                _deleted_below(whole, lowers, rows)
     if hiding:
         for name, old in merged(lowers).items():
             if name not in names:
                 deleted(f"{path}/{name}", old, lowers, rows)
 
 
-def _deleted_below(path: str, name: str, lowers: list[int], rows: list[Row]) -> None:
-    """A folder of the layers became something else: what was in it is gone."""
-    with below(lowers, name) as inner:
+def _deleted_below(path: str, lowers: list[int], rows: list[Row]) -> None:
+    """A folder of the layers is gone or became something else: so is what was in it."""
+    with below(lowers, path.rpartition("/")[2]) as inner:
         for entry, child in merged(inner).items():
             deleted(f"{path}/{entry}", child, inner, rows)
 

@@ -2,8 +2,8 @@
 
 First the files' bytes with their holes left out, then an index in JSON, then where the index starts: writing is one
 pass over the tree. Folders stand in the index before what is in them. Deleted paths and hiding folders are kept as
-`upper.py` reads them. Never follows a link: everything goes through folder descriptors, so a file made by somebody
-else cannot write outside the folder that it is unpacked into. Knows neither processes nor mounts.
+`overlay_changes.py` reads them. Never follows a link: everything goes through folder descriptors, so a file made by
+somebody else cannot write outside the folder that it is unpacked into. Knows neither processes nor mounts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ import struct
 from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
-from etude.sandbox.store.overlay_changes import FOLDER, OPAQUE, check_depth, is_opaque, is_whiteout, remove_tree
+from etude.sandbox.store.overlay_changes import (
+    FOLDER,
+    OPAQUE,
+    check_depth,
+    is_opaque,
+    is_whiteout,
+    opened_parent,
+    remove_tree,
+)
 
 MAGIC: Final = b"ETUDE-CHANGES-1\n"
 _TAIL: Final = struct.Struct("=QQ")  # where the index starts, its length
@@ -268,18 +276,10 @@ class _Unpacker:
 
     def _link(self, folder: int, name: str, first: str) -> None:
         """A second name for a file that was made before."""
-        *path, last = first.split("/")
-        _check_name(last)
-        place = os.dup(self._root)
-        try:
-            for step in path:
-                _check_name(step)
-                inner = os.open(step, FOLDER, dir_fd=place)
-                os.close(place)
-                place = inner
-            os.link(last, name, src_dir_fd=place, dst_dir_fd=folder, follow_symlinks=False)
-        finally:
-            os.close(place)
+        for part in first.split("/"):
+            _check_name(part)
+        with opened_parent(self._root, first) as (source, last):
+            os.link(last, name, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
 
 
 def _read_index(data: memoryview) -> list[Any]:

@@ -23,8 +23,8 @@ from typing import Final
 
 from etude.core.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Layer, Sandbox, SandboxFailure
+from etude.sandbox.environment import ENVIRONMENT
 from etude.sandbox.hosts import StoringHost
-from etude.sandbox.local.programs import ENVIRONMENT
 from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.environment.services import Service, read_services, serve
 from etude.tasks.format.files import Files

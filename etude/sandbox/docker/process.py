@@ -12,14 +12,13 @@ import asyncio
 import os
 import secrets
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from etude.sandbox.base import CommandResult, SandboxFailure
-from etude.sandbox.channel import Collector, Feeder
+from etude.sandbox.streams import Collector, Feeder, StreamedProcess, start_with_pipes
 
 START_SECONDS: Final = 60.0
 _DRAIN_SECONDS: Final = 15.0
@@ -38,15 +37,14 @@ exit "$code"
 """
 
 
-class _Errors(Collector):
+class _ErrorCollector(Collector):
     """Standard error without the shell's two lines."""
 
-    def __init__(self, descriptor: int, limit: int, mark: bytes, told: Callable[[str], None]) -> None:
+    def __init__(self, descriptor: int, limit: int, mark: bytes, on_mark: Callable[[str], None]) -> None:
         super().__init__(descriptor, limit)
         self._mark = mark + b" "
-        self._told = told
+        self._on_mark = on_mark
         self._held = b""
-        self._first = True
 
     def close(self) -> None:
         if self._open and self._held:
@@ -62,7 +60,7 @@ class _Errors(Collector):
             if at < 0 or end < 0:
                 break
             super()._keep(data[:at])
-            self._told(data[at + len(self._mark) : end].decode("ascii", "replace"))
+            self._on_mark(data[at + len(self._mark) : end].decode("ascii", "replace"))
             data = data[end + 1 :]
         # What may be the start of a mark waits for the rest of it.
         tail = len(data) - at if at >= 0 else _overlap(data, self._mark)
@@ -75,7 +73,7 @@ def _overlap(data: bytes, mark: bytes) -> int:
     return next((size for size in range(min(len(data), len(mark) - 1), 0, -1) if data.endswith(mark[:size])), 0)
 
 
-class DockerProcess:
+class DockerProcess(StreamedProcess):
     """A program in a container. `clean` ends what it started; it is called when the program has ended or must."""
 
     def __init__(
@@ -96,51 +94,24 @@ class DockerProcess:
         self.started: asyncio.Future[bool] = self._loop.create_future()  # False: the engine's program ended before
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._gone: asyncio.Future[None] = self._loop.create_future()  # the engine's program
-        self._done: asyncio.Future[None] | None = None
+        self._cleaned: asyncio.Future[None] | None = None
         self._code: int | None = None
         self._began = time.monotonic()
-        self._process = subprocess.Popen(
-            [*exec_options, container, "/bin/sh", "-c", SHELL, "sh", mark, folder, *argv],
-            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        self._feeder = None if self._process.stdin is None else Feeder(os.dup(self._process.stdin.fileno()))
-        self._stdout = Collector(os.dup(self._process.stdout.fileno()), limit)
-        self._stderr = _Errors(os.dup(self._process.stderr.fileno()), limit, mark.encode(), self._told)
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+        command = [*exec_options, container, "/bin/sh", "-c", SHELL, "sh", mark, folder, *argv]
+        self._process, streams = start_with_pipes(command, stdin=stdin)
+        errors = _ErrorCollector(streams[-1], limit, mark.encode(), self._on_mark)
+        super().__init__(Feeder(streams[0]) if stdin else None, Collector(streams[-2], limit), errors)
         self._handle = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._handle, self._exited)
 
     @property
     def running(self) -> bool:
-        return self._done is None or not self._done.done()
-
-    async def send(self, data: bytes) -> None:
-        if self._feeder is not None:
-            self._feeder.feed(data)
-
-    async def close_stdin(self) -> None:
-        if self._feeder is not None:
-            self._feeder.end()
-
-    def output(self) -> tuple[bytes, bytes]:
-        return self._stdout.take(), self._stderr.take()
-
-    async def wait(self, timeout: float) -> CommandResult | None:
-        """As the protocol says; its leftovers are dead when this returns how it ended."""
-        await asyncio.wait({self._ended}, timeout=timeout)
-        return await self._finish() if self._ended.done() else None
+        return self._cleaned is None or not self._cleaned.done()
 
     async def kill(self) -> CommandResult:
         if not self._ended.done():
             self._code = -signal.SIGKILL
-        return await self._finish()
+        return await self._outcome()
 
     def abandon(self) -> None:
         """End it without waiting for that."""
@@ -153,17 +124,16 @@ class DockerProcess:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def last_words(self) -> str:
+    def last_error_text(self) -> str:
         return self.output()[1].decode(errors="replace").strip()[-400:] or "it left no message"
 
-    async def _finish(self) -> CommandResult:
-        if self._done is None:
-            self._done = asyncio.ensure_future(self._end())
-        await asyncio.shield(self._done)
+    async def _outcome(self) -> CommandResult:
+        """As the protocol says: its leftovers are dead when this returns how it ended."""
+        if self._cleaned is None:
+            self._cleaned = asyncio.ensure_future(self._end())
+        await asyncio.shield(self._cleaned)
         code = self._code if self._code is not None else -signal.SIGKILL
-        truncated = self._stdout.truncated or self._stderr.truncated
-        stdout, stderr = self.output()
-        return CommandResult(code, stdout, stderr, truncated=truncated, seconds=time.monotonic() - self._began)
+        return self._result(code, seconds=time.monotonic() - self._began)
 
     async def _end(self) -> None:
         # What is not in the container yet cannot be ended in it, and would come all the same.
@@ -178,7 +148,7 @@ class DockerProcess:
         if not self._gone.done():
             raise SandboxFailure("deadline", f"the engine's program did not end within {_DRAIN_SECONDS:g} s")
 
-    def _told(self, text: str) -> None:
+    def _on_mark(self, text: str) -> None:
         if not self.started.done():
             self.pid = int(text) if text.isascii() and text.isdigit() else 0
             self._began = time.monotonic()
@@ -191,10 +161,7 @@ class DockerProcess:
         self._loop.remove_reader(self._handle)
         os.close(self._handle)
         code = self._process.wait()
-        if self._feeder is not None:
-            self._feeder.close()
-        self._stdout.finish()
-        self._stderr.finish()
+        self._close_streams()
         if self._code is None:
             self._code = _code(code)  # the shell was killed before it could tell
         if not self.started.done():

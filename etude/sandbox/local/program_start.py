@@ -17,75 +17,68 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from etude.sandbox import program_exec
+from etude.sandbox.base import SandboxLimits
 from etude.sandbox.local import kernel
-from etude.sandbox.local.rootfs import HOME, ROOM
+from etude.sandbox.local.rootfs import PROGRAM_ROOT
 from etude.sandbox.local.seccomp import Filter
 
 STATUS: Final = struct.Struct("=i")
 NOT_CONFINED: Final = -1  # no wait status: we failed before the program began; the reason follows
-_NOT_FOUND, _NOT_STARTED = 127, 126  # as a shell says it
 _RESERVE: Final = 8  # processes of our own, which the kernel counts with the program's
-
-ENVIRONMENT: Final = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": HOME,
-    "USER": "agent",
-    "LANG": "C.UTF-8",
-    "LC_ALL": "C.UTF-8",
-    "TZ": "UTC",
-    "TERM": "dumb",
-    "PAGER": "cat",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
 
 
 @dataclass(frozen=True)
-class Fence:
+class Confinement:
     """What holds every program of one sandbox."""
 
     calls: Filter
-    memory: int
-    disk: int
-    processes: int
-    cpu_seconds: int
-    open_files: int
+    limits: SandboxLimits
     counted_memory: bool  # a cgroup holds the memory limit; otherwise each process gets a limit of its own
 
     def rlimits(self) -> list[tuple[int, int, int]]:
         """(kind, soft, hard); a second lies between the signal that says "too much time" and the one that ends it."""
-        limits = [
+        limits, processes = self.limits, self.limits.processes + _RESERVE
+        found = [
             (resource.RLIMIT_CORE, 0, 0),
-            (resource.RLIMIT_NPROC, self.processes + _RESERVE, self.processes + _RESERVE),
-            (resource.RLIMIT_CPU, self.cpu_seconds, self.cpu_seconds + 1),
-            (resource.RLIMIT_FSIZE, self.disk, self.disk),
-            (resource.RLIMIT_NOFILE, self.open_files, self.open_files),
+            (resource.RLIMIT_NPROC, processes, processes),
+            (resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds + 1),
+            (resource.RLIMIT_FSIZE, limits.disk, limits.disk),
+            (resource.RLIMIT_NOFILE, limits.open_files, limits.open_files),
         ]
-        if not self.counted_memory:
-            limits.append((resource.RLIMIT_DATA, self.memory, self.memory))
-        return limits
+        return found if self.counted_memory else [*found, (resource.RLIMIT_DATA, limits.memory, limits.memory)]
 
 
 @dataclass(frozen=True)
-class Apart:
-    """A program that nothing in its sandbox can signal, and that takes all it started along when it ends."""
+class Program:
+    """What is to be started.
 
-    function: Callable[[], None] | None  # loaded already, to be run without an exec; None: an ordinary program
+    One that is `apart` is process 1 of a pid namespace of its own: nothing in its sandbox can signal it, and it takes
+    all that it started along when it ends.
+    """
+
+    argv: Sequence[str]
+    cwd: str
+    env: Mapping[str, str]
+    stdin: bool
+    apart: bool
+    function: Callable[[], None] | None  # loaded already, to be run without an exec
 
 
 @dataclass(frozen=True)
-class Streams:
-    """Both ends of what a program reads and says."""
+class ProgramPipes:
+    """Both ends of what a program reads and writes."""
 
     ours: tuple[int, ...]  # stdin to write (when asked for), stdout to read, stderr to read
     programs: tuple[int, int, int]
 
     @classmethod
-    def make(cls, stdin: bool) -> Streams:
+    def make(cls, stdin: bool) -> ProgramPipes:
         """As the sandbox's user, so that a program may open /dev/stdout again."""
         if stdin:
             program_in, our_in = os.pipe2(os.O_CLOEXEC)
         else:
-            program_in, our_in = os.open(f"{ROOM}/dev/null", os.O_RDONLY | os.O_CLOEXEC), -1
+            program_in, our_in = os.open(f"{PROGRAM_ROOT}/dev/null", os.O_RDONLY | os.O_CLOEXEC), -1
         our_out, program_out = os.pipe2(os.O_CLOEXEC)
         our_err, program_err = os.pipe2(os.O_CLOEXEC)
         ours = ((our_in,) if stdin else ()) + (our_out, our_err)
@@ -101,90 +94,59 @@ class Started:
     streams: tuple[int, ...]
 
 
-def start(
-    argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin: bool, fence: Fence, apart: Apart | None = None
-) -> Started:
-    """With `apart` the program is process 1 of a pid namespace of its own."""
-    streams = Streams.make(stdin)
-    status, tell = os.pipe2(os.O_CLOEXEC)
+def start(program: Program, confinement: Confinement) -> Started:
+    pipes = ProgramPipes.make(program.stdin)
+    status, report = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
-        for descriptor in streams.ours:
+        for descriptor in pipes.ours:
             os.close(descriptor)  # or the program would never see the end of its input
-        _supervise(argv, cwd, env, streams.programs, tell, fence, apart)
-    for descriptor in (*streams.programs, tell):
+        _supervise(program, pipes.programs, report, confinement)
+    for descriptor in (*pipes.programs, report):
         os.close(descriptor)
-    return Started(pid, status, streams.ours)
+    return Started(pid, status, pipes.ours)
 
 
-def _supervise(
-    argv: Sequence[str],
-    cwd: str,
-    env: Mapping[str, str],
-    streams: tuple[int, int, int],
-    tell: int,
-    fence: Fence,
-    apart: Apart | None,
-) -> NoReturn:
+def _supervise(program: Program, streams: tuple[int, int, int], report: int, confinement: Confinement) -> NoReturn:
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        program = os.fork() if apart is None else kernel.clone(kernel.CLONE_NEWPID)
-        if program == 0:
-            _become(argv, cwd, env, streams, tell, fence, apart)
+        pid = kernel.clone(kernel.CLONE_NEWPID) if program.apart else os.fork()
+        if pid == 0:
+            _become(program, streams, report, confinement)
         for descriptor in streams:
             os.close(descriptor)
-        await_end(program, tell)
+        await_end(pid, report)
     finally:
         os._exit(0)
 
 
-def await_end(program: int, tell: int) -> NoReturn:
-    """What a supervisor does: bury all that comes back to it, and tell how the program ended."""
+def await_end(program: int, report: int) -> NoReturn:
+    """What a supervisor does: reap all that comes back to it, and report how the program ended."""
     try:
         while True:
             pid, status = os.wait()
             if pid == program:
                 break
-        os.write(tell, STATUS.pack(status))
+        os.write(report, STATUS.pack(status))
     finally:
         os._exit(0)
 
 
-def _become(
-    argv: Sequence[str],
-    cwd: str,
-    env: Mapping[str, str],
-    streams: tuple[int, int, int],
-    tell: int,
-    fence: Fence,
-    apart: Apart | None,
-) -> NoReturn:
+def _become(program: Program, streams: tuple[int, int, int], report: int, confinement: Confinement) -> NoReturn:
     try:
-        _confine(streams, fence)
+        _confine(streams, confinement)
     except BaseException as error:
         # Ours, not the program's: it must not look like an exit code.
-        os.write(tell, STATUS.pack(NOT_CONFINED) + repr(error).encode()[:1000])
-        os._exit(_NOT_STARTED)
-    code, what = _NOT_STARTED, cwd
-    try:
-        os.chdir(cwd)
-        if apart is not None and apart.function is not None:
-            _go_on(apart.function, env)
-        what = argv[0]
-        os.execvpe(argv[0], list(argv), dict(env))  # noqa: S606 - no shell is what we want
-    except OSError as error:
-        if what != cwd and isinstance(error, FileNotFoundError | NotADirectoryError):
-            code = _NOT_FOUND
-        os.write(2, os.fsencode(f"{what}: {error.strerror}\n"))
-    except ValueError as error:  # a null byte in an argument
-        os.write(2, os.fsencode(f"{what!r}: {error}\n"))
-    finally:
-        os._exit(code)
+        os.write(report, STATUS.pack(NOT_CONFINED) + repr(error).encode()[:1000])
+        os._exit(program_exec.NOT_STARTED)
+    function = program.function
+    call = None if function is None else lambda: _call(function, program.env)
+    program_exec.become_program(program.argv, program.cwd, program.env, call)
 
 
-def _go_on(function: Callable[[], None], env: Mapping[str, str]) -> NoReturn:
+def _call(function: Callable[[], None], env: Mapping[str, str]) -> NoReturn:
     """Be the program without exec: as that would, leave every descriptor and the old environment behind."""
     code = 1
     try:
@@ -202,23 +164,20 @@ def _go_on(function: Callable[[], None], env: Mapping[str, str]) -> NoReturn:
         os._exit(code)
 
 
-def _confine(streams: tuple[int, int, int], fence: Fence) -> None:
+def _confine(streams: tuple[int, int, int], confinement: Confinement) -> None:
     """Give up everything that the program must not have, for good."""
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
     os.setsid()
     _prefer_as_victim()
-    for kind, soft, hard in fence.rlimits():
-        _, highest = resource.getrlimit(kind)
-        if highest != resource.RLIM_INFINITY:
-            soft, hard = min(soft, highest), min(hard, highest)
-        resource.setrlimit(kind, (soft, hard))
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)  # the interpreter ignores them, and exec would keep that
-    os.chroot(ROOM)
+    for limit in confinement.rlimits():
+        program_exec.set_limit(*limit)
+    program_exec.restore_signals()
+    os.chroot(PROGRAM_ROOT)
     os.chdir("/")
     kernel.drop_capabilities()
-    fence.calls.install()
+    # Last: the filter forbids some of the calls above.
+    confinement.calls.install()
 
 
 def _prefer_as_victim() -> None:

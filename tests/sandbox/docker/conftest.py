@@ -35,7 +35,7 @@ def _engine() -> bool:
     return True
 
 
-collect_ignore = [] if _engine() else ["test_docker_containers.py", "test_docker_tasks.py"]
+collect_ignore = [] if _engine() else ["test_containers.py", "test_tasks.py"]
 
 
 @dataclass
@@ -56,7 +56,7 @@ def dock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dock]:
     loop = asyncio.new_event_loop()
     host = loop.run_until_complete(DockerHost.open(folder / "store"))
     _write_base(folder / "base.tar")
-    loop.run_until_complete(host.engine.tell("import", str(folder / "base.tar"), BASE))
+    loop.run_until_complete(host.engine.output("import", str(folder / "base.tar"), BASE))
     try:
         yield Dock(loop, host, BASE)
     finally:

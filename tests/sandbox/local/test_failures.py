@@ -150,8 +150,11 @@ def test_packed_changes_cannot_write_outside_their_folder(local: Any, name: str,
 def test_a_machine_without_namespaces_says_so_and_names_the_weaker_backend(local: Any) -> None:
     """A sandbox is such a machine: no namespaces are made inside it, but the plain backend works there."""
     room = Path(etude.sandbox.__file__).parent
-    files = {f"etude/sandbox/{path.name}": path.read_bytes() for path in room.glob("*.py")}
-    files |= {f"etude/{name}": (room.parent / name).read_bytes() for name in ("__init__.py", "errors.py")}
+    modules = [
+        *room.rglob("*.py"),
+        *(room.parent / name for name in ("__init__.py", "core/__init__.py", "core/errors.py")),
+    ]
+    files = {str(path.relative_to(room.parents[1])): path.read_bytes() for path in modules}
     code = """
 import asyncio, sys
 from pathlib import Path

@@ -17,47 +17,18 @@ import hmac
 import json
 import os
 import secrets
-import shutil
-import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from etude.core.errors import EtudeError
-from etude.sandbox.base import Frozen, SandboxFailure
-from etude.sandbox.local.criu import Criu
+from etude.sandbox.base import FrozenSandbox, SandboxFailure
 from etude.sandbox.store.layers import Store, boot
 
 _SEAL, _FACTS, CHANGES = "seal", "facts.json", "changes"
-_CHECK_SECONDS: Final = 30.0
-_OTHER_PLACES: Final = ":/usr/local/sbin:/usr/sbin:/sbin"
 
 
-def find_criu() -> Criu:
-    """The host's CRIU, tried; an `EtudeError` says why this machine has none."""
-    if os.geteuid() != 0:
-        raise EtudeError("the memory of programs can only be kept by root; file snapshots need no rights")
-    program = shutil.which("criu", path=os.environ.get("PATH", "") + _OTHER_PLACES)
-    if program is None:
-        raise EtudeError(
-            "the memory of programs is kept by CRIU, which is not installed here: install criu 4.2 or later"
-        )
-    try:
-        said = subprocess.run([program, "check"], capture_output=True, text=True, timeout=_CHECK_SECONDS, check=False)
-        listed = subprocess.run(["ldd", program], capture_output=True, text=True, timeout=_CHECK_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise EtudeError(f"CRIU ({program}) cannot be started: {error}") from None
-    if said.returncode != 0:
-        reason = (said.stderr.strip().splitlines() or ["it gives no reason"])[0]
-        raise EtudeError(f"CRIU ({program}) does not work with this kernel: {reason}; install criu 4.2 or later")
-    files = [word for line in listed.stdout.splitlines() for word in line.split() if word.startswith("/")]
-    loaders = [path for path in files if Path(path).name.startswith("ld-")]
-    if not loaders:
-        raise EtudeError(f"CRIU ({program}) cannot be used: ldd does not say what it is loaded with")
-    return Criu(program, loaders[0], tuple(dict.fromkeys(str(Path(path).parent) for path in files)))
-
-
-def keep(store: Store, folder: Path, facts: dict[str, Any]) -> Frozen:
+def save(store: Store, folder: Path, facts: dict[str, Any]) -> FrozenSandbox:
     """What lies in `folder`, a scratch one of the store, under its name and with the store's seal."""
     try:
         folder.chmod(0o700)
@@ -69,11 +40,11 @@ def keep(store: Store, folder: Path, facts: dict[str, Any]) -> Frozen:
         if not final.exists():
             folder.rename(final)
     except OSError as error:
-        raise SandboxFailure("store", f"a frozen sandbox cannot be kept: {error.strerror or error}") from error
-    return Frozen(digest, final, tuple(store.layer(each) for each in facts["layers"]), size)
+        raise SandboxFailure("store", f"a frozen sandbox cannot be saved: {error.strerror or error}") from error
+    return FrozenSandbox(digest, final, tuple(store.layer(each) for each in facts["layers"]), size)
 
 
-def opened(store: Store, frozen: Frozen) -> tuple[Path, dict[str, Any]]:
+def verified(store: Store, frozen: FrozenSandbox) -> tuple[Path, dict[str, Any]]:
     """The folder and the facts of a frozen sandbox that this store wrote itself; everything else is refused."""
     folder = _folder(store, frozen.digest)
     name = f"frozen sandbox {frozen.digest[:12]}"
@@ -90,7 +61,7 @@ def opened(store: Store, frozen: Frozen) -> tuple[Path, dict[str, Any]]:
     return folder, facts
 
 
-def load(store: Store, digest: str) -> Frozen:
+def load(store: Store, digest: str) -> FrozenSandbox:
     """A frozen sandbox by its digest, as another process kept it."""
     folder = _folder(store, digest)
     try:
@@ -98,7 +69,7 @@ def load(store: Store, digest: str) -> Frozen:
     except OSError:
         raise EtudeError(f"the store {store.root} has no frozen sandbox {digest[:12]}") from None
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return Frozen(digest, folder, tuple(store.layer(each) for each in facts["layers"]), size)
+    return FrozenSandbox(digest, folder, tuple(store.layer(each) for each in facts["layers"]), size)
 
 
 def _folder(store: Store, digest: str) -> Path:

@@ -1,6 +1,6 @@
 """Messages over a Unix stream socket: a length, one JSON object, and the descriptors that it carries.
 
-Both ends of every socket of the room speak this: orchestrator to launcher, orchestrator to sandbox. Strings keep
+Both ends of every socket of this backend use it: orchestrator to launcher, orchestrator to sandbox. Strings keep
 bytes that are not UTF-8 as lone surrogates, which JSON escapes. Knows no message by name.
 """
 
@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 MAX_MESSAGE = 16 << 20
@@ -38,10 +39,7 @@ def send(connection: socket.socket, message: Message, descriptors: tuple[int, ..
 
 def send_some(connection: socket.socket, data: bytes | memoryview, descriptors: tuple[int, ...] = ()) -> int:
     """As much as fits now; the descriptors travel with the first byte."""
-    if not descriptors:
-        return connection.send(data)
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors).tobytes())]
-    return connection.sendmsg([data], rights)
+    return socket.send_fds(connection, [data], descriptors) if descriptors else connection.send(data)
 
 
 class Reader:
@@ -54,8 +52,9 @@ class Reader:
 
     def fill(self) -> bool:
         """Take what is there (waits for some if the socket blocks); False at the end of the stream."""
-        room = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
-        data, rights, flags, _ = self._connection.recvmsg(1 << 16, room, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        # Not `socket.recv_fds`: Python 3.11's ignores the flags, and programs would inherit the descriptors.
+        space = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
+        data, rights, flags, _ = self._connection.recvmsg(1 << 16, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
         for level, kind, numbers in rights:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 received = array.array("i")
@@ -81,5 +80,10 @@ class Reader:
         return message, tuple(self._descriptors.popleft() for _ in range(count))
 
     def close(self) -> None:
-        while self._descriptors:
-            os.close(self._descriptors.popleft())
+        close_all(self._descriptors)
+        self._descriptors.clear()
+
+
+def close_all(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.sandbox.base import Freezes, Frozen, NotFrozen, SandboxFailure, SandboxLimits, Thaws
+from etude.sandbox.base import Freezes, FrozenSandbox, NotFrozen, SandboxFailure, SandboxLimits, Thaws
+from etude.sandbox.local.find_criu import find_criu
 from etude.sandbox.local.sandbox import LocalProcess, LocalSandbox
 from etude.sandbox.local.seccomp import DENIED
-from etude.sandbox.store import frozen as freezer
+from etude.sandbox.store import frozen_sandboxes
 from etude.sandbox.store.layers import Store
 
 PYTHON = sys.executable
@@ -37,7 +38,7 @@ for line in sys.stdin:
 
 def _why_not() -> str:
     try:
-        freezer.find_criu()
+        find_criu()
     except EtudeError as error:
         return str(error)
     return ""
@@ -103,7 +104,7 @@ def test_one_frozen_sandbox_is_thawed_many_times_and_each_goes_its_own_way(local
             process = await teachable(sandbox)
             await tell(process, "open('a.txt', 'w').write('0'); n = 10")
             frozen = await sandbox.freeze()
-            assert freezer.load(local.store, frozen.digest).layers == frozen.layers
+            assert frozen_sandboxes.load(local.store, frozen.digest).layers == frozen.layers
             one, two = await local.host.thaw(frozen), await local.host.thaw(frozen)
             async with one, two:
                 for n, (room, program) in enumerate(
@@ -355,37 +356,37 @@ def test_what_cannot_be_kept_is_refused_in_one_sentence_and_goes_on(local: Any) 
     local.run(go())
 
 
-def _kept(store: Store) -> Frozen:
+def _kept(store: Store) -> FrozenSandbox:
     with store.scratch() as folder:
-        (folder / freezer.CHANGES).write_bytes(b"changes")
+        (folder / frozen_sandboxes.CHANGES).write_bytes(b"changes")
         (folder / "0").mkdir()
         (folder / "0" / "pages-1.img").write_bytes(bytes(1000))
-        return freezer.keep(store, folder, {"layers": [store.add_files({"a": b"a"}).digest], "programs": []})
+        return frozen_sandboxes.save(store, folder, {"layers": [store.add_files({"a": b"a"}).digest], "programs": []})
 
 
 def test_only_what_the_store_wrote_itself_is_given_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, other = Store(tmp_path / "one"), Store(tmp_path / "two")
     frozen = _kept(store)
-    folder, facts = freezer.opened(store, frozen)
+    folder, facts = frozen_sandboxes.verified(store, frozen)
     assert facts["programs"] == []
     assert (folder.stat().st_mode & 0o777, (store.root / "memory.key").stat().st_mode & 0o777) == (0o700, 0o600)
-    assert freezer.opened(store, freezer.load(store, frozen.digest))[0] == folder
+    assert frozen_sandboxes.verified(store, frozen_sandboxes.load(store, frozen.digest))[0] == folder
 
     # The same folder in another store: its content is what its name says, its seal is not that store's.
     shutil.copytree(store.root / "memory", other.root / "memory")
     with pytest.raises(EtudeError, match="was not written by the store"):
-        freezer.opened(other, frozen)
+        frozen_sandboxes.verified(other, frozen)
     # A description that leads elsewhere.
     with pytest.raises(EtudeError, match="not the digest"):
-        freezer.opened(store, replace(frozen, digest="../../two/memory/" + frozen.digest))
+        frozen_sandboxes.verified(store, replace(frozen, digest="../../two/memory/" + frozen.digest))
     with pytest.raises(SandboxFailure, match="cannot be read"):
-        freezer.opened(store, replace(frozen, digest="0" * 64))
-    assert freezer.opened(store, replace(frozen, path=other.root))[0] == folder
+        frozen_sandboxes.verified(store, replace(frozen, digest="0" * 64))
+    assert frozen_sandboxes.verified(store, replace(frozen, path=other.root))[0] == folder
     # From before a reboot.
     with monkeypatch.context() as patch:
-        patch.setattr(freezer, "boot", lambda: "another one")
+        patch.setattr(frozen_sandboxes, "boot", lambda: "another one")
         with pytest.raises(EtudeError, match="last start"):
-            freezer.opened(store, frozen)
+            frozen_sandboxes.verified(store, frozen)
 
 
 def _one_byte(folder: Path) -> None:
@@ -411,7 +412,7 @@ def test_what_was_changed_since_is_refused(tmp_path: Path, change: Callable[[Pat
     frozen = _kept(store)
     change(frozen.path)
     with pytest.raises((EtudeError, SandboxFailure)):
-        freezer.opened(store, frozen)
+        frozen_sandboxes.verified(store, frozen)
 
 
 def test_frozen_sandboxes_are_pruned_and_keep_their_layers_until_then(tmp_path: Path) -> None:
@@ -424,13 +425,13 @@ def test_frozen_sandboxes_are_pruned_and_keep_their_layers_until_then(tmp_path: 
 
 
 def test_without_criu_one_sentence_says_so_and_file_snapshots_work(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("etude.sandbox.store.frozen.shutil.which", lambda name, path: None)
+    monkeypatch.setattr("etude.sandbox.local.find_criu.shutil.which", lambda name, path: None)
     monkeypatch.setattr(local.host, "_criu", None)
 
     async def go() -> None:
         async with await local.host.start([local.layer]) as sandbox:
             attempts: list[Callable[[], Awaitable[object]]] = [sandbox.freeze]
-            attempts.append(lambda: local.host.thaw(Frozen("0" * 64, Path("/nowhere"), (), 0)))
+            attempts.append(lambda: local.host.thaw(FrozenSandbox("0" * 64, Path("/nowhere"), (), 0)))
             for attempt in attempts:
                 with pytest.raises(EtudeError, match=r"CRIU, which is not installed|only be kept by root"):
                     await attempt()
@@ -459,7 +460,7 @@ async def main():
 
 asyncio.run(main())
 """
-    environment = {**os.environ, "PYTHONPATH": str(Path(freezer.__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(frozen_sandboxes.__file__).parents[3])}
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment)
     assert (ended.returncode, ended.stdout) == (-9, "True\n"), ended.stderr
     deadline = time.monotonic() + 20

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.cli.main import doctor
+from etude.cli import doctor
 from etude.core.errors import EtudeError
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.docker.engine import Engine

@@ -1,0 +1,64 @@
+"""The processes that /proc shows: their states and who started whom. Linux only; knows nothing of sandboxes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+
+class ProcessRow(NamedTuple):
+    pid: int
+    state: str  # one letter, as in /proc/PID/stat
+    parent: int
+
+    @property
+    def dead(self) -> bool:
+        return self.state in "ZX"
+
+    @property
+    def still(self) -> bool:
+        """It executes nothing: stopped, traced or dead."""
+        return self.state in "TtZX"
+
+
+def processes() -> list[ProcessRow]:
+    """Everything in this pid namespace, ourselves included."""
+    found: list[ProcessRow] = []
+    for name in os.listdir("/proc"):  # noqa: PTH208 - several times a second
+        if name.isdigit():
+            with suppress(OSError):
+                # The name in field 2 may hold anything, so count from its closing bracket.
+                fields = read(f"/proc/{name}/stat").rpartition(b")")[2].split()
+                found.append(ProcessRow(int(name), fields[0].decode(), int(fields[1])))
+    return found
+
+
+def children(rows: Iterable[ProcessRow]) -> dict[int, list[int]]:
+    """The living children of each process."""
+    found: dict[int, list[int]] = {}
+    for row in rows:
+        if not row.dead:
+            found.setdefault(row.parent, []).append(row.pid)
+    return found
+
+
+def with_descendants(first: Iterable[int], below: dict[int, list[int]]) -> list[int]:
+    """These processes and all that they started, by a table of children."""
+    found: list[int] = []
+    waiting = list(first)
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        waiting += below.get(pid, [])
+    return found
+
+
+def read(path: str) -> bytes:
+    """A file of /proc in one call, so that it is of one moment."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, 1 << 16)
+    finally:
+        os.close(file)
