@@ -22,7 +22,7 @@ import socket as sockets
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,11 +30,18 @@ from typing import TYPE_CHECKING, Any
 from etude.core import child_process as child
 from etude.core import process
 from etude.core.errors import EtudeError
-from etude.core.policy import Version
 from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
+from etude.core.transport import PREFIX_BYTES, Frame, pack, read_frame, read_prefix, unpack, write_frame
 from etude.learn.streams import Item, Label, Twin
-from etude.rl import learner_messages as wire
-from etude.rl.learner_messages import Frame
+from etude.rl.learner_messages import (
+    READY,
+    Done,
+    PublishRequest,
+    SaveRequest,
+    Scores,
+    read_batch,
+    read_score_request,
+)
 from etude.tokens.checkpoint_files import TokenFiles
 
 if TYPE_CHECKING:
@@ -52,43 +59,38 @@ class Verbs:
         self.learner, self.board = learner, board
         # read now: a checkpoint that we started from may be cleaned away while we train
         self.tokens = TokenFiles.read(model)
-        self._verbs = {
-            "forward_backward": self.forward_backward,
-            "score": self.score,
-            "step": self.step,
-            "save": self.save,
-            "publish": self.publish,
-        }
+        verbs = (self.forward_backward, self.score, self.step, self.save, self.publish)
+        self._verbs: dict[str, Callable[[Frame], Any]] = {verb.__name__: verb for verb in verbs}
 
     def answer(self, request: Frame) -> Frame:
         begin = time.perf_counter()
-        facts: dict[str, Any] = {"number": request.header.get("number")}
+        name, number = request.header.get("verb"), request.header.get("number")
         try:
-            verb = self._verbs.get(str(request.header.get("verb")))
-            if verb is None:
-                raise EtudeError(f"the learner has no verb {request.header.get('verb')!r}; it has: {list(self._verbs)}")
-            answer = verb(request)
+            if not isinstance(name, str) or name not in self._verbs:
+                raise EtudeError(f"the learner has no verb {name!r}; it has: {list(self._verbs)}")
+            answer = pack(self._verbs[name](request) or Done())
         except EtudeError as refused:
             answer = Frame({"error": str(refused)})
-        return Frame(answer.header | facts | {"seconds": time.perf_counter() - begin}, answer.body)
+        return Frame(answer.header | {"number": number, "seconds": time.perf_counter() - begin}, answer.arrays)
 
-    def forward_backward(self, request: Frame) -> Frame:
-        batch = wire.read_batch(request)
+    def forward_backward(self, request: Frame) -> Done:
+        batch = read_batch(request)
         self._check(batch.items)
-        return _metrics(self.learner.forward_backward(batch))
+        return Done(_floats(self.learner.forward_backward(batch)))
 
-    def score(self, request: Frame) -> Frame:
-        items, weights = wire.read_items(request), self._weights(request.header.get("weights"))
-        self._check(items)
-        return wire.write_scores(self.learner.score(items, weights))
+    def score(self, request: Frame) -> Scores:
+        wanted = read_score_request(request)
+        weights = self._weights(wanted.weights)
+        self._check(wanted.items)
+        return Scores(self.learner.score(wanted.items, weights))
 
-    def step(self, request: Frame) -> Frame:
-        return _metrics(self.learner.step())
+    def step(self, request: Frame) -> Done:
+        return Done(_floats(self.learner.step()))
 
-    def save(self, request: Frame) -> Frame:
+    def save(self, request: Frame) -> None:
         from safetensors import SafetensorError
 
-        directory = Path(str(request.header.get("directory")))
+        directory = Path(unpack(SaveRequest, request).directory)
         if not directory.is_dir() or any(directory.iterdir()):
             raise EtudeError(f"the learner saves into an empty folder, which {directory} is not")
         try:
@@ -96,22 +98,14 @@ class Verbs:
             self.tokens.write(directory)
         except (OSError, SafetensorError) as failed:
             raise EtudeError(f"the learner cannot save into {directory}: {failed}") from None
-        return Frame({})
 
-    def publish(self, request: Frame) -> Frame:
-        try:
-            version = Version.parse(request.header["version"])
-        except (KeyError, AttributeError, ValueError):
-            raise EtudeError("'version' must look like \"0.7\" (lineage.step)") from None
-        self.learner.publish(self.board, version)
-        return Frame({})
+    def publish(self, request: Frame) -> None:
+        self.learner.publish(self.board, unpack(PublishRequest, request).version)
 
     def _check(self, items: Sequence[Item]) -> None:
         """Refuse what this model does not have; found inside a kernel, it would end the process or read wild memory."""
-        vocabulary, deepest = (
-            self.learner.decoder.config.vocab_size,
-            self.learner.decoder.config.num_nextn_predict_layers,
-        )
+        config = self.learner.decoder.config
+        vocabulary, deepest = config.vocab_size, config.num_nextn_predict_layers
         for item in items:
             rows = [item.tokens_T]
             for stream in item.streams:
@@ -144,22 +138,22 @@ class Line:
     def receive(self) -> Frame | None:
         """The next frame, however long that takes; None when the other side has left."""
         self._connection.settimeout(None)
-        prefix = self._read(wire.PREFIX_BYTES)
+        prefix = self._read(PREFIX_BYTES)
         if prefix is None:
             return None
-        header, body = wire.read_prefix(prefix)
+        header, body = read_prefix(prefix)
         try:
             parts = self._read(header), self._read(body)
         except TimeoutError:
             raise EtudeError(f"the rest of a frame did not come within {PATIENCE:g} s") from None
         if parts[0] is None or parts[1] is None:
             return None
-        return Frame(wire.read_header(parts[0]), parts[1])
+        return read_frame(parts[0], parts[1])
 
     def send(self, frame: Frame) -> None:
         with self._writing:
             self._connection.settimeout(None)
-            self._connection.sendall(wire.write_frame(frame))
+            self._connection.sendall(write_frame(frame))
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -276,13 +270,13 @@ def _train(options: argparse.Namespace) -> None:
         learner.restore(options.restore)
     verbs = Verbs(learner, create_board(options.board, decoder), options.model)
     with child.listen(options.socket) as listener:
-        print(wire.READY, f"unix:{options.socket}", flush=True)
+        print(READY, f"unix:{options.socket}", flush=True)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads on: what is printed from here goes to the log
         serve(verbs, listener)
 
 
-def _metrics(metrics: dict[str, float]) -> Frame:
-    return Frame({"metrics": {name: float(value) for name, value in metrics.items()}})
+def _floats(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items()}
 
 
 if __name__ == "__main__":

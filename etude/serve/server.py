@@ -241,14 +241,14 @@ async def _serve(
 ) -> None:
     from etude.engine.thread import EngineThread
     from etude.serve.connection import connections
-    from etude.serve.openai.app import Front
+    from etude.serve.openai.app import OpenAIRoutes
 
     thread = EngineThread(engine)
     engine_api = Api(thread, engine.settings, board)
-    api: Api | Front = engine_api
+    api: Api | OpenAIRoutes = engine_api
     if door is not None and dialect is not None:
         config = engine.decoder.config
-        api = Front(
+        api = OpenAIRoutes(
             thread,
             engine.settings,
             dialect,
