@@ -219,7 +219,8 @@ def _read_union(options: tuple[Any, ...], value: Any, path: str, source: _Source
     if NoneType in options and value is None and path not in source.arrays:
         return None
     options = tuple(option for option in options if option is not NoneType)
-    kinds = {option.__name__: option for option in options if is_dataclass(option)}
+    kinds: dict[str, Any] = {str(option.__name__): option for option in options if isinstance(option, type)}
+    kinds = {name: option for name, option in kinds.items() if is_dataclass(option)}
     if kinds:
         name = value.get("class") if isinstance(value, dict) else None
         if not isinstance(name, str) or name not in kinds:

@@ -44,7 +44,7 @@ class Forward(Protocol):
 
 
 def forward_of(decoder: Decoder) -> Forward:
-    return Columns(decoder) if fits(decoder) else decoder
+    return DenseCpuForward(decoder) if fits(decoder) else decoder
 
 
 def fits(decoder: Decoder) -> bool:
@@ -56,7 +56,7 @@ def fits(decoder: Decoder) -> bool:
     return all(type(part) is RMSNorm or (type(part) is Linear and part.precision is PLAIN) for part in inside)
 
 
-class Columns:
+class DenseCpuForward:
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
         self.layers = [_Layer.of(block) for block in decoder.model.layers]

@@ -92,7 +92,7 @@ class Scheduler:
     def _grow(self) -> bool:
         """Whether everybody has the blocks for its next tokens now, or has stepped back."""
         size = self.pool.block_tokens
-        full = [r for r in self.running if len(r.tokens) + r.ahead + r.drafted > len(r.table) * size]
+        full = [r for r in self.running if len(r.tokens) + r.ahead + r.draft_slots > len(r.table) * size]
         growing = [request for request in full if request.reach > len(request.table) * size]
         if not growing:
             return True
@@ -173,7 +173,7 @@ class Scheduler:
             last.row = request.row
             self.running[request.row] = last
         request.table, request.row, request.computed, request.stored, request.ahead = [], WAITING, 0, 0, 0
-        request.drafted = 0
+        request.draft_slots = 0
 
     def store(self, request: Request) -> list[int]:
         """Registers the blocks that have become full, and returns them: their contents must be kept."""

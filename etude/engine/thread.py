@@ -44,15 +44,15 @@ Listen = Callable[[Tokens], None]
 class _Reader:
     request: Request
     listen: Listen
-    told: int = 0  # tokens handed over so far
+    sent: int = 0  # tokens handed over so far
 
     def news(self) -> Tokens | None:
-        sampled, told = len(self.request.logprobs), self.told
-        if sampled == told:
+        sampled, sent = len(self.request.logprobs), self.sent
+        if sampled == sent:
             return None
-        self.told = sampled
-        ids = self.request.tokens[len(self.request.prompt) + told :]
-        return Tokens(ids, self.request.logprobs[told:], self.request.tops[told:], self.request.cached_tokens)
+        self.sent = sampled
+        ids = self.request.tokens[len(self.request.prompt) + sent :]
+        return Tokens(ids, self.request.logprobs[sent:], self.request.tops[sent:], self.request.cached_tokens)
 
 
 class EngineThread:
@@ -150,7 +150,7 @@ class EngineThread:
         return await self.call(work)
 
     async def stop(self) -> None:
-        """Ends the thread after the step it is in; whoever still waits is told."""
+        """Ends the thread after the step it is in; whoever still waits gets an error."""
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join, timeout=30)
         self._fail(EngineGone("the engine was stopped before it answered"))
@@ -168,7 +168,7 @@ class EngineThread:
             self._loop.call_soon_threadsafe(self.ended.set)
 
     def _work_off(self, wait: bool) -> bool:
-        """Runs the jobs that are there; with nothing to compute it waits for one. False when told to stop."""
+        """Runs the jobs that are there; with nothing to compute it waits for one. False when it is to stop."""
         with contextlib.suppress(queue.Empty):
             while True:
                 job = self._jobs.get(block=wait)

@@ -198,7 +198,7 @@ def test_malformed_calls_are_refused_with_one_sentence(home: Home) -> None:
         ("/generate", b'{"ids": [true]}', 400, "'ids' must be a list"),
         ("/generate", b'{"ids": [1], "sampling": {"max_tokens": 99999}}', 400, "engine.max_length"),
         ("/generate", b'{"ids": [1], "id": 7}', 400, "'id' must be a text"),
-        ("/score", b'{"sequences": [[1, 2], 3]}', 400, "'sequences' must be a list"),
+        ("/score", b'{"sequences": [[1, 2], 3]}', 400, "'sequences.1' must be a list"),
         ("/update", b'{"version": "new"}', 400, "lineage.step"),
         ("/pause", b'{"x": 1}', 400, "unknown key 'x'"),
         ("/nowhere", b"{}", 404, "Not Found"),

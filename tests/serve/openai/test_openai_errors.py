@@ -312,7 +312,7 @@ def test_the_engines_routes_need_a_key_and_a_bad_key_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(EtudeError, match="set an API key"):
-        serve(tmp_path, EngineSettings(), door=ServeAccess("x", None, engine_routes=True))
+        serve(tmp_path, EngineSettings(), access=ServeAccess("x", None, engine_routes=True))
     monkeypatch.delenv("ETUDE_API_KEY", raising=False)
     assert read_key(None) is None
     (tmp_path / "key").write_text("  a-long-enough-key\n")
