@@ -18,6 +18,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -132,6 +133,11 @@ def from_json(kind: type[Message], value: Any) -> Message:
     return message
 
 
+def to_json(message: Any) -> Any:
+    """A dataclass without arrays, for `from_json`."""
+    return _write(message, "", {})
+
+
 class _Source(NamedTuple):
     arrays: dict[str, Array]  # those that no field has taken yet
     finite: bool  # whether infinite numbers are refused, as in JSON proper
@@ -141,7 +147,7 @@ def _write(value: Any, path: str, arrays: dict[str, Array]) -> Any:
     if isinstance(value, np.ndarray):
         arrays[path] = value
         return None
-    if isinstance(value, Version):
+    if isinstance(value, Version | Path):
         return str(value)
     if is_dataclass(value):
         written = {name: _write(part, _join(path, name), arrays) for name, part in vars(value).items()}
@@ -159,6 +165,8 @@ def _read(hint: Any, value: Any, path: str, source: _Source) -> Any:
         return _read_union(options, value, path, source)
     if is_dataclass(hint):
         return _read_dataclass(hint, value, path, source)
+    if hint is Path:
+        return Path(_read_plain(str, value, path, source))
     if hint is Version:
         try:
             return Version.parse(value)

@@ -97,6 +97,7 @@ class Scheduler:
         if not growing:
             return True
         wanted = [self.pool.needed(request.reach) - len(request.table) for request in growing]
+        # steps under way may end requests and free blocks: they are read before anybody is preempted
         if sum(wanted) > self.pool.available and any(request.ahead for request in self.running):
             return False
         for short, request in sorted(zip(wanted, growing, strict=True), key=lambda pair: _age(pair[1])):
@@ -116,6 +117,7 @@ class Scheduler:
             # at least the last token is computed: its logits are needed
             shareable = chain[: (request.length - 1) // self.pool.block_tokens]
             found = self.pool.find(shareable)
+            # a group of equal prompts computes its prompt once: the others wait for the blocks of the first
             if len(found) < len(shareable) and shareable[len(found)] in coming:
                 continue
             if not self._seat(request, found):

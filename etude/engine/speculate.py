@@ -156,6 +156,7 @@ class SpeculatingRunner:
         self.memory = memory or RowMemory(decoder, settings)
         self.cache = self.memory.cache
         self.graphs = self.memory.graphs
+        # recorded steps are launched one ahead; all others are read before the next
         self.depth = int(self.graphs is not None)
         self.drafted = [0] * self.most  # by depth, since the engine started
         self.accepted = [0] * self.most

@@ -70,6 +70,7 @@ class EngineThread:
         self._answers: dict[int, asyncio.Future[Request]] = {}  # of requests in the engine, used in its thread only
         self._readers: dict[int, _Reader] = {}  # of requests that somebody reads along, used in its thread only
         self._numbers: dict[str, int] = {}  # names that clients gave their requests, used in its thread only
+        # a daemon: a step that hangs must not keep the process from ending
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -203,6 +204,7 @@ class EngineThread:
                 else:
                     done.set_result(result)
 
+        # one wake-up of the event loop for a whole step, whatever the number of its readers
         self._loop.call_soon_threadsafe(settle)
 
     def _future(self) -> asyncio.Future[Any]:

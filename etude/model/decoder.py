@@ -143,6 +143,7 @@ class Decoder(nn.Module):
         """Normal with deviation 0.02, residual writes scaled down by depth; its own generator, so a seed is a model."""
         device = self.lm_head.weight.device
         generator = torch.Generator(device if device.type == "cuda" else "cpu").manual_seed(seed)  # none for an outline
+        # two residual writes a block: their sum keeps its size whatever the depth
         residual = 0.02 / math.sqrt(2 * self.config.cache_layers)
         for name, parameter in self.named_parameters():
             if parameter.ndim < 2:

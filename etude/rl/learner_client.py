@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -17,11 +16,11 @@ from typing import Any, NoReturn, Self
 from etude.core.child_process import Child, start
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
-from etude.core.transport import PREFIX_BYTES, Frame, pack, read_frame, read_prefix, unpack, write_frame
+from etude.core.transport import PREFIX_BYTES, Frame, pack, read_frame, read_prefix, to_json, unpack, write_frame
 from etude.learn.streams import Batch, Floats, Item
 from etude.rl.learner_messages import (
     READY,
+    LearnerSpec,
     PublishRequest,
     SaveRequest,
     ScoreRequest,
@@ -137,33 +136,11 @@ class LearnerClient:
         raise EtudeError(f"{said or why} (in {verb})") from None
 
 
-async def launch_learner(
-    model: Path,
-    optim: OptimSettings,
-    *,
-    lora: LoraSettings | None = None,
-    seed: int = 0,
-    total_steps: int,
-    micro_tokens: int,
-    board: Path,
-    device: str = "cpu",
-    compute: ComputeSettings | None = None,
-    threads: int = 1,
-    restore: Path | None = None,
-    frozen: Path | None = None,
-    log: Path | None = None,
-    deadline: float = 120.0,
-) -> LearnerClient:
-    """Starts a learner process that trains `model` and shares its weights at `board`; `close` ends it."""
-    arguments = [str(model), "--optim", json.dumps(asdict(optim)), "--device", device, "--threads", str(threads)]
-    arguments += ["--total-steps", str(total_steps), "--micro-tokens", str(micro_tokens), "--board", str(board)]
-    arguments += ["--compute", json.dumps(asdict(compute or ComputeSettings()))]
-    arguments += ["--lora", json.dumps(asdict(lora or LoraSettings())), "--seed", str(seed)]
-    for option, path in (("--restore", restore), ("--frozen", frozen)):
-        if path is not None:
-            arguments += [option, str(path)]
+async def launch_learner(spec: LearnerSpec, *, log: Path | None = None, deadline: float = 120.0) -> LearnerClient:
+    """Starts a learner process that trains a model and shares its weights at the spec's board; `close` ends it."""
+    arguments, leaves = [json.dumps(to_json(spec))], [spec.board]
     child = await start(
-        "learner", "etude.rl.learner_process", arguments, ready=READY, log=log, deadline=deadline, leaves=[board]
+        "learner", "etude.rl.learner_process", arguments, ready=READY, log=log, deadline=deadline, leaves=leaves
     )
     try:
         connecting = asyncio.open_unix_connection(child.said.removeprefix("unix:"), limit=BUFFER)

@@ -8,14 +8,34 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
+from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.core.transport import Frame, unpack
 from etude.learn.streams import Batch, Floats, Item
 
 READY = "etude learner ready at"  # what the process prints, followed by its address, once it listens
+
+
+@dataclass(frozen=True)
+class LearnerSpec:
+    """What a learner process is started with."""
+
+    model: Path  # Hugging Face directory
+    optim: OptimSettings
+    total_steps: int  # length of the learning-rate schedule
+    micro_tokens: int  # tokens that go through the model at once
+    board: Path  # weight board, made at the start, removed at the end
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    seed: int = 0  # of the adapters
+    device: str = "cpu"
+    compute: ComputeSettings = field(default_factory=ComputeSettings)
+    threads: int = 1  # 0 takes all cores
+    restore: Path | None = None  # continue from this checkpoint
+    frozen: Path | None = None  # Hugging Face directory of reference weights
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The learner in a process of its own: `python -m etude.rl.learner_process MODEL ...`, one verb at a time.
+"""The learner in a process of its own: `python -m etude.rl.learner_process SPEC ...`, one verb at a time.
 
     forward_backward  items, correction   -> metrics
     score             items, weights      -> scores
@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Any
 from etude.core import child_process as child
 from etude.core import process
 from etude.core.errors import EtudeError
-from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
-from etude.core.transport import PREFIX_BYTES, Frame, pack, read_frame, read_prefix, unpack, write_frame
+from etude.core.transport import PREFIX_BYTES, Frame, from_json, pack, read_frame, read_prefix, unpack, write_frame
 from etude.learn.streams import Item, Label, Twin
 from etude.rl.learner_messages import (
     READY,
     Done,
+    LearnerSpec,
     PublishRequest,
     SaveRequest,
     Scores,
@@ -208,37 +208,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m etude.rl.learner_process", description="Train a model for another process."
     )
-    parser.add_argument("model", type=Path, help="Hugging Face directory")
-    parser.add_argument("--optim", default="{}", help="JSON object of optimiser settings")
-    parser.add_argument("--lora", default="{}", help="JSON object of adapter settings")
-    parser.add_argument("--seed", type=int, default=0, help="of the adapters")
-    parser.add_argument("--total-steps", type=int, required=True, help="length of the learning-rate schedule")
-    parser.add_argument("--micro-tokens", type=int, required=True, help="tokens that go through the model at once")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--compute", default="{}", help="JSON object of settings of how it computes")
-    parser.add_argument("--threads", type=int, default=0, help="0 takes all cores")
-    parser.add_argument("--board", type=Path, required=True, help="weight board, made at the start, removed at the end")
-    parser.add_argument("--restore", type=Path, help="continue from this checkpoint")
-    parser.add_argument("--frozen", type=Path, help="Hugging Face directory of reference weights")
+    parser.add_argument("spec", help="JSON object, see learner_messages.LearnerSpec")
     child.add_arguments(parser)
     options = parser.parse_args()
-    leaves = [path for path in (options.board, options.socket, options.folder) if path is not None]
+    spec = from_json(LearnerSpec, json.loads(options.spec))
+    leaves = [path for path in (spec.board, options.socket, options.folder) if path is not None]
     if options.parent is not None:
         child.die_with(options.parent, leaves)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        process.prepare(options.threads)
-        _train(options)
+        process.prepare(spec.threads)
+        _train(spec, options.socket)
         child.remove(leaves)  # the parent has left: it was done, or it was killed and the folder is nobody's
     except EtudeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     finally:
-        child.remove([options.board, options.socket])
+        child.remove([spec.board, options.socket])
     return 0
 
 
-def _train(options: argparse.Namespace) -> None:
+def _train(spec: LearnerSpec, socket: Path) -> None:
     import torch
 
     from etude.learn.learner import Learner
@@ -249,28 +239,25 @@ def _train(options: argparse.Namespace) -> None:
     from etude.model.weight_transfer.shared_memory import create_board
 
     try:
-        torch.empty(0, device=options.device)
+        torch.empty(0, device=spec.device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise EtudeError(f"device is {options.device!r}, which does not work here: {reason}") from None
-    optim = OptimSettings(**json.loads(options.optim))
-    lora = LoraSettings(**json.loads(options.lora))
-    decoder = load_model(options.model, options.device)
+        raise EtudeError(f"device is {spec.device!r}, which does not work here: {reason}") from None
+    decoder = load_model(spec.model, spec.device)
     frozen = None
-    if options.frozen is not None:  # adapters leave the weights that we start from as they are
-        same = lora.rank > 0 and options.frozen == options.model
-        frozen = copy_trained(decoder.requires_grad_(False)) if same else load_model(options.frozen, options.device)
-    adapt(decoder, lora, options.seed)
-    compute = ComputeSettings(**json.loads(options.compute))
-    ready(decoder, compute, options.device, options.micro_tokens)
+    if spec.frozen is not None:  # adapters leave the weights that we start from as they are
+        same = spec.lora.rank > 0 and spec.frozen == spec.model
+        frozen = copy_trained(decoder.requires_grad_(False)) if same else load_model(spec.frozen, spec.device)
+    adapt(decoder, spec.lora, spec.seed)
+    ready(decoder, spec.compute, spec.device, spec.micro_tokens)
     if frozen is not None:
-        set_up(frozen, compute, options.device)
-    learner = Learner(decoder, optim, options.total_steps, options.micro_tokens, options.device, frozen)
-    if options.restore is not None:
-        learner.restore(options.restore)
-    verbs = Verbs(learner, create_board(options.board, decoder), options.model)
-    with child.listen(options.socket) as listener:
-        print(READY, f"unix:{options.socket}", flush=True)
+        set_up(frozen, spec.compute, spec.device)
+    learner = Learner(decoder, spec.optim, spec.total_steps, spec.micro_tokens, spec.device, frozen)
+    if spec.restore is not None:
+        learner.restore(spec.restore)
+    verbs = Verbs(learner, create_board(spec.board, decoder), spec.model)
+    with child.listen(socket) as listener:
+        print(READY, f"unix:{socket}", flush=True)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads on: what is printed from here goes to the log
         serve(verbs, listener)
 

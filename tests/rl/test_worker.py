@@ -31,7 +31,7 @@ from etude.model.weight_transfer.shared_memory import WeightBoard
 from etude.rl import learner_client
 from etude.rl import learner_process as worker
 from etude.rl.learner_client import LearnerClient, launch_learner
-from etude.rl.learner_messages import StepRequest
+from etude.rl.learner_messages import LearnerSpec, StepRequest
 
 SHAPE = ModelConfig(61, 16, 24, 2, 4, 2, 8)
 OPTIM = OptimSettings(lr=3e-3, ema=0.9)
@@ -69,20 +69,16 @@ class Home:
         save_model(folder / "frozen", Decoder(SHAPE, seed=4))
         (self.model / "tokenizer.json").write_text('{"a": "tokenizer"}')
         self.loop = asyncio.new_event_loop()
-        self.client: LearnerClient = self.run(
-            launch_learner(
-                self.model, OPTIM, total_steps=STEPS, micro_tokens=MICRO, board=self.board, frozen=folder / "frozen"
-            )
-        )
+        self.client: LearnerClient = self.launch(self.board, frozen=folder / "frozen")
         self.twin = Learner(load_model(self.model), OPTIM, STEPS, MICRO, frozen=load_model(folder / "frozen"))
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(asyncio.wait_for(work, SECONDS))
 
-    def launch(self, board: Path, **options: Any) -> LearnerClient:
-        return self.run(
-            launch_learner(self.model, OPTIM, total_steps=STEPS, micro_tokens=MICRO, board=board, **options)
-        )
+    def launch(self, board: Path, log: Path | None = None, **options: Any) -> LearnerClient:
+        spec = LearnerSpec(self.model, OPTIM, total_steps=STEPS, micro_tokens=MICRO, board=board, **options)
+        client: LearnerClient = self.run(launch_learner(spec, log=log))
+        return client
 
 
 @pytest.fixture(scope="module")
@@ -299,10 +295,12 @@ ORPHANING = """
 import asyncio, os, sys
 from pathlib import Path
 from etude.rl.learner_client import launch_learner
+from etude.rl.learner_messages import LearnerSpec
 from etude.core.settings import OptimSettings
 async def main():
     model, board = map(Path, sys.argv[1:])
-    client = await launch_learner(model, OptimSettings(), total_steps=1, micro_tokens=9, board=board)
+    spec = LearnerSpec(model, OptimSettings(), total_steps=1, micro_tokens=9, board=board)
+    client = await launch_learner(spec)
     assert board.exists() and client.child.folder.socket.exists()
     print(client.child.process.pid, client.child.folder.path, "torch" in sys.modules, flush=True)
     os.kill(os.getpid(), 9)
