@@ -172,14 +172,19 @@ def _read(hint: Any, value: Any, path: str, source: _Source) -> Any:
             return Version.parse(value)
         except (AttributeError, ValueError):
             raise _wrong(path, f'look like "0.7" (lineage.step), not {value!r}', verb="must") from None
-    if options == (int, ...) or options == (int,):
+    if options == (int, ...):
         if isinstance(value, list) and {*map(type, value)} <= {int}:  # of which there may be very many
             return tuple(value)
         raise _wrong(path, "a list of token ids")
     if origin in (list, tuple, collections.abc.Sequence):
-        if not isinstance(value, list):
-            raise _wrong(path, "a list")
-        return [_read(options[0], part, _join(path, place), source) for place, part in enumerate(value)]
+        several = origin is not tuple or options[1:] == (...,)
+        if not isinstance(value, list) or not (several or len(value) == len(options)):
+            raise _wrong(path, "a list" if several else f"a list of {len(options)}")
+        hints = options[:1] * len(value) if several else options
+        parts = (
+            _read(one, part, _join(path, i), source) for i, (one, part) in enumerate(zip(hints, value, strict=True))
+        )
+        return tuple(parts) if origin is tuple else list(parts)
     if origin is dict:
         if not isinstance(value, dict):
             raise _wrong(path, "an object")

@@ -10,17 +10,31 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Experts, Sample, Sampling, Version
+from etude.core.settings import EngineSettings
 from etude.core.transport import from_json
 
 READY = "etude engine ready at"  # what a server prints, followed by its address, once it listens
 FIRST = Version(0, 0)  # of weights that no learner has published
 _STOPS = ("stop", "length", "abort")
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """What an engine process is started with."""
+
+    model: Path  # Hugging Face directory
+    settings: EngineSettings
+    device: str = "cpu"
+    threads: int = 0  # 0 takes all cores
+    board: Path | None = None  # weight board that updates are read from
+    version: Version = FIRST  # of the weights in the directory
 
 
 @dataclass(frozen=True)

@@ -306,29 +306,21 @@ def _listen_on(host: str, port: int, path: Path | None) -> sockets.socket:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m etude.serve.server", description="Serve a model on this machine.")
-    parser.add_argument("model", type=Path, help="Hugging Face directory")
-    parser.add_argument("--settings", default="{}", help="JSON object of engine settings")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="0 takes all cores")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument("--board", type=Path, help="weight board that updates are read from")
-    parser.add_argument("--version", default="0.0", help="lineage.step of the weights in the directory")
-    child.add_arguments(parser)  # a socket is taken instead of TCP
+    parser.add_argument("spec", help="JSON object, see messages.EngineSpec")
+    child.add_arguments(parser)
     options = parser.parse_args()
     if options.parent is not None:
         child.die_with(options.parent, [path for path in (options.socket, options.folder) if path is not None])
     try:
-        process.prepare(options.threads)
+        spec = from_json(messages.EngineSpec, json.loads(options.spec))
+        process.prepare(spec.threads)
         serve(
-            options.model,
-            EngineSettings(**json.loads(options.settings)),
-            device=options.device,
-            host=options.host,
-            port=options.port,
+            spec.model,
+            spec.settings,
+            device=spec.device,
             socket=options.socket,
-            board=options.board,
-            version=Version.parse(options.version),
+            board=spec.board,
+            version=spec.version,
         )
     except EtudeError as error:
         print(f"error: {error}", file=sys.stderr)
