@@ -19,13 +19,13 @@ from functools import partial
 
 import numpy as np
 import torch
+from reference_ops import ReferenceOps
 from torch import Tensor
 from torch.nn import functional as F
 
-from etude.engine.cuda.draft_tensors import Asked, Asking, Left, Work
+from etude.engine.cuda.draft_tensors import DraftInputs, DraftInputStaging, DraftOutputs, DraftScratch
 from etude.engine.cuda.fused import FusedOps
 from etude.engine.cuda.ops import Norm, Ops, Pages, Places, Runs
-from etude.engine.cuda.reference import ReferenceOps
 from etude.model.config import ModelConfig
 from etude.model.experts import MixtureOfExperts, Routing
 from etude.model.rope import Rope
@@ -226,10 +226,10 @@ def pair(draw: Draw, rows: int, drafts: int) -> Pair:
     return both(lambda ops: (ops.pair(table, wide[:, drafts - 1 : 2 * drafts], hidden, *norms),))
 
 
-def drafted(draw: Draw, rows: int, drafts: int, vocabulary: int) -> tuple[Asked, Left, Work]:
+def drafted(draw: Draw, rows: int, drafts: int, vocabulary: int) -> tuple[DraftInputs, DraftOutputs, DraftScratch]:
     """Rows of all kinds: said by the host or left by a step, near their end, past it, of nobody, greedy."""
-    left, work = Left(rows + 2, drafts, vocabulary, draw.device), Work(rows, drafts, draw.device)
-    asking = Asking(rows, drafts, 40, draw.device)
+    left, work = DraftOutputs(rows + 2, drafts, vocabulary, draw.device), DraftScratch(rows, drafts, draw.device)
+    asking = DraftInputStaging(rows, drafts, 40, draw.device)
     left.told_XS.copy_(draw.whole(vocabulary, *left.told_XS.shape))
     left.kept_S.copy_(draw.whole(drafts + 1, rows + 2))
     left.ends_S.copy_(200 + draw.whole(300, rows + 2))
@@ -250,7 +250,7 @@ def drafted(draw: Draw, rows: int, drafts: int, vocabulary: int) -> tuple[Asked,
 
 def begin(draw: Draw, rows: int, drafts: int) -> Pair:
     asked, left, ours = drafted(draw, rows, drafts, 300)
-    theirs = Work(rows, drafts, draw.device)
+    theirs = DraftScratch(rows, drafts, draw.device)
     found = []
     for ops, work in ((OURS, ours), (TORCH, theirs)):
         ops.begin(asked, left, work, 16, 6400)

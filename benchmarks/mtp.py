@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from reference_ops import ReferenceOps
 
 from etude.core.policy import Sampling, Version
 from etude.core.settings import ComputeSettings, EngineSettings, OptimSettings
 from etude.engine.cuda.draft_cache import PageMemory, PageView
-from etude.engine.cuda.reference import ReferenceOps
 from etude.engine.cuda.runner import PagedRunner
 from etude.engine.engine import Engine
 from etude.engine.speculate import SpeculatingRunner
@@ -245,17 +245,15 @@ def one_by_one(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, te
 
 def record_all(engine: Engine) -> None:
     runner = engine.runner
-    if isinstance(runner, SpeculatingRunner) and runner.steady is not None:
-        runner.steady.record_all()
-    elif isinstance(runner, PagedRunner):
+    if (isinstance(runner, SpeculatingRunner) and runner.graphs is not None) or isinstance(runner, PagedRunner):
         runner.graphs.record_all()
 
 
 def replay_ms(engine: Engine) -> float:
     """A step of one row by itself, without the host: the recorded graph again and again."""
     runner = engine.runner
-    if isinstance(runner, SpeculatingRunner) and runner.steady is not None:
-        return 1e3 * timed(runner.steady._find(1)[1])
+    if isinstance(runner, SpeculatingRunner) and runner.graphs is not None:
+        return 1e3 * timed(runner.graphs._find(1)[1])
     assert isinstance(runner, PagedRunner)
     return 1e3 * timed(runner.graphs._find(1)[1])
 

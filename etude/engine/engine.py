@@ -124,6 +124,7 @@ class Engine:
         load(self.decoder)
         self.version = version
         self.counts.updates += 1
+        # their later blocks hold keys of two versions, so nobody else may find them by a hash of one
         for request in self.scheduler.running:
             request.mixed = True
 
@@ -136,11 +137,13 @@ class Engine:
         """
         if not self.paused:
             chunks = self.scheduler.plan(self.version)
+            # None: a block is missing, and who gives one back is known only when the steps under way are read
             if chunks is None or (self._flights and not self.runner.overlaps(chunks)):
                 self._drain()
                 chunks = self.scheduler.plan(self.version)
             if chunks:
                 self._launch(chunks)
+            # on a GPU one step stays under way: planning and booking then cost it no time (docs/engine.md)
             while len(self._flights) > (self.runner.depth if chunks else 0):
                 self._settle()
         done, self._done = self._done, []
@@ -155,6 +158,7 @@ class Engine:
         for ids in sequences:
             refuse_ids(ids, config.vocab_size, self.settings, config.max_position_embeddings)
         out: list[list[float]] = []
+        # as much at once as a step computes of prompts, so that scoring needs no more memory than sampling
         for batch in _batches(sequences, self.settings.prefill_tokens):
             packed = Packed(self.decoder, [np.array(ids) for ids in batch], [temperature] * len(batch))
             scores_T = packed.scores()

@@ -56,7 +56,7 @@ class Request:
     stored: int = 0  # leading blocks that are full and lie in the pool under their hash
     mixed: bool = False  # keys and values of several versions: of no use to anybody else
     ahead: int = 0  # tokens sampled by steps that nobody has read yet; the device knows them
-    drafted: int = 0  # tokens drafted for it: if they are accepted it needs room for them, too
+    draft_slots: int = 0  # places for tokens drafted for it: accepted ones need room, too
     seat: int = 0  # where the last of them stands among those that its step sampled
 
     chain: list[bytes] = field(default_factory=list)  # hashes of the leading full blocks, under `chain_version`
@@ -80,7 +80,7 @@ class Request:
     @property
     def reach(self) -> int:
         """Tokens that may be computed after the next step."""
-        return self.computed + self.missing + self.drafted
+        return self.computed + self.missing + self.draft_slots
 
     @property
     def settled(self) -> int:

@@ -92,11 +92,12 @@ class Scheduler:
     def _grow(self) -> bool:
         """Whether everybody has the blocks for its next tokens now, or has stepped back."""
         size = self.pool.block_tokens
-        full = [r for r in self.running if len(r.tokens) + r.ahead + r.drafted > len(r.table) * size]
+        full = [r for r in self.running if len(r.tokens) + r.ahead + r.draft_slots > len(r.table) * size]
         growing = [request for request in full if request.reach > len(request.table) * size]
         if not growing:
             return True
         wanted = [self.pool.needed(request.reach) - len(request.table) for request in growing]
+        # steps under way may end requests and free blocks: they are read before anybody is preempted
         if sum(wanted) > self.pool.available and any(request.ahead for request in self.running):
             return False
         for short, request in sorted(zip(wanted, growing, strict=True), key=lambda pair: _age(pair[1])):
@@ -116,6 +117,7 @@ class Scheduler:
             # at least the last token is computed: its logits are needed
             shareable = chain[: (request.length - 1) // self.pool.block_tokens]
             found = self.pool.find(shareable)
+            # a group of equal prompts computes its prompt once: the others wait for the blocks of the first
             if len(found) < len(shareable) and shareable[len(found)] in coming:
                 continue
             if not self._seat(request, found):
@@ -173,7 +175,7 @@ class Scheduler:
             last.row = request.row
             self.running[request.row] = last
         request.table, request.row, request.computed, request.stored, request.ahead = [], WAITING, 0, 0, 0
-        request.drafted = 0
+        request.draft_slots = 0
 
     def store(self, request: Request) -> list[int]:
         """Registers the blocks that have become full, and returns them: their contents must be kept."""

@@ -36,7 +36,7 @@ from etude.model.experts import Routing
 
 if TYPE_CHECKING:
     from etude.engine.cuda.draft_cache import PageMemory
-    from etude.engine.cuda.draft_graphs import Steady
+    from etude.engine.cuda.draft_graphs import DraftGraphs
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,13 @@ class _Drafts:
         seat = self.seats.get(request.number)
         if seat is None or self.lengths[seat] != len(request.tokens):
             return []
-        return self.tokens[seat][: request.drafted]
+        return self.tokens[seat][: request.draft_slots]
 
 
 class RowMemory:
     """Dense rows, whose cache also has the heads' blocks."""
 
-    steady = None  # every step is computed as any other
+    graphs = None  # every step is computed as any other
 
     def __init__(self, decoder: Decoder, settings: EngineSettings) -> None:
         weight = decoder.lm_head.weight
@@ -132,14 +132,14 @@ class _MixedRows:
         return out
 
     def ahead(self, depth: int, hidden_TD: Tensor, next_T: Tensor) -> Tensor:
-        return self.memory.decoder.mtp_behind(depth, hidden_TD, next_T, self.positions_T, self.attend, self.longest)
+        return self.memory.decoder.mtp_hidden(depth, hidden_TD, next_T, self.positions_T, self.attend, self.longest)
 
     def logits(self, hidden_TD: Tensor) -> Tensor:
         return self.memory.decoder.logits(hidden_TD)
 
 
 class SpeculatingRunner:
-    """Any step, read when it is computed; on pages, steady ones as a graph, each launched before the last is read."""
+    """Any step, read when it is computed; on pages, graphs ones as a graph, each launched before the last is read."""
 
     def __init__(
         self, decoder: Decoder, settings: EngineSettings, memory: RowMemory | PageMemory | None = None
@@ -155,8 +155,9 @@ class SpeculatingRunner:
         self.block_tokens = settings.block_tokens
         self.memory = memory or RowMemory(decoder, settings)
         self.cache = self.memory.cache
-        self.steady = self.memory.steady
-        self.depth = int(self.steady is not None)
+        self.graphs = self.memory.graphs
+        # recorded steps are launched one ahead; all others are read before the next
+        self.depth = int(self.graphs is not None)
         self.drafted = [0] * self.most  # by depth, since the engine started
         self.accepted = [0] * self.most
         self._drafts = _Drafts({}, [], [], torch.zeros(0, self.most, decoder.config.vocab_size, device=weight.device))
@@ -167,20 +168,20 @@ class SpeculatingRunner:
 
     def overlaps(self, chunks: Sequence[Chunk]) -> bool:
         """Whether the device knows all that the next step begins with; otherwise the last one must be read first."""
-        return self.steady is not None and self.steady.holds([chunk.request for chunk in chunks])
+        return self.graphs is not None and self.graphs.holds([chunk.request for chunk in chunks])
 
     def launch(self, chunks: Sequence[Chunk], ready: Sequence[Request]) -> Read:
-        if self.steady is not None:
+        if self.graphs is not None:
             requests = [chunk.request for chunk in chunks]
-            if self.steady.holds(requests):
-                return self._replay(self.steady, requests, [])
+            if self.graphs.holds(requests):
+                return self._replay(self.graphs, requests, [])
             drafts = [self._room(request) for request in requests]
             if all(self._plain(chunk, mine) for chunk, mine in zip(chunks, drafts, strict=True)):
                 seats_R = torch.tensor([self._drafts.seats.get(r.number, 0) for r in requests], device=self.device)
                 if len(self._drafts.beliefs_RKV):
-                    self.steady.beliefs[: len(requests)] = self._drafts.beliefs_RKV[seats_R]
-                return self._replay(self.steady, requests, drafts)
-            self.steady.forget()
+                    self.graphs.beliefs[: len(requests)] = self._drafts.beliefs_RKV[seats_R]
+                return self._replay(self.graphs, requests, drafts)
+            self.graphs.forget()
         return self._mixed(chunks, ready)
 
     def _mixed(self, chunks: Sequence[Chunk], ready: Sequence[Request]) -> Read:
@@ -191,21 +192,21 @@ class SpeculatingRunner:
             self._count(len(drafts[request.number]), len(answer) - 1)
         self._drafts = step.draft(ready, answers)
         for request, answer in zip(ready, answers, strict=True):
-            request.drafted = self._reserve(request, len(answer))
+            request.draft_slots = self._reserve(request, len(answer))
         tokens = [token for answer in answers for token, _, _ in answer]
         logprobs = [logprob for answer in answers for _, logprob, _ in answer]
         tops = {i: top for i, (_, _, top) in enumerate(one for answer in answers for one in answer) if top is not None}
         sampled = Sampled(tokens, logprobs, tops, [len(answer) for answer in answers])
         return lambda: sampled
 
-    def _replay(self, steady: Steady, requests: list[Request], drafts: Sequence[Sequence[int]]) -> Read:
-        told = steady.launch(requests, drafts)
+    def _replay(self, graphs: DraftGraphs, requests: list[Request], drafts: Sequence[Sequence[int]]) -> Read:
+        answers_of = graphs.launch(requests, drafts)
         for request in requests:
-            request.drafted = self._reserve(request, 1 + request.ahead)
+            request.draft_slots = self._reserve(request, 1 + request.ahead)
 
         def read() -> Sampled:
             tokens, logprobs, counts, lengths, more = [], [], [], [], []
-            for request, answer in zip(requests, told(), strict=True):
+            for request, answer in zip(requests, answers_of(), strict=True):
                 count = len(answer.tokens)
                 tokens += answer.tokens
                 logprobs += answer.logprobs
@@ -214,9 +215,9 @@ class SpeculatingRunner:
                 more.append(answer.drafts[: self.wanted(request, answer.tokens)])
                 if not request.finished:
                     self._count(self.wanted(request, ()), count - 1)
-                    request.drafted = self._reserve(request, count + request.ahead - 1)
+                    request.draft_slots = self._reserve(request, count + request.ahead - 1)
             seats = {request.number: seat for seat, request in enumerate(requests)}
-            self._drafts = _Drafts(seats, lengths, more, steady.beliefs)
+            self._drafts = _Drafts(seats, lengths, more, graphs.beliefs)
             return Sampled(tokens, logprobs, {}, counts)
 
         return read

@@ -44,15 +44,15 @@ Listen = Callable[[Tokens], None]
 class _Reader:
     request: Request
     listen: Listen
-    told: int = 0  # tokens handed over so far
+    sent: int = 0  # tokens handed over so far
 
     def news(self) -> Tokens | None:
-        sampled, told = len(self.request.logprobs), self.told
-        if sampled == told:
+        sampled, sent = len(self.request.logprobs), self.sent
+        if sampled == sent:
             return None
-        self.told = sampled
-        ids = self.request.tokens[len(self.request.prompt) + told :]
-        return Tokens(ids, self.request.logprobs[told:], self.request.tops[told:], self.request.cached_tokens)
+        self.sent = sampled
+        ids = self.request.tokens[len(self.request.prompt) + sent :]
+        return Tokens(ids, self.request.logprobs[sent:], self.request.tops[sent:], self.request.cached_tokens)
 
 
 class EngineThread:
@@ -70,6 +70,7 @@ class EngineThread:
         self._answers: dict[int, asyncio.Future[Request]] = {}  # of requests in the engine, used in its thread only
         self._readers: dict[int, _Reader] = {}  # of requests that somebody reads along, used in its thread only
         self._numbers: dict[str, int] = {}  # names that clients gave their requests, used in its thread only
+        # a daemon: a step that hangs must not keep the process from ending
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -150,7 +151,7 @@ class EngineThread:
         return await self.call(work)
 
     async def stop(self) -> None:
-        """Ends the thread after the step it is in; whoever still waits is told."""
+        """Ends the thread after the step it is in; whoever still waits gets an error."""
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join, timeout=30)
         self._fail(EngineGone("the engine was stopped before it answered"))
@@ -168,7 +169,7 @@ class EngineThread:
             self._loop.call_soon_threadsafe(self.ended.set)
 
     def _work_off(self, wait: bool) -> bool:
-        """Runs the jobs that are there; with nothing to compute it waits for one. False when told to stop."""
+        """Runs the jobs that are there; with nothing to compute it waits for one. False when it is to stop."""
         with contextlib.suppress(queue.Empty):
             while True:
                 job = self._jobs.get(block=wait)
@@ -203,6 +204,7 @@ class EngineThread:
                 else:
                     done.set_result(result)
 
+        # one wake-up of the event loop for a whole step, whatever the number of its readers
         self._loop.call_soon_threadsafe(settle)
 
     def _future(self) -> asyncio.Future[Any]:

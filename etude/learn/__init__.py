@@ -2,5 +2,5 @@
 
 Read in this order: streams (what a batch asks for), packing, loss, optim, schedule, learner (the five verbs);
 a step executes these six and no more. Then lora (adapters in place of whole weights), state (what a checkpoint
-holds), loop (what training stages share), pretrain and sft.
+holds), loop (what training stages share), pretrain, extend (longer contexts), sft and mtp.
 """

@@ -55,6 +55,7 @@ class Learner:
         self.steps = self.skipped = 0
 
     def forward_backward(self, batch: Batch) -> dict[str, float]:
+        # a group whose members were all rewarded alike has no advantage: it costs no forward
         items = [item for item in batch.items if item.forward_tokens]
 
         def work(decoder: Decoder, micro_batches: list[list[int]]) -> Tally:
@@ -84,6 +85,7 @@ class Learner:
 
     def step(self) -> dict[str, float]:
         """Moves the weights along the gradients gathered since the last step, and forgets those."""
+        # one of the two waits for a GPU in a step; the other is for the metrics (docs/gpu.md)
         norm = float(torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), self.optim.clip or math.inf))
         factor = rate(self.steps, self.total_steps, self.optim)
         self.steps += 1
@@ -110,6 +112,7 @@ class Learner:
 
     def _shares(self, lengths: list[int]) -> list[list[list[int]]]:
         """Micro-batches for each thread that gets any."""
+        # attention costs about n * n * width against 12 * n * width * width of the products
         ranks, quadratic = len(self.replicas.decoders), 1 / (12 * self.decoder.config.hidden_size)
         shares = pack(lengths, self.micro_tokens, ranks, quadratic)
         return [share for rank in shares if (share := [micro for micro in rank if micro])]

@@ -21,11 +21,11 @@ from etude.model.experts import Routing, replay_metrics
 from etude.model.head import divergence
 from etude.model.packed_forward import Packed
 
-Column = Mapping[str, Tensor]  # facts by name, each with an entry per token
+TokenFacts = Mapping[str, Tensor]  # facts by name, each with an entry per token
 
 
 class StreamGroup:
-    """The streams of a micro-batch with one head and like targets: a column per fact, an entry per token."""
+    """The streams of a micro-batch with one head and like targets: an array per fact, an entry per token."""
 
     def __init__(self, first: Stream) -> None:
         self.depth, self.target = first.depth, first.target
@@ -44,6 +44,7 @@ class StreamGroup:
         if isinstance(target, Sampled):
             part |= {"advantage": target.advantage_T[t], "logprob": target.logprob_T[t]}
         elif isinstance(target, MainHead):
+            # the main head predicts the same token from the position just before it
             part["teacher"] = start + t - 1
         elif isinstance(target, Twin):
             part["teacher"] = sum(map(len, self.twins)) + target.align_T[t] - 1
@@ -51,15 +52,15 @@ class StreamGroup:
         self._parts.append(part)
 
     def close(self, flat: Packed) -> None:
-        columns = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
-        order = np.argsort(columns["row"], kind="stable")
-        self.rows: np.ndarray = columns["row"][order]
+        facts = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
+        order = np.argsort(facts["row"], kind="stable")
+        self.rows: np.ndarray = facts["row"][order]
         exact = {"f": np.float32, "i": np.int64, "u": np.int64}
-        self.columns = {name: flat.put(c[order].astype(exact[c.dtype.kind])) for name, c in columns.items()}
+        self.facts = {name: flat.put(c[order].astype(exact[c.dtype.kind])) for name, c in facts.items()}
 
-    def between(self, first: int, last: int) -> Column:
+    def between(self, first: int, last: int) -> TokenFacts:
         low, high = np.searchsorted(self.rows, (first, last + 1))
-        return {name: column[low:high] for name, column in self.columns.items()}
+        return {name: fact[low:high] for name, fact in self.facts.items()}
 
 
 class Tally:
@@ -128,7 +129,7 @@ class MicroBatch:
 
     def _prepare(self, group: StreamGroup, hidden: Sequence[Tensor]) -> None:
         """What a term needs to know beyond its own position: a teacher's states, or its whole item's ratio."""
-        target, c = group.target, group.columns
+        target, c = group.target, group.facts
         if isinstance(target, MainHead):
             group.teachers = [(1.0, self.flat.decoder, hidden[0])]
         elif isinstance(target, Twin):
@@ -156,11 +157,11 @@ class MicroBatch:
                 rows = every[begin : begin + size]
                 rows_R = self.flat.put(rows)
                 leaf_RD = hidden_TD[rows_R].requires_grad_()
-                columns = [group.between(rows[0], rows[-1]) for group in alike]
-                at = [torch.searchsorted(rows_R, c["row"]) for c in columns]
-                logps = self._whole(leaf_RD, rows_R, at) if whole else self._chosen(alike, leaf_RD, rows_R, at, columns)
+                facts = [group.between(rows[0], rows[-1]) for group in alike]
+                at = [torch.searchsorted(rows_R, c["row"]) for c in facts]
+                logps = self._whole(leaf_RD, rows_R, at) if whole else self._chosen(alike, leaf_RD, rows_R, at, facts)
                 losses = []
-                for group, c, logp in zip(alike, columns, logps, strict=True):
+                for group, c, logp in zip(alike, facts, logps, strict=True):
                     losses.append((c["weight"] * self._terms(group, c, logp)).sum())
                     self.tally.losses.append((type(group.target).__name__.lower(), losses[-1].detach()))
                 torch.autograd.backward(losses)
@@ -178,15 +179,15 @@ class MicroBatch:
         leaf_RD: Tensor,
         rows_R: Tensor,
         at: Sequence[Tensor],
-        columns: Sequence[Column],
+        facts: Sequence[TokenFacts],
     ) -> list[Tensor]:
         sampled = [isinstance(group.target, Sampled) for group in groups]
-        ids_E = torch.cat([c["id"] for c in columns])
+        ids_E = torch.cat([c["id"] for c in facts])
         logp_E, entropy_R = self.flat.tokens(leaf_RD, rows_R, torch.cat(list(at)), ids_E, entropy=any(sampled))
         self.tally.entropies += [entropy_R[at_E] for at_E, asked in zip(at, sampled, strict=True) if asked]
         return list(torch.split(logp_E, [len(at_E) for at_E in at]))
 
-    def _terms(self, group: StreamGroup, c: Column, logp: Tensor) -> Tensor:
+    def _terms(self, group: StreamGroup, c: TokenFacts, logp: Tensor) -> Tensor:
         """Of each entry, given its token's log-probability or, where the group wants that, its whole distribution."""
         target, logp_E = group.target, logp
         if isinstance(target, Distribution):

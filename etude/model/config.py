@@ -201,23 +201,12 @@ class ModelConfig:
         if self.yarn is not None:
             said = {name: value for name, value in asdict(self.yarn).items() if value is not None}
             rope |= {"rope_type": "yarn", **said}
-        hf = {
+        hf = {name: getattr(self, name) for name in _IN_EVERY_SHAPE} | {
             "architectures": [ARCHITECTURES[self.model_type]],
-            "model_type": self.model_type,
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "num_attention_heads": self.num_attention_heads,
-            "num_key_value_heads": self.num_key_value_heads,
             "hidden_act": "silu",
             "rope_theta": self.rope_theta,
             "rope_parameters": rope,
-            "rms_norm_eps": self.rms_norm_eps,
-            "max_position_embeddings": self.max_position_embeddings,
             "attention_dropout": 0.0,
-            "tie_word_embeddings": self.tie_word_embeddings,
-            "num_nextn_predict_layers": self.num_nextn_predict_layers,
             "use_cache": True,
         }
         if self.model_type != "qwen2":
@@ -246,22 +235,21 @@ _BOUNDS = {
     **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), (0, _LARGEST)),
     "decoder_sparse_step": (1, _MOST),
 }
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+_IN_EVERY_SHAPE = (
+    *("model_type", *_SIZES, "num_key_value_heads", "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings"),
+    "num_nextn_predict_layers",
+)
 _EXPERTS = ("num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")
 _LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _ROUTING = ("n_shared_experts", "n_group", "topk_group", "routed_scaling_factor", "first_k_dense_replace")
 
 
 def _common(hf: Mapping[str, Any]) -> dict[str, Any]:
-    heads = int(hf["num_attention_heads"])
     # transformers 5 writes rope_parameters, earlier versions a bare rope_theta
     theta = (hf.get("rope_parameters") or {}).get("rope_theta") or hf.get("rope_theta") or 10_000.0
-    return {
-        "vocab_size": int(hf["vocab_size"]),
-        "hidden_size": int(hf["hidden_size"]),
-        "intermediate_size": int(hf["intermediate_size"]),
-        "num_hidden_layers": int(hf["num_hidden_layers"]),
-        "num_attention_heads": heads,
-        "num_key_value_heads": int(hf.get("num_key_value_heads") or heads),
+    return {name: int(hf[name]) for name in _SIZES} | {
+        "num_key_value_heads": int(hf.get("num_key_value_heads") or hf["num_attention_heads"]),
         "rope_theta": float(theta),
         "rms_norm_eps": float(hf.get("rms_norm_eps", 1e-6)),
         "max_position_embeddings": int(hf.get("max_position_embeddings", 4096)),
@@ -293,26 +281,26 @@ def _qwen3_moe(hf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _deepseek(hf: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+    absent = (
+        "q_lora_rank",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "n_shared_experts",
+        "first_k_dense_replace",
+    )
+    shape: dict[str, Any] = {name: int(hf[name]) for name in _LATENT}
+    shape |= {name: int(hf.get(name) or 0) for name in absent}
+    shape |= {name: int(hf.get(name) or 1) for name in ("n_group", "topk_group")}
+    return shape | {
         "head_dim": int(hf["qk_rope_head_dim"]),
         "qk_norm": False,
         "attention_bias": bool(hf.get("attention_bias", False)),
-        "kv_lora_rank": int(hf["kv_lora_rank"]),
-        "q_lora_rank": int(hf.get("q_lora_rank") or 0),
-        "qk_nope_head_dim": int(hf["qk_nope_head_dim"]),
-        "qk_rope_head_dim": int(hf["qk_rope_head_dim"]),
-        "v_head_dim": int(hf["v_head_dim"]),
         "rope_interleave": bool(hf.get("rope_interleave", True)),
         "num_experts": int(hf.get("n_routed_experts") or 0),
-        "num_experts_per_tok": int(hf.get("num_experts_per_tok") or 0),
-        "moe_intermediate_size": int(hf.get("moe_intermediate_size") or 0),
-        "n_shared_experts": int(hf.get("n_shared_experts") or 0),
+        "first_k_dense_replace": int(hf.get("first_k_dense_replace") or 0),
         "scoring": "sigmoid",
         "norm_topk_prob": bool(hf.get("norm_topk_prob", True)),
         "routed_scaling_factor": float(hf.get("routed_scaling_factor", 1.0)),
-        "n_group": int(hf.get("n_group") or 1),
-        "topk_group": int(hf.get("topk_group") or 1),
-        "first_k_dense_replace": int(hf.get("first_k_dense_replace") or 0),
     }
 
 

@@ -112,17 +112,6 @@ class Decoder(nn.Module):
         return head_logits(hidden_TD, self.lm_head.weight)
 
     def mtp_hidden(
-        self, depth: int, hidden_TD: Tensor, tokens_T: Tensor, positions_T: Tensor, attend: Attend
-    ) -> Tensor:
-        """The state of module `depth` (1 is the first), which predicts the token `depth` + 1 ahead.
-
-        `hidden_TD` is the state one depth below. Tokens are shifted over the flat batch, so the last `depth`
-        positions of each sequence hold a neighbour's token: nothing may be trained or drafted from them, and
-        no earlier position sees them.
-        """
-        return self.mtp_behind(depth, hidden_TD, tokens_T.roll(-depth), positions_T, attend)
-
-    def mtp_behind(
         self,
         depth: int,
         hidden_TD: Tensor,
@@ -131,7 +120,12 @@ class Decoder(nn.Module):
         attend: Attend,
         longest: int | None = None,
     ) -> Tensor:
-        """The same from the tokens `depth` ahead of each position, wherever they come from."""
+        """The state of module `depth` (1 is the first), which predicts the token `depth` + 1 ahead.
+
+        `hidden_TD` is the state one depth below, `next_T` the token `depth` ahead of each position. Where a sequence of
+        the flat batch ends, these may be a neighbour's: nothing may be trained or drafted from the last `depth`
+        positions, and no earlier one sees them.
+        """
         angles = self._angles(positions_T, longest)
         out: Tensor = self.mtp[depth - 1](hidden_TD, self._embedded(next_T), angles, attend)
         return out
@@ -149,6 +143,7 @@ class Decoder(nn.Module):
         """Normal with deviation 0.02, residual writes scaled down by depth; its own generator, so a seed is a model."""
         device = self.lm_head.weight.device
         generator = torch.Generator(device if device.type == "cuda" else "cpu").manual_seed(seed)  # none for an outline
+        # two residual writes a block: their sum keeps its size whatever the depth
         residual = 0.02 / math.sqrt(2 * self.config.cache_layers)
         for name, parameter in self.named_parameters():
             if parameter.ndim < 2:

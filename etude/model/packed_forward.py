@@ -64,7 +64,7 @@ class Packed:
         for d in range(1, depth + 1):
             ahead_T = self.tokens_T.roll(-d)
             facts = self.positions_T, self.attend, self.longest
-            hidden.append(self.decoder.mtp_behind(d, hidden[-1], ahead_T, *facts))
+            hidden.append(self.decoder.mtp_hidden(d, hidden[-1], ahead_T, *facts))
         return hidden
 
     def _replay(self, experts: Sequence[npt.NDArray[np.int16] | None], plausible: float) -> Routing:

@@ -193,5 +193,5 @@ def serve_model(
     device = prepare(recipe)
     from etude.serve.server import ServeAccess, serve
 
-    door = ServeAccess(name or path.resolve().name, key, engine_routes)
-    serve(model, recipe.engine, device=device, host=host, port=port, door=door)
+    access = ServeAccess(name or path.resolve().name, key, engine_routes)
+    serve(model, recipe.engine, device=device, host=host, port=port, access=access)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +18,8 @@ from etude.core.child_process import Child, start
 from etude.core.errors import EtudeError
 from etude.core.policy import Context, Sample, Sampling, Version
 from etude.core.settings import EngineSettings
-from etude.serve import messages as wire
+from etude.core.transport import to_json
+from etude.serve import messages
 
 
 class EngineClient:
@@ -51,12 +51,12 @@ class EngineClient:
         """Samples an answer; cancelling the call aborts it in the engine. `name` is for `abort`."""
         if context.ids is None:
             raise EtudeError("the engine samples from token ids; render the context's messages first")
-        body: dict[str, Any] = {"ids": list(context.ids), "sampling": wire.write_sampling(sampling)}
+        body: dict[str, Any] = {"ids": list(context.ids), "sampling": messages.write_sampling(sampling)}
         if name is not None:
             body["id"] = name
         if context.routed:
             body["routed"] = context.routed
-        sample = wire.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
+        sample = messages.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
         if self.decode is None:
             return sample
         return Sample(**{**vars(sample), "text": self.decode(sample.ids or ())})
@@ -147,7 +147,7 @@ async def launch(
     device: str = "cpu",
     threads: int = 1,
     board: Path | None = None,
-    version: Version = wire.FIRST,
+    version: Version = messages.FIRST,
     log: Path | None = None,
     deadline: float = 120.0,
     decode: Callable[[Sequence[int]], str] | None = None,
@@ -157,9 +157,6 @@ async def launch(
     The server also ends when this process ends, in whatever way. Its log goes to `log`, or into a folder that is
     removed with it.
     """
-    arguments = [str(model), "--settings", json.dumps(asdict(settings)), "--device", device]
-    arguments += ["--threads", str(threads), "--version", str(version)]
-    if board is not None:
-        arguments += ["--board", str(board)]
-    server = await start("engine", "etude.serve.server", arguments, ready=wire.READY, log=log, deadline=deadline)
+    arguments = [json.dumps(to_json(messages.EngineSpec(model, settings, device, threads, board, version)))]
+    server = await start("engine", "etude.serve.server", arguments, ready=messages.READY, log=log, deadline=deadline)
     return EngineClient(server.said, decode=decode, server=server)

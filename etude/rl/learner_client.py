@@ -1,4 +1,4 @@
-"""The learner from outside: its verbs as coroutines, spoken to the process of worker.py, and the start of that process.
+"""The learner from outside: its verbs as coroutines, spoken to learner_process.py, and the start of that process.
 
 Never imports torch. One verb at a time. While the process works it sends heartbeats, so a long step is told from a
 dead or stuck process: every wait ends with an error that names the verb, and a death shows the end of the log.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -17,10 +16,18 @@ from typing import Any, NoReturn, Self
 from etude.core.child_process import Child, start
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
+from etude.core.transport import PREFIX_BYTES, Frame, pack, read_frame, read_prefix, to_json, unpack, write_frame
 from etude.learn.streams import Batch, Floats, Item
-from etude.rl import learner_messages as wire
-from etude.rl.learner_messages import Frame
+from etude.rl.learner_messages import (
+    READY,
+    LearnerSpec,
+    PublishRequest,
+    SaveRequest,
+    ScoreRequest,
+    Scores,
+    StepRequest,
+    read_metrics,
+)
 
 SILENCE = 30.0  # seconds without a heartbeat after which a working process is given up
 BUFFER = 16 << 20  # bytes of an answer taken in at once
@@ -46,23 +53,23 @@ class LearnerClient:
 
     async def forward_backward(self, batch: Batch) -> dict[str, float]:
         """Adds the batch's gradients; the learner's metrics, with `seconds` that it took inside the process."""
-        return wire.read_metrics(await self._call("forward_backward", wire.write_batch(batch)))
+        return read_metrics(await self._call("forward_backward", batch))
 
     async def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
         """Log-probabilities of each item's tokens at its temperature under `live`, `ema` or `frozen` weights."""
-        return wire.read_scores(await self._call("score", wire.write_items(items), weights=weights))
+        return list(unpack(Scores, await self._call("score", ScoreRequest(items, weights))).scores)
 
     async def step(self) -> dict[str, float]:
         """Moves the weights; the learner's metrics (lr, grad_norm, skipped), with `seconds`."""
-        return wire.read_metrics(await self._call("step"))
+        return read_metrics(await self._call("step", StepRequest()))
 
     async def save(self, directory: Path) -> None:
         """Writes model, tokenizer and all that an exact resume needs into `directory`, which exists and is empty."""
-        await self._call("save", directory=str(directory.absolute()))
+        await self._call("save", SaveRequest(str(directory.absolute())))
 
     async def publish(self, version: Version) -> None:
         """Writes the weights to the board as `version`."""
-        await self._call("publish", version=str(version))
+        await self._call("publish", PublishRequest(version))
 
     async def close(self, seconds: float = 10.0) -> None:
         """Ends the process; its board, socket and folder are gone afterwards."""
@@ -79,11 +86,10 @@ class LearnerClient:
     ) -> None:
         await self.close()
 
-    async def _call(self, verb: str, frame: Frame | None = None, **facts: Any) -> Frame:
-        header, body = frame or Frame({})
+    async def _call(self, verb: str, message: object) -> Frame:
         async with self._turn:
             self._number += 1
-            data = wire.write_frame(Frame(header | facts | {"verb": verb, "number": self._number}, body))
+            data = write_frame(pack(message, verb=verb, number=self._number))
             self._answer = asyncio.get_running_loop().create_future()
             self._quiet = 0.0
             if self._listening.done():  # it ended after an earlier verb
@@ -100,14 +106,14 @@ class LearnerClient:
             if self._listening.done() and not answer.done():
                 await self._gone(verb)
             waited, self._quiet = waited + tick, self._quiet + tick
-            if not answer.done() and self._quiet >= self.silence:
-                raise EtudeError(
-                    f"the learner gave no sign of life for {self.silence:g} s in {verb}; {self.child.log_end()}"
-                )
-            if not answer.done() and waited >= self.deadline:
-                raise EtudeError(
-                    f"the learner did not finish {verb} within {self.deadline:g} s; {self.child.log_end()}"
-                )
+            if answer.done():
+                break
+            if self._quiet >= self.silence:
+                what = f"gave no sign of life for {self.silence:g} s in {verb}"
+                raise EtudeError(f"the learner {what}; {self.child.log_end()}")
+            if waited >= self.deadline:
+                what = f"did not finish {verb} within {self.deadline:g} s"
+                raise EtudeError(f"the learner {what}; {self.child.log_end()}")
         frame = answer.result()
         self.busy_seconds += float(frame.header["seconds"])
         if "error" in frame.header:
@@ -117,10 +123,8 @@ class LearnerClient:
     async def _listen(self) -> None:
         """Takes frames in until the process ends; heartbeats and late answers only show that it lives."""
         while True:
-            header, body = wire.read_prefix(await self._reader.readexactly(wire.PREFIX_BYTES))
-            frame = Frame(
-                wire.read_header(await self._reader.readexactly(header)), await self._reader.readexactly(body)
-            )
+            header, body = read_prefix(await self._reader.readexactly(PREFIX_BYTES))
+            frame = read_frame(await self._reader.readexactly(header), await self._reader.readexactly(body))
             self._quiet = 0.0
             if frame.header.get("number") == self._number and self._answer is not None and not self._answer.done():
                 self._answer.set_result(frame)
@@ -132,33 +136,11 @@ class LearnerClient:
         raise EtudeError(f"{said or why} (in {verb})") from None
 
 
-async def launch_learner(
-    model: Path,
-    optim: OptimSettings,
-    *,
-    lora: LoraSettings | None = None,
-    seed: int = 0,
-    total_steps: int,
-    micro_tokens: int,
-    board: Path,
-    device: str = "cpu",
-    compute: ComputeSettings | None = None,
-    threads: int = 1,
-    restore: Path | None = None,
-    frozen: Path | None = None,
-    log: Path | None = None,
-    deadline: float = 120.0,
-) -> LearnerClient:
-    """Starts a learner process that trains `model` and shares its weights at `board`; `close` ends it."""
-    arguments = [str(model), "--optim", json.dumps(asdict(optim)), "--device", device, "--threads", str(threads)]
-    arguments += ["--total-steps", str(total_steps), "--micro-tokens", str(micro_tokens), "--board", str(board)]
-    arguments += ["--compute", json.dumps(asdict(compute or ComputeSettings()))]
-    arguments += ["--lora", json.dumps(asdict(lora or LoraSettings())), "--seed", str(seed)]
-    for option, path in (("--restore", restore), ("--frozen", frozen)):
-        if path is not None:
-            arguments += [option, str(path)]
+async def launch_learner(spec: LearnerSpec, *, log: Path | None = None, deadline: float = 120.0) -> LearnerClient:
+    """Starts a learner process that trains a model and shares its weights at the spec's board; `close` ends it."""
+    arguments, leaves = [json.dumps(to_json(spec))], [spec.board]
     child = await start(
-        "learner", "etude.rl.learner_process", arguments, ready=wire.READY, log=log, deadline=deadline, leaves=[board]
+        "learner", "etude.rl.learner_process", arguments, ready=READY, log=log, deadline=deadline, leaves=leaves
     )
     try:
         connecting = asyncio.open_unix_connection(child.said.removeprefix("unix:"), limit=BUFFER)

@@ -1,4 +1,4 @@
-"""The learner in a process of its own: `python -m etude.rl.learner_process MODEL ...`, one verb at a time.
+"""The learner in a process of its own: `python -m etude.rl.learner_process SPEC ...`, one verb at a time.
 
     forward_backward  items, correction   -> metrics
     score             items, weights      -> scores
@@ -22,19 +22,26 @@ import socket as sockets
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.core import child_process as child
 from etude.core.errors import EtudeError
-from etude.core.policy import Version
-from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
+from etude.core.transport import PREFIX_BYTES, Frame, from_json, pack, read_frame, read_prefix, unpack, write_frame
 from etude.learn.streams import Item, Label, Twin
 from etude.model.torch_process import prepare
-from etude.rl import learner_messages as wire
-from etude.rl.learner_messages import Frame
+from etude.rl.learner_messages import (
+    READY,
+    Done,
+    LearnerSpec,
+    PublishRequest,
+    SaveRequest,
+    Scores,
+    read_batch,
+    read_score_request,
+)
 from etude.tokens.checkpoint_files import TokenFiles
 
 if TYPE_CHECKING:
@@ -52,43 +59,38 @@ class Verbs:
         self.learner, self.board = learner, board
         # read now: a checkpoint that we started from may be cleaned away while we train
         self.tokens = TokenFiles.read(model)
-        self._verbs = {
-            "forward_backward": self.forward_backward,
-            "score": self.score,
-            "step": self.step,
-            "save": self.save,
-            "publish": self.publish,
-        }
+        verbs = (self.forward_backward, self.score, self.step, self.save, self.publish)
+        self._verbs: dict[str, Callable[[Frame], Any]] = {verb.__name__: verb for verb in verbs}
 
     def answer(self, request: Frame) -> Frame:
         begin = time.perf_counter()
-        facts: dict[str, Any] = {"number": request.header.get("number")}
+        name, number = request.header.get("verb"), request.header.get("number")
         try:
-            verb = self._verbs.get(str(request.header.get("verb")))
-            if verb is None:
-                raise EtudeError(f"the learner has no verb {request.header.get('verb')!r}; it has: {list(self._verbs)}")
-            answer = verb(request)
+            if not isinstance(name, str) or name not in self._verbs:
+                raise EtudeError(f"the learner has no verb {name!r}; it has: {list(self._verbs)}")
+            answer = pack(self._verbs[name](request) or Done())
         except EtudeError as refused:
             answer = Frame({"error": str(refused)})
-        return Frame(answer.header | facts | {"seconds": time.perf_counter() - begin}, answer.body)
+        return Frame(answer.header | {"number": number, "seconds": time.perf_counter() - begin}, answer.arrays)
 
-    def forward_backward(self, request: Frame) -> Frame:
-        batch = wire.read_batch(request)
+    def forward_backward(self, request: Frame) -> Done:
+        batch = read_batch(request)
         self._check(batch.items)
-        return _metrics(self.learner.forward_backward(batch))
+        return Done(_floats(self.learner.forward_backward(batch)))
 
-    def score(self, request: Frame) -> Frame:
-        items, weights = wire.read_items(request), self._weights(request.header.get("weights"))
-        self._check(items)
-        return wire.write_scores(self.learner.score(items, weights))
+    def score(self, request: Frame) -> Scores:
+        wanted = read_score_request(request)
+        weights = self._weights(wanted.weights)
+        self._check(wanted.items)
+        return Scores(self.learner.score(wanted.items, weights))
 
-    def step(self, request: Frame) -> Frame:
-        return _metrics(self.learner.step())
+    def step(self, request: Frame) -> Done:
+        return Done(_floats(self.learner.step()))
 
-    def save(self, request: Frame) -> Frame:
+    def save(self, request: Frame) -> None:
         from safetensors import SafetensorError
 
-        directory = Path(str(request.header.get("directory")))
+        directory = Path(unpack(SaveRequest, request).directory)
         if not directory.is_dir() or any(directory.iterdir()):
             raise EtudeError(f"the learner saves into an empty folder, which {directory} is not")
         try:
@@ -96,22 +98,14 @@ class Verbs:
             self.tokens.write(directory)
         except (OSError, SafetensorError) as failed:
             raise EtudeError(f"the learner cannot save into {directory}: {failed}") from None
-        return Frame({})
 
-    def publish(self, request: Frame) -> Frame:
-        try:
-            version = Version.parse(request.header["version"])
-        except (KeyError, AttributeError, ValueError):
-            raise EtudeError("'version' must look like \"0.7\" (lineage.step)") from None
-        self.learner.publish(self.board, version)
-        return Frame({})
+    def publish(self, request: Frame) -> None:
+        self.learner.publish(self.board, unpack(PublishRequest, request).version)
 
     def _check(self, items: Sequence[Item]) -> None:
         """Refuse what this model does not have; found inside a kernel, it would end the process or read wild memory."""
-        vocabulary, deepest = (
-            self.learner.decoder.config.vocab_size,
-            self.learner.decoder.config.num_nextn_predict_layers,
-        )
+        config = self.learner.decoder.config
+        vocabulary, deepest = config.vocab_size, config.num_nextn_predict_layers
         for item in items:
             rows = [item.tokens_T]
             for stream in item.streams:
@@ -144,22 +138,22 @@ class Line:
     def receive(self) -> Frame | None:
         """The next frame, however long that takes; None when the other side has left."""
         self._connection.settimeout(None)
-        prefix = self._read(wire.PREFIX_BYTES)
+        prefix = self._read(PREFIX_BYTES)
         if prefix is None:
             return None
-        header, body = wire.read_prefix(prefix)
+        header, body = read_prefix(prefix)
         try:
             parts = self._read(header), self._read(body)
         except TimeoutError:
             raise EtudeError(f"the rest of a frame did not come within {PATIENCE:g} s") from None
         if parts[0] is None or parts[1] is None:
             return None
-        return Frame(wire.read_header(parts[0]), parts[1])
+        return read_frame(parts[0], parts[1])
 
     def send(self, frame: Frame) -> None:
         with self._writing:
             self._connection.settimeout(None)
-            self._connection.sendall(wire.write_frame(frame))
+            self._connection.sendall(write_frame(frame))
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -214,37 +208,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m etude.rl.learner_process", description="Train a model for another process."
     )
-    parser.add_argument("model", type=Path, help="Hugging Face directory")
-    parser.add_argument("--optim", default="{}", help="JSON object of optimiser settings")
-    parser.add_argument("--lora", default="{}", help="JSON object of adapter settings")
-    parser.add_argument("--seed", type=int, default=0, help="of the adapters")
-    parser.add_argument("--total-steps", type=int, required=True, help="length of the learning-rate schedule")
-    parser.add_argument("--micro-tokens", type=int, required=True, help="tokens that go through the model at once")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--compute", default="{}", help="JSON object of settings of how it computes")
-    parser.add_argument("--threads", type=int, default=0, help="0 takes all cores")
-    parser.add_argument("--board", type=Path, required=True, help="weight board, made at the start, removed at the end")
-    parser.add_argument("--restore", type=Path, help="continue from this checkpoint")
-    parser.add_argument("--frozen", type=Path, help="Hugging Face directory of reference weights")
+    parser.add_argument("spec", help="JSON object, see learner_messages.LearnerSpec")
     child.add_arguments(parser)
     options = parser.parse_args()
-    leaves = [path for path in (options.board, options.socket, options.folder) if path is not None]
+    spec = from_json(LearnerSpec, json.loads(options.spec))
+    leaves = [path for path in (spec.board, options.socket, options.folder) if path is not None]
     if options.parent is not None:
         child.die_with(options.parent, leaves)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        prepare(options.threads)
-        _train(options)
+        prepare(spec.threads)
+        _train(spec, options.socket)
         child.remove(leaves)  # the parent has left: it was done, or it was killed and the folder is nobody's
     except EtudeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     finally:
-        child.remove([options.board, options.socket])
+        child.remove([spec.board, options.socket])
     return 0
 
 
-def _train(options: argparse.Namespace) -> None:
+def _train(spec: LearnerSpec, socket: Path) -> None:
     import torch
 
     from etude.learn.learner import Learner
@@ -255,34 +239,31 @@ def _train(options: argparse.Namespace) -> None:
     from etude.model.weight_transfer.shared_memory import create_board
 
     try:
-        torch.empty(0, device=options.device)
+        torch.empty(0, device=spec.device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
-        raise EtudeError(f"device is {options.device!r}, which does not work here: {reason}") from None
-    optim = OptimSettings(**json.loads(options.optim))
-    lora = LoraSettings(**json.loads(options.lora))
-    decoder = load_model(options.model, options.device)
+        raise EtudeError(f"device is {spec.device!r}, which does not work here: {reason}") from None
+    decoder = load_model(spec.model, spec.device)
     frozen = None
-    if options.frozen is not None:  # adapters leave the weights that we start from as they are
-        same = lora.rank > 0 and options.frozen == options.model
-        frozen = copy_trained(decoder.requires_grad_(False)) if same else load_model(options.frozen, options.device)
-    adapt(decoder, lora, options.seed)
-    compute = ComputeSettings(**json.loads(options.compute))
-    ready(decoder, compute, options.device, options.micro_tokens)
+    if spec.frozen is not None:  # adapters leave the weights that we start from as they are
+        same = spec.lora.rank > 0 and spec.frozen == spec.model
+        frozen = copy_trained(decoder.requires_grad_(False)) if same else load_model(spec.frozen, spec.device)
+    adapt(decoder, spec.lora, spec.seed)
+    ready(decoder, spec.compute, spec.device, spec.micro_tokens)
     if frozen is not None:
-        set_up(frozen, compute, options.device)
-    learner = Learner(decoder, optim, options.total_steps, options.micro_tokens, options.device, frozen)
-    if options.restore is not None:
-        learner.restore(options.restore)
-    verbs = Verbs(learner, create_board(options.board, decoder), options.model)
-    with child.listen(options.socket) as listener:
-        print(wire.READY, f"unix:{options.socket}", flush=True)
+        set_up(frozen, spec.compute, spec.device)
+    learner = Learner(decoder, spec.optim, spec.total_steps, spec.micro_tokens, spec.device, frozen)
+    if spec.restore is not None:
+        learner.restore(spec.restore)
+    verbs = Verbs(learner, create_board(spec.board, decoder), spec.model)
+    with child.listen(socket) as listener:
+        print(READY, f"unix:{socket}", flush=True)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads on: what is printed from here goes to the log
         serve(verbs, listener)
 
 
-def _metrics(metrics: dict[str, float]) -> Frame:
-    return Frame({"metrics": {name: float(value) for name, value in metrics.items()}})
+def _floats(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items()}
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ from etude.rl.evaluate import Evaluations
 from etude.rl.groups import RolloutGroup, Slot, unpack
 from etude.rl.journal import Journal, SavedSlot
 from etude.rl.learner_client import LearnerClient, launch_learner
+from etude.rl.learner_messages import LearnerSpec
 from etude.rl.loop import STAGE, Training
 from etude.rl.probe import Probe
 from etude.rl.rollout_environment import RolloutEnvironment
@@ -152,18 +153,20 @@ async def _launch(
     board = board_path(run)
     launched: tuple[Any, Any] = await asyncio.gather(
         launch_learner(
-            model,
-            rl.optim,
-            lora=rl.lora,
-            seed=machine.seed,
-            total_steps=rl.steps,
-            micro_tokens=rl.micro_tokens,
-            board=board,
-            device=machine.device,
-            compute=machine.compute,
-            threads=threads,
-            restore=latest,
-            frozen=model if rl.kl else None,
+            LearnerSpec(
+                model,
+                rl.optim,
+                total_steps=rl.steps,
+                micro_tokens=rl.micro_tokens,
+                board=board,
+                lora=rl.lora,
+                seed=machine.seed,
+                device=machine.device,
+                compute=machine.compute,
+                threads=threads,
+                restore=latest,
+                frozen=model if rl.kl else None,
+            ),
             log=logs / f"learner-{version.lineage}.log",
         ),
         launch(

@@ -6,77 +6,77 @@ enough digits); versions travel run-length encoded, as an answer rarely spans mo
 
 from __future__ import annotations
 
-import math
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Experts, Sample, Sampling, Version
+from etude.core.settings import EngineSettings
+from etude.core.transport import from_json
 
 READY = "etude engine ready at"  # what a server prints, followed by its address, once it listens
 FIRST = Version(0, 0)  # of weights that no learner has published
-_SAMPLING = [field.name for field in fields(Sampling) if field.name != "top_logprobs"]  # an answer has no place for it
 _STOPS = ("stop", "length", "abort")
 
 
-def only(body: Any, *known: str) -> dict[str, Any]:
-    """The body as an object with no other keys than these."""
-    if not isinstance(body, dict):
-        raise EtudeError("the body must be a JSON object")
-    if unknown := sorted(set(body) - set(known)):
-        raise EtudeError(f"unknown key {unknown[0]!r}; this call knows: {', '.join(known) or 'none'}")
-    return body
+@dataclass(frozen=True)
+class EngineSpec:
+    """What an engine process is started with."""
+
+    model: Path  # Hugging Face directory
+    settings: EngineSettings
+    device: str = "cpu"
+    threads: int = 0  # 0 takes all cores
+    board: Path | None = None  # weight board that updates are read from
+    version: Version = FIRST  # of the weights in the directory
 
 
-def read_ids(value: Any, key: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(token) is int for token in value):
-        raise EtudeError(f"{key!r} must be a list of token ids")
-    return tuple(value)
+@dataclass(frozen=True)
+class GenerateRequest:
+    ids: tuple[int, ...]
+    sampling: dict[str, Any] = field(default_factory=dict)  # see read_sampling
+    id: str | None = None  # a name for `abort`
+    routed: int = 0  # leading tokens whose experts the one who asks knows already
 
 
-def read_number(value: Any, key: str) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise EtudeError(f"{key!r} must be a number")
-    return float(value)
+@dataclass(frozen=True)
+class ScoreRequest:
+    sequences: tuple[tuple[int, ...], ...]
+    temperature: float = 1.0
 
 
-def read_version(value: Any) -> Version:
-    try:
-        return Version.parse(value)
-    except (AttributeError, ValueError):
-        raise EtudeError(f"'version' must look like \"0.7\" (lineage.step), not {value!r}") from None
+@dataclass(frozen=True)
+class AbortRequest:
+    id: str
+
+
+@dataclass(frozen=True)
+class UpdateRequest:
+    version: Version
+
+
+@dataclass(frozen=True)
+class EmptyRequest:
+    """Of routes that take nothing."""
 
 
 def read_sampling(body: Any) -> Sampling:
-    values = only(body, *_SAMPLING)
-    for key, value in values.items():
-        if key == "stop_ids":
-            values = {**values, key: read_ids(value, key)}
-        elif key in ("temperature", "top_p"):
-            read_number(value, key)
-        elif type(value) is not int:
-            raise EtudeError(f"{key!r} must be a whole number")
-    return Sampling(**values)
+    if isinstance(body, dict) and "top_logprobs" in body:  # an answer has no place for them
+        raise EtudeError("unknown key 'top_logprobs'; alternatives are told by the OpenAI routes only")
+    return from_json(Sampling, body)
 
 
 def write_sampling(sampling: Sampling) -> dict[str, Any]:
-    if sampling.top_logprobs:
+    values = asdict(sampling) | {"stop_ids": list(sampling.stop_ids)}
+    if values.pop("top_logprobs"):
         raise EtudeError("top_logprobs are told by the OpenAI routes only; ask for none here")
-    values = asdict(sampling)
-    return {name: values[name] for name in _SAMPLING} | {"stop_ids": list(sampling.stop_ids)}
-
-
-def read_routed(body: Mapping[str, Any], ids: Sequence[int]) -> int:
-    """How many leading tokens' experts the one who asks knows already."""
-    routed = body.get("routed", 0)
-    if type(routed) is not int or not 0 <= routed <= len(ids):
-        raise EtudeError(f"'routed' must be a number of the request's {len(ids)} tokens")
-    return routed
+    return values
 
 
 def write_sample(sample: Sample) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -36,15 +36,18 @@ from etude.core import child_process as child
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import EngineSettings
+from etude.core.transport import from_json
 from etude.engine.request import EngineGone, QueueFull
 from etude.model.torch_process import prepare
-from etude.serve import messages as wire
+from etude.serve import messages
 
 if TYPE_CHECKING:
     from etude.engine.engine import Engine
     from etude.engine.thread import EngineThread
+    from etude.serve.openai.app import OpenAIRoutes
     from etude.tokens.dialect import Dialect
 
+T = TypeVar("T")
 BACKLOG = 1024  # connections that may wait to be taken
 
 
@@ -57,8 +60,8 @@ class ServeAccess:
     engine_routes: bool = False  # the training loop's routes as well; only with a key
 
 
-class Api:
-    """The HTTP side: parses, asks the engine's thread, answers."""
+class EngineRoutes:
+    """The training loop's HTTP side: parses, asks the engine's thread, answers."""
 
     def __init__(self, engine: EngineThread, settings: EngineSettings, board: Path | None) -> None:
         self.engine = engine
@@ -84,53 +87,47 @@ class Api:
             web.get("/stats", self.stats),
         ]
 
-    async def generate(self, request: web.Request) -> web.Response:
-        body = wire.only(await self._body(request), "ids", "sampling", "id", "routed")
-        name = body.get("id")
-        if name is not None and not isinstance(name, str):
-            raise EtudeError("'id' must be a text")
+    async def generate(self, http: web.Request) -> web.Response:
+        request = await self._read(http, messages.GenerateRequest)
         if self.draining:
             raise web.HTTPServiceUnavailable(text="the engine is shutting down and takes no new requests")
-        ids, sampling = wire.read_ids(body.get("ids"), "ids"), wire.read_sampling(body.get("sampling", {}))
-        seconds = self.settings.request_seconds
+        if not 0 <= request.routed <= len(request.ids):
+            raise EtudeError(f"'routed' must be a number of the request's {len(request.ids)} tokens")
+        sampling, seconds = messages.read_sampling(request.sampling), self.settings.request_seconds
         try:
             async with asyncio.timeout(seconds):
-                finished = await self.engine.generate(ids, sampling, name, routed=wire.read_routed(body, ids))
+                finished = await self.engine.generate(request.ids, sampling, request.id, routed=request.routed)
         except TimeoutError:
             raise web.HTTPGatewayTimeout(
                 text=f"the request was ended after engine.request_seconds = {seconds}"
             ) from None
         if finished.error is not None:
             raise web.HTTPInternalServerError(text=finished.error)
-        return web.json_response(wire.write_sample(finished.answer()))
+        return web.json_response(messages.write_sample(finished.answer()))
 
-    async def score(self, request: web.Request) -> web.Response:
-        body = wire.only(await self._body(request), "sequences", "temperature")
-        if not isinstance(body.get("sequences"), list):
-            raise EtudeError("'sequences' must be a list of lists of token ids")
-        sequences = [wire.read_ids(ids, "sequences") for ids in body["sequences"]]
-        temperature = wire.read_number(body.get("temperature", 1.0), "temperature")
-        logprobs, version = await self.engine.call(lambda e: (e.score(sequences, temperature), str(e.version)))
+    async def score(self, http: web.Request) -> web.Response:
+        request = await self._read(http, messages.ScoreRequest)
+        logprobs, version = await self.engine.call(
+            lambda engine: (engine.score(request.sequences, request.temperature), str(engine.version))
+        )
         return web.json_response({"logprobs": logprobs, "version": version})
 
-    async def abort(self, request: web.Request) -> web.Response:
-        name = wire.only(await self._body(request), "id").get("id")
-        if not isinstance(name, str):
-            raise EtudeError("'id' must be the text that the request was given")
-        return web.json_response({"aborted": await self.engine.abort(name)})
+    async def abort(self, http: web.Request) -> web.Response:
+        request = await self._read(http, messages.AbortRequest)
+        return web.json_response({"aborted": await self.engine.abort(request.id)})
 
-    async def pause(self, request: web.Request) -> web.Response:
-        wire.only(await self._body(request))
-        await self.engine.call(lambda e: e.pause())
+    async def pause(self, http: web.Request) -> web.Response:
+        await self._read(http, messages.EmptyRequest)
+        await self.engine.call(lambda engine: engine.pause())
         return web.json_response({"paused": True})
 
-    async def resume(self, request: web.Request) -> web.Response:
-        wire.only(await self._body(request))
-        await self.engine.call(lambda e: e.resume())
+    async def resume(self, http: web.Request) -> web.Response:
+        await self._read(http, messages.EmptyRequest)
+        await self.engine.call(lambda engine: engine.resume())
         return web.json_response({"paused": False})
 
-    async def update(self, request: web.Request) -> web.Response:
-        version = wire.read_version(wire.only(await self._body(request), "version").get("version"))
+    async def update(self, http: web.Request) -> web.Response:
+        version = (await self._read(http, messages.UpdateRequest)).version
         if self.board is None:
             raise EtudeError("this engine was started without a weight board, so it cannot be updated")
         from etude.model.weight_transfer.shared_memory import WeightBoard
@@ -161,7 +158,7 @@ class Api:
     def refuse(self, status: int, sentence: str) -> web.Response:
         return web.json_response({"error": sentence}, status=status)
 
-    async def _body(self, request: web.Request) -> Any:
+    async def _read(self, request: web.Request, kind: type[T]) -> T:
         seconds = self.settings.arrive_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -173,9 +170,10 @@ class Api:
         except (ValueError, LookupError, web.RequestPayloadError):
             raise EtudeError("the body cannot be read: its encoding is broken") from None
         try:
-            return json.loads(text) if text else {}
+            body = json.loads(text) if text else {}
         except (ValueError, RecursionError) as broken:
             raise EtudeError(f"the body is not JSON ({broken})") from None
+        return from_json(kind, body)
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -205,15 +203,15 @@ def serve(
     port: int = 0,
     socket: Path | None = None,
     board: Path | None = None,
-    version: Version = wire.FIRST,
-    door: ServeAccess | None = None,
+    version: Version = messages.FIRST,
+    access: ServeAccess | None = None,
 ) -> None:
     """Serves the model until SIGTERM or SIGINT, which let running requests finish. Raises if the engine crashes.
 
-    With a door, to OpenAI's clients; without, to the training loop. The caller has prepared the process
+    With `access`, to OpenAI's clients; without, to the training loop. The caller has prepared the process
     (`etude.model.torch_process.prepare`).
     """
-    if door is not None and door.engine_routes and door.key is None:
+    if access is not None and access.engine_routes and access.key is None:
         raise EtudeError("the engine's own routes can stop it and change its weights: set an API key to open them")
     import torch
 
@@ -223,44 +221,45 @@ def serve(
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     engine = Engine(load_model(model_dir, device, dtype), settings, version)
     dialect = None
-    if door is not None:
+    if access is not None:
         from etude.tokens.dialect import open_dialect
 
         dialect = open_dialect(model_dir)
     listener = _listen_on(host, port, socket)
     print(f"key-value cache: {engine.cache.bytes >> 20} MiB", file=sys.stderr)
     try:
-        asyncio.run(_serve(engine, listener, board, door, dialect))
+        asyncio.run(_serve(engine, listener, board, access, dialect))
     finally:
         if socket is not None:
             socket.unlink(missing_ok=True)
 
 
 async def _serve(
-    engine: Engine, listener: sockets.socket, board: Path | None, door: ServeAccess | None, dialect: Dialect | None
+    engine: Engine, listener: sockets.socket, board: Path | None, access: ServeAccess | None, dialect: Dialect | None
 ) -> None:
     from etude.engine.thread import EngineThread
     from etude.serve.connection import connections
-    from etude.serve.openai.app import Front
 
     thread = EngineThread(engine)
-    engine_api = Api(thread, engine.settings, board)
-    api: Api | Front = engine_api
-    if door is not None and dialect is not None:
+    engine_api = EngineRoutes(thread, engine.settings, board)
+    api: EngineRoutes | OpenAIRoutes = engine_api
+    if access is not None and dialect is not None:
+        from etude.serve.openai.app import OpenAIRoutes  # with pydantic, which the training loop's engine never loads
+
         config = engine.decoder.config
-        api = Front(
+        api = OpenAIRoutes(
             thread,
             engine.settings,
             dialect,
-            model=door.model,
+            model=access.model,
             vocab_size=config.vocab_size,
             positions=config.max_position_embeddings,
-            key=door.key,
-            engine_routes=engine_api.routes() if door.engine_routes else (),
+            key=access.key,
+            engine_routes=engine_api.routes() if access.engine_routes else (),
         )
-    told = asyncio.Event()
+    signalled = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        asyncio.get_running_loop().add_signal_handler(number, signalled.set)
     # a handler whose client leaves is cancelled, which aborts its request
     runner = web.AppRunner(api.application(), handler_cancellation=True, shutdown_timeout=5)
     await runner.setup()
@@ -268,9 +267,9 @@ async def _serve(
     made = connections(runner.server, engine.settings, api.refuse, _quiet_log())
     listening = await asyncio.get_running_loop().create_server(made, sock=listener, backlog=BACKLOG)
     name = listener.getsockname()
-    print(wire.READY, f"unix:{name}" if isinstance(name, str) else _url(*name[:2]), flush=True)
+    print(messages.READY, f"unix:{name}" if isinstance(name, str) else _url(*name[:2]), flush=True)
     try:
-        waits = [asyncio.create_task(event.wait()) for event in (told, thread.ended)]
+        waits = [asyncio.create_task(event.wait()) for event in (signalled, thread.ended)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         api.draining = True
         deadline = time.monotonic() + engine.settings.drain_seconds
@@ -307,29 +306,21 @@ def _listen_on(host: str, port: int, path: Path | None) -> sockets.socket:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m etude.serve.server", description="Serve a model on this machine.")
-    parser.add_argument("model", type=Path, help="Hugging Face directory")
-    parser.add_argument("--settings", default="{}", help="JSON object of engine settings")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=0, help="0 takes all cores")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument("--board", type=Path, help="weight board that updates are read from")
-    parser.add_argument("--version", default="0.0", help="lineage.step of the weights in the directory")
-    child.add_arguments(parser)  # a socket is taken instead of TCP
+    parser.add_argument("spec", help="JSON object, see messages.EngineSpec")
+    child.add_arguments(parser)
     options = parser.parse_args()
     if options.parent is not None:
         child.die_with(options.parent, [path for path in (options.socket, options.folder) if path is not None])
     try:
-        prepare(options.threads)
+        spec = from_json(messages.EngineSpec, json.loads(options.spec))
+        prepare(spec.threads)
         serve(
-            options.model,
-            EngineSettings(**json.loads(options.settings)),
-            device=options.device,
-            host=options.host,
-            port=options.port,
+            spec.model,
+            spec.settings,
+            device=spec.device,
             socket=options.socket,
-            board=options.board,
-            version=Version.parse(options.version),
+            board=spec.board,
+            version=spec.version,
         )
     except EtudeError as error:
         print(f"error: {error}", file=sys.stderr)

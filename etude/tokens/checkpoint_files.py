@@ -88,14 +88,14 @@ def _json(directory: Path, data: dict[str, bytes], name: str) -> dict[str, Any]:
 def _templates(directory: Path, data: dict[str, bytes], config: dict[str, Any]) -> dict[str, str]:
     """Where a checkpoint may keep its chat templates, the newest place first."""
     found: dict[str, str] = {}
-    told = config.get("chat_template") or _json(directory, data, "chat_template.json").get("chat_template")
-    if isinstance(told, str):
-        found["default"] = told
-    elif isinstance(told, list):
-        for one in told:
+    templates = config.get("chat_template") or _json(directory, data, "chat_template.json").get("chat_template")
+    if isinstance(templates, str):
+        found["default"] = templates
+    elif isinstance(templates, list):
+        for one in templates:
             if isinstance(one, dict) and isinstance(one.get("template"), str):
                 found[str(one.get("name", "default"))] = one["template"]
-    elif told is not None:
+    elif templates is not None:
         raise EtudeError(f"{directory / 'tokenizer_config.json'}: chat_template must be text or a list of named ones")
     for name, text in data.items():
         if name.endswith(".jinja"):

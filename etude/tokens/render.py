@@ -57,6 +57,13 @@ class Rendered:
     spans: list[Span] = field(default_factory=list)
     state: object = None  # what a dialect remembers between two calls; never changed in place
 
+    def append(self, message: int, part: Part, ids: Sequence[int], *, own: bool) -> None:
+        """A span of these ids, unless there are none."""
+        if ids:
+            start = len(self.ids)
+            self.ids.extend(ids)
+            self.spans.append(Span(message, part, start, len(self.ids), own))
+
     def mark(self) -> tuple[int, int, object]:
         """Where it stands now, for `rewind`."""
         return len(self.ids), len(self.spans), self.state
@@ -98,7 +105,7 @@ def extend(rendered: Rendered, messages: Iterable[Message], tokenizer: Tokenizer
         else:
             _close_turn(rendered, tokenizer)
             ids, part = _environment_ids(message, tokenizer, unanswered)
-            _append(rendered, _messages(rendered), part, ids, own=False)
+            rendered.append(_messages(rendered), part, ids, own=False)
             if not isinstance(message, ToolResult):
                 unanswered = []
     if open_turn:
@@ -119,9 +126,9 @@ def append_sampled(rendered: Rendered, ids: Sequence[int], tokenizer: Tokenizer)
     start = 0
     for position, token in enumerate(ids):
         if token in openers:
-            _append(rendered, message, part, ids[start:position], own=True)
+            rendered.append(message, part, ids[start:position], own=True)
             part, start = openers[token], position
-    _append(rendered, message, part, ids[start:], own=True)
+    rendered.append(message, part, ids[start:], own=True)
 
 
 def stop_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -159,13 +166,6 @@ def _environment_ids(
     return [control["tool"], *encode(message.name), control["output"], *encode(message.text)], "output"
 
 
-def _append(rendered: Rendered, message: int, part: Part, ids: Sequence[int], *, own: bool) -> None:
-    if ids:
-        start = len(rendered.ids)
-        rendered.ids.extend(ids)
-        rendered.spans.append(Span(message, part, start, len(rendered.ids), own))
-
-
 def _messages(rendered: Rendered) -> int:
     return rendered.spans[-1].message + 1 if rendered.spans else 0
 
@@ -194,13 +194,13 @@ def _open_turn(rendered: Rendered, tokenizer: Tokenizer) -> None:
     if _is_open(rendered, tokenizer) and rendered.spans[-1].part == "prompt":
         return
     _close_turn(rendered, tokenizer)
-    _append(rendered, _messages(rendered), "prompt", [tokenizer.control["assistant"]], own=False)
+    rendered.append(_messages(rendered), "prompt", [tokenizer.control["assistant"]], own=False)
 
 
 def _close_turn(rendered: Rendered, tokenizer: Tokenizer) -> None:
     if _is_open(rendered, tokenizer):
         last = rendered.spans[-1]
-        _append(rendered, last.message, last.part, [tokenizer.control["cut"]], own=False)
+        rendered.append(last.message, last.part, [tokenizer.control["cut"]], own=False)
 
 
 def _unanswered(rendered: Rendered, tokenizer: Tokenizer) -> list[str]:

@@ -27,10 +27,10 @@ from etude.tokens.checkpoint_files import TOKENIZER, TokenFiles
 from etude.tokens.dialect import ToolSchema
 from etude.tokens.jinja_sandbox import ChatTemplate
 from etude.tokens.parse import Malformed
-from etude.tokens.render import Rendered, Span
+from etude.tokens.render import Rendered
 from etude.tokens.template_escaping import CLOSE, OPEN, Hiding, mark
 from etude.tokens.template_layout import Row, Shape, find_shape
-from etude.tokens.template_messages import Story, calls_of, stand_in, tell, tell_sampled
+from etude.tokens.template_messages import Conversation, add_messages, add_sampled_turn, calls_of, placeholder_turn
 from etude.tokens.turn_parsing import END_THINK, THINK, Turn, read_turn
 from etude.tokens.vocabulary import Vocabulary
 
@@ -92,24 +92,29 @@ class TemplateDialect:
     ) -> bool:
         before = rendered.mark()
         rest = list(messages)
-        if rest and isinstance(rest[0], Assistant) and _story(rendered).phase == "open":
-            self.append_sampled(rendered, self._turn_ids(_story(rendered), rest.pop(0), tools))
-        story = _story(rendered)
-        if not rest and (not open_turn or story.phase == "open"):
+        if rest and isinstance(rest[0], Assistant) and _state_of(rendered).phase == "open":
+            self.append_sampled(rendered, self._turn_ids(_state_of(rendered), rest.pop(0), tools))
+        state = _state_of(rendered)
+        if not rest and (not open_turn or state.phase == "open"):
             return True
-        if story.phase == "open" or not self._write_on(rendered, story, rest, open_turn, tools):
+        if state.phase == "open" or not self._write_on(rendered, state, rest, open_turn, tools):
             rendered.rewind(before)
             return False
         return True
 
     def _write_on(
-        self, rendered: Rendered, story: Story, messages: list[Message], open_turn: bool, tools: Sequence[ToolSchema]
+        self,
+        rendered: Rendered,
+        state: Conversation,
+        messages: list[Message],
+        open_turn: bool,
+        tools: Sequence[ToolSchema],
     ) -> bool:
         """Appends what the template writes behind all that is there; False when it would write that anew."""
-        after = tell(story, messages, tools, self._shape, self._hiding.hide)
+        after = add_messages(state, messages, tools, self._shape, self._hiding.hide)
         closed = self._write(after.rows, False, tools) if messages else ""
         text = self._write(after.rows, True, tools) if open_turn else closed
-        start = self._start(story, text)
+        start = self._start(state, text)
         if start is None:
             return False
         split = start  # of the messages from the prompt that opens a turn
@@ -117,25 +122,25 @@ class TemplateDialect:
             split = len(closed) if start <= len(closed) and text.startswith(closed) else len(text)
             if not self._vocabulary.begins_with_control(text, split):  # elsewhere, two texts encode unlike their sum
                 split = len(text)
-            self._append_messages(rendered, story, after, messages, tools, text, start, split)
-        _append(rendered, len(after.rows), "prompt", self._encode(text[split:]), own=False)
+            self._append_messages(rendered, state, after, messages, tools, text, start, split)
+        rendered.append(len(after.rows), "prompt", self._encode(text[split:]), own=False)
         rendered.state = replace(after, text=text, phase="open" if open_turn else "closed", marks=(), end="")
         return True
 
-    def _start(self, story: Story, text: str) -> int | None:
+    def _start(self, state: Conversation, text: str) -> int | None:
         """Where in the template's text that begins which is not there yet; None when history would change."""
-        if not text.startswith(story.text):
+        if not text.startswith(state.text):
             return None
-        if story.phase != "sampled":
-            return len(story.text)
-        places = [text.find(one, len(story.text)) for one in story.marks]
+        if state.phase != "sampled":
+            return len(state.text)
+        places = [text.find(one, len(state.text)) for one in state.marks]
         if min(places) < 0:
             return None
-        last = max(place + len(one) for place, one in zip(places, story.marks, strict=True))
+        last = max(place + len(one) for place, one in zip(places, state.marks, strict=True))
         place, end = self._find_end(text, last)
         if not end:
             return last
-        return place + len(end) if end == story.end else place
+        return place + len(end) if end == state.end else place
 
     def _find_end(self, text: str, start: int) -> tuple[int, str]:
         """The next token that ends a turn; the text's own end and '' when there is none."""
@@ -143,8 +148,8 @@ class TemplateDialect:
         return min(found) if found else (len(text), "")
 
     def append_sampled(self, rendered: Rendered, ids: Sequence[int]) -> None:
-        story = _story(rendered)
-        if story.phase != "open":
+        state = _state_of(rendered)
+        if state.phase != "open":
             raise EtudeError("sampled tokens need an open assistant turn before them: extend with open_turn=True")
         if any(token in self.stop_ids for token in ids[:-1]):
             raise EtudeError("sampled tokens go on after the end of their turn: sample with the dialect's stop_ids")
@@ -153,30 +158,30 @@ class TemplateDialect:
         end = self._vocabulary.spelling[ids[-1]] if ids and ids[-1] in self.stop_ids else ""
         starts = [start for _, start in turn.parts[1:]]
         for (part, start), stop in zip(turn.parts, [*starts, len(ids)], strict=True):
-            _append(rendered, len(story.rows), part, ids[start:stop], own=True)
-        rendered.state = tell_sampled(story, message, turn.call_ids, end, self._shape, self._hiding.hide)
+            rendered.append(len(state.rows), part, ids[start:stop], own=True)
+        rendered.state = add_sampled_turn(state, message, turn.call_ids, end, self._shape, self._hiding.hide)
 
     def turn_ids(self, turn: Assistant, messages: Sequence[Message] = ()) -> list[int]:
         rendered = Rendered()
         self.extend(rendered, messages or [User("")], open_turn=True)
-        return self._turn_ids(_story(rendered), turn, ())
+        return self._turn_ids(_state_of(rendered), turn, ())
 
-    def _turn_ids(self, story: Story, turn: Message, tools: Sequence[ToolSchema]) -> list[int]:
+    def _turn_ids(self, state: Conversation, turn: Message, tools: Sequence[ToolSchema]) -> list[int]:
         """What a model has to sample to say a turn into the open one: what the template writes for it there."""
         assert isinstance(turn, Assistant)
         shape, style = self._shape, self._shape.style
-        text, shown, marks = self._shown_turn(story, turn, tools, thinks=bool(turn.thinking) or style.opens_thinking)
-        if text.startswith(story.text) and all(one in shown[len(story.text) :] for one in marks):
-            said = text[len(story.text) :]
+        text, shown, marks = self._shown_turn(state, turn, tools, thinks=bool(turn.thinking) or style.opens_thinking)
+        if text.startswith(state.text) and all(one in shown[len(state.text) :] for one in marks):
+            said = text[len(state.text) :]
         else:  # it would drop a part even here
-            said = self._whole_turn(story, turn, tools)
+            said = self._whole_turn(state, turn, tools)
         place, end = self._find_end(said, 0)
         return self._encode(said[:place] + (end or shape.end))
 
-    def _whole_turn(self, story: Story, turn: Assistant, tools: Sequence[ToolSchema]) -> str:
+    def _whole_turn(self, state: Conversation, turn: Assistant, tools: Sequence[ToolSchema]) -> str:
         """A turn with all its parts: thinking as the prompt asks for it, the rest as far as the template has it."""
         style, hide = self._shape.style, self._hiding.hide
-        text, shown, marks = self._shown_turn(story, replace(turn, thinking=""), tools, thinks=False)
+        text, shown, marks = self._shown_turn(state, replace(turn, thinking=""), tools, thinks=False)
         words = shown.rfind(marks[0]) if turn.final or not turn.calls else -1
         if words >= 0:
             said = text[words:]
@@ -190,14 +195,14 @@ class TemplateDialect:
         return f"{opened}{hide(turn.thinking)}{style.tail}{END_THINK}{style.gap}{said}"
 
     def _shown_turn(
-        self, story: Story, turn: Assistant, tools: Sequence[ToolSchema], *, thinks: bool
+        self, state: Conversation, turn: Assistant, tools: Sequence[ToolSchema], *, thinks: bool
     ) -> tuple[str, str, tuple[str, ...]]:
         """What the template writes with a turn as the last one, with its stand-in there, and the marks of that."""
         shape, hide = self._shape, self._hiding.hide
-        row = tell(story, [turn], tools, shape, hide).rows[-1]
+        row = add_messages(state, [turn], tools, shape, hide).rows[-1]
         numbers = [number for _, number in calls_of(row)]
-        marked, marks = stand_in(turn, numbers, len(story.rows), shape, hide, thinks=thinks)
-        return self._write((*story.rows, row), False, tools), self._write((*story.rows, marked), False, tools), marks
+        marked, marks = placeholder_turn(turn, numbers, len(state.rows), shape, hide, thinks=thinks)
+        return self._write((*state.rows, row), False, tools), self._write((*state.rows, marked), False, tools), marks
 
     # Reading
 
@@ -213,8 +218,8 @@ class TemplateDialect:
     def _append_messages(
         self,
         rendered: Rendered,
-        before: Story,
-        after: Story,
+        before: Conversation,
+        after: Conversation,
         messages: Sequence[Message],
         tools: Sequence[ToolSchema],
         text: str,
@@ -228,7 +233,7 @@ class TemplateDialect:
         for number, (message, begin, end) in enumerate(zip(messages, borders, [*borders[1:], len(ids)], strict=True)):
             part: Part = "output" if isinstance(message, ToolResult) else "prompt"
             part = "final" if isinstance(message, Assistant) else part
-            _append(rendered, first + number, part, ids[begin:end], own=False)
+            rendered.append(first + number, part, ids[begin:end], own=False)
 
     def _borders(
         self, rows: Sequence[Row], first: int, ids: Sequence[int], tools: Sequence[ToolSchema], start: int
@@ -323,16 +328,9 @@ class TemplateDialect:
         return self._vocabulary.encode_written(text, self._hiding.show if self._hiding.hides(text) else None)
 
 
-def _story(rendered: Rendered) -> Story:
-    if isinstance(rendered.state, Story):
+def _state_of(rendered: Rendered) -> Conversation:
+    if isinstance(rendered.state, Conversation):
         return rendered.state
     if rendered.ids:
         raise EtudeError("a conversation that was saved cannot be continued: render its messages anew")
-    return Story()
-
-
-def _append(rendered: Rendered, message: int, part: Part, ids: Sequence[int], *, own: bool) -> None:
-    if ids:
-        start = len(rendered.ids)
-        rendered.ids.extend(ids)
-        rendered.spans.append(Span(message, part, start, len(rendered.ids), own))
+    return Conversation()

@@ -21,8 +21,8 @@ Hide = Callable[[str], str]
 
 
 @dataclass(frozen=True)
-class Story:
-    """A conversation between two calls."""
+class Conversation:
+    """The state of a conversation between two calls."""
 
     rows: tuple[Row, ...] = ()
     text: str = ""  # what the template wrote for them, up to the last sampled turn
@@ -33,9 +33,11 @@ class Story:
     calls: int = 0  # made so far
 
 
-def tell(story: Story, messages: Sequence[Message], tools: Sequence[ToolSchema], shape: Shape, hide: Hide) -> Story:
-    """The story with further messages."""
-    rows, unanswered, calls = list(story.rows), list(story.unanswered), story.calls
+def add_messages(
+    state: Conversation, messages: Sequence[Message], tools: Sequence[ToolSchema], shape: Shape, hide: Hide
+) -> Conversation:
+    """The state with further messages."""
+    rows, unanswered, calls = list(state.rows), list(state.unanswered), state.calls
     for message in messages:
         match message:
             case System(text):
@@ -53,30 +55,32 @@ def tell(story: Story, messages: Sequence[Message], tools: Sequence[ToolSchema],
                 rows.append(row | ({"name": hide(name)} if name else {}))
         if not isinstance(message, ToolResult):
             unanswered = list(calls_of(rows[-1]))
-    return replace(story, rows=tuple(rows), unanswered=tuple(unanswered), calls=calls)
+    return replace(state, rows=tuple(rows), unanswered=tuple(unanswered), calls=calls)
 
 
-def tell_sampled(story: Story, turn: Assistant, ids: Sequence[str], end: str, shape: Shape, hide: Hide) -> Story:
-    """The story with a sampled turn; `ids` are those that its calls came with, '' for none."""
+def add_sampled_turn(
+    state: Conversation, turn: Assistant, ids: Sequence[str], end: str, shape: Shape, hide: Hide
+) -> Conversation:
+    """The state with a sampled turn; `ids` are those that its calls came with, '' for none."""
     form = shape.style.format
     numbers = [
-        hide(number or form.call_id(call.name, story.calls + place))
+        hide(number or form.call_id(call.name, state.calls + place))
         for place, (call, number) in enumerate(zip(turn.calls, ids, strict=True))
     ]
     thinks = bool(turn.thinking) or shape.style.opens_thinking
-    row, marks = stand_in(turn, numbers, len(story.rows), shape, hide, thinks=thinks)
+    row, marks = placeholder_turn(turn, numbers, len(state.rows), shape, hide, thinks=thinks)
     return replace(
-        story,
-        rows=(*story.rows, row),
+        state,
+        rows=(*state.rows, row),
         phase="sampled",
         marks=marks,
         end=end,
         unanswered=calls_of(row),
-        calls=story.calls + len(numbers),
+        calls=state.calls + len(numbers),
     )
 
 
-def stand_in(
+def placeholder_turn(
     turn: Assistant, numbers: Sequence[str], place: int, shape: Shape, hide: Hide, *, thinks: bool
 ) -> tuple[Row, tuple[str, ...]]:
     """A turn of the same parts whose texts are marks, and those marks; `numbers` are the calls' ids, hidden."""

@@ -81,11 +81,11 @@ def _read(data: bytes, where: str) -> dict[bytes, int]:
     return ranks
 
 
-def _added(told: Any, first: int, where: str) -> list[dict[str, Any]]:
+def _added(listed: Any, first: int, where: str) -> list[dict[str, Any]]:
     """The special tokens in the form of `tokenizer.json`; numbers that nothing is said about are reserved."""
     try:
         known = {
-            int(number): (str(facts["content"]), bool(facts.get("special", True))) for number, facts in told.items()
+            int(number): (str(facts["content"]), bool(facts.get("special", True))) for number, facts in listed.items()
         }
     except (AttributeError, KeyError, TypeError, ValueError):
         known = {}

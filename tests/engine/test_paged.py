@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.reference_ops import ReferenceOps
 from etude.core.policy import Context, Sampling, Version
 from etude.core.settings import EngineSettings
-from etude.engine.cuda.reference import ReferenceOps
 from etude.engine.cuda.runner import PagedRunner
 from etude.engine.engine import Engine
 from etude.engine.inline import InlinePolicy

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.reference_ops import ReferenceOps
 from etude.core.errors import EtudeError
 from etude.core.policy import Sampling, Version
 from etude.core.settings import EngineSettings, ModelSettings
 from etude.engine.cuda.draft_cache import PageMemory
-from etude.engine.cuda.reference import ReferenceOps
 from etude.engine.draft_acceptance import verify
 from etude.engine.engine import Engine
 from etude.engine.request import Request
@@ -229,12 +229,12 @@ def test_what_the_heads_draft_over_their_cache_is_what_they_say_of_the_whole_seq
     while engine.busy:
         engine.step()
         for request in engine.scheduler.running:
-            for draft in runner._drafts.of(request) if request.drafted else []:
+            for draft in runner._drafts.of(request) if request.draft_slots else []:
                 ids = torch.tensor(request.tokens)
                 with torch.inference_mode():
                     attend, places = PackedAttend([len(ids)]), torch.arange(len(ids))
                     hidden = decoder(ids, places, attend)
-                    ahead = decoder.mtp_hidden(1, hidden, ids, places, attend)[-2]
+                    ahead = decoder.mtp_hidden(1, hidden, ids.roll(-1), places, attend)[-2]
                     told = distributions(decoder.logits(ahead)[None], [request.sampling]).chances_NV[0]
                 beliefs = runner._drafts.beliefs_RKV[runner._drafts.seats[request.number]]
                 kept = distributions(beliefs, [request.sampling]).chances_NV[0]
@@ -244,12 +244,12 @@ def test_what_the_heads_draft_over_their_cache_is_what_they_say_of_the_whole_seq
     assert compared > 50
 
 
-def on_pages(decoder: Decoder, speculate: int, steady: bool, **changes: int) -> Engine:
+def on_pages(decoder: Decoder, speculate: int, graphs: bool, **changes: int) -> Engine:
     """The memory that a GPU has, with operations in plain torch, and steps launched before the last is read."""
     settings = EngineSettings(**{**SMALL, "speculate": speculate, **changes})
     memory = PageMemory(decoder, settings, ReferenceOps())
-    if not steady:
-        memory.steady = None  # type: ignore[assignment]
+    if not graphs:
+        memory.graphs = None  # type: ignore[assignment]
     return Engine(decoder, settings, V0, SpeculatingRunner(decoder, settings, memory))
 
 
@@ -272,13 +272,13 @@ KINDS = [0.0, 1.0, 0.7, 1.3]
 
 @pytest.mark.parametrize("shape", ["qwen3", "qwen3_moe", "deepseek_v3"])
 @pytest.mark.parametrize("speculate", [1, 2, 3])
-@pytest.mark.parametrize("steady", [False, True])
-def test_pages_and_steps_ahead_give_what_rows_give(steady: bool, speculate: int, shape: str, finish: Callable) -> None:
+@pytest.mark.parametrize("graphs", [False, True])
+def test_pages_and_steps_ahead_give_what_rows_give(graphs: bool, speculate: int, shape: str, finish: Callable) -> None:
     """The same seeds, the same tokens and the same drafts, whoever knows of them first."""
     answers, facts = [], []
     for paged in (False, True):
         decoder = drafting(heads=3, shape=shape, scale=3.0 if shape != "qwen3" else 8.0)
-        engine = on_pages(decoder, speculate, steady) if paged else open_engine(decoder, speculate)
+        engine = on_pages(decoder, speculate, graphs) if paged else open_engine(decoder, speculate)
         seen = steps_ahead(engine)
         answers.append(
             [
@@ -290,7 +290,7 @@ def test_pages_and_steps_ahead_give_what_rows_give(steady: bool, speculate: int,
         )
         finish(engine)
         facts.append(engine.runner.facts())  # type: ignore[attr-defined]
-    assert (sum(map(bool, seen)) > 10) == steady
+    assert (sum(map(bool, seen)) > 10) == graphs
     assert facts[0] == facts[1]
     for rows, pages in zip(*answers, strict=True):
         assert pages.sampled == rows.sampled

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.reference_ops import ReferenceOps
 from etude.core.errors import EtudeError
 from etude.core.policy import Sampling, Version
 from etude.core.settings import EngineSettings
-from etude.engine.cuda.reference import ReferenceOps
 from etude.engine.cuda.runner import PagedRunner
 from etude.engine.engine import Engine
 from etude.engine.request import Request

@@ -134,7 +134,7 @@ def test_acceptance_is_what_a_loop_over_places_finds(tokenizer_dir: Path, make_d
             with torch.no_grad():
                 states = [decoder(ids, places, attend)]
                 for depth in (1, 2):
-                    states.append(decoder.mtp_hidden(depth, states[-1], ids, places, attend))
+                    states.append(decoder.mtp_hidden(depth, states[-1], ids.roll(-depth), places, attend))
                 chances = [decoder.logits(state).double().softmax(-1) for state in states]
             for t in range(len(ids) - 2):
                 both = [torch.minimum(chances[0][t + d], chances[d][t]).sum().item() for d in (1, 2)]

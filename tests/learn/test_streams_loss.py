@@ -40,7 +40,7 @@ def naive_logits(decoder: Decoder, tokens: np.ndarray, depth: int) -> list[Tenso
     ids, positions = torch.from_numpy(tokens.astype(np.int64)), torch.arange(len(tokens))
     hidden = [decoder(ids, positions, naive_attend)]
     for d in range(1, depth + 1):
-        hidden.append(decoder.mtp_hidden(d, hidden[-1], ids, positions, naive_attend))
+        hidden.append(decoder.mtp_hidden(d, hidden[-1], ids.roll(-d), positions, naive_attend))
     return [decoder.logits(h) for h in hidden]
 
 

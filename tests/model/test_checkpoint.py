@@ -21,12 +21,12 @@ from torch import Tensor
 from etude.cli.model_compare import compare, reference
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.model.checkpoint import quantised_formats as quantised
 from etude.model.checkpoint.directory import load_model, named_weights, open_stored, read_config, save_model
 from etude.model.checkpoint.tensors import Stored
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.weight_transfer.shared_memory import WeightBoard
+from tests.model import quantise
 
 Weights = dict[str, Tensor]
 
@@ -233,11 +233,11 @@ def write_quantised(directory: Path, kind: str, **changes: Any) -> tuple[Decoder
         if not name.endswith("_proj.weight") or (kind == "int4" and ".experts." not in name):
             stored[name] = tensor if name.endswith("correction_bias") else tensor.bfloat16()
         elif kind == "fp8":
-            stored[f"{name}_scale_inv"] = quantised.fp8_scale(tensor)
-            stored[name] = quantised.quantise_fp8(tensor, stored[f"{name}_scale_inv"])
+            stored[f"{name}_scale_inv"] = quantise.fp8_scale(tensor)
+            stored[name] = quantise.quantise_fp8(tensor, stored[f"{name}_scale_inv"])
         else:
-            stored[f"{name}_scale"] = quantised.int4_scale(tensor, 32)
-            stored[f"{name}_packed"] = quantised.quantise_int4(tensor, stored[f"{name}_scale"], 32)
+            stored[f"{name}_scale"] = quantise.int4_scale(tensor, 32)
+            stored[f"{name}_packed"] = quantise.quantise_int4(tensor, stored[f"{name}_scale"], 32)
             stored[f"{name}_shape"] = torch.tensor(tensor.shape, dtype=torch.int32)
     names = sorted(stored)  # scales and values in different shards
     parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
@@ -281,10 +281,10 @@ def test_a_quantised_directory_is_read_bit_for_bit_and_saved_unquantised(kind: s
     for name, tensor in named_weights(loaded).items():
         assert torch.equal(tensor, by_hand(name, stored)), name
         if f"{name}_packed" in stored:
-            again = quantised.quantise_int4(tensor, stored[f"{name}_scale"], 32)
+            again = quantise.quantise_int4(tensor, stored[f"{name}_scale"], 32)
             assert torch.equal(again, stored[f"{name}_packed"])
         if f"{name}_scale_inv" in stored:
-            again = quantised.quantise_fp8(tensor, stored[f"{name}_scale_inv"])
+            again = quantise.quantise_fp8(tensor, stored[f"{name}_scale_inv"])
             assert torch.equal(again.view(torch.uint8), stored[name].view(torch.uint8))
         assert float((tensor - named_weights(ours)[name]).abs().max()) < (0.05 if kind == "int4" else 0.03)
     save_model(tmp_path / "plain", loaded)

@@ -120,7 +120,7 @@ def test_a_next_token_module_never_looks_past_the_token_it_is_given() -> None:
 
     def drafted(ids: torch.Tensor) -> torch.Tensor:
         positions, attend = torch.arange(len(ids)), PackedAttend([len(ids)])
-        return ours.mtp_hidden(1, ours(ids, positions, attend), ids, positions, attend)
+        return ours.mtp_hidden(1, ours(ids, positions, attend), ids.roll(-1), positions, attend)
 
     # position 10 is given token 11 and predicts token 12; position 11 is given the changed token 12
     first, second = drafted(tokens), drafted(changed)

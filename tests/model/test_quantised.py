@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from etude.model.checkpoint import quantised_formats as quantised
+from tests.model import quantise
 
 # A matrix of 2 x 64 with groups of 32, written by compressed-tensors 0.20.0: PackedQuantizationCompressor.compress of
 # (torch.randn(2, 64, generator=seed 11) * 0.05).bfloat16() with these scales gave the words, .decompress the values.
@@ -70,18 +71,18 @@ def test_fp8_quantised_again_gives_the_stored_bytes(shape: tuple[int, int]) -> N
     for seed, size in enumerate((1e-4, 1.0, 2.0**-9)):
         scale = torch.rand(rows, columns, generator=torch.Generator().manual_seed(seed)) * size + size / 50
         values = quantised.dequantise_fp8(stored, scale)
-        assert torch.equal(quantised.quantise_fp8(values, scale).view(torch.uint8), stored.view(torch.uint8))
+        assert torch.equal(quantise.quantise_fp8(values, scale).view(torch.uint8), stored.view(torch.uint8))
         if size == 1.0:  # also after a rounding to bfloat16, which keeps more bits than fp8 has
-            again = quantised.quantise_fp8(values.bfloat16(), scale)
+            again = quantise.quantise_fp8(values.bfloat16(), scale)
             assert torch.equal(again.view(torch.uint8), stored.view(torch.uint8))
 
 
 def test_fp8_scales_use_the_whole_range_and_forgive_a_block_of_zeros() -> None:
     weight = torch.randn(200, 300, generator=torch.Generator().manual_seed(0))
     weight[:128, 128:256] = 0
-    scale = quantised.fp8_scale(weight)
+    scale = quantise.fp8_scale(weight)
     assert scale.shape == (2, 3)
-    stored = quantised.quantise_fp8(weight, scale)
+    stored = quantise.quantise_fp8(weight, scale)
     assert float(stored[128:, 256:].float().abs().max()) == 448
     assert not stored[:128, 128:256].float().any()
     error = (quantised.dequantise_fp8(stored, scale) - weight).abs()
@@ -113,20 +114,20 @@ def test_int4_equals_a_loop_over_entries_bit_for_bit(rows: int, columns: int, gr
 def test_int4_quantised_again_gives_the_packed_words(rows: int, columns: int, group: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(3)
     numbers = torch.randint(-8, 8, (rows, columns), generator=generator)
-    packed = quantised.pack_int4(numbers)
+    packed = quantise.pack_int4(numbers)
     assert torch.equal(quantised.unpack_int4(packed, columns), numbers.to(torch.int8))
     scale = (torch.rand(rows, -(-columns // group), generator=generator) * 0.1 + 1e-3).bfloat16()
     values = quantised.dequantise_int4(packed, scale, columns, group).to(dtype)
-    assert torch.equal(quantised.quantise_int4(values, scale, group), packed)
+    assert torch.equal(quantise.quantise_int4(values, scale, group), packed)
 
 
 def test_int4_scales_bring_each_groups_largest_entry_to_seven() -> None:
     weight = torch.randn(6, 70, generator=torch.Generator().manual_seed(0))
     weight[2, 32:64] = 0
-    scale = quantised.int4_scale(weight, 32)
+    scale = quantise.int4_scale(weight, 32)
     assert scale.shape == (6, 3)
     assert scale.dtype == torch.bfloat16
-    numbers = quantised.unpack_int4(quantised.quantise_int4(weight, scale, 32), 70)
+    numbers = quantised.unpack_int4(quantise.quantise_int4(weight, scale, 32), 70)
     assert int(numbers[0, :32].abs().max()) == 7
     assert not numbers[2, 32:64].any()
 
@@ -138,4 +139,4 @@ def test_int4_reads_and_writes_what_compressed_tensors_wrote() -> None:
     packed, scale = tensor(WORDS, torch.int32), tensor(SCALES, torch.bfloat16)
     values = quantised.dequantise_int4(packed, scale, 64, 32).bfloat16()
     assert torch.equal(values.view(torch.int16), tensor(VALUES, torch.int16))
-    assert torch.equal(quantised.quantise_int4(values, scale, 32), packed)
+    assert torch.equal(quantise.quantise_int4(values, scale, 32), packed)

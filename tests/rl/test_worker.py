@@ -21,6 +21,7 @@ import torch
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import OptimSettings
+from etude.core.transport import PREFIX_BYTES, Frame, write_frame
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Correction, Item, Label, Sampled, Stream
 from etude.model.checkpoint.directory import load_model, save_model
@@ -28,10 +29,9 @@ from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.weight_transfer.shared_memory import WeightBoard
 from etude.rl import learner_client
-from etude.rl import learner_messages as wire
 from etude.rl import learner_process as worker
 from etude.rl.learner_client import LearnerClient, launch_learner
-from etude.rl.learner_messages import Frame
+from etude.rl.learner_messages import LearnerSpec, StepRequest
 
 SHAPE = ModelConfig(61, 16, 24, 2, 4, 2, 8)
 OPTIM = OptimSettings(lr=3e-3, ema=0.9)
@@ -69,20 +69,16 @@ class Home:
         save_model(folder / "frozen", Decoder(SHAPE, seed=4))
         (self.model / "tokenizer.json").write_text('{"a": "tokenizer"}')
         self.loop = asyncio.new_event_loop()
-        self.client: LearnerClient = self.run(
-            launch_learner(
-                self.model, OPTIM, total_steps=STEPS, micro_tokens=MICRO, board=self.board, frozen=folder / "frozen"
-            )
-        )
+        self.client: LearnerClient = self.launch(self.board, frozen=folder / "frozen")
         self.twin = Learner(load_model(self.model), OPTIM, STEPS, MICRO, frozen=load_model(folder / "frozen"))
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(asyncio.wait_for(work, SECONDS))
 
-    def launch(self, board: Path, **options: Any) -> LearnerClient:
-        return self.run(
-            launch_learner(self.model, OPTIM, total_steps=STEPS, micro_tokens=MICRO, board=board, **options)
-        )
+    def launch(self, board: Path, log: Path | None = None, **options: Any) -> LearnerClient:
+        spec = LearnerSpec(self.model, OPTIM, total_steps=STEPS, micro_tokens=MICRO, board=board, **options)
+        client: LearnerClient = self.run(launch_learner(spec, log=log))
+        return client
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +157,7 @@ def test_a_batch_that_asks_for_nothing_costs_no_forward(home: Home) -> None:
         (lambda client: client.forward_backward(one("main", Label(np.array([1, 61])))), "labels hold ids outside"),
         (lambda client: client.forward_backward(one("mtp.3", Label(np.array([1, 6])))), "asks for the head 'mtp.3'"),
         (lambda client: client.save(Path("/nowhere/at/all")), "saves into an empty folder"),
-        (lambda client: client._call("dance"), "the learner has no verb 'dance'"),
+        (lambda client: client._call("dance", StepRequest()), "the learner has no verb 'dance'"),
     ],
 )
 def test_a_refusal_says_why_and_the_learner_goes_on(
@@ -207,7 +203,7 @@ async def speaking(answer: Callable[[LearnerClient, asyncio.StreamWriter], Await
     arrived: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(wire.PREFIX_BYTES)
+        await reader.readexactly(PREFIX_BYTES)
         await arrived.put(writer)
 
     server = await asyncio.start_unix_server(take, path)
@@ -228,10 +224,10 @@ def test_heartbeats_keep_a_long_verb_alive(tmp_path: Path) -> None:
         for _ in range(6):  # each time half of the silence that would end it
             while client._quiet < client.silence / 2:
                 await asyncio.sleep(0)
-            writer.write(wire.write_frame(Frame({"beat": True})))
+            writer.write(write_frame(Frame({"beat": True})))
             while client._quiet:
                 await asyncio.sleep(0)
-        writer.write(wire.write_frame(Frame({"number": 1, "metrics": {"lr": 0.5}, "seconds": 3.0})))
+        writer.write(write_frame(Frame({"number": 1, "message": {"metrics": {"lr": 0.5}}, "seconds": 3.0})))
 
     answer = asyncio.run(asyncio.wait_for(speaking(beats_then_answers, tmp_path / "s"), SECONDS))
     assert answer == {"lr": 0.5, "seconds": 3.0}
@@ -251,7 +247,7 @@ def test_half_a_frame_is_waited_for_with_patience_that_ends(monkeypatch: pytest.
     monkeypatch.setattr(worker, "PATIENCE", 0.01)
     here, there = sockets.socketpair()
     with here, there:
-        there.sendall(wire.write_frame(Frame({"verb": "step"}))[:-1])
+        there.sendall(write_frame(Frame({"verb": "step"}))[:-1])
         with pytest.raises(EtudeError, match="the rest of a frame did not come"):
             worker.Line(here).receive()
         there.close()
@@ -299,10 +295,12 @@ ORPHANING = """
 import asyncio, os, sys
 from pathlib import Path
 from etude.rl.learner_client import launch_learner
+from etude.rl.learner_messages import LearnerSpec
 from etude.core.settings import OptimSettings
 async def main():
     model, board = map(Path, sys.argv[1:])
-    client = await launch_learner(model, OptimSettings(), total_steps=1, micro_tokens=9, board=board)
+    spec = LearnerSpec(model, OptimSettings(), total_steps=1, micro_tokens=9, board=board)
+    client = await launch_learner(spec)
     assert board.exists() and client.child.folder.socket.exists()
     print(client.child.process.pid, client.child.folder.path, "torch" in sys.modules, flush=True)
     os.kill(os.getpid(), 9)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Sample, Sampling, Version
+from etude.core.transport import from_json
 from etude.serve import messages as wire
 
 versions = st.builds(Version, st.integers(0, 5), st.integers(0, 10**6))
@@ -65,7 +66,7 @@ def test_malformed_sampling_is_refused(body: Any, message: str) -> None:
 @pytest.mark.parametrize("text", ["", "7", "a.b", 7, None, "1.2.3"])
 def test_malformed_versions_are_refused(text: Any) -> None:
     with pytest.raises(EtudeError, match=r"lineage\.step"):
-        wire.read_version(text)
+        from_json(wire.UpdateRequest, {"version": text})
 
 
 def test_an_answer_that_contradicts_itself_is_refused() -> None:

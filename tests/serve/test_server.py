@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -16,12 +17,14 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.core.policy import Context, Sampling, Version
 from etude.core.settings import EngineSettings
+from etude.core.transport import to_json
 from etude.engine.engine import Engine
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.weight_transfer.shared_memory import WeightBoard
 from etude.policies.engine_client import EngineClient, launch
+from etude.serve.messages import EngineSpec
 from etude.serve.server import serve
 
 SETTINGS = EngineSettings(
@@ -198,7 +201,7 @@ def test_malformed_calls_are_refused_with_one_sentence(home: Home) -> None:
         ("/generate", b'{"ids": [true]}', 400, "'ids' must be a list"),
         ("/generate", b'{"ids": [1], "sampling": {"max_tokens": 99999}}', 400, "engine.max_length"),
         ("/generate", b'{"ids": [1], "id": 7}', 400, "'id' must be a text"),
-        ("/score", b'{"sequences": [[1, 2], 3]}', 400, "'sequences' must be a list"),
+        ("/score", b'{"sequences": [[1, 2], 3]}', 400, "'sequences.1' must be a list"),
         ("/update", b'{"version": "new"}', 400, "lineage.step"),
         ("/pause", b'{"x": 1}', 400, "unknown key 'x'"),
         ("/nowhere", b"{}", 404, "Not Found"),
@@ -266,7 +269,8 @@ sys.exit(server.main())
 
 def test_a_crash_answers_everybody_who_waits_and_ends_the_process(home: Home, tmp_path: Path) -> None:
     socket = tmp_path / "s"
-    command = [sys.executable, "-c", CRASHING, str(home.model), "--socket", str(socket), "--threads", "1"]
+    spec = json.dumps(to_json(EngineSpec(home.model, EngineSettings(), threads=1)))
+    command = [sys.executable, "-c", CRASHING, spec, "--socket", str(socket)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout.readline().startswith("etude engine ready at unix:")
 
@@ -291,6 +295,7 @@ import asyncio, os, sys
 from pathlib import Path
 from etude.policies.engine_client import launch
 from etude.core.settings import EngineSettings
+from etude.core.transport import to_json
 async def main():
     client = await launch(Path(sys.argv[1]), EngineSettings(max_length=64, cache_tokens=256))
     print(client.server.process.pid, "torch" in sys.modules, client.server.folder.path, flush=True)

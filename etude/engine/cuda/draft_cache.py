@@ -14,7 +14,7 @@ from torch import Tensor
 
 from etude.core.settings import EngineSettings
 from etude.engine.cuda.batch import put
-from etude.engine.cuda.draft_graphs import Steady
+from etude.engine.cuda.draft_graphs import DraftGraphs
 from etude.engine.cuda.forward import Forward, Step
 from etude.engine.cuda.ops import Ops, Pages, Places
 from etude.engine.cuda.pages import PagedCache
@@ -35,7 +35,7 @@ class PageMemory:
         self.forward = Forward(decoder, self.cache, ops, longest)
         self.width = -(-settings.max_length // settings.block_tokens)  # blocks in the longest table
         self.nothing_S = torch.zeros(1, dtype=torch.int32, device=weight.device)
-        self.steady = Steady(self.forward, settings.speculate, settings.max_running, self.width)
+        self.graphs = DraftGraphs(self.forward, settings.speculate, settings.max_running, self.width)
 
     def mixed(self, requests: Sequence[Request], starts: Sequence[int], counts: Sequence[int]) -> PageView:
         tables = [request.table + [0] * (self.width - len(request.table)) for request in requests]

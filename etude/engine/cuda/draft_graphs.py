@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.engine.cuda.draft_tensors import Asking, Left, Work
+from etude.engine.cuda.draft_tensors import DraftInputStaging, DraftOutputs, DraftScratch
 from etude.engine.cuda.forward import Forward, Step
 from etude.engine.cuda.graphs import sizes
 from etude.engine.cuda.ops import Pages, Places
@@ -34,15 +34,15 @@ class Answer:
 Read = Callable[[], list[Answer]]
 
 
-class Steady:
+class DraftGraphs:
     def __init__(self, forward: Forward, drafts: int, rows: int, blocks: int) -> None:
         self.forward, self.drafts, self.blocks = forward, drafts, blocks
         self.device = forward.decoder.lm_head.weight.device
         self.sizes = sizes(rows)
-        self.left = Left(rows, drafts, forward.decoder.config.vocab_size, self.device)
+        self.left = DraftOutputs(rows, drafts, forward.decoder.config.vocab_size, self.device)
         self.nothing_S = torch.zeros(1, dtype=torch.int32, device=self.device)
-        self._recorded: dict[int, tuple[Asking, Callable[[], None]]] = {}
-        self._kept: list[Work] = []
+        self._recorded: dict[int, tuple[DraftInputStaging, Callable[[], None]]] = {}
+        self._kept: list[DraftScratch] = []
         self._memory = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self._seats: dict[int, int] = {}  # of the last step's requests, by number
         self._requests: list[Request] = []
@@ -87,7 +87,7 @@ class Steady:
 
         return read
 
-    def _follow(self, asking: Asking, requests: Sequence[Request]) -> None:
+    def _follow(self, asking: DraftInputStaging, requests: Sequence[Request]) -> None:
         """The same requests a step later: nothing is new but blocks at the ends of tables."""
         host, changed = asking.host, False
         if self._moved:
@@ -100,7 +100,7 @@ class Steady:
         if changed:
             asking.send()
 
-    def _say(self, asking: Asking, requests: list[Request], drafts: Sequence[Sequence[int]]) -> None:
+    def _say(self, asking: DraftInputStaging, requests: list[Request], drafts: Sequence[Sequence[int]]) -> None:
         host = asking.host
         host.stops[:], host.sources[:] = 0, -1
         for row, request in enumerate(requests):
@@ -118,26 +118,26 @@ class Steady:
         asking.send()
         self._requests, self._lengths, self._moved = requests, [len(request.table) for request in requests], True
 
-    def _find(self, size: int) -> tuple[Asking, Callable[[], None]]:
+    def _find(self, size: int) -> tuple[DraftInputStaging, Callable[[], None]]:
         if size not in self._recorded:
-            asking = Asking(size, self.drafts, self.blocks, self.device)
+            asking = DraftInputStaging(size, self.drafts, self.blocks, self.device)
             self._recorded[size] = asking, self._record(asking)
         return self._recorded[size]
 
-    def _record(self, asking: Asking) -> Callable[[], None]:
-        work = Work(asking.rows, self.drafts, self.device)
+    def _record(self, asking: DraftInputStaging) -> Callable[[], None]:
+        work = DraftScratch(asking.rows, self.drafts, self.device)
         if self.device.type != "cuda":
             return lambda: self._compute(asking, self.left, work)
         # a first run loads and compiles; it must not touch what the last step left
         vocabulary = self.forward.decoder.config.vocab_size
-        self._compute(asking, Left(asking.rows, self.drafts, vocabulary, self.device), work)
+        self._compute(asking, DraftOutputs(asking.rows, self.drafts, vocabulary, self.device), work)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._memory):
             self._compute(asking, self.left, work)
         self._kept.append(work)  # which the graph knows by its address alone
         return graph.replay
 
-    def _compute(self, asking: Asking, left: Left, work: Work) -> None:
+    def _compute(self, asking: DraftInputStaging, left: DraftOutputs, work: DraftScratch) -> None:
         asked, forward, ops, new = asking.device, self.forward, self.forward.ops, self.drafts + 1
         ops.begin(asked, left, work, forward.cache.block_tokens, forward.cache.nobody)
         step = Step(

@@ -17,7 +17,7 @@ from torch import Tensor
 from etude.engine.cuda.batch import RING
 
 
-class Asked(NamedTuple):
+class DraftInputs(NamedTuple):
     """What the host says of each row."""
 
     temperatures: Any  # float64
@@ -30,7 +30,7 @@ class Asked(NamedTuple):
     table: Any  # [R, M]
 
 
-class Asking:
+class DraftInputStaging:
     """The host's part, in a ring: a step's arrays are written again only when that step has been read."""
 
     def __init__(self, rows: int, drafts: int, blocks: int, device: torch.device) -> None:
@@ -39,12 +39,12 @@ class Asking:
         self._device = torch.zeros(size, dtype=torch.uint8, device=device)
         pinned = device.type == "cuda"
         self._hosts = [torch.zeros(size, dtype=torch.uint8, pin_memory=pinned) for _ in range(RING)]
-        self._arrays = [Asked(*(view.numpy() for view in self._views(host))) for host in self._hosts]
+        self._arrays = [DraftInputs(*(view.numpy() for view in self._views(host))) for host in self._hosts]
         self._turn = 0
-        self.device = Asked(*self._views(self._device))
+        self.device = DraftInputs(*self._views(self._device))
 
     @property
-    def host(self) -> Asked:
+    def host(self) -> DraftInputs:
         return self._arrays[self._turn]
 
     def send(self) -> None:
@@ -67,7 +67,7 @@ class Asking:
         ]
 
 
-class Left:
+class DraftOutputs:
     """What a step leaves for the next one, and on its way to the host."""
 
     def __init__(self, rows: int, drafts: int, vocabulary: int, device: torch.device) -> None:
@@ -95,7 +95,7 @@ class Left:
         return [told, tokens, logprobs.view(np.float32), drafts], happened
 
 
-class Work:
+class DraftScratch:
     """What a step of so many rows works on."""
 
     def __init__(self, rows: int, drafts: int, device: torch.device) -> None:

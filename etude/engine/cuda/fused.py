@@ -14,7 +14,7 @@ from torch import Tensor
 
 from etude.engine.cuda.accept_kernels import begin_kernel, rests_kernel, settle_kernel, sums_kernel
 from etude.engine.cuda.attention_kernels import grouped_kernel, join_kernel, latent_kernel
-from etude.engine.cuda.draft_tensors import Asked, Left, Work
+from etude.engine.cuda.draft_tensors import DraftInputs, DraftOutputs, DraftScratch
 from etude.engine.cuda.few_token_kernels import (
     experts_in_kernel,
     experts_out_kernel,
@@ -38,7 +38,7 @@ LOG2E = 1.4426950408889634
 PROGRAMS = 512  # at a time at least, to fill 132 multiprocessors
 MOST_SPLITS = 16
 PIECE = 4096  # of the vocabulary
-THIN = 2  # tokens, up to which a weight is read by programs of few outputs: a token and its draft
+FEW_TOKENS = 2  # tokens, up to which a weight is read by programs of few outputs: a token and its draft
 FEW_VISITS = 64  # of experts, up to which each is read for itself
 FEW_ROUTED = 1024  # tokens, up to which each is routed by a program of its own
 
@@ -68,28 +68,32 @@ class FusedOps:
     def norm_linear(
         self, x_TD: Tensor, y_TD: Tensor | None, norm: Norm, weight: Tensor, bias: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        if len(x_TD) <= THIN:
-            return _thin(x_TD, weight, len(weight), y_TD, norm, bias)
+        if len(x_TD) <= FEW_TOKENS:
+            return _few_tokens(x_TD, weight, len(weight), y_TD, norm, bias)
         x_TD, normed_TD = self.add_norm(x_TD, y_TD, norm)
         return x_TD, F.linear(normed_TD, weight, bias)
 
     def norm_gated(self, x_TD: Tensor, y_TD: Tensor | None, norm: Norm, gate_up: Tensor) -> tuple[Tensor, Tensor]:
-        if len(x_TD) <= THIN:
-            return _thin(x_TD, gate_up, len(gate_up) // 2, y_TD, norm, gate=True)
+        if len(x_TD) <= FEW_TOKENS:
+            return _few_tokens(x_TD, gate_up, len(gate_up) // 2, y_TD, norm, gate=True)
         x_TD, normed_TD = self.add_norm(x_TD, y_TD, norm)
         return x_TD, self.gated(normed_TD, gate_up)
 
     def linear(self, x_TD: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return _thin(x_TD, weight, len(weight), bias=bias)[1] if len(x_TD) <= THIN else F.linear(x_TD, weight, bias)
+        return (
+            _few_tokens(x_TD, weight, len(weight), bias=bias)[1]
+            if len(x_TD) <= FEW_TOKENS
+            else F.linear(x_TD, weight, bias)
+        )
 
     def gated(self, x_TD: Tensor, gate_up: Tensor) -> Tensor:
-        if len(x_TD) <= THIN:
-            return _thin(x_TD, gate_up, len(gate_up) // 2, gate=True)[1]
+        if len(x_TD) <= FEW_TOKENS:
+            return _few_tokens(x_TD, gate_up, len(gate_up) // 2, gate=True)[1]
         return _gate(F.linear(x_TD, gate_up))
 
     def logits(self, x_TD: Tensor, weight_VD: Tensor) -> Tensor:
-        if len(x_TD) <= THIN:
-            return _thin(x_TD, weight_VD, len(weight_VD), out_dtype=torch.float32)[1]
+        if len(x_TD) <= FEW_TOKENS:
+            return _few_tokens(x_TD, weight_VD, len(weight_VD), out_dtype=torch.float32)[1]
         if x_TD.dtype == torch.float32 or not x_TD.is_cuda:
             return F.linear(x_TD.float(), weight_VD.float())
         return torch.mm(x_TD, weight_VD.t(), out_dtype=torch.float32)
@@ -284,7 +288,7 @@ class FusedOps:
         )
         return out_T2D
 
-    def begin(self, asked: Asked, left: Left, work: Work, block: int, nobody: int) -> None:
+    def begin(self, asked: DraftInputs, left: DraftOutputs, work: DraftScratch, block: int, nobody: int) -> None:
         rows, new = work.ids_RJ.shape
         begin_kernel[(rows,)](
             asked.sources,
@@ -306,7 +310,7 @@ class FusedOps:
             num_warps=1,
         )
 
-    def accept(self, logits_TV: Tensor, asked: Asked, left: Left, work: Work) -> None:
+    def accept(self, logits_TV: Tensor, asked: DraftInputs, left: DraftOutputs, work: DraftScratch) -> None:
         rows, new = work.ids_RJ.shape
         vocabulary, lines = logits_TV.shape[1], 2 * new - 1
         pieces = -(-vocabulary // PIECE)
@@ -383,7 +387,7 @@ def _outputs(shape: tuple[int, int], dims: int, splits: int, like: Tensor) -> tu
     return out, parts, torch.empty(*shape, splits, dtype=torch.float32, device=like.device)
 
 
-def _thin(
+def _few_tokens(
     x_TD: Tensor,
     weight: Tensor,
     outputs: int,
@@ -418,7 +422,7 @@ def _thin(
         tile,
         _stride(width),
     )
-    if tokens == THIN:
+    if tokens == FEW_TOKENS:
         twin_kernel[(-(-outputs // tile),)](*arguments, num_warps=4)
     else:
         thin_kernel[(-(-outputs // tile),)](*arguments, num_warps=4)

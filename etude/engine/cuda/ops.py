@@ -15,7 +15,7 @@ from torch import Tensor
 from etude.model.experts import Experts, Router, Routing
 
 if TYPE_CHECKING:
-    from etude.engine.cuda.draft_tensors import Asked, Left, Work
+    from etude.engine.cuda.draft_tensors import DraftInputs, DraftOutputs, DraftScratch
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ class Ops(Protocol):
         """Side by side: the norm of the next tokens' rows of the table, and that of the states."""
         ...
 
-    def begin(self, asked: Asked, left: Left, work: Work, block: int, nobody: int) -> None:
+    def begin(self, asked: DraftInputs, left: DraftOutputs, work: DraftScratch, block: int, nobody: int) -> None:
         """Written into `work`: which tokens stand where; those past a request's end go to the slot `nobody`."""
         ...
 
-    def accept(self, logits_TV: Tensor, asked: Asked, left: Left, work: Work) -> None:
+    def accept(self, logits_TV: Tensor, asked: DraftInputs, left: DraftOutputs, work: DraftScratch) -> None:
         """Which drafts are kept and what is drawn behind them, written into `left`; what to draft from into `work`."""
         ...
 

@@ -8,6 +8,7 @@ Nothing is ever unpickled: a checkpoint from outside is data. Knows nothing of s
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -304,7 +305,4 @@ def _base(name: str) -> str:
 
 def _bytes(shape: tuple[int, ...], dtype: str) -> int:
     bits = int("".join(c for c in dtype.partition("_")[0] if c.isdigit()) or 8)  # BOOL has no number
-    count = 1
-    for size in shape:
-        count *= size
-    return count * bits // 8
+    return math.prod(shape) * bits // 8

@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 
 from etude.core.errors import EtudeError
-from etude.serve.openai.errors import Refusal
+from etude.serve.openai.errors import ApiError
 
 VARIABLE = "ETUDE_API_KEY"
 _SHORTEST = 8
@@ -47,7 +47,7 @@ class Gate:
         scheme, _, said = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(_digest(said.strip()), self._hash):
             sentence = "the request lacks the server's API key, or has a wrong one: Authorization: Bearer KEY"
-            raise Refusal(401, sentence, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+            raise ApiError(401, sentence, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def _digest(key: str) -> bytes:

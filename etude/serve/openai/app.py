@@ -24,23 +24,24 @@ from etude.engine.thread import EngineThread
 from etude.serve.openai.api_key import Gate
 from etude.serve.openai.body import Bodies
 from etude.serve.openai.choices import Answering, Choice, ChoiceDelta
-from etude.serve.openai.errors import RETRY, Handler, Refusal, errors_as_json, refusal_of
+from etude.serve.openai.errors import RETRY, ApiError, Handler, api_error_of, errors_as_json
 from etude.serve.openai.metrics import CONTENT_TYPE, Metrics
 from etude.serve.openai.openapi import document
 from etude.serve.openai.prompts import Prompts, call_opening
-from etude.serve.openai.requests import Ask, read_chat, read_completion
-from etude.serve.openai.responses import ChatVoice, CompletionVoice, ResponseOptions, Voice
-from etude.serve.openai.schema import MOST_TOOLS, chat_table, completion_table
+from etude.serve.openai.request_models import MOST_TOOLS, ChatRequest, CompletionRequest, request_models
+from etude.serve.openai.responses import ChatWriter, CompletionWriter, ResponseOptions, ResponseWriter
 from etude.serve.openai.streaming import Reader, TextReader, TurnReader
+from etude.serve.openai.validation import read_chat, read_completion
 from etude.tokens.dialect import Dialect
 
 T = TypeVar("T")
+Body = ChatRequest | CompletionRequest
 OPEN = ("/health",)  # routes that never need the key
-APART = 1 << 16  # bytes of a body from which on its text is turned into ids in a thread, not on the event loop
+LARGE_TEXT = 1 << 16  # bytes of a body from which on its text is turned into ids in a thread, not on the event loop
 LOOK_SECONDS = 5.0  # for the engine to tell its figures
 
 
-class Front:
+class OpenAIRoutes:
     """The HTTP side of one served model."""
 
     def __init__(
@@ -62,7 +63,7 @@ class Front:
         self._prompts = Prompts(dialect, min(settings.max_length, positions, whole_blocks))
         self._created = int(time.time())
         self._gate, self._bodies = Gate(key), Bodies(settings.body_bytes, settings.arrive_seconds)
-        self._chat, self._completion = chat_table(model, vocab_size), completion_table(model, vocab_size)
+        self._chat, self._completion = request_models(model, vocab_size)
         self._document = document(self._chat, self._completion, key=key is not None)
         self._engine_routes = engine_routes
         self._opening: list[int] | None = None  # of a call, once somebody needs it
@@ -85,29 +86,30 @@ class Front:
         return app
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        ask = read_chat(await self._bodies.json(request), self._chat)
-        if ask.required and self._opening is None:
+        body = read_chat(await self._bodies.json(request), self._chat)
+        if body.must_call and self._opening is None:
             self._opening = call_opening(self._dialect)
-        opening = (self._opening or []) if ask.required else []
-        ids = await self._apart(request, lambda: self._prompts.of_chat(ask)) + opening
-        calls = 0 if not ask.tools else MOST_TOOLS if ask.parallel else 1
-        voice = ChatVoice(self._manner(ask), ask.tools)
+        opening = (self._opening or []) if body.must_call else []
+        functions = body.functions_offered
+        ids = await self._in_thread_if_large(request, lambda: self._prompts.of_chat(body)) + opening
+        calls = 0 if not functions else 1 if body.parallel_tool_calls is False else MOST_TOOLS
+        writer = ChatWriter(self._options(body), functions)
         return await self._answer(
-            request, ask, [ids], voice, lambda: TurnReader(self._dialect, ask.stops, opening, calls)
+            request, body, [ids], writer, lambda: TurnReader(self._dialect, body.stops, opening, calls)
         )
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
-        ask = read_completion(await self._bodies.json(request), self._completion)
-        prompts = await self._apart(request, lambda: self._prompts.of_texts(ask))
-        voice = CompletionVoice(self._manner(ask))
-        return await self._answer(request, ask, prompts, voice, lambda: TextReader(self._dialect, ask.stops))
+        body = read_completion(await self._bodies.json(request), self._completion)
+        prompts = await self._in_thread_if_large(request, lambda: self._prompts.of_texts(body))
+        writer = CompletionWriter(self._options(body))
+        return await self._answer(request, body, prompts, writer, lambda: TextReader(self._dialect, body.stops))
 
     async def models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [self._card()]})
 
     async def model(self, request: web.Request) -> web.Response:
         if request.match_info["model"] != self._model:
-            raise Refusal(404, f"there is no such model; this server has {self._model!r}", code="model_not_found")
+            raise ApiError(404, f"there is no such model; this server has {self._model!r}", code="model_not_found")
         return web.json_response(self._card())
 
     async def health(self, request: web.Request) -> web.Response:
@@ -130,40 +132,41 @@ class Front:
         return web.json_response(self._document)
 
     def refuse(self, status: int, sentence: str) -> web.Response:
-        return Refusal(status, sentence).response()
+        return ApiError(status, sentence).response()
 
     async def _answer(
         self,
         request: web.Request,
-        ask: Ask,
+        body: Body,
         prompts: Sequence[Sequence[int]],
-        voice: Voice,
+        writer: ResponseWriter,
         reader: Callable[[], Reader],
     ) -> web.StreamResponse:
-        stop_ids = ask.sampling.stop_ids + (() if ask.ignore_eos else self._dialect.stop_ids)
+        sampling = body.sampling(body.limit, body.tops)
+        stop_ids = sampling.stop_ids + (() if body.ignore_eos else self._dialect.stop_ids)
         choices: list[Choice] = []
         for prompt in prompts:
-            room = self._prompts.room(len(prompt), ask.sampling.max_tokens)
-            for number in range(ask.n):
-                sampling = replace(ask.sampling_of(number), max_tokens=room, stop_ids=stop_ids)
-                choices.append(Choice(len(choices), number, tuple(prompt), sampling, reader()))
+            room = self._prompts.room(len(prompt), sampling.max_tokens)
+            for number in range(body.choices):
+                own = replace(sampling, seed=sampling.seed + number, max_tokens=room, stop_ids=stop_ids)
+                choices.append(Choice(len(choices), number, tuple(prompt), own, reader()))
         began = time.monotonic()
-        answering = Answering(self._engine, choices, follow=ask.stream or bool(ask.stops))
+        answering = Answering(self._engine, choices, follow=bool(body.stream or body.stops))
         try:
-            if ask.stream:
-                return await self._stream(request, ask, choices, answering, voice)
+            if body.stream:
+                return await self._stream(request, body, choices, answering, writer)
             async with asyncio.timeout(self._settings.request_seconds), answering:
                 wholes = [ChoiceDelta.empty() for _ in choices]
                 async for choice, piece in answering.pieces():
                     wholes[choice.index].add(piece)
-            return web.json_response(voice.whole(choices, wholes))
+            return web.json_response(writer.whole(choices, wholes))
         except TimeoutError:
             raise self._late() from None
         finally:
-            self._book(choices, began, answering.first)
+            self._count_tokens(choices, began, answering.first)
 
     async def _stream(
-        self, request: web.Request, ask: Ask, choices: Sequence[Choice], answering: Answering, voice: Voice
+        self, request: web.Request, body: Body, choices: Sequence[Choice], answering: Answering, writer: ResponseWriter
     ) -> web.StreamResponse:
         """Server-sent events. What fails before the first one is an ordinary error, later it is an event."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
@@ -174,19 +177,19 @@ class Front:
                 async for choice, piece in answering.pieces():
                     if not response.prepared:
                         await response.prepare(request)
-                    chunks = [] if choice.index in begun else list(voice.begin(choice))
+                    chunks = [] if choice.index in begun else list(writer.begin(choice))
                     begun.add(choice.index)
-                    chunks += voice.say(choice, piece)
+                    chunks += writer.say(choice, piece)
                     if chunks:
                         await self._write(request, response, b"".join(map(_event, chunks)))
-            last = _event(voice.usage(choices)) if ask.include_usage else b""
+            last = _event(writer.usage(choices)) if body.include_usage else b""
             await self._write(request, response, last + b"data: [DONE]\n\n", end=True)
         except _Stalled:
             self.metrics.dropped["slow reader"] += 1
         except ConnectionError:
             self.metrics.dropped["client left"] += 1
         except Exception as error:
-            refusal = self._late() if isinstance(error, TimeoutError) else refusal_of(error)
+            refusal = self._late() if isinstance(error, TimeoutError) else api_error_of(error)
             if not response.prepared:
                 raise refusal from None
             with contextlib.suppress(ConnectionError):
@@ -206,12 +209,13 @@ class Front:
                 request.transport.abort()
             raise _Stalled from None
 
-    def _manner(self, ask: Ask) -> ResponseOptions:
+    def _options(self, body: Body) -> ResponseOptions:
+        token_ids = bool(body.return_token_ids)
         return ResponseOptions(
-            self._model, self._dialect, ask.logprobs, ask.sampling.top_logprobs, ask.token_ids, ask.include_usage
+            self._model, self._dialect, body.wants_logprobs, body.tops, token_ids, body.include_usage
         )
 
-    def _book(self, choices: Sequence[Choice], began: float, first: float | None) -> None:
+    def _count_tokens(self, choices: Sequence[Choice], began: float, first: float | None) -> None:
         self.metrics.prompt_tokens += sum(len(choice.prompt) for choice in choices)
         self.metrics.answer_tokens += sum(choice.tokens for choice in choices)
         self.metrics.duration.observe(time.monotonic() - began)
@@ -222,18 +226,18 @@ class Front:
         card = {"id": self._model, "object": "model", "created": self._created, "owned_by": "etude"}
         return card | {"max_model_len": self._prompts.context}
 
-    async def _apart(self, request: web.Request, work: Callable[[], T]) -> T:
-        if (request.content_length or APART) < APART:
+    async def _in_thread_if_large(self, request: web.Request, work: Callable[[], T]) -> T:
+        if (request.content_length or LARGE_TEXT) < LARGE_TEXT:
             return work()
         return await asyncio.to_thread(work)
 
-    def _late(self) -> Refusal:
+    def _late(self) -> ApiError:
         sentence = f"the request was ended after engine.request_seconds = {self._settings.request_seconds}"
-        return Refusal(504, sentence, code="timeout")
+        return ApiError(504, sentence, code="timeout")
 
-    def _closing(self) -> Refusal:
+    def _closing(self) -> ApiError:
         sentence = "the server is shutting down and takes no new requests"
-        return Refusal(503, sentence, code="shutting_down", headers=RETRY, close=True)
+        return ApiError(503, sentence, code="shutting_down", headers=RETRY, close=True)
 
     @web.middleware
     async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:

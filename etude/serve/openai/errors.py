@@ -22,7 +22,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 RETRY = {"Retry-After": "1"}
 
 
-class Refusal(Exception):
+class ApiError(Exception):
     """Something the client is told: a status, one sentence, the field at fault and a word for programs."""
 
     def __init__(
@@ -51,30 +51,30 @@ class Refusal(Exception):
         return response
 
 
-def refusal_of(error: BaseException) -> Refusal:
+def api_error_of(error: BaseException) -> ApiError:
     """What a client is told about an error. One that is a bug of ours goes to the log and is not told in detail."""
     match error:
-        case Refusal():
+        case ApiError():
             return error
         case QueueFull():
-            return Refusal(429, str(error), code="queue_full", headers=RETRY)
+            return ApiError(429, str(error), code="queue_full", headers=RETRY)
         case EngineFailed():
-            return Refusal(500, str(error), code="engine_failed")
+            return ApiError(500, str(error), code="engine_failed")
         case EngineGone():
-            return Refusal(503, str(error), code="engine_gone")
+            return ApiError(503, str(error), code="engine_gone")
         case EtudeError():
-            return Refusal(400, str(error))
+            return ApiError(400, str(error))
         case RecursionError():
-            return Refusal(400, "the request is nested too deeply", code="invalid_value")
+            return ApiError(400, "the request is nested too deeply", code="invalid_value")
         case ConnectionError():
-            return Refusal(400, "the connection was lost", close=True)
+            return ApiError(400, "the connection was lost", close=True)
         case HttpProcessingError():
-            return Refusal(400, f"the request is not proper HTTP ({error.message})", close=True)
+            return ApiError(400, f"the request is not proper HTTP ({error.message})", close=True)
         case web.HTTPException():
             headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-            return Refusal(error.status, error.text or error.reason, headers=headers)
+            return ApiError(error.status, error.text or error.reason, headers=headers)
     traceback.print_exception(error, file=sys.stderr)
-    return Refusal(500, "the server failed; its log says how", code="internal_error")
+    return ApiError(500, "the server failed; its log says how", code="internal_error")
 
 
 @web.middleware
@@ -82,9 +82,9 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     try:
         return await handler(request)
     except web.HTTPNotFound:
-        refusal = Refusal(404, f"there is nothing at {request.path}", code="not_found")
+        refusal = ApiError(404, f"there is nothing at {request.path}", code="not_found")
     except Exception as error:
-        refusal = refusal_of(error)
+        refusal = api_error_of(error)
     return refusal.response()
 
 

@@ -1,181 +1,174 @@
-"""The OpenAPI description of the server, from the tables that validate its requests.
+"""The OpenAPI description of the server: requests from the models that validate them, answers from the models here.
 
-What a request may say is not written twice: a body that fits the tables here is one that `asks` reads. Answers are
-described in full, so that a client made from this page finds what it expects.
+Answers are described in full, so that a client made from this page finds what it expects. They are not made with these
+models (`responses` writes plain dictionaries, once a chunk); the tests compare what goes out with what stands here.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from etude import __version__
-from etude.serve.openai.schema import Table
+from etude.serve.openai.request_models import ChatRequest, CompletionRequest
 
-_TEXT: Table = {"type": "string"}
-_OR_NULL: Table = {"type": ["string", "null"]}
-_COUNT: Table = {"type": "integer", "minimum": 0}
-_IDS: Table = {"type": "array", "items": _COUNT}
+Finish = Literal["stop", "length", "tool_calls"]
 
 
-def _object(required: str, **properties: Table) -> Table:
-    return {"type": "object", "required": required.split(), "properties": properties}
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
 
 
-def _list(items: Table) -> Table:
-    return {"type": "array", "items": items}
+class Error(BaseModel):
+    error: ErrorDetail
 
 
-def _or_null(table: Table) -> Table:
-    return {"anyOf": [table, {"type": "null"}]}
+class TokenLogprob(BaseModel):
+    token: str
+    logprob: float
+    bytes: list[int]
 
 
-_TOKEN = _object("token logprob bytes", token=_TEXT, logprob={"type": "number"}, bytes=_IDS)
-_CHAT_LOGPROBS = _object(
-    "content",
-    content=_list(_object("token logprob bytes top_logprobs", **_TOKEN["properties"], top_logprobs=_list(_TOKEN))),
-)
-_COMPLETION_LOGPROBS = _object(
-    "tokens token_logprobs top_logprobs text_offset",
-    tokens=_list(_TEXT),
-    token_logprobs=_list({"type": "number"}),
-    top_logprobs=_or_null(_list({"type": "object", "additionalProperties": {"type": "number"}})),
-    text_offset=_IDS,
-)
-_USAGE = _object(
-    "prompt_tokens completion_tokens total_tokens",
-    prompt_tokens=_COUNT,
-    completion_tokens=_COUNT,
-    total_tokens=_COUNT,
-    prompt_tokens_details=_object("cached_tokens", cached_tokens=_COUNT),
-)
-_CALL = _object(
-    "id type function",
-    id=_TEXT,
-    type={"enum": ["function"]},
-    function=_object("name arguments", name=_TEXT, arguments=_TEXT),
-)
-_FINISH: Table = {"enum": ["stop", "length", "tool_calls"]}
-
-COMPONENTS: dict[str, Table] = {
-    "Error": _object(
-        "error", error=_object("message type param code", message=_TEXT, type=_TEXT, param=_OR_NULL, code=_OR_NULL)
-    ),
-    "ChatCompletion": _object(
-        "id object created model choices usage",
-        id=_TEXT,
-        object={"enum": ["chat.completion"]},
-        created=_COUNT,
-        model=_TEXT,
-        choices=_list(
-            _object(
-                "index message finish_reason logprobs",
-                index=_COUNT,
-                message=_object(
-                    "role content",
-                    role={"enum": ["assistant"]},
-                    content=_OR_NULL,
-                    reasoning_content=_TEXT,
-                    tool_calls=_list(_CALL),
-                ),
-                finish_reason=_FINISH,
-                logprobs=_or_null(_CHAT_LOGPROBS),
-                token_ids=_IDS,
-            )
-        ),
-        usage=_USAGE,
-        prompt_token_ids=_IDS,
-    ),
-    "Completion": _object(
-        "id object created model choices usage",
-        id=_TEXT,
-        object={"enum": ["text_completion"]},
-        created=_COUNT,
-        model=_TEXT,
-        choices=_list(
-            _object(
-                "index text finish_reason logprobs",
-                index=_COUNT,
-                text=_TEXT,
-                finish_reason=_FINISH,
-                logprobs=_or_null(_COMPLETION_LOGPROBS),
-                token_ids=_IDS,
-                prompt_token_ids=_IDS,
-            )
-        ),
-        usage=_USAGE,
-    ),
-    "Model": _object(
-        "id object created owned_by",
-        id=_TEXT,
-        object={"enum": ["model"]},
-        created=_COUNT,
-        owned_by=_TEXT,
-        max_model_len=_COUNT,
-    ),
-    "Models": _object("object data", object={"enum": ["list"]}, data=_list({"$ref": "#/components/schemas/Model"})),
-    "Health": _object("ok", ok={"type": "boolean"}),
-}
+class SampledLogprob(TokenLogprob):
+    top_logprobs: list[TokenLogprob]
 
 
-def document(chat: Table, completion: Table, *, key: bool) -> dict[str, Any]:
+class ChatLogprobs(BaseModel):
+    content: list[SampledLogprob]
+
+
+class CompletionLogprobs(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None
+    text_offset: list[int]
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class AnsweredFunction(BaseModel):
+    name: str
+    arguments: str
+
+
+class AnsweredCall(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: AnsweredFunction
+
+
+class AnsweredMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str | None
+    reasoning_content: str = ""
+    tool_calls: list[AnsweredCall] = []
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: AnsweredMessage
+    finish_reason: Finish
+    logprobs: ChatLogprobs | None
+    token_ids: list[int] = []
+
+
+class ChatCompletion(BaseModel):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_token_ids: list[int] = []
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    text: str
+    finish_reason: Finish
+    logprobs: CompletionLogprobs | None
+    token_ids: list[int] = []
+    prompt_token_ids: list[int] = []
+
+
+class Completion(BaseModel):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class Model(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class Models(BaseModel):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Health(BaseModel):
+    ok: bool
+
+
+ANSWERS = (Error, ChatCompletion, Completion, Models, Health)
+
+
+def document(chat: type[ChatRequest], completion: type[CompletionRequest], *, key: bool) -> dict[str, Any]:
     """The whole page. With an API key, every route but /health asks for it."""
-    model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    models: list[Any] = [(model, "validation") for model in (chat, completion, *ANSWERS)]
+    _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")
+    name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     paths: dict[str, Any] = {
-        "/v1/chat/completions": {"post": _ask("Answer a conversation.", "ChatRequest", "ChatCompletion")},
-        "/v1/completions": {"post": _ask("Continue text or token ids.", "CompletionRequest", "Completion")},
-        "/v1/models": {"get": _get("The model that is served.", "Models")},
-        "/v1/models/{model}": {"get": _get("One model.", "Model", "404") | {"parameters": [model]}},
-        "/health": {"get": _get("Whether requests are taken.", "Health", "503") | {"security": []}},
-        "/metrics": {"get": _plain("Counters for Prometheus.", "text/plain")},
-        "/openapi.json": {"get": _plain("This page.", "application/json")},
+        "/v1/chat/completions": {"post": _post("Answer a conversation.", "ChatRequest", "ChatCompletion")},
+        "/v1/completions": {"post": _post("Continue text or token ids.", "CompletionRequest", "Completion")},
+        "/v1/models": {"get": _get("The model that is served.", _ref("Models"), "500")},
+        "/v1/models/{model}": {"get": _get("One model.", _ref("Model"), "404", "500") | {"parameters": [name]}},
+        "/health": {"get": _get("Whether requests are taken.", _ref("Health"), "500", "503") | {"security": []}},
+        "/metrics": {"get": _get("Counters for Prometheus.", {"type": "string"}, kind="text/plain")},
+        "/openapi.json": {"get": _get("This page.", {"type": "object"})},
     }
-    page: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Etude",
-            "version": __version__,
-            "description": "A model, served as OpenAI's clients expect.",
-        },
-        "paths": paths,
-        "components": {"schemas": {"ChatRequest": chat, "CompletionRequest": completion, **COMPONENTS}},
-    }
+    about = {"title": "Etude", "version": __version__, "description": "A model, served as OpenAI's clients expect."}
+    components: dict[str, Any] = {"schemas": schemas["$defs"]}
+    page: dict[str, Any] = {"openapi": "3.1.0", "info": about, "paths": paths, "components": components}
     if key:
-        page["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         page["security"] = [{"key": []}]
     return page
 
 
-def _ask(about: str, body: str, answer: str) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        "application/json": {"schema": _ref(answer)},
-        "text/event-stream": {},  # chunks of the same, then [DONE]
-    }
-    statuses = ("400", "401", "404", "408", "413", "415", "429", "500", "503", "504")
-    return {
-        "summary": about,
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _ref(body)}}},
-        "responses": {"200": {"description": "The answer.", "content": content}} | _errors(*statuses),
-    }
+def _post(about: str, body: str, answer: str) -> dict[str, Any]:
+    statuses = ("400", "404", "408", "413", "415", "429", "500", "503", "504")
+    route = _get(about, _ref(answer), *statuses)
+    route["responses"]["200"]["content"]["text/event-stream"] = {}  # chunks of the same, then [DONE]
+    return route | {"requestBody": {"required": True, "content": {"application/json": {"schema": _ref(body)}}}}
 
 
-def _get(about: str, answer: str, *statuses: str) -> dict[str, Any]:
-    content = {"application/json": {"schema": _ref(answer)}}
-    return {
-        "summary": about,
-        "responses": {"200": {"description": "Found.", "content": content}} | _errors("401", "500", *statuses),
-    }
+def _get(about: str, schema: dict[str, Any], *errors: str, kind: str = "application/json") -> dict[str, Any]:
+    failed = {"description": "An error, with its reason.", "content": {"application/json": {"schema": _ref("Error")}}}
+    found = {"description": "The answer.", "content": {kind: {"schema": schema}}}
+    return {"summary": about, "responses": {"200": found} | dict.fromkeys(("401", *errors), failed)}
 
 
-def _plain(about: str, kind: str) -> dict[str, Any]:
-    schema = {"type": "string"} if kind == "text/plain" else {"type": "object"}
-    content = {kind: {"schema": schema}}
-    return {"summary": about, "responses": {"200": {"description": "Found.", "content": content}} | _errors("401")}
-
-
-def _errors(*statuses: str) -> dict[str, Any]:
-    content = {"application/json": {"schema": _ref("Error")}}
-    return {status: {"description": "An error, with its reason.", "content": content} for status in statuses}
-
-
-def _ref(name: str) -> Table:
+def _ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}

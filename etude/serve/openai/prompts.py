@@ -1,6 +1,6 @@
 """Messages and tools of a request to token ids, in the way of the model that is served.
 
-Checked bodies in (`asks`), ids out. What a message looks like in tokens is the dialect's business; here is only what
+Checked requests in, ids out. What a message looks like in tokens is the dialect's business; here is only what
 OpenAI's messages mean: whose call a tool's result answers, and which ids a forced call begins with.
 """
 
@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
-from etude.serve.openai.errors import Refusal
-from etude.serve.openai.requests import ChatAsk, CompletionAsk
+from etude.serve.openai.errors import ApiError
+from etude.serve.openai.request_models import (
+    AssistantMessage,
+    ChatRequest,
+    CompletionRequest,
+    PlainMessage,
+    RefusalPart,
+    TextPart,
+    ToolCall,
+    ToolFunction,
+)
+from etude.serve.openai.request_models import Message as MessageModel
 from etude.tokens.dialect import Dialect, ToolSchema
 from etude.tokens.render import Rendered
 
@@ -29,16 +38,16 @@ class Prompts:
         longest = max(len(dialect.bytes_of(token)) for token in range(dialect.vocab_size))
         self._most = NORMALISED * context * longest  # characters; no text that is longer can fit
 
-    def of_chat(self, ask: ChatAsk) -> list[int]:
-        messages = read_messages(ask.messages)
+    def of_chat(self, request: ChatRequest) -> list[int]:
+        messages = read_messages(request.messages)
         for message in messages:
             self._fit(message.final if isinstance(message, Assistant) else message.text)
         rendered = Rendered()
-        self._dialect.extend(rendered, messages, open_turn=True, tools=tool_schemas(ask.tools))
+        self._dialect.extend(rendered, messages, open_turn=True, tools=tool_schemas(request.functions_offered))
         return rendered.ids
 
-    def of_texts(self, ask: CompletionAsk) -> list[list[int]]:
-        return [self._encoded(prompt) if isinstance(prompt, str) else prompt for prompt in ask.prompts]
+    def of_texts(self, request: CompletionRequest) -> list[list[int]]:
+        return [self._encoded(prompt) if isinstance(prompt, str) else prompt for prompt in request.prompt]
 
     def room(self, prompt: int, wanted: int) -> int:
         """How many tokens an answer may have: what was asked for, or what the context has room for if that is less."""
@@ -56,18 +65,14 @@ class Prompts:
         if len(text) > self._most:
             raise self._too_long(f"{len(text)} characters")
 
-    def _too_long(self, what: str) -> Refusal:
+    def _too_long(self, what: str) -> ApiError:
         sentence = f"the prompt has {what}; with an answer, {self.context} tokens are the most here"
-        return Refusal(400, sentence, code="context_length_exceeded")
+        return ApiError(400, sentence, code="context_length_exceeded")
 
 
-def tool_schemas(tools: Sequence[dict[str, Any]]) -> list[ToolSchema]:
-    schemas = []
-    for tool in tools:
-        function = tool["function"]
-        parameters = function.get("parameters") or {"type": "object", "properties": {}}
-        schemas.append(ToolSchema(function["name"], function.get("description") or "", parameters))
-    return schemas
+def tool_schemas(functions: Sequence[ToolFunction]) -> list[ToolSchema]:
+    nothing = {"type": "object", "properties": {}}
+    return [ToolSchema(one.name, one.description or "", one.parameters or nothing) for one in functions]
 
 
 def call_opening(dialect: Dialect) -> list[int]:
@@ -77,54 +82,45 @@ def call_opening(dialect: Dialect) -> list[int]:
     opening = turns[0][: next(parting, 0)]
     if not opening:
         sentence = "'tool_choice' cannot be \"required\" with this model: its calls do not begin in one way"
-        raise Refusal(400, sentence, param="tool_choice", code="unsupported_value")
+        raise ApiError(400, sentence, param="tool_choice", code="unsupported_value")
     return opening
 
 
-def read_messages(messages: Sequence[dict[str, Any]]) -> list[Message]:
+def read_messages(messages: Sequence[MessageModel]) -> list[Message]:
     names: dict[str, str] = {}  # of the calls so far, by their id
     found: list[Message] = []
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
-        match message["role"]:
-            case "system" | "developer":
-                found.append(System(_text(message["content"])))
-            case "user":
-                found.append(User(_text(message["content"])))
-            case "assistant":
-                calls = message.get("tool_calls") or []
-                names |= {call["id"]: call["function"]["name"] for call in calls}
-                found.append(
-                    Assistant(
-                        message.get("reasoning_content") or "",
-                        _text(message.get("content")) or message.get("refusal") or "",
-                        tuple(_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)),
-                    )
-                )
-            case _:
-                name = names.get(message["tool_call_id"])
-                if name is None:
-                    sentence = f"'{where}.tool_call_id' answers no call of an assistant's message before it"
-                    raise Refusal(400, sentence, param=f"{where}.tool_call_id", code="invalid_value")
-                found.append(ToolResult(name, _text(message["content"])))
+        if isinstance(message, PlainMessage):
+            found.append((User if message.role == "user" else System)(_text(message.content)))
+        elif isinstance(message, AssistantMessage):
+            calls = message.tool_calls or []
+            names |= {call.id: call.function.name for call in calls}
+            said = _text(message.content) or message.refusal or ""
+            made = tuple(_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls))
+            found.append(Assistant(message.reasoning_content or "", said, made))
+        elif (name := names.get(message.tool_call_id)) is not None:
+            found.append(ToolResult(name, _text(message.content)))
+        else:
+            sentence = f"'{where}.tool_call_id' answers no call of an assistant's message before it"
+            raise ApiError(400, sentence, param=f"{where}.tool_call_id", code="invalid_value")
     return found
 
 
-def _text(content: Any) -> str:
+def _text(content: str | Sequence[TextPart | RefusalPart] | None) -> str:
     """Content as one text; parts follow each other as they are."""
-    if isinstance(content, list):
-        return "".join(part.get("text", part.get("refusal", "")) for part in content)
-    return content or ""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
 
 
-def _call(call: dict[str, Any], where: str) -> Call:
-    function = call["function"]
+def _call(call: ToolCall, where: str) -> Call:
     try:
-        arguments = json.loads(function["arguments"] or "{}")
+        arguments = json.loads(call.function.arguments or "{}")
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
         sentence = f"'{where}.function.arguments' must be a JSON object, as text"
-        raise Refusal(400, sentence, param=f"{where}.function.arguments", code="invalid_value")
+        raise ApiError(400, sentence, param=f"{where}.function.arguments", code="invalid_value")
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in arguments.items()}
-    return Call(function["name"], texts)
+    return Call(call.function.name, texts)

@@ -1,7 +1,6 @@
 """The JSON that goes out: whole answers and chunks of streams, in OpenAI's two spellings.
 
-A `Voice` says one request's answers: `whole` at once, or `begin`, `say` and `usage` chunk by chunk. Token ids go out in
-the way vLLM spells them. Knows no HTTP and no engine.
+Token ids go out in the way vLLM spells them. Knows no HTTP and no engine.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from etude.core.policy import Call
 from etude.engine.request import Top
 from etude.serve.openai.choices import Choice, ChoiceDelta
+from etude.serve.openai.request_models import ToolFunction
 from etude.serve.openai.streaming import Delta, token_bytes
 from etude.tokens.dialect import Dialect
 
@@ -35,25 +35,58 @@ class ResponseOptions:
     include_usage: bool = False
 
 
-class Voice(Protocol):
+class ResponseWriter:
+    """One request's answers: `whole` at once, or `begin`, `say` and `usage` chunk by chunk."""
+
+    def __init__(self, options: ResponseOptions, prefix: str, chunk_kind: str) -> None:
+        self.options = options
+        self._chunk_kind = chunk_kind
+        self._id, self._created = f"{prefix}-{secrets.token_hex(12)}", int(time.time())
+
     def whole(self, choices: Sequence[Choice], wholes: Sequence[ChoiceDelta]) -> Json:
         """The answer at once; `wholes` are all of each choice."""
+        raise NotImplementedError
 
     def begin(self, choice: Choice) -> Iterator[Json]:
         """The chunks before the first piece of a choice."""
+        raise NotImplementedError
 
     def say(self, choice: Choice, piece: ChoiceDelta) -> Iterator[Json]:
         """The chunks of a piece."""
+        raise NotImplementedError
 
     def usage(self, choices: Sequence[Choice]) -> Json:
         """The chunk that ends a stream for those who want to know its cost."""
+        return self._envelope(self._chunk_kind, []) | {"usage": usage_of(choices)}
+
+    def _envelope(self, kind: str, choices: list[Json]) -> Json:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self.options.model,
+            "choices": choices,
+        }
+
+    def _chunk(self, choice: Json) -> Json:
+        chunk = self._envelope(self._chunk_kind, [choice])
+        return chunk | ({"usage": None} if self.options.include_usage else {})
+
+    def _prompt(self, choice: Choice) -> Json:
+        return {"prompt_token_ids": list(choice.prompt)} if self.options.token_ids else {}
+
+    def _tells_of_tokens(self, piece: ChoiceDelta) -> bool:
+        """Tokens without text have their log-probabilities and ids all the same."""
+        return bool(piece.ids) and (self.options.logprobs or self.options.token_ids)
+
+    def _tokens(self, piece: ChoiceDelta, logprobs: Json | None) -> Json:
+        return {"logprobs": logprobs} | ({"token_ids": piece.ids} if self.options.token_ids else {})
 
 
-class ChatVoice:
-    def __init__(self, manner: ResponseOptions, tools: Sequence[Json]) -> None:
-        self.manner = manner
-        self._id, self._created = f"chatcmpl-{secrets.token_hex(12)}", int(time.time())
-        self._types = {tool["function"]["name"]: argument_types(tool) for tool in tools}
+class ChatWriter(ResponseWriter):
+    def __init__(self, options: ResponseOptions, functions: Sequence[ToolFunction]) -> None:
+        super().__init__(options, "chatcmpl", "chat.completion.chunk")
+        self._types = {function.name: argument_types(function.parameters or {}) for function in functions}
         self._calls: dict[int, int] = {}  # told so far, by choice
 
     def whole(self, choices: Sequence[Choice], wholes: Sequence[ChoiceDelta]) -> Json:
@@ -67,31 +100,24 @@ class ChatVoice:
             if delta.calls:
                 message["tool_calls"] = [_call_id() | {"function": self._function(call)} for call in delta.calls]
             entry: Json = {"index": choice.index, "message": message, "finish_reason": piece.finish}
-            said.append(entry | self._facts(piece))
+            said.append(entry | self._tokens(piece, self._logprobs(piece)))
         body = self._envelope("chat.completion", said) | {"usage": usage_of(choices)}
-        return body | ({"prompt_token_ids": list(choices[0].prompt)} if self.manner.token_ids else {})
+        return body | self._prompt(choices[0])
 
     def begin(self, choice: Choice) -> Iterator[Json]:
         delta = {"role": "assistant", "content": ""}
         chunk = self._chunk({"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None})
-        if self.manner.token_ids and choice.index == 0:
-            chunk["prompt_token_ids"] = list(choice.prompt)
-        yield chunk
+        yield chunk | (self._prompt(choice) if choice.index == 0 else {})
 
     def say(self, choice: Choice, piece: ChoiceDelta) -> Iterator[Json]:
-        deltas = list(self._deltas(choice.index, piece.delta))
-        if not deltas and piece.ids and (self.manner.logprobs or self.manner.token_ids):
-            deltas = [{}]  # tokens without text have their facts all the same
-        facts = self._facts(piece)
+        deltas = list(self._deltas(choice.index, piece.delta)) or [{}] * self._tells_of_tokens(piece)
+        tokens = self._tokens(piece, self._logprobs(piece))
         for delta in deltas:
-            yield self._chunk({"index": choice.index, "delta": delta, "finish_reason": None} | facts)
-            facts = {"logprobs": None}
+            yield self._chunk({"index": choice.index, "delta": delta, "finish_reason": None} | tokens)
+            tokens = {"logprobs": None}
         if piece.finish is not None:
             entry = {"index": choice.index, "delta": {}, "logprobs": None, "finish_reason": piece.finish}
             yield self._chunk(entry)
-
-    def usage(self, choices: Sequence[Choice]) -> Json:
-        return self._envelope("chat.completion.chunk", []) | {"usage": usage_of(choices)}
 
     def _deltas(self, index: int, delta: Delta) -> Iterator[Json]:
         if delta.thinking:
@@ -111,61 +137,62 @@ class ChatVoice:
         values = {_clean(name): _value(_clean(text), types.get(name, ())) for name, text in call.arguments.items()}
         return {"name": _clean(call.name), "arguments": json.dumps(values, ensure_ascii=False)}
 
-    def _facts(self, piece: ChoiceDelta) -> Json:
-        facts: Json = {"logprobs": None}
-        if self.manner.logprobs:
-            facts["logprobs"] = {"content": chat_logprobs(self.manner, piece), "refusal": None}
-        if self.manner.token_ids:
-            facts["token_ids"] = piece.ids
-        return facts
+    def _logprobs(self, piece: ChoiceDelta) -> Json | None:
+        """One entry a token, those of thinking, calls and turn marks included."""
+        if not self.options.logprobs:
+            return None
+        tops: Sequence[Top] = piece.tops or [()] * len(piece.ids)
+        entries = [
+            self._logprob(token, logprob) | {"top_logprobs": [self._logprob(*other) for other in top]}
+            for token, logprob, top in zip(piece.ids, piece.logprobs, tops, strict=True)
+        ]
+        return {"content": entries, "refusal": None}
 
-    def _envelope(self, kind: str, choices: list[Json]) -> Json:
-        return _envelope(self._id, kind, self._created, self.manner.model, choices)
-
-    def _chunk(self, choice: Json) -> Json:
-        chunk = self._envelope("chat.completion.chunk", [choice])
-        return chunk | ({"usage": None} if self.manner.include_usage else {})
+    def _logprob(self, token: int, logprob: float) -> Json:
+        data = token_bytes(self.options.dialect, token)
+        return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
 
 
-class CompletionVoice:
-    def __init__(self, manner: ResponseOptions) -> None:
-        self.manner = manner
-        self._id, self._created = f"cmpl-{secrets.token_hex(12)}", int(time.time())
-        self._offsets: dict[int, _Offsets] = {}
+class CompletionWriter(ResponseWriter):
+    def __init__(self, options: ResponseOptions) -> None:
+        super().__init__(options, "cmpl", "text_completion")
+        self._offsets: dict[int, _Offsets] = {}  # by choice
 
     def whole(self, choices: Sequence[Choice], wholes: Sequence[ChoiceDelta]) -> Json:
         said = [self._choice(*pair) | self._prompt(pair[0]) for pair in zip(choices, wholes, strict=True)]
-        return self._envelope(said) | {"usage": usage_of(choices)}
+        return self._envelope("text_completion", said) | {"usage": usage_of(choices)}
 
     def begin(self, choice: Choice) -> Iterator[Json]:
-        if self.manner.token_ids:
+        if self.options.token_ids:
             yield self._chunk(self._choice(choice, ChoiceDelta.empty()) | self._prompt(choice))
 
     def say(self, choice: Choice, piece: ChoiceDelta) -> Iterator[Json]:
-        told = piece.ids and (self.manner.logprobs or self.manner.token_ids)
-        if piece.delta or told or piece.finish is not None:
+        if piece.delta or self._tells_of_tokens(piece) or piece.finish is not None:
             yield self._chunk(self._choice(choice, piece))
 
-    def usage(self, choices: Sequence[Choice]) -> Json:
-        return self._envelope([]) | {"usage": usage_of(choices)}
-
     def _choice(self, choice: Choice, piece: ChoiceDelta) -> Json:
-        logprobs = None
-        if self.manner.logprobs:
-            offsets = self._offsets.setdefault(choice.index, _Offsets())
-            logprobs = completion_logprobs(self.manner, piece, offsets)
-        said: Json = {"index": choice.index, "text": piece.delta.text, "logprobs": logprobs}
-        said["finish_reason"] = piece.finish
-        return said | ({"token_ids": piece.ids} if self.manner.token_ids else {})
+        said: Json = {"index": choice.index, "text": piece.delta.text, "finish_reason": piece.finish}
+        return said | self._tokens(piece, self._logprobs(choice, piece))
 
-    def _prompt(self, choice: Choice) -> Json:
-        return {"prompt_token_ids": list(choice.prompt)} if self.manner.token_ids else {}
+    def _logprobs(self, choice: Choice, piece: ChoiceDelta) -> Json | None:
+        if not self.options.logprobs:
+            return None
+        offsets = self._offsets.setdefault(choice.index, _Offsets())
+        tops = [{self._spelled(token): logprob for token, logprob in top} for top in piece.tops]
+        return {
+            "tokens": [self._spelled(token) for token in piece.ids],
+            "token_logprobs": piece.logprobs,
+            "top_logprobs": tops if self.options.tops else None,
+            "text_offset": [offsets.take(token_bytes(self.options.dialect, token)) for token in piece.ids],
+        }
 
-    def _envelope(self, choices: list[Json]) -> Json:
-        return _envelope(self._id, "text_completion", self._created, self.manner.model, choices)
-
-    def _chunk(self, choice: Json) -> Json:
-        return self._envelope([choice]) | ({"usage": None} if self.manner.include_usage else {})
+    def _spelled(self, token: int) -> str:
+        """A token's text; one that has none alone, part of a character or a control token, by its bytes or its id."""
+        data = token_bytes(self.options.dialect, token)
+        try:
+            return data.decode() or f"token_id:{token}"
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def usage_of(choices: Sequence[Choice]) -> Json:
@@ -178,20 +205,6 @@ def usage_of(choices: Sequence[Choice]) -> Json:
         "total_tokens": read + sampled,
         "prompt_tokens_details": {"cached_tokens": sum(choice.cached_tokens for choice in prompts)},
     }
-
-
-def chat_logprobs(manner: ResponseOptions, piece: ChoiceDelta) -> list[Json]:
-    """One entry a token, those of thinking, calls and turn marks included."""
-    tops: Sequence[Top] = piece.tops or [()] * len(piece.ids)
-    return [
-        _logprob(manner, token, logprob) | {"top_logprobs": [_logprob(manner, *other) for other in top]}
-        for token, logprob, top in zip(piece.ids, piece.logprobs, tops, strict=True)
-    ]
-
-
-def _logprob(manner: ResponseOptions, token: int, logprob: float) -> Json:
-    data = token_bytes(manner.dialect, token)
-    return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
 
 
 @dataclass
@@ -207,32 +220,9 @@ class _Offsets:
         return before
 
 
-def completion_logprobs(manner: ResponseOptions, piece: ChoiceDelta, offsets: _Offsets) -> Json:
-    spelled = [{_spelled(manner, token): logprob for token, logprob in top} for top in piece.tops]
-    return {
-        "tokens": [_spelled(manner, token) for token in piece.ids],
-        "token_logprobs": piece.logprobs,
-        "top_logprobs": spelled if manner.tops else None,
-        "text_offset": [offsets.take(token_bytes(manner.dialect, token)) for token in piece.ids],
-    }
-
-
-def _spelled(manner: ResponseOptions, token: int) -> str:
-    """A token's text; one that has none alone, part of a character or a control token, by its bytes or its id."""
-    data = token_bytes(manner.dialect, token)
-    try:
-        return data.decode() or f"token_id:{token}"
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
-
-
-def argument_types(tool: Json) -> dict[str, tuple[str, ...]]:
+def argument_types(parameters: Json) -> dict[str, tuple[str, ...]]:
     """For each argument of a tool, the JSON types that its schema names."""
-    parameters = tool["function"].get("parameters") or {}
-    properties = parameters.get("properties")
-    if not isinstance(properties, dict):
-        return {}
-    return {name: tuple(_types(schema)) for name, schema in properties.items() if isinstance(schema, dict)}
+    return {name: tuple(_types(schema)) for name, schema in parameters.get("properties", {}).items()}
 
 
 def _types(schema: Json) -> Iterator[str]:
@@ -274,7 +264,3 @@ def _clean(text: str) -> str:
 
 def _call_id() -> Json:
     return {"id": f"call_{secrets.token_hex(12)}", "type": "function"}
-
-
-def _envelope(number: str, kind: str, created: int, model: str, choices: list[Json]) -> Json:
-    return {"id": number, "object": kind, "created": created, "model": model, "choices": choices}

@@ -1,7 +1,7 @@
 """Sampled ids to what a client reads, while they arrive: text, thinking and calls, cut at a stop text.
 
 What comes out piece by piece is, put together, what would come out at once: nothing depends on how many ids arrive at
-a time. Half of a UTF-8 character is never told. Knows dialects, no JSON and no HTTP.
+a time. Half of a UTF-8 character is never sent. Knows dialects, no JSON and no HTTP.
 """
 
 from __future__ import annotations
@@ -68,40 +68,40 @@ class TextReader:
         self._held = ""  # may be the beginning of a stop text
 
     def take(self, ids: Sequence[int]) -> Delta:
-        told = ""
+        text = ""
         for token in ids:
             if self.stopped:
                 break
             self.used += 1
-            told += self._pass(self._decoder.decode(token_bytes(self._dialect, token)))
-        return Delta(told)
+            text += self._pass(self._decoder.decode(token_bytes(self._dialect, token)))
+        return Delta(text)
 
     def end(self) -> Delta:
-        told = self._pass(self._decoder.decode(b"", final=True))
-        return Delta(told if self.stopped else told + self._held)
+        text = self._pass(self._decoder.decode(b"", final=True))
+        return Delta(text if self.stopped else text + self._held)
 
     def _pass(self, text: str) -> str:
         self._held += text
         place = find_stop(self._held, self._stops)
         self.stopped = place is not None
-        told = self._held[:place] if self.stopped else without_begun(self._held, self._stops)
-        self._held = self._held[len(told) :]
-        return told
+        passed = self._held[:place] if self.stopped else without_begun(self._held, self._stops)
+        self._held = self._held[len(passed) :]
+        return passed
 
 
 class TurnReader:
     """For chats: thinking, text and calls of one turn.
 
-    The turn is parsed again and again, each time as a whole, and what it has gained is told; as it is parsed only when
+    The turn is parsed again and again, each time as a whole, and what it has gained is sent; as it is parsed only when
     it has grown by a part of itself, the work stays in proportion. Stop texts are looked for in the text alone. No
-    more than `calls` calls are told: none where the request has no tools.
+    more than `calls` calls are sent: none where the request has no tools.
     """
 
     def __init__(self, dialect: Dialect, stops: Sequence[str], opening: Sequence[int] = (), calls: int = 0) -> None:
         self.used, self.stopped = 0, False
         self._dialect, self._stops, self._opening = dialect, stops, list(opening)
         self._ids: list[int] = []
-        self._thinking = self._text = ""  # told so far
+        self._thinking = self._text = ""  # sent so far
         self._calls, self._most_calls = 0, calls
 
     def take(self, ids: Sequence[int]) -> Delta:
@@ -124,7 +124,7 @@ class TurnReader:
             text = without_begun(_settled(text), self._stops)
         if not ended and not text:
             thinking = _settled(thinking)
-        # a parser may change its mind about the end of a text, but what is told stays told
+        # a parser may change its mind about the end of a text, but what was sent stays sent
         if thinking.startswith(self._thinking):
             delta.thinking, self._thinking = thinking[len(self._thinking) :], thinking
         if text.startswith(self._text):

@@ -19,7 +19,7 @@ from etude.harness.text_turns import read_turn, write_turn
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.policies.endpoint.policy import EndpointPolicy
-from etude.serve.openai.app import Front
+from etude.serve.openai.app import OpenAIRoutes
 from etude.tokens.dialect import ToolSchema
 from etude.tokens.native import Native
 from etude.tokens.parse import Malformed
@@ -37,8 +37,8 @@ def served(work: Callable[[EndpointPolicy], Awaitable[Any]], **settings: Any) ->
     async def scenario() -> tuple[Any, Any]:
         thread = EngineThread(Engine(decoder, SETTINGS, Version(0, 0)))
         size = DIALECT.vocab_size
-        front = Front(thread, SETTINGS, DIALECT, model="tiny", vocab_size=size, positions=256, key=None)
-        runner = web.AppRunner(front.application(), shutdown_timeout=0.1)
+        routes = OpenAIRoutes(thread, SETTINGS, DIALECT, model="tiny", vocab_size=size, positions=256, key=None)
+        runner = web.AppRunner(routes.application(), shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"

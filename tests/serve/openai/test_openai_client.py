@@ -20,6 +20,7 @@ from etude.model.checkpoint.directory import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.serve.openai.prompts import call_opening, tool_schemas
+from etude.serve.openai.request_models import ToolFunction
 from etude.tokens.dialect import Dialect, open_dialect
 from etude.tokens.render import Rendered
 
@@ -309,7 +310,12 @@ def test_a_checkpoint_with_a_template_of_its_own_is_served_the_same_way(
         ask["extra_body"] = {"return_token_ids": True}
         whole: Any = client.chat.completions.create(**ask)
         rendered = Rendered()
-        theirs.extend(rendered, [User("say hello")], open_turn=True, tools=tool_schemas(tools))
+        theirs.extend(
+            rendered,
+            [User("say hello")],
+            open_turn=True,
+            tools=tool_schemas([ToolFunction(**tool["function"]) for tool in tools]),
+        )
         assert whole.prompt_token_ids == rendered.ids
         text, ids = "", []
         for chunk in client.chat.completions.create(**ask, stream=True):

@@ -21,7 +21,7 @@ from etude.core.settings import EngineSettings
 from etude.policies.engine_client import EngineClient
 from etude.serve.openai.api_key import read_key
 from etude.serve.openai.body import Bodies
-from etude.serve.openai.errors import Refusal
+from etude.serve.openai.errors import ApiError
 from etude.serve.server import ServeAccess, serve
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "say hello"}]}
@@ -312,7 +312,7 @@ def test_the_engines_routes_need_a_key_and_a_bad_key_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(EtudeError, match="set an API key"):
-        serve(tmp_path, EngineSettings(), door=ServeAccess("x", None, engine_routes=True))
+        serve(tmp_path, EngineSettings(), access=ServeAccess("x", None, engine_routes=True))
     monkeypatch.delenv("ETUDE_API_KEY", raising=False)
     assert read_key(None) is None
     (tmp_path / "key").write_text("  a-long-enough-key\n")
@@ -345,5 +345,5 @@ def test_many_large_bodies_at_once_are_refused_and_not_held() -> None:
     begin = time.monotonic()
     found = run(scenario())
     assert found.count({}) == 4
-    assert [error.status for error in found if isinstance(error, Refusal)] == [429] * 16
+    assert [error.status for error in found if isinstance(error, ApiError)] == [429] * 16
     assert time.monotonic() - begin < 30

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.core.policy import Assistant, Call, User
-from etude.serve.openai.errors import Refusal
+from etude.serve.openai.errors import ApiError
 from etude.serve.openai.prompts import Prompts, call_opening
-from etude.serve.openai.requests import read_chat
-from etude.serve.openai.schema import chat_table
+from etude.serve.openai.request_models import request_models
 from etude.serve.openai.streaming import Delta, Reader, TextReader, TurnReader, find_stop, without_begun
+from etude.serve.openai.validation import read_chat
 from etude.tokens.dialect import Dialect, open_dialect
 from etude.tokens.native import Native
 from etude.tokens.parse import Malformed
@@ -126,14 +126,14 @@ def test_messages_and_tools_reach_the_prompt_of_every_dialect(
         ],
         "tools": [{"type": "function", "function": {"name": "read", "description": "Reads lines."}}],
     }
-    ids = Prompts(dialect, 2000).of_chat(read_chat(body, chat_table("m", 1000)))
+    ids = Prompts(dialect, 2000).of_chat(read_chat(body, request_models("m", 1000)[0]))
     text = dialect.decode(ids)
     for said in ("be kind", "read it", "read", "3", "found", "so?"):
         assert said in text
     assert ("Reads lines." in text) == dialect.shows_tools
-    with pytest.raises(Refusal, match="characters; with an answer, 9 tokens are the most"):
+    with pytest.raises(ApiError, match="characters; with an answer, 9 tokens are the most"):
         Prompts(dialect, 9).of_chat(
-            read_chat(body | {"messages": [{"role": "user", "content": "x" * 9999}]}, chat_table("m", 9))
+            read_chat(body | {"messages": [{"role": "user", "content": "x" * 9999}]}, request_models("m", 9)[0])
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from etude.core.settings import LoraSettings
-from etude.engine.dense_cpu_step import FEW, Columns, forward_of
+from etude.engine.dense_cpu_step import FEW, DenseCpuForward, forward_of
 from etude.learn.lora import adapt
 from etude.model.attention import PackedAttend
 from etude.model.checkpoint.directory import load_model, save_model
@@ -38,7 +38,7 @@ def lively(config: ModelConfig, seed: int = 0) -> Decoder:
     return decoder
 
 
-def run(forward: Decoder | Columns, lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def run(forward: Decoder | DenseCpuForward, lengths: list[int], seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states and logits of sequences of these lengths."""
     torch.manual_seed(seed)
     tokens, positions = torch.randint(0, 97, (sum(lengths),)), torch.cat([torch.arange(n) for n in lengths])
@@ -52,14 +52,14 @@ def run(forward: Decoder | Columns, lengths: list[int], seed: int = 0) -> tuple[
 def test_columns_give_what_the_decoder_gives(shape: str, lengths: list[int]) -> None:
     decoder = lively(SHAPES[shape])
     expected = run(copy.deepcopy(decoder).double(), lengths)
-    for found, wanted in zip(run(Columns(decoder), lengths), expected, strict=True):
+    for found, wanted in zip(run(DenseCpuForward(decoder), lengths), expected, strict=True):
         torch.testing.assert_close(found.double(), wanted, atol=2e-5, rtol=2e-5)
 
 
 def test_weights_that_are_written_into_the_decoder_are_in_place_at_once() -> None:
     decoder, other = lively(SHAPES["biases everywhere"]), lively(SHAPES["biases everywhere"], seed=1)
-    first = Columns(decoder)
-    second = Columns(decoder)  # of two engines with one decoder neither may be left behind
+    first = DenseCpuForward(decoder)
+    second = DenseCpuForward(decoder)  # of two engines with one decoder neither may be left behind
     decoder.load_state_dict(other.state_dict())
     for columns in (first, second):
         torch.testing.assert_close(run(columns, [9, 4])[1], run(other, [9, 4])[1], atol=2e-5, rtol=2e-5)
@@ -68,7 +68,7 @@ def test_weights_that_are_written_into_the_decoder_are_in_place_at_once() -> Non
 def test_a_decoder_whose_projections_lie_together_is_saved_copied_and_trained_as_any_other(tmp_path: Path) -> None:
     decoder = lively(QWEN3)
     before = copy.deepcopy(decoder.state_dict())
-    Columns(decoder)
+    DenseCpuForward(decoder)
     save_model(tmp_path, decoder)
     for found in (load_model(tmp_path), copy.deepcopy(decoder)):
         assert all(torch.equal(weight, before[name]) for name, weight in found.state_dict().items())
@@ -84,4 +84,4 @@ def test_models_that_do_not_fit_are_computed_by_the_decoder_itself() -> None:
     adapted = adapt(lively(QWEN3), LoraSettings(rank=2), 0)
     for decoder in (lively(experts), adapted, lively(QWEN3).bfloat16()):
         assert forward_of(decoder) is decoder
-    assert isinstance(forward_of(lively(QWEN3)), Columns)
+    assert isinstance(forward_of(lively(QWEN3)), DenseCpuForward)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from etude.engine.cuda.draft_tensors import Asked, Left, Work
+from etude.engine.cuda.draft_tensors import DraftInputs, DraftOutputs, DraftScratch
 from etude.engine.cuda.ops import Norm, Pages, Places, Runs
 from etude.engine.draft_acceptance import ACCEPTING, DRAFTING, verify
 from etude.engine.sampler import mixed, pick
@@ -111,7 +111,7 @@ class ReferenceOps:
         next_TD = F.embedding(next_RJ.flatten().long(), weight_VD)
         return torch.cat((self.norm(next_TD, next_norm), self.norm(hidden_TD, norm)), -1)
 
-    def begin(self, asked: Asked, left: Left, work: Work, block: int, nobody: int) -> None:
+    def begin(self, asked: DraftInputs, left: DraftOutputs, work: DraftScratch, block: int, nobody: int) -> None:
         seats_R, here_R = asked.sources.clamp(min=0).long(), asked.sources < 0
         last_R = left.tokens_JS[:, seats_R].gather(0, left.kept_S[seats_R].long()[None])[0]
         known_RJ = torch.cat((last_R[None], left.drafts_KS[:, seats_R])).T
@@ -125,7 +125,7 @@ class ReferenceOps:
         work.slots_RJ.copy_(torch.where(there_RJ, blocks_RJ * block + places_RJ % block, nobody))
         work.lengths_RJ.copy_(torch.where(there_RJ, places_RJ + 1, 0))
 
-    def accept(self, logits_TV: Tensor, asked: Asked, left: Left, work: Work) -> None:
+    def accept(self, logits_TV: Tensor, asked: DraftInputs, left: DraftOutputs, work: DraftScratch) -> None:
         (rows, new), device = work.ids_RJ.shape, logits_TV.device
         each_R, each_J = torch.arange(rows, device=device), torch.arange(new, device=device)
         temperature_R11 = asked.temperatures[:, None, None]

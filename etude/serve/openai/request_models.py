@@ -1,0 +1,435 @@
+"""What a request may say, field by field, as pydantic models: they validate it, and `/openapi.json` shows their schema.
+
+Three kinds of fields: those that do something here; those that OpenAI's clients send and that change no answer, which
+are taken and not looked at (IGNORED); and those that would change the answer if this server could do them, which are
+refused with a sentence unless they ask for nothing. Any other field is refused too. How a refusal reads is the business
+of `validation`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from etude.core.policy import Sampling
+from etude.engine.request import COLDEST, MOST_TOP
+
+MOST_CHOICES = 32  # n
+MOST_PROMPTS = 256  # and prompts times n
+MOST_STOPS = 4
+MOST_TOOLS = 128
+LEAST_TOP_P = 1e-6  # the likeliest token alone, whatever 0 would mean
+COMPLETION_TOKENS = 16  # what /v1/completions samples when nobody says
+_LARGE = 2**31 - 1
+
+IGNORED: Any = Field(None, description="Taken and not looked at.")
+
+
+class RequestObject(BaseModel):
+    """Types as JSON has them, no conversions, no unknown fields.
+
+    Unknown fields are kept and looked at last, not forbidden: pydantic would make an error for each of a million.
+    """
+
+    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra={"additionalProperties": False})
+    harmless: ClassVar[dict[str, list[Any]]] = {}  # values of those fields of which others are refused
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        extras = {name: field.json_schema_extra for name, field in cls.model_fields.items()}
+        cls.harmless = {name: extra["enum"] for name, extra in extras.items() if isinstance(extra, dict)}  # type: ignore[misc]
+
+    @model_validator(mode="after")
+    def _only_what_is_done_here(self) -> Self:
+        for name in self.harmless.keys() & self.__pydantic_fields_set__:
+            value = getattr(self, name)
+            # True equals 1 in Python only
+            if not any(
+                value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.harmless[name]
+            ):
+                sentence = type(self).model_fields[name].description
+                raise PydanticCustomError("refused", "refused", {"field": name, "sentence": sentence})
+        if self.__pydantic_extra__:
+            raise PydanticCustomError("unknown_field", "unknown", {"field": next(iter(self.__pydantic_extra__))})
+        return self
+
+
+def refused(sentence: str, *harmless: Any) -> Any:
+    """A field whose values, other than the harmless ones, would change the meaning of the answer."""
+    return Field(None, description=sentence, json_schema_extra={"enum": [None, *harmless]})
+
+
+# Types of fields. Lists fail at their first wrong entry (`fail_fast`): a hostile body would otherwise make millions of
+# errors, each with its own place in memory.
+
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 1.0 is whole."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+def _json_kind(value: Any) -> str | None:
+    kinds = {str: ":text", list: ":list", type(None): ":null"}
+    return kinds.get(type(value))
+
+
+def _text_or_list(wanted: str) -> Discriminator:
+    return Discriminator(_json_kind, custom_error_type="kind", custom_error_message=wanted)
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Tokens = Annotated[int, Field(ge=1, le=_LARGE), BeforeValidator(_whole)]
+Tops = Annotated[int, Field(ge=0, le=MOST_TOP), BeforeValidator(_whole)]
+Choices = Annotated[int, Field(ge=1, le=MOST_CHOICES), BeforeValidator(_whole)]
+TopK = Annotated[int, Field(ge=-1, le=_LARGE), BeforeValidator(_whole)]
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_whole)]
+Identifier = Annotated[str, Field(min_length=1, max_length=256)]
+StopText = Annotated[str, Field(min_length=1, max_length=1000)]
+Stop = Annotated[
+    Annotated[StopText, Tag(":text")]
+    | Annotated[list[StopText], Field(max_length=MOST_STOPS, fail_fast=True), Tag(":list")]
+    | Annotated[None, Tag(":null")],
+    _text_or_list("text or a list or null"),
+]
+
+
+def _ids_schema(vocab_size: int, **rules: int) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": vocab_size - 1}, **rules}
+
+
+def _are_ids(value: Any, vocab_size: int) -> bool:
+    # a list may hold a million: compared by its ends, not one by one
+    return isinstance(value, list) and (
+        not value or ({*map(type, value)} == {int} and min(value) >= 0 and max(value) < vocab_size)
+    )
+
+
+def _stop_ids(vocab_size: int) -> Any:
+    def check(value: list[Any]) -> list[int]:
+        ids = list(map(_whole, value))
+        if not _are_ids(ids, vocab_size):
+            raise PydanticCustomError("kind", f"token ids from 0 to {vocab_size - 1}")
+        return ids
+
+    schema = _ids_schema(vocab_size, maxItems=64)
+    return Annotated[list[Any], Field(max_length=64), AfterValidator(check), WithJsonSchema(schema)]
+
+
+def _prompts(vocab_size: int) -> Any:
+    """Text or token ids, or several of either; read as a list of prompts."""
+
+    def read(value: Any) -> list[str | list[int]]:
+        if value == "":
+            raise PydanticCustomError("empty", "")
+        several = isinstance(value, list) and value and isinstance(value[0], str | list)
+        found = [p if isinstance(p, str) else _numbers(p) for p in (value if several else [value])]
+        alike = len({*map(type, found)}) == 1 and len(found) <= MOST_PROMPTS
+        if not alike or not all(p and (isinstance(p, str) or _are_ids(p, vocab_size)) for p in found):
+            raise PydanticCustomError("kind", f"text, token ids below {vocab_size}, or a list of either, and not empty")
+        return found
+
+    text, ids = {"type": "string", "minLength": 1}, _ids_schema(vocab_size, minItems=1)
+    many = [{"type": "array", "items": one, "minItems": 1, "maxItems": MOST_PROMPTS} for one in (text, ids)]
+    about = "Text or token ids, or several of either."
+    return Annotated[Any, AfterValidator(read), WithJsonSchema({"anyOf": [text, ids, *many], "description": about})]
+
+
+def _numbers(value: Any) -> Any:
+    return list(map(_whole, value)) if isinstance(value, list) and float in {*map(type, value)} else value
+
+
+# Messages and tools
+
+
+class TextPart(RequestObject):
+    type: Literal["text"]
+    text: str
+    cache_control: dict[str, Any] | None = IGNORED
+
+
+class RefusalPart(RequestObject):
+    type: Literal["refusal"]
+    refusal: str
+
+
+def _tag_by(key: str, tags: dict[str, str]) -> Discriminator:
+    """The alternative that an object names by one of its fields."""
+
+    def tag(value: Any) -> str | None:
+        name = value.get(key) if isinstance(value, dict) else None
+        return tags.get(name) if isinstance(name, str) else None
+
+    return Discriminator(tag, custom_error_type=f"by_{key}", custom_error_message=", ".join(tags))
+
+
+AssistantPart = Annotated[
+    Annotated[TextPart, Tag(":text part")] | Annotated[RefusalPart, Tag(":refusal part")],
+    _tag_by("type", {"text": ":text part", "refusal": ":refusal part"}),
+]
+Content = Annotated[
+    Annotated[str, Tag(":text")] | Annotated[list[TextPart], Field(min_length=1, fail_fast=True), Tag(":list")],
+    _text_or_list("text or a list"),
+]
+AssistantContent = Annotated[
+    Annotated[str, Tag(":text")]
+    | Annotated[list[AssistantPart], Field(min_length=1, fail_fast=True), Tag(":list")]
+    | Annotated[None, Tag(":null")],
+    _text_or_list("text or a list or null"),
+]
+
+
+class CalledFunction(RequestObject):
+    name: Identifier
+    arguments: str = Field(description="A JSON object, as text.")
+
+
+class ToolCall(RequestObject):
+    id: Identifier
+    type: Literal["function"] = "function"
+    index: Whole | None = IGNORED  # clients that put a stream together leave it in
+    function: CalledFunction
+    provider_specific_fields: dict[str, Any] | None = IGNORED
+
+
+class PlainMessage(RequestObject):
+    role: Literal["system", "developer", "user"]
+    name: str | None = IGNORED
+    content: Content
+
+
+class AssistantMessage(RequestObject):
+    role: Literal["assistant"]
+    name: str | None = IGNORED
+    content: AssistantContent = None
+    reasoning_content: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
+    refusal: str | None = None
+    annotations: list[Any] | None = IGNORED
+    provider_specific_fields: dict[str, Any] | None = IGNORED
+    audio: Any = refused("'audio' is not possible: this server speaks text only")
+    function_call: Any = refused("'function_call' is the old name of 'tool_calls'; use that")
+
+
+class ToolMessage(RequestObject):
+    role: Literal["tool"]
+    name: str | None = IGNORED
+    content: Content
+    tool_call_id: Identifier
+
+
+Message = PlainMessage | AssistantMessage | ToolMessage
+TaggedMessage = Annotated[
+    Annotated[PlainMessage, Tag(":plain")]
+    | Annotated[AssistantMessage, Tag(":assistant")]
+    | Annotated[ToolMessage, Tag(":tool")],
+    _tag_by(
+        "role",
+        {"system": ":plain", "developer": ":plain", "user": ":plain", "assistant": ":assistant", "tool": ":tool"},
+    ),
+]
+
+
+def _argument_schema(parameters: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema of which only as much is looked at as the server itself reads."""
+    properties = parameters.get("properties", {})
+    if not isinstance(properties, dict):
+        raise PydanticCustomError("inside", "an object", {"path": ".properties", "value": properties})
+    for name, schema in properties.items():
+        if not isinstance(schema, dict):
+            raise PydanticCustomError("inside", "an object", {"path": f".properties.{name}", "value": schema})
+    return parameters
+
+
+class ToolFunction(RequestObject):
+    name: str = Field(pattern="^[a-zA-Z0-9_.-]{1,64}$")
+    description: str | None = None
+    parameters: (
+        Annotated[
+            dict[str, Any],
+            AfterValidator(_argument_schema),
+            WithJsonSchema(
+                {
+                    "type": "object",
+                    "properties": {"properties": {"type": "object", "additionalProperties": {"type": "object"}}},
+                    "description": "A JSON schema of the arguments.",
+                }
+            ),
+        ]
+        | None
+    ) = None
+    strict: bool | None = Field(None, description="Taken; arguments are not forced to fit.")
+
+
+class Tool(RequestObject):
+    type: Literal["function"]
+    function: ToolFunction
+    cache_control: dict[str, Any] | None = IGNORED
+
+
+class StreamOptions(RequestObject):
+    include_usage: bool | None = Field(None, description="End the stream with a chunk that holds the usage.")
+    include_obfuscation: bool | None = IGNORED
+
+
+# The two bodies
+
+
+class GenerationRequest(RequestObject):
+    """What both routes have in common."""
+
+    model: str
+    n: Choices | None = Field(1, description="Answers to each prompt.")
+    temperature: float | None = Field(
+        1, ge=0, le=2, allow_inf_nan=False, description="0 always takes the likeliest; below 0.001 counts as 0."
+    )
+    top_p: float | None = Field(
+        1, ge=0, le=1, allow_inf_nan=False, description="Sample from the likeliest that reach this share."
+    )
+    top_k: TopK | None = Field(None, description="Sample from the k likeliest; 0 or -1 is off.")
+    seed: Seed | None = Field(None, description="The same seed gives the same answer; choice i samples with seed + i.")
+    stop: Stop = Field(None, description="Texts that end the answer and are cut from it.")
+    stop_token_ids: list[int] | None = Field(None, description="Token ids that end the answer, beside the model's own.")
+    ignore_eos: bool | None = Field(None, description="Sample on after the model's own end.")
+    stream: bool | None = Field(None, description="Answer as server-sent events.")
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = Field(None, description="Tell the token ids of prompt and answer.")
+    user: str | None = IGNORED
+    logit_bias: Any = refused("'logit_bias' is not possible here; leave it out", {})
+    frequency_penalty: Any = refused("'frequency_penalty' may be 0 only", 0)
+    presence_penalty: Any = refused("'presence_penalty' may be 0 only", 0)
+
+    @property
+    def choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def sampling(self, limit: int, tops: int) -> Sampling:
+        """Of choice 0."""
+        temperature = 1.0 if self.temperature is None else self.temperature
+        return Sampling(
+            max_tokens=limit,
+            temperature=temperature if temperature >= COLDEST else 0.0,
+            top_p=max(1.0 if self.top_p is None else self.top_p, LEAST_TOP_P),
+            top_k=max(0, self.top_k or 0),
+            seed=self.seed if self.seed is not None else secrets.randbits(63),
+            stop_ids=tuple(self.stop_token_ids or ()),
+            top_logprobs=tops,
+        )
+
+
+class ChatRequest(GenerationRequest):
+    """The body of /v1/chat/completions."""
+
+    messages: list[TaggedMessage] = Field(min_length=1, fail_fast=True, description="The conversation so far.")
+    max_completion_tokens: Tokens | None = Field(
+        None, description="Most tokens to sample; by default as many as the context has room for."
+    )
+    max_tokens: Tokens | None = Field(
+        None, description="The older name of max_completion_tokens; the smaller of both holds."
+    )
+    logprobs: bool | None = Field(None, description="Tell the log-probability of every sampled token.")
+    top_logprobs: Tops | None = Field(None, description="Likeliest alternatives told for every token, with logprobs.")
+    tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
+    tool_choice: Any = refused(
+        '\'tool_choice\' may be "auto", "none" or "required"; to ask for one function, send only that one as a tool, '
+        'with "required"',
+        *("auto", "none", "required"),
+    )
+    parallel_tool_calls: bool | None = Field(None, description="false keeps only the first call of the answer.")
+    store: bool | None = IGNORED
+    metadata: dict[str, Any] | None = IGNORED
+    prediction: dict[str, Any] | None = IGNORED
+    safety_identifier: str | None = IGNORED
+    prompt_cache_key: str | None = IGNORED
+    prompt_cache_retention: str | None = IGNORED
+    service_tier: str | None = IGNORED
+    response_format: Any = refused(
+        '\'response_format\' may be {"type": "text"} only: answers cannot be forced into a schema here',
+        {"type": "text"},
+    )
+    modalities: Any = refused("'modalities' may be [\"text\"] only", [], ["text"])
+    audio: Any = refused("'audio' is not possible: this server speaks text only")
+    reasoning_effort: Any = refused("'reasoning_effort' has no effect on this model; leave it out")
+    verbosity: Any = refused("'verbosity' has no effect on this model; leave it out")
+    web_search_options: Any = refused("'web_search_options' is not possible: nothing is searched")
+    functions: Any = refused("'functions' is the old name of 'tools'; use that")
+    function_call: Any = refused("'function_call' is the old name of 'tool_choice'; use that")
+
+    @property
+    def limit(self) -> int:
+        """Most tokens of an answer; 0 where the context alone is the limit."""
+        return min((most for most in (self.max_completion_tokens, self.max_tokens) if most is not None), default=0)
+
+    @property
+    def tops(self) -> int:
+        return self.top_logprobs or 0
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return bool(self.logprobs or self.top_logprobs)
+
+    @property
+    def functions_offered(self) -> list[ToolFunction]:
+        return [] if self.tool_choice == "none" else [tool.function for tool in self.tools or ()]
+
+    @property
+    def must_call(self) -> bool:
+        return bool(self.tool_choice == "required")
+
+
+class CompletionRequest(GenerationRequest):
+    """The body of /v1/completions."""
+
+    prompt: list[str | list[int]]
+    max_tokens: Tokens | None = Field(None, description="Most tokens to sample; 16 if not said.")
+    logprobs: Tops | None = Field(
+        None, description="Tell log-probabilities, with so many of the likeliest alternatives."
+    )
+    echo: Any = refused("'echo' is not possible: the answer never repeats the prompt", False)
+    suffix: Any = refused("'suffix' is not possible: text is only continued", "")
+    best_of: Any = refused("'best_of' may be 1 only; ask for 'n' and choose yourself", 1)
+
+    @property
+    def limit(self) -> int:
+        return self.max_tokens or COMPLETION_TOKENS
+
+    @property
+    def tops(self) -> int:
+        return self.logprobs or 0
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return self.logprobs is not None
+
+
+def request_models(model: str, vocab_size: int) -> tuple[type[ChatRequest], type[CompletionRequest]]:
+    """The two bodies for a server of this model: its name and the size of its vocabulary are in their schemas."""
+    name: Any = (str, Field(json_schema_extra={"enum": [model]}))
+    stop_ids: Any = (_stop_ids(vocab_size) | None, GenerationRequest.model_fields["stop_token_ids"])
+    chat = create_model("ChatRequest", __base__=ChatRequest, model=name, stop_token_ids=stop_ids)
+    prompt: Any = (_prompts(vocab_size), ...)
+    completion = create_model(
+        "CompletionRequest", __base__=CompletionRequest, model=name, stop_token_ids=stop_ids, prompt=prompt
+    )
+    return chat, completion

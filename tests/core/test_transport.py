@@ -1,0 +1,48 @@
+"""What a process is started with survives as JSON; what is not declared is refused (frames: rl/test_learner_wire)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
+from etude.core.settings import EngineSettings, LoraSettings, OptimSettings
+from etude.core.transport import from_json, to_json
+from etude.rl.learner_messages import LearnerSpec
+from etude.serve.messages import EngineSpec
+
+LEARNER = LearnerSpec(
+    Path("/m"), OptimSettings(lr=1 / 3), 5, 7, Path("/b"), LoraSettings(rank=2), restore=Path("/r"), frozen=None
+)
+ENGINE = EngineSpec(Path("/m"), EngineSettings(max_running=3), version=Version(2, 9))
+
+
+@pytest.mark.parametrize("spec", [LEARNER, ENGINE], ids=lambda spec: type(spec).__name__)
+def test_a_spec_survives_as_json(spec: Any) -> None:
+    assert from_json(type(spec), json.loads(json.dumps(to_json(spec)))) == spec
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"board": 3}, "'board' must be a text, not 3"),
+        ({"more": 3}, "unknown key 'more'"),
+        ({"optim": {"matrices": "sgd"}}, "'optim.matrices' must be one of"),
+        ({"optim": {"betas": [0.9]}}, "'optim.betas' must be a list of 2"),
+        ({"optim": {"betas": [0.9, "x"]}}, "'optim.betas.1' must be a number, not 'x'"),
+        ({"threads": True}, "'threads' must be a whole number, not True"),
+        ({"lora": {"rank": float("inf")}}, "'lora.rank' must be a whole number"),
+    ],
+)
+def test_what_is_not_declared_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(EtudeError, match=message):
+        from_json(LearnerSpec, to_json(LEARNER) | change)
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(EtudeError, match="'optim' is missing"):
+        from_json(LearnerSpec, {"model": "/m"})
