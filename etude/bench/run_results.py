@@ -23,7 +23,7 @@ from typing import Any
 from etude.bench.result import BenchResult, TaskSet, compare, load_result, summarise
 from etude.core import durable
 from etude.core.errors import EtudeError
-from etude.core.run import read_facts, read_metrics, read_recipe
+from etude.core.run_files import read_facts, read_metrics, read_recipe
 
 BEFORE, AFTER = "sft", "rl"
 RESULTS = "results.json"
@@ -42,6 +42,12 @@ def write_results(run: Path) -> dict[str, Any]:
     results = collect(read_facts(run), read_recipe(run), read_metrics(run), benchmarks)
     durable.write_whole(run / RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
     return results
+
+
+def read_results(run: Path) -> dict[str, Any]:
+    """results.json of the run, or nothing where it has none."""
+    file = run / RESULTS
+    return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
 def collect(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etude.core.run import read_metrics
+from etude.core.run_files import read_metrics
 from etude.core.settings import ModelSettings
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig

@@ -16,7 +16,7 @@ import tomli_w
 from etude.bench.result import BenchResult, load_result
 from etude.bench.run_results import AFTER, BEFORE, benchmark_files, collect, is_number
 from etude.core.errors import EtudeError
-from etude.core.run import read_facts, read_metrics, read_recipe
+from etude.core.run_files import read_facts, read_metrics, read_recipe
 
 
 @dataclass(frozen=True)
