@@ -14,7 +14,6 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from etude import __version__
 from etude.cli import rollouts, runs, serve
 from etude.cli.audit import audit
 from etude.cli.bench import bench_app
@@ -25,6 +24,7 @@ from etude.cli.model import model_app
 from etude.cli.recipes import recipe_app
 from etude.cli.sandbox import sandbox_app
 from etude.cli.tasks import tasks_app
+from etude.core.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from etude import __version__
 from etude.core.policy import Assistant, System, ToolResult, User
+from etude.core.version import __version__
 from etude.harness.trajectory import NO_VERSION, MessageRecord, Segment, Trajectory
 from etude.harness.trajectory_files import readable
 from etude.tokens.dialect import ToolSchema

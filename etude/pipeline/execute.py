@@ -62,11 +62,7 @@ def execute(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> 
 def outline(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> list[dict[str, Any]]:
     """What `execute` would do, stage by stage, without doing it; refuses what `execute` would refuse."""
     stages = checked_stages(target, recipe)
-    begun: dict[str, Any] = {}
-    if (path / "run.json").exists() and not fresh:
-        facts = read_facts(path)
-        check_recipe(path, facts, recipes.to_dict(recipe))
-        begun = facts["stages"]
+    begun = {} if fresh else _begun(path, recipe)
     rows = []
     for stage in stages:
         steps = [step for name, step, _ in checkpoints_in(path) if name == stage.name] if begun else []
@@ -78,6 +74,16 @@ def outline(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> 
     return rows
 
 
+def _begun(path: Path, recipe: Recipe) -> dict[str, Any]:
+    """What run.json says of each stage that has begun; refuses a recipe that the run was not made with."""
+    if not (path / "run.json").exists():
+        return {}
+    facts = read_facts(path)
+    check_recipe(path, facts, recipes.to_dict(recipe))
+    stages: dict[str, Any] = facts["stages"]
+    return stages
+
+
 def execute_apart(
     target: str, source: str, overrides: list[str], path: Path, *, fresh: bool = False, quiet: bool = False
 ) -> str:
@@ -85,7 +91,12 @@ def execute_apart(
 
     So no stage inherits the memory of another, and the loop of reinforcement learning never loads torch.
     """
-    for number, stage in enumerate(checked_stages(target, recipes.load(source, overrides))):
+    recipe = recipes.load(source, overrides)
+    stages = checked_stages(target, recipe)
+    # A finished stage needs no process to find that out: twelve starts of a second or two each.
+    begun = {} if fresh else _begun(path, recipe)
+    stages = [stage for stage in stages if "finished" not in begun.get(stage.name, {})]
+    for number, stage in enumerate(stages):
         command = [sys.executable, "-m", "etude", "run", source, *overrides, "--run", str(path)]
         command += ["--stage", stage.name, *(["--fresh"] if fresh and not number else []), "--json"]
         with _child_that_hears_signals(command, quiet) as child:

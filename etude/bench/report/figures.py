@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from etude.bench.report.charts import Bound, Line, bars, chart, number, percent
-from etude.bench.report.data import RunData
 from etude.bench.report.html import Html, join, tag
+from etude.bench.run_data import RunData
 from etude.bench.run_results import is_number
 
 SHARES = {  # metric -> what it says, of the share of wall time between two steps

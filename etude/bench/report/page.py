@@ -10,9 +10,9 @@ from pathlib import Path
 
 from etude.bench.report import figures, tables, trajectories
 from etude.bench.report.charts import percent
-from etude.bench.report.data import RunData, read_run
 from etude.bench.report.html import Html, join, tag
 from etude.bench.report.tables import points
+from etude.bench.run_data import RunData, read_run
 from etude.core import durable
 
 REPORT = "report.html"

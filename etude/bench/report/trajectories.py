@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from etude.bench.report.data import RunData
 from etude.bench.report.html import Child, Html, join, tag
 from etude.bench.report.tables import label
 from etude.bench.result import Shown, TaskRow, Turn
+from etude.bench.run_data import RunData
 from etude.bench.run_results import BEFORE
 
 MOST_LINES = 30  # of one text

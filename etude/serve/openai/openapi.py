@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude import __version__
+from etude.core.version import __version__
 from etude.serve.openai.schema import Table
 
 _TEXT: Table = {"type": "string"}
