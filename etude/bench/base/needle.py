@@ -20,31 +20,12 @@ from etude.bench.base.model_under_test import Advance, ModelUnderTest, ScoredTex
 from etude.core.errors import EtudeError
 
 FIRST = (
-    "AMBER",
-    "BRIGHT",
-    "CALM",
-    "DISTANT",
-    "EARLY",
-    "FROZEN",
-    "GOLDEN",
-    "HIDDEN",
-    "INNER",
-    "LOUD",
-    "MISTY",
-    "NARROW",
+    *("AMBER", "BRIGHT", "CALM", "DISTANT", "EARLY", "FROZEN"),
+    *("GOLDEN", "HIDDEN", "INNER", "LOUD", "MISTY", "NARROW"),
 )
 SECOND = (
-    "ANCHOR",
-    "BRIDGE",
-    "CANYON",
-    "FOREST",
-    "GARDEN",
-    "HARBOUR",
-    "ISLAND",
-    "LANTERN",
-    "MEADOW",
-    "ORCHARD",
-    "RIVER",
+    *("ANCHOR", "BRIDGE", "CANYON", "FOREST", "GARDEN", "HARBOUR"),
+    *("ISLAND", "LANTERN", "MEADOW", "ORCHARD", "RIVER"),
 )
 DIGITS = 6
 SHORTEST = 64  # tokens
