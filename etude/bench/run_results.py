@@ -100,9 +100,9 @@ def stage_seconds(facts: Mapping[str, Any]) -> dict[str, float]:
     """How long each finished stage took: what it says itself, or else from its beginning to its end."""
     seconds = {}
     for name, entry in facts.get("stages", {}).items():
-        told = entry.get("facts", {}).get("seconds")
-        if is_number(told):
-            seconds[name] = float(told)
+        own = entry.get("facts", {}).get("seconds")
+        if is_number(own):
+            seconds[name] = float(own)
         elif (began := _time(entry.get("began"))) and (finished := _time(entry.get("finished"))):
             seconds[name] = (finished - began).total_seconds()
     return seconds

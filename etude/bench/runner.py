@@ -134,10 +134,10 @@ def bench_tasks(settings: BenchSettings) -> list[tuple[TaskSet, Task]]:
         ("unseen", "bench.unseen", settings.unseen, settings.unseen_count),
     ]
     found: list[tuple[TaskSet, Task]] = []
-    for which, where, spec, wanted in sources:
-        tasks = list(islice(open_source(spec, where).tasks(), wanted)) if wanted else []
-        if len(tasks) < wanted:
-            raise EtudeError(f"{where} has only {len(tasks)} tasks where the benchmark asks for {wanted}")
+    for which, where, spec, count in sources:
+        tasks = list(islice(open_source(spec, where).tasks(), count)) if count else []
+        if len(tasks) < count:
+            raise EtudeError(f"{where} has only {len(tasks)} tasks where the benchmark asks for {count}")
         found += [(which, task) for task in tasks]
     names = Counter(task.name for _, task in found)
     if twice := [name for name, times in names.items() if times > 1]:

@@ -48,7 +48,7 @@ def served_model(address: str) -> str:
 
 
 def talk(address: str, seed: int, quiet: bool) -> dict[str, Any]:
-    """Reads lines until the end of input and answers each. Returns what was said."""
+    """Reads lines until the end of input and answers each. Returns what was answer."""
     model, console = served_model(address), Console(highlight=False, soft_wrap=True)
     messages: list[dict[str, Any]] = []
     if sys.stdin.isatty():
@@ -66,20 +66,20 @@ def talk(address: str, seed: int, quiet: bool) -> dict[str, Any]:
 
 
 async def _answer(address: str, body: dict[str, Any], console: Console | None) -> dict[str, Any]:
-    said = {"reasoning_content": "", "content": ""}
+    answer = {"reasoning_content": "", "content": ""}
     styles = {"reasoning_content": "italic dim", "content": ""}
     last = ""
     async for delta in _deltas(address, body):
         for name, style in styles.items():
-            if piece := delta.get(name):
-                said[name] += piece
+            if delta_text := delta.get(name):
+                answer[name] += delta_text
                 if console is not None:
                     between = "\n" if last and last != name else ""
-                    console.print(Text(between + printable(piece), style), end="")
+                    console.print(Text(between + printable(delta_text), style), end="")
                 last = name
     if console is not None:
         console.print()
-    return {"role": "assistant", **{name: text for name, text in said.items() if text or name == "content"}}
+    return {"role": "assistant", **{name: text for name, text in answer.items() if text or name == "content"}}
 
 
 async def _deltas(address: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:

@@ -67,7 +67,7 @@ def measure_tracking(tested: ModelUnderTest, cases: list[Case], advance: Advance
         final = case.history.versions[-1]
         text = tested.text.decode(answer).partition(END.rstrip("\n"))[0]
         bits = -float(scores.sum()) / math.log(2)
-        told = len((final + END).encode())
+        answer_bytes = len((final + END).encode())
         files.append(
             TrackedFile(
                 path=case.history.path,
@@ -75,11 +75,11 @@ def measure_tracking(tested: ModelUnderTest, cases: list[Case], advance: Advance
                 characters=len(final),
                 distance=edit_distance(text, final),
                 untouched=edit_distance(case.history.versions[0], final),
-                bits_per_byte=bits / told,
+                bits_per_byte=bits / answer_bytes,
             )
         )
         total += bits
-        size += told
+        size += answer_bytes
     return Tracking(
         distance=fmean(file.distance for file in files),
         untouched=fmean(file.untouched for file in files),

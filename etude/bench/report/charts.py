@@ -124,9 +124,9 @@ def bars(
         return tag("span", class_=f"part b{colour}", style=width, title=f"{what}: {show(value)}")
 
     def row(name: str, parts: Sequence[tuple[str, float, int]]) -> Html:
-        told = ", ".join(f"{what} {show(value)}" if what else show(value) for what, value, _ in parts)
+        words = ", ".join(f"{what} {show(value)}" if what else show(value) for what, value, _ in parts)
         bar = tag("span", [part(*each) for each in parts], class_="bar", aria_hidden="true")
-        return tag("div", tag("dt", name), tag("dd", bar, tag("span", told, class_="told")))
+        return tag("div", tag("dt", name), tag("dd", bar, tag("span", words, class_="told")))
 
     return tag("dl", [row(*each) for each in rows], class_="bars")
 
@@ -237,9 +237,9 @@ def _key(line: Line, show: Callable[[float], str]) -> Html:
 
 
 def _words(title: str, lines: Sequence[Line], show: Callable[[float], str], x_label: str) -> str:
-    told = []
+    series = []
     for line in lines:
         (first, start), (last, _) = line.points[0], line.points[-1]
         span = f"from {show(start)} at {x_label} {number(first)} to {show(line.end)} at {x_label} {number(last)}"
-        told.append(f"{line.label} {span}".strip())
-    return f"{title}: {'; '.join(told)}"
+        series.append(f"{line.label} {span}".strip())
+    return f"{title}: {'; '.join(series)}"

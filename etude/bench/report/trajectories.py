@@ -112,8 +112,8 @@ def _turn(turn: Turn) -> Html:
     if turn.role == "tool":
         body = tag("pre", _short(turn.text) or "(nothing)")
         kind = "turn tool error" if turn.error else "turn tool"
-        said = f"{turn.name or 'harness'} answers" + (f": {turn.error}" if turn.error else "")
-        return tag("div", tag("span", said, class_="who"), body, class_=kind)
+        title = f"{turn.name or 'harness'} answers" + (f": {turn.error}" if turn.error else "")
+        return tag("div", tag("span", title, class_="who"), body, class_=kind)
     parts: list[Child] = [tag("span", "agent", class_="who")]
     if turn.thinking:
         parts.append(tag("p", _short(turn.thinking), class_="thinking"))

@@ -25,10 +25,10 @@ TOOLS = {
 }
 
 
-def build_tools(wanted: Sequence[Mapping[str, Any]], where: str = "harness.tools") -> dict[str, Tool]:
+def build_tools(specs: Sequence[Mapping[str, Any]], where: str = "harness.tools") -> dict[str, Tool]:
     """The tools of a recipe (`[{"use": "read", "max_lines": 100}, ...]`), by the names that the model calls them."""
     tools: dict[str, Tool] = {}
-    for number, entry in enumerate(wanted):
+    for number, entry in enumerate(specs):
         place = f"{where}[{number}]"
         use = entry.get("use")
         if not isinstance(use, str):
