@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etude.bench.report.html import Html, join, tag
 
@@ -157,7 +157,7 @@ def _cleaned(line: Line, log: bool) -> Line:
             (group[-1][0], max(y for _, y in group) if line.peak else sum(y for _, y in group) / len(group))
             for group in groups
         ]
-    return Line(line.label, points, line.colour, line.smooth, line.marked, line.peak)
+    return replace(line, points=points)
 
 
 def _ticks(low: float, high: float) -> list[float]:
