@@ -93,6 +93,7 @@ def read_run(path: str | Path) -> RunData:
             benchmarks[name] = load_result(file)
         except EtudeError as error:
             notes.append(str(error))
+    # Made anew, so that a page shows the run as it is and not as its last results.json was.
     results = collect(facts, recipe, metrics, benchmarks)
     return RunData(
         path=path,

@@ -175,6 +175,7 @@ async def bench_policy(
         async for number, _, outcome in each:
             if isinstance(outcome, Void):
                 spoiled.append(outcome)
+                # A figure over what is left would hide that the machine is broken.
                 if len(spoiled) > max(1, LOST * total):
                     raise EtudeError(
                         f"the benchmark of {name} was given up: {len(spoiled)} of {total} rollouts were spoiled, "
@@ -211,6 +212,7 @@ def _jobs(
     for _, task in tasks:
         own = script(task) if script is not None else None
         for sample in range(settings.samples):
+            # The seed follows from task and sample alone, so that two checkpoints are compared in pairs.
             yield RolloutJob(task, sample, sample_seed(settings.seed, task.name, sample), own)
 
 

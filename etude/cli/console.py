@@ -64,6 +64,7 @@ def answer(
         code, found = 2, {"ok": False, "error": str(error)}
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
+        # Without --fresh, which would throw away what was saved.
         resume = shlex.join(["etude", *(part for part in sys.argv[1:] if part != "--fresh")])
         code, found = 130, found | {"ok": False, "error": "interrupted", "resume": resume}
         print(f"interrupted; to continue: {resume}", file=sys.stderr)

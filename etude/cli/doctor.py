@@ -142,6 +142,7 @@ def _isolation() -> Iterator[Row]:
     if platform.system() != "Linux":
         yield Row("namespaces", "missing", platform.system(), f"Linux only: use docker or a Linux machine, or {weaker}")
         return
+    # Tried in a child that exits: asking for versions says nothing about what a container forbids.
     with tempfile.TemporaryDirectory() as work:
         answer = _output([sys.executable, "-I", "-c", _TRY_NAMESPACES, work])
     try:

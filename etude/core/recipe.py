@@ -76,6 +76,7 @@ def builtin() -> dict[str, str]:
 
 def from_dict(data: Mapping[str, Any]) -> Recipe:
     """Validated settings: every key known, every value of its type and within its bounds."""
+    # Before the types: a misspelt key would else be dropped in silence.
     for key in _unknown(Recipe, data):
         raise EtudeError(f"unknown key {key}{hint(key, known_keys())}")
     recipe = validate(pydantic.TypeAdapter(Recipe), data)

@@ -108,6 +108,7 @@ class Run:
         os.close(self._lock)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # The first Ctrl-C lets the step finish and save; the second means it.
         if self._at_once or (self.stopping and number == signal.SIGINT):
             raise KeyboardInterrupt
         self.stopping = True
@@ -196,6 +197,7 @@ class Run:
             ) from error
         self.say(f"{stage}: checkpoint at step {step}")
         keep = max(1, int(self.recipe.get("run", {}).get("keep_checkpoints", 2)))
+        # Only now that the new one is committed: a kill in between leaves one too many, never one too few.
         for old in self.checkpoints(stage)[:-keep]:
             durable.remove_folder(old)
 
@@ -232,6 +234,7 @@ class Run:
         if self._facts["stages"]:
             entry["changed"] = changed_keys(read_recipe(self.path), self.recipe)
         self._facts["lineages"].append(entry)
+        # A killed process may have left half a row.
         durable.cut_torn_line(self.path / "metrics.jsonl")
         durable.write_whole(self.path / "recipe.toml", tomli_w.dumps(self.recipe))
         self._opened = True

@@ -54,6 +54,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         try:
             rows.append(json.loads(line))
         except ValueError as error:
+            # The last line may be half a row of a process that is still writing, or was killed.
             if number < len(lines):
                 raise EtudeError(f"{file} line {number} is not JSON; remove that line") from error
     return [

@@ -112,12 +112,14 @@ def _tokenizer(
     """The tokenizer that is there, or one trained on a random part of the train split."""
     directory = out / TOKENIZER
     if not directory.exists():
+        # The train split alone: a vocabulary that has seen held-out text would flatter its loss.
         train = np.flatnonzero(selection.sides == SPLITS.index("train"))
         with progress.track("training the tokenizer", unit="files") as bar:
             texts = _sample(spool, train.tolist(), settings.train_bytes, seed, bar)
             tokenizer = Tokenizer.train(texts, settings.vocab_size)
         partial = work / TOKENIZER
         tokenizer.save(partial)
+        # On the disk before the rename: a folder under its own name is always whole.
         for file in [*partial.iterdir(), partial]:
             durable.sync(file)
         partial.rename(directory)

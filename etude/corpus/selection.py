@@ -76,6 +76,7 @@ def select(sources: Sequence[Source], settings: CorpusSettings, forbidden: Forbi
         hits = _find_contaminated(spool, np.flatnonzero(sides != DROPPED).tolist(), forbidden)
         for number, _ in hits:
             sides[number] = DROPPED
+        # After deduplication, so that no copy of a held-out file is trained on.
         by_repository = _split(spool, sides, settings)
         near_numbers, hit_numbers = {duplicate.number for duplicate in near}, {number for number, _ in hits}
         for number, head in enumerate(spool.heads(range(len(spool)))):
@@ -102,6 +103,7 @@ def _gather(sources: Sequence[Source], settings: CorpusSettings, funnel: Funnel,
     with progress.track("reading code", unit="files") as bar:
         for number, source in enumerate(sources):
             weights = [other.settings.weight for other in sources[number:]]
+            # By weight, or the first source would take all of corpus.max_bytes.
             share = left * weights[0] / sum(weights)  # what a source leaves over goes to those after it
             taken = 0
             for found in source.documents():

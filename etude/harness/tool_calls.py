@@ -43,6 +43,7 @@ async def execute(
     """
     for reads_only, group in groupby(calls, lambda call: call.name in tools and tools[call.name].reads_only):
         waiting = list(group)
+        # Calls that change something must see what the one before left.
         batches = [waiting] if reads_only else [[call] for call in waiting]
         for batch in batches:
             for outcome in await _together([_run(call, tools, context, approve) for call in batch]):

@@ -236,6 +236,7 @@ class Trajectory:
     def trainable(self) -> Trainable:
         if not self.segments:
             return Trainable("the policy returned no token ids")
+        # Log-probabilities of a cut distribution are not those that the learner computes.
         if self.sampling.top_p < 1 or self.sampling.top_k > 0 or self.sampling.temperature <= 0:
             return Trainable("it was not sampled from the whole distribution (temperature above 0, top_p 1, no top_k)")
         sampled = 0

@@ -105,6 +105,7 @@ def execute_apart(
         if child.returncode:
             if child.returncode == INTERRUPTED:
                 return stage.name
+            # Nobody else sends it unasked; a bare code would leave people guessing.
             if child.returncode == -signal.SIGKILL:
                 answer["error"] = "the system killed it, most likely for lack of memory; run the same command again"
             raise EtudeError(f"{stage.name}: {answer['error']}")

@@ -21,6 +21,7 @@ def find_model(path: Path) -> Path:
         for name in ("rl", "sft", "extend", "mtp", "pretrain"):
             of_stage = [folder for stage, _, folder in saved if stage == name]
             if of_stage:
+                # The newest is not the best: reinforcement learning keeps the one that did best on held-out tasks.
                 best = path / BEST
                 return best if name == "rl" and best.is_dir() else of_stage[-1]
         raise EtudeError(f"the run {path} has no checkpoint yet; train it first (etude pretrain)")

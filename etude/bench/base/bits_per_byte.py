@@ -39,6 +39,7 @@ def measure_codebase(
     window = min(window, tested.positions)
     scores = tested.score(windows(ids, window), advance)
     nats = -math.fsum(float(part.sum()) for part in scores)
+    # Nothing predicts the first token, so its bytes are not counted either.
     size = code.bytes - len(tested.text.bytes_of(ids[0]))
     return Codebase(
         bits_per_byte=nats / math.log(2) / size,
@@ -57,6 +58,7 @@ def windows(ids: Sequence[int], window: int) -> list[ScoredText]:
     pieces = [ScoredText(ids[:window], 1)]
     scored = min(window, len(ids))
     while scored < len(ids):
+        # Half a window at a time: each token is predicted from at least half a window of context.
         end = min(scored + window // 2, len(ids))
         start = end - window  # the last window reaches back as far as it can
         pieces.append(ScoredText(ids[start:end], scored - start))

@@ -60,6 +60,7 @@ class ModelUnderTest:
 
     @classmethod
     def open(cls, directory: Path, device: str, batch_tokens: int) -> ModelUnderTest:
+        # As it would be served there.
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
         return cls(load_model(directory, device, dtype), open_dialect(directory), batch_tokens)
 

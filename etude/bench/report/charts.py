@@ -150,6 +150,7 @@ class _Scale:
 
 def _cleaned(line: Line, log: bool) -> Line:
     points = [(x, y) for x, y in line.points if math.isfinite(y) and (y > 0 or not log)]
+    # A run of 100,000 steps must not make a page of megabytes.
     size = -(-len(points) // MOST_POINTS)
     if size > 1:
         groups = [points[i : i + size] for i in range(0, len(points), size)]

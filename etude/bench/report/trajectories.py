@@ -59,6 +59,7 @@ def pick(data: RunData) -> list[Pick]:
         was, now = old[task.name].tally, task.tally
         return now.passed / max(1, now.rollouts) - was.passed / max(1, was.rollouts)
 
+    # Chosen by rule, not by hand: the task that rose most, a failure that the agent took for finished, and one more.
     add("Fixed by RL", best(lambda t, s: s.passed and failed_before(t), lambda t, s: risen(t)), True)
     add("Still failing", best(lambda t, s: not s.passed, lambda t, s: (s.stop == "finish") - t.tally.passed), False)
     add("One more", best(lambda t, s: s.passed, lambda t, s: (t.set == "unseen") + 0.1 * len(s.turns)), False)

@@ -87,6 +87,7 @@ def read_zip(path: Path, want: Want, limit: int, total: int) -> Iterator[File]:
                 name = info.filename.removeprefix("./")
                 if info.is_dir() or not want(name):
                     continue
+                # One bad member is refused and counted; the rest of the archive is still good text.
                 if problem := _zip_problem(info, name, limit):
                     yield File(printable(name), problem=problem, size=info.file_size)
                     continue

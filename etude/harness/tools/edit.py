@@ -43,6 +43,7 @@ class Edit(Tool):
         if old == new:
             raise ToolError("InvalidArguments", "old and new are the same")
         text = await context.read(path, most=self.settings.max_bytes)
+        # A model writes plain line ends; asking it for CRLF would teach nothing.
         if old not in text and "\r\n" in text and "\r" not in old:
             old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
         places = _places(text, old)

@@ -23,6 +23,7 @@ class List(Tool):
     reads_only = True
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
+        # Two levels: enough to find one's way, and a large repository does not fill the context.
         entries, whole = await context.walk(arguments.get("path", "."), depth=self.settings.depth)
         # A folder whose content is shown needs no line of its own.
         parents = {entry.rstrip("/").rpartition("/")[0] + "/" for entry in entries}

@@ -40,6 +40,7 @@ class Read(Tool):
         if start > len(lines):
             raise ToolError("UnexpectedEnvironment", f"{path} has {len(lines)} lines")
         chosen = lines[start - 1 : end]
+        # Off by default: numbers cost two or three tokens a line, and edit needs none.
         if self.settings.numbers:
             chosen = [f"{number}|{line}" for number, line in enumerate(chosen, start)]
         shown = self._fitting(chosen)

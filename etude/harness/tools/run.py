@@ -64,6 +64,7 @@ class Run(Tool):
         return Observation(shown.lstrip("\n"))
 
     async def _run(self, command: str, seconds: float, context: ToolContext) -> CommandResult:
+        # A container may have no bash; what worked once is tried first from then on.
         for shell in dict.fromkeys((context.state.get(self.name, self.settings.shell), "sh")):
             words = [shell, "-c", SCRIPT, shell, command, context.directory, context.root]
             result = await context.run(words, seconds=seconds, max_output=MAX_OUTPUT)

@@ -70,6 +70,7 @@ def fine_tune(run: Run, recipe: Recipe) -> None:
 
 def fine_tune_more(run: Run, recipe: Recipe) -> None:
     """What the time of reinforcement learning would have been worth in fine-tuning: as many more epochs as fit it."""
+    # The third arm of the benchmark: more of the same for as long, so that a gain is not just more training.
     speeds = [row["tokens_per_second"] for row in read_metrics(run.path) if row["stage"] == "sft"]
     spent = sum(recipe.sft.batch_tokens / speed for speed in speeds)  # seconds
     epochs = max(1, round(recipe.sft.epochs * run.facts("rl")["seconds"] / spent))

@@ -115,6 +115,7 @@ def extend_context(run: Run, recipe: Recipe) -> None:
 
     start = starting_model(run, settings.model, _before_extend(recipe), "extend")
     decoder, dialect = stretch(load_model(start, device), settings, recipe.pretrain.sequence), open_dialect(start)
+    # Whole repositories: single files are shorter than the sequences that are to be learnt.
     train, held_out = open_mixes(run, recipe, settings.sequence, True, "repository")
 
     def memory(decoder: Decoder) -> dict[str, float]:
