@@ -146,6 +146,12 @@ def validate(adapter: pydantic.TypeAdapter[T], data: Mapping[str, Any], where: s
         raise EtudeError("; ".join(problems[:3])) from None
 
 
+def first_problem(error: pydantic.ValidationError) -> str:
+    """Where the first wrong value stands and what is wrong with it, for files that people did not write by hand."""
+    detail = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}".removeprefix(": ")
+
+
 _EXPECTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",

@@ -16,6 +16,7 @@ import pydantic
 
 from etude.core import durable
 from etude.core.errors import EtudeError
+from etude.core.recipe import first_problem
 from etude.corpus.shards import Shard
 
 FILE = "manifest.json"
@@ -126,6 +127,4 @@ def load_manifest(directory: Path) -> Manifest:
     try:
         return pydantic.TypeAdapter(Manifest).validate_python(data)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise EtudeError(f"{path} is damaged ({where}: {first['msg']}): remove it and build the corpus again") from None
+        raise EtudeError(f"{path} is damaged ({first_problem(error)}): remove it and build the corpus again") from None

@@ -21,6 +21,7 @@ from safetensors import numpy as safetensors_numpy
 
 from etude.core.errors import EtudeError
 from etude.core.policy import UNROUTED, Sampling, StopReason, Version
+from etude.core.recipe import first_problem
 from etude.core.settings import AgentLimits
 from etude.harness.failures import ErrorClass
 from etude.harness.trajectory import ORIGINS, PARTS, Cause, MessageRecord, Parent, Segment, StopCause, Trajectory
@@ -155,7 +156,7 @@ def _load(directory: Path) -> Trajectory:
     try:
         facts = _Facts.model_validate_json(_contents(directory, FACTS))
     except pydantic.ValidationError as error:
-        raise _Refused(f"{FACTS}: {_first(error)}") from error
+        raise _Refused(f"{FACTS}: {first_problem(error)}") from error
     entries = [
         _entry(line, f"{MESSAGES}, line {number}", len(facts.segments))
         for number, line in enumerate(_contents(directory, MESSAGES).split(b"\n"), start=1)
@@ -205,7 +206,7 @@ def _entry(line: bytes, where: str, segments: int) -> MessageRecord:
         extras = _Extras.model_validate({key: value.pop(key) for key in _Extras.model_fields if key in value})
         message = message_from_json(value, where)
     except pydantic.ValidationError as error:
-        raise _Refused(f"{where}: {_first(error)}") from error
+        raise _Refused(f"{where}: {first_problem(error)}") from error
     except (ValueError, RecursionError, EtudeError) as error:
         raise _Refused(f"{where}: {error}") from error
     if not -1 <= extras.segment < max(segments, 1):
@@ -306,9 +307,3 @@ def _spans(rows: np.ndarray, origins: np.ndarray, messages: int, where: str) -> 
     if at != len(origins):
         raise _Refused(f"{where}: its spans do not cover all tokens")
     return spans
-
-
-def _first(error: pydantic.ValidationError) -> str:
-    detail = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in detail["loc"])
-    return f"{place}: {detail['msg']}".removeprefix(": ")
