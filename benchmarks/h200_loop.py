@@ -21,7 +21,7 @@ BAR = 600.0  # seconds
 
 def show(run: Path) -> dict[str, Any]:
     """Seconds of each stage and the curves, from the run's own files."""
-    from etude.core.run import read_facts, read_metrics
+    from etude.core.run_files import read_facts, read_metrics
 
     facts, rows = read_facts(run), read_metrics(run)
     seconds = {}

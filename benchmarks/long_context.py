@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from etude.core.run import read_metrics
+from etude.core.run_files import read_metrics
 
 SMALL = ["pretrain.steps=200", "pretrain.sequence=256", "corpus.max_bytes=3000000", "extend.steps=40"]
 SMALL += ["base.histories=4", "base.needle_depths=[0.25,0.75]", "base.needle_trials=2"]

@@ -90,7 +90,7 @@ def attack(run: Path, steps: int, threads: int, chance: random.Random, startup: 
 
 
 def surviving_losses(run: Path) -> list[float]:
-    from etude.core.run import read_metrics
+    from etude.core.run_files import read_metrics
 
     return [row["loss"] for row in read_metrics(run) if "loss" in row]
 

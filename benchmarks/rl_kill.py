@@ -232,7 +232,7 @@ def leftovers(run: Path, temporary: Path) -> list[str]:
 
 
 def surviving_steps(run: Path) -> list[int]:
-    from etude.core.run import read_metrics
+    from etude.core.run_files import read_metrics
 
     return [row["step"] for row in read_metrics(run) if row["stage"] == "rl"]
 

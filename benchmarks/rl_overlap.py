@@ -16,9 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from etude.core.run import read_metrics
-from etude.pipeline import stages
-from etude.pipeline.execute import execute as pipeline
+from etude.core.run_files import checkpoints_in, read_metrics
+from etude.pipeline.execute import execute
+from etude.pipeline.find_model import recipe_of
 
 BAR = 1.15
 SIDES = {"at once": "true", "in turns": "false"}
@@ -27,10 +27,10 @@ COLOURS = ("#3b6fb6", "#c8702a", "#4c8c5a", "#8a6bb1")
 
 
 def play(run: Path, overrides: list[str], concurrent: str, steps: int, folder: Path) -> list[dict[str, float]]:
-    model = [path for stage, _, path in stages.checkpoints_in(run) if stage == "sft"][-1]
+    model = [path for stage, _, path in checkpoints_in(run) if stage == "sft"][-1]
     changes = [f"rl.model={model}", f"rl.concurrent={concurrent}", f"rl.steps={steps}", "rl.seconds=0"]
     changes += ["rl.eval_every=0", "rl.save_every=100000"]
-    pipeline.execute("rl", stages.recipe_of(run, [*changes, *overrides]), folder)
+    execute("rl", recipe_of(run, [*changes, *overrides]), folder)
     rows = [row for row in read_metrics(folder) if row["stage"] == "rl"]
     return rows[2:]  # the first steps wait for processes to warm up and for the first rollouts
 

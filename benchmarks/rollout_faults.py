@@ -216,7 +216,7 @@ class Raising(Tool):
     name = "read"
     description = "read a file"
 
-    async def call(self, arguments: Any, workbench: Any) -> Observation:
+    async def call(self, arguments: Any, context: Any) -> Observation:
         raise RuntimeError("a bug of ours")
 
 

@@ -314,27 +314,38 @@ def template_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]
 
 
 @pytest.fixture
-def etude(tmp_path: Path) -> Command:
-    """Run `etude ARGUMENTS...` in an empty folder, as a person would."""
+def etude(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run `etude ARGUMENTS...` in an empty folder, as a person would, but in this process, which has torch already.
 
-    def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "etude", *map(str, arguments)]
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=120, check=False, **({"cwd": tmp_path} | options)
-        )
+    What is about the process itself (signals, memory, what it loads) starts one.
+    """
+    from typer.testing import CliRunner
+
+    from etude.cli.main import app
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        words = [str(argument) for argument in arguments]
+        with monkeypatch.context() as context:
+            context.chdir(tmp_path)
+            context.setattr("sys.argv", ["etude", *words])
+            try:
+                answer = CliRunner().invoke(app, words, catch_exceptions=False)
+            finally:
+                torch.set_num_threads(1)  # a command takes all cores where its recipe does not say otherwise
+        return subprocess.CompletedProcess(words, answer.exit_code, answer.stdout, answer.stderr)
 
     return run
 
 
-@pytest.fixture
-def tiny(tmp_path: Path) -> Path:
-    """A recipe of a toy model on a dozen small files: corpus and four steps take a second or two."""
-    code = tmp_path / "code"
+def write_tiny(folder: Path) -> Path:
+    code = folder / "code"
     code.mkdir()
     for number in range(12):
         lines = [f"def f{number}_{i}(x):\n    return x * {number * 37 + i * 11} + len(str(x))\n" for i in range(40)]
         (code / f"module{number}.py").write_text("\n".join(lines))
-    recipe = tmp_path / "tiny.toml"
+    chat = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "final": "hello to you"}]}
+    (folder / "chats.jsonl").write_text(f"{json.dumps(chat)}\n" * 8)
+    recipe = folder / "tiny.toml"
     recipe.write_text(
         f"""
         [run]
@@ -367,3 +378,21 @@ def tiny(tmp_path: Path) -> Path:
         """
     )
     return recipe
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A recipe of a toy model on a dozen small files: corpus and four steps take a second or two."""
+    return write_tiny(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of that recipe after fine-tuning, trained once. Copy it to change it."""
+    from etude.core import recipe
+    from etude.pipeline.execute import execute
+
+    folder = tmp_path_factory.mktemp("tiny")
+    chats = f"sft.data={json.dumps(str(folder / 'chats.jsonl'))}"
+    execute("sft", recipe.load(str(write_tiny(folder)), [chats, "sft.epochs=1"]), folder / "run")
+    return folder / "run"

@@ -18,6 +18,7 @@ import pydantic
 from etude.bench.stats import Interval, Tally, mean_pass_at, paired_gain
 from etude.core import durable
 from etude.core.errors import EtudeError
+from etude.core.recipe import first_problem
 
 TaskSet = Literal["held_out", "unseen"]  # families that were trained on, and those that never were
 SETS: tuple[TaskSet, ...] = ("held_out", "unseen")
@@ -175,8 +176,6 @@ def load_result(path: Path) -> BenchResult:
     except OSError as error:
         raise EtudeError(f"cannot read the benchmark {path}: {error.strerror}") from None
     except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise EtudeError(f"{path} is no benchmark that can be read: {place}: {first['msg']}") from None
+        raise EtudeError(f"{path} is no benchmark that can be read: {first_problem(error)}") from None
     except (ValueError, RecursionError) as error:
         raise EtudeError(f"{path} is no benchmark that can be read: {error}") from None

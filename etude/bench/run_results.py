@@ -23,7 +23,7 @@ from typing import Any
 from etude.bench.result import BenchResult, TaskSet, compare, load_result, summarise
 from etude.core import durable
 from etude.core.errors import EtudeError
-from etude.core.run import read_facts, read_metrics, read_recipe
+from etude.core.run_files import read_facts, read_metrics, read_recipe
 
 BEFORE, AFTER = "sft", "rl"
 RESULTS = "results.json"
@@ -42,6 +42,12 @@ def write_results(run: Path) -> dict[str, Any]:
     results = collect(read_facts(run), read_recipe(run), read_metrics(run), benchmarks)
     durable.write_whole(run / RESULTS, json.dumps(results, indent=1, allow_nan=False) + "\n")
     return results
+
+
+def read_results(run: Path) -> dict[str, Any]:
+    """results.json of the run, or nothing where it has none."""
+    file = run / RESULTS
+    return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
 def collect(
@@ -94,9 +100,9 @@ def stage_seconds(facts: Mapping[str, Any]) -> dict[str, float]:
     """How long each finished stage took: what it says itself, or else from its beginning to its end."""
     seconds = {}
     for name, entry in facts.get("stages", {}).items():
-        told = entry.get("facts", {}).get("seconds")
-        if is_number(told):
-            seconds[name] = float(told)
+        own = entry.get("facts", {}).get("seconds")
+        if is_number(own):
+            seconds[name] = float(own)
         elif (began := _time(entry.get("began"))) and (finished := _time(entry.get("finished"))):
             seconds[name] = (finished - began).total_seconds()
     return seconds
@@ -113,6 +119,7 @@ def numerics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 def voids(metrics: Sequence[Mapping[str, Any]], benchmarks: Mapping[str, BenchResult]) -> int:
     """Spoiled attempts in training and in the benchmarks, those included that were made again and went well."""
+    # Spoiled attempts are counted even where a repetition went well: they cost time, and may point at the machine.
     trained = sum(int(row["void"]) for row in metrics if row.get("stage") == "rl" and is_number(row.get("void")))
     return trained + sum(result.void + result.retried for result in benchmarks.values())
 

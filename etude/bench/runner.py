@@ -7,11 +7,12 @@ error instead of a figure.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -20,13 +21,16 @@ from typing import Any
 from etude.bench.result import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Policy, System, ToolResult, User
+from etude.core.process import available_cores
+from etude.core.progress import track
 from etude.core.recipe import Recipe
 from etude.core.settings import BenchSettings
 from etude.forge.curriculum.sources import open_source
 from etude.harness.metrics import measure
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.engine_client import launch
-from etude.rollout.rollout import RolloutSetup, Scored, Void, build_setup, check_lengths
+from etude.policies.table import hosted_policy, is_hosted
+from etude.rollout.rollout import RolloutSetup, Scored, Void, build_setup, check_lengths, temporary_host
 from etude.rollout.scheduler import JobRunner, RolloutJob, sample_seed
 from etude.rollout.view import printable
 from etude.sandbox.hosts import StoringHost
@@ -37,6 +41,57 @@ LOST = 0.1  # share of the rollouts that may stay void
 LONGEST = 8000  # characters of one message that are kept to be shown
 
 Progress = Callable[[int, int], None]  # rollouts done, rollouts in all
+
+
+def bench_checkpoint(
+    model: Path, recipe: Recipe, *, backend: str, save: Path | None = None, label: str = "benchmark"
+) -> BenchResult:
+    """`run_bench` with sandboxes of its own, all cores and a line of progress."""
+    threads = recipe.run.threads or available_cores()
+
+    async def work() -> BenchResult:
+        async with temporary_host(backend) as host:
+            with _tracked(label, recipe.bench) as advance:
+                return await run_bench(model, recipe, host=host, threads=threads, save=save, on_progress=advance)
+
+    return asyncio.run(work())
+
+
+def bench_hosted(
+    policy: str, recipe: Recipe, *, backend: str, save: Path | None = None
+) -> tuple[BenchResult, dict[str, float]]:
+    """A hosted model on the same tasks, and what it spent."""
+    if not is_hosted(policy):
+        raise EtudeError(f"a benchmark takes a hosted model such as openai:https://host/v1?model=NAME, not {policy!r}")
+    setup = build_setup(
+        recipe.harness,
+        recipe.reward,
+        recipe.grader,
+        recipe.audit,
+        temperature=recipe.bench.temperature,
+        native_calls=recipe.endpoint.form == "tools",
+    )
+    hosted = hosted_policy(policy, recipe.endpoint, setup.tools)
+    tasks = bench_tasks(recipe.bench)
+
+    async def work() -> BenchResult:
+        async with hosted, temporary_host(backend) as host:
+            with _tracked("benchmark", recipe.bench) as advance:
+                return await bench_policy(
+                    hosted, tasks, recipe.bench, host=host, setup=setup, name=policy, on_progress=advance
+                )
+
+    result = asyncio.run(work())
+    if save is not None:
+        save_result(result, save)
+    return result, hosted.spent
+
+
+@contextmanager
+def _tracked(label: str, settings: BenchSettings) -> Iterator[Progress]:
+    rollouts = (settings.count + settings.unseen_count) * settings.samples
+    with track(label, rollouts, "rollouts") as bar:
+        yield lambda done, _: bar.advance(done - bar.done)
 
 
 async def run_bench(
@@ -50,7 +105,6 @@ async def run_bench(
     on_progress: Progress | None = None,
 ) -> BenchResult:
     """Benchmarks the checkpoint at `model` as `recipe.bench` says. `log` is the engine's; `save` gets the result."""
-    settings = recipe.bench
     check_lengths(recipe.harness.limits, recipe.engine)
     dialect = open_dialect(model, recipe.harness.template)
     setup = build_setup(
@@ -59,15 +113,15 @@ async def run_bench(
         recipe.grader,
         recipe.audit,
         dialect=dialect,
-        temperature=settings.temperature,
+        temperature=recipe.bench.temperature,
     )
-    tasks = bench_tasks(settings)
+    tasks = bench_tasks(recipe.bench)
     engine = await launch(
         model, recipe.engine, device=recipe.run.device, threads=threads, log=log, decode=dialect.decode
     )
     async with engine:
         result = await bench_policy(
-            engine, tasks, settings, host=host, setup=setup, name=str(model), on_progress=on_progress
+            engine, tasks, recipe.bench, host=host, setup=setup, name=str(model), on_progress=on_progress
         )
         stats = await engine.stats()
     numbers = {name: float(value) for name, value in stats.items() if isinstance(value, int | float)}
@@ -84,10 +138,10 @@ def bench_tasks(settings: BenchSettings) -> list[tuple[TaskSet, Task]]:
         ("unseen", "bench.unseen", settings.unseen, settings.unseen_count),
     ]
     found: list[tuple[TaskSet, Task]] = []
-    for which, where, spec, wanted in sources:
-        tasks = list(islice(open_source(spec, where).tasks(), wanted)) if wanted else []
-        if len(tasks) < wanted:
-            raise EtudeError(f"{where} has only {len(tasks)} tasks where the benchmark asks for {wanted}")
+    for which, where, spec, count in sources:
+        tasks = list(islice(open_source(spec, where).tasks(), count)) if count else []
+        if len(tasks) < count:
+            raise EtudeError(f"{where} has only {len(tasks)} tasks where the benchmark asks for {count}")
         found += [(which, task) for task in tasks]
     names = Counter(task.name for _, task in found)
     if twice := [name for name, times in names.items() if times > 1]:
@@ -117,6 +171,7 @@ async def bench_policy(
         async for number, _, outcome in each:
             if isinstance(outcome, Void):
                 spoiled.append(outcome)
+                # A figure over what is left would hide that the machine is broken.
                 if len(spoiled) > max(1, LOST * total):
                     raise EtudeError(
                         f"the benchmark of {name} was given up: {len(spoiled)} of {total} rollouts were spoiled, "
@@ -153,6 +208,7 @@ def _jobs(
     for _, task in tasks:
         own = script(task) if script is not None else None
         for sample in range(settings.samples):
+            # The seed follows from task and sample alone, so that two checkpoints are compared in pairs.
             yield RolloutJob(task, sample, sample_seed(settings.seed, task.name, sample), own)
 
 

@@ -11,10 +11,6 @@ from rich.text import Text
 from etude.cli.console import Json, answer, table, values
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(audit)
-
-
 def audit(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Saved attempts, or folders of them.")],
     rules: Annotated[
@@ -34,7 +30,7 @@ def audit(
     """Say of saved attempts whether they are clean, suspicious, hacks, or show that the task is broken."""
 
     def work() -> dict[str, Any]:
-        from etude.cli.audit_action import audit_saved, behaviour_of
+        from etude.rollout.audit_saved import audit_saved, behaviour_of
 
         return dict(behaviour_of(files)) if behaviour else dict(audit_saved(files, rules or [], auditor, quarantine))
 
@@ -45,12 +41,12 @@ def audit(
             return
         colour = {"clean": "green", "suspicious": "yellow", "hack": "red", "broken task": "magenta"}
         rows: list[tuple[Any, ...]] = []
-        for name, said in found.items():
-            reasons = [f"{each['rule']}: {each['message']}" for each in said["findings"]] or [""]
-            rows.append((Text(said["verdict"], style=colour[said["verdict"]]), name, reasons[0]))
+        for name, ruling in found.items():
+            reasons = [f"{each['rule']}: {each['message']}" for each in ruling["findings"]] or [""]
+            rows.append((Text(ruling["verdict"], style=colour[ruling["verdict"]]), name, reasons[0]))
             rows += [("", "", reason) for reason in reasons[1:]]
         table(("verdict", "attempt", "why"), rows)
-        counts = {kind: sum(said["verdict"] == kind for said in found.values()) for kind in colour}
+        counts = {kind: sum(ruling["verdict"] == kind for ruling in found.values()) for kind in colour}
         print(", ".join(f"{number} {kind}" for kind, number in counts.items() if number))
 
     answer(work, show, json, plain=True)

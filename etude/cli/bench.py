@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import json as jsonlib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from etude.cli.console import Json, Overrides, answer, figure, table
-from etude.cli.tasks import Backend
+from etude.cli.console import Backend, Json, ModelPath, Overrides, answer, figure, table
 
 DEFAULT = "tasks"
 
-ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A run, a checkpoint, or a Hugging Face directory.")]
 Save = Annotated[Path | None, typer.Option("--save", help="JSON file for the result.")]
 
 
@@ -32,10 +31,6 @@ bench_app = typer.Typer(
 )
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(bench_app, name="bench")
-
-
 @bench_app.command(DEFAULT)
 def bench_tasks(
     model: ModelPath,
@@ -51,9 +46,20 @@ def bench_tasks(
     """Benchmark a model on tasks that it has not seen. `etude bench MODEL` is short for it."""
 
     def work() -> dict[str, Any]:
-        from etude.cli.task_actions import benchmark
+        from etude.bench.result import compare, load_result, summarise
+        from etude.bench.runner import bench_checkpoint, bench_hosted
+        from etude.pipeline.find_model import find_model, recipe_of
 
-        return benchmark(model, save, against, sandbox, overrides or [], policy)
+        recipe, folder = recipe_of(model, overrides or []), find_model(model)
+        earlier = load_result(against) if against is not None else None
+        if policy:
+            result, spent = bench_hosted(policy, recipe, backend=sandbox, save=save)
+            facts = {"model": policy, **summarise(result), "spent": spent}
+        else:
+            result = bench_checkpoint(folder, recipe, backend=sandbox, save=save)
+            facts = {"model": str(folder), **summarise(result)}
+        gain = compare(earlier, result) if earlier is not None else None
+        return facts | ({"gain": list(gain)} if gain is not None else {})
 
     answer(work, lambda found: table(("", ""), [(name, figure(value)) for name, value in found.items()]), json)
 
@@ -71,9 +77,22 @@ def bench_base(
     """Measure a model without an agent: bits per byte of code, state tracking, needles in long texts."""
 
     def work() -> dict[str, Any]:
-        from etude.cli.task_actions import benchmark_base
+        from etude.core import durable
+        from etude.pipeline.find_model import find_model, prepare_device, recipe_of
 
-        return benchmark_base(model, code, repository, only, save, overrides or [])
+        given = {"base.code": code, "base.repository": repository}
+        paths = [f"{key}={jsonlib.dumps(str(path))}" for key, path in given.items() if path is not None]
+        recipe, folder = recipe_of(model, [*(overrides or []), *paths]), find_model(model)
+        device = prepare_device(recipe)
+        from etude.bench.base.model_under_test import ModelUnderTest
+        from etude.bench.base.suite import EVALUATIONS, evaluate_base
+
+        tested = ModelUnderTest.open(folder, device, recipe.base.batch_tokens)
+        names = [name.strip() for name in only.split(",") if name.strip()]
+        found = {"model": str(folder)} | evaluate_base(tested, recipe.base, names or EVALUATIONS)
+        if save is not None:
+            durable.write_whole(save, jsonlib.dumps(found, indent=1) + "\n")
+        return found
 
     answer(work, _show_base, json)
 
@@ -94,8 +113,8 @@ def _show_base(found: dict[str, Any]) -> None:
         rows.append(("", "probability", chance))
     table(("", "", ""), rows)
     if needle:
-        lengths = sorted({place["length"] for place in needle["places"]})
-        cells = {(place["depth"], place["length"]): place for place in needle["places"]}
+        lengths = sorted({cell["length"] for cell in needle["places"]})
+        cells = {(cell["depth"], cell["length"]): cell for cell in needle["places"]}
         grid = [
             (f"{depth:.0%}", *(_cell(cells[depth, length]) for length in lengths))
             for depth in sorted({depth for depth, _ in cells})
@@ -104,5 +123,5 @@ def _show_base(found: dict[str, Any]) -> None:
         print("exact / probability among candidates")
 
 
-def _cell(place: dict[str, Any]) -> str:
-    return f"{place['exact']:.0%} / {place['probability']:.2f}"
+def _cell(cell: dict[str, Any]) -> str:
+    return f"{cell['exact']:.0%} / {cell['probability']:.2f}"

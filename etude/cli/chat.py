@@ -1,123 +1,113 @@
-"""A plain conversation with a served model, in the terminal: a line in, an answer out as it is sampled.
-
-Speaks to any server of OpenAI's interface, `etude serve` first of all. No tools and no sandbox: what the model says is
-shown and nothing is done with it. Nothing of it reaches the terminal but printable text.
-"""
+"""`etude chat`: watch a trained agent solve a task, or talk to a served model."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import sys
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-import aiohttp
-from rich.console import Console
-from rich.text import Text
+import typer
 
-from etude.core.errors import EtudeError
-from etude.rollout.view import printable
+from etude.cli.console import Backend, Json, Overrides, answer
+from etude.cli.rollouts import setup_of, show_rollout
 
-KEY = "ETUDE_API_KEY"
-SECONDS = 600.0  # for one answer
-
-
-def is_address(model: str) -> bool:
-    return model.startswith(("http://", "https://"))
+if TYPE_CHECKING:
+    from etude.core.policy import Policy
+    from etude.core.recipe import Recipe
+    from etude.rollout.rollout import RolloutSetup
 
 
-def base_of(address: str) -> str:
-    """The address up to and with its version: http://host:8000 means http://host:8000/v1."""
-    bare = address.rstrip("/")
-    return bare if bare.endswith("/v1") else f"{bare}/v1"
+def chat(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="As for serve, or the address of a server: http://...")],
+    overrides: Overrides = None,
+    number: Annotated[int | None, typer.Option("--task", min=0, help="Which of the benchmark's tasks.")] = None,
+    directory: Annotated[Path | None, typer.Option("--dir", help="A task directory of your own instead.")] = None,
+    tokens: Annotated[
+        Path | None, typer.Option("--tokens", help="Folder of a served model that was trained here: sample its ids.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed, another attempt.")] = 0,
+    sandbox: Backend = "local",
+    json: Json = False,
+) -> None:
+    """Watch a trained agent solve a task; or talk to a served model, when there is no task."""
+
+    def work() -> dict[str, Any]:
+        from etude.cli.chat_client import is_address, talk
+
+        served = is_address(model)
+        if served and number is None and directory is None:
+            return talk(model, seed, quiet=json)
+        agent = _served_agent(model, tokens, overrides or []) if served else _own_agent(Path(model), overrides or [])
+        return _watch(agent, number or 0, directory, seed, sandbox, quiet=json)
+
+    answer(work, lambda _: None, json)
 
 
-def served_model(address: str) -> str:
-    """The name of the first model that a server lists."""
-
-    async def look() -> Any:
-        async with _session() as http:
-            return await _json(http.get(f"{base_of(address)}/models"), address)
-
-    listed = asyncio.run(look()).get("data")
-    if not isinstance(listed, list) or not listed or not isinstance(listed[0].get("id"), str):
-        raise EtudeError(f"the server at {address} lists no model")
-    return str(listed[0]["id"])
+# Its name, the recipe it acts by, and its policy, which for a model of ours starts an engine.
+_Agent = tuple[str, "Recipe", "RolloutSetup", Callable[[], Awaitable["Policy"]]]
 
 
-def talk(address: str, seed: int, quiet: bool) -> dict[str, Any]:
-    """Reads lines until the end of input and answers each. Returns what was said."""
-    model, console = served_model(address), Console(highlight=False, soft_wrap=True)
-    messages: list[dict[str, Any]] = []
-    if sys.stdin.isatty():
-        console.print(Text(f"{model} at {address}; end with Ctrl-D", "dim"))
-    while True:
-        try:
-            line = input("> " if sys.stdin.isatty() else "")
-        except EOFError:
-            break
-        if line.strip():
-            messages.append({"role": "user", "content": line})
-            body = {"model": model, "messages": messages, "seed": seed, "stream": True}
-            messages.append(asyncio.run(_answer(address, body, None if quiet else console)))
-    return {"model": model, "messages": messages}
+def _own_agent(path: Path, overrides: list[str]) -> _Agent:
+    from etude.pipeline.find_model import find_model, recipe_of
+    from etude.policies.engine_client import launch
+    from etude.tokens.dialect import open_dialect
+
+    recipe, model = recipe_of(path, overrides), find_model(path)
+    dialect = open_dialect(model, recipe.harness.template)
+
+    async def start() -> Policy:
+        return await launch(model, recipe.engine, device=recipe.run.device, decode=dialect.decode)
+
+    return str(model), recipe, setup_of(recipe, dialect), start
 
 
-async def _answer(address: str, body: dict[str, Any], console: Console | None) -> dict[str, Any]:
-    said = {"reasoning_content": "", "content": ""}
-    styles = {"reasoning_content": "italic dim", "content": ""}
-    last = ""
-    async for delta in _deltas(address, body):
-        for name, style in styles.items():
-            if piece := delta.get(name):
-                said[name] += piece
-                if console is not None:
-                    between = "\n" if last and last != name else ""
-                    console.print(Text(between + printable(piece), style), end="")
-                last = name
-    if console is not None:
-        console.print()
-    return {"role": "assistant", **{name: text for name, text in said.items() if text or name == "content"}}
+def _served_agent(address: str, tokens: Path | None, overrides: list[str]) -> _Agent:
+    """A model that a server has. With the folder of its `tokens` it samples ids, as in training."""
+    from dataclasses import replace
+
+    from etude.cli.chat_client import KEY, base_of, served_model
+    from etude.core import recipe as recipes
+    from etude.pipeline.find_model import find_model, recipe_of
+    from etude.policies.table import hosted_policy
+    from etude.tokens.dialect import open_dialect
+
+    recipe = recipe_of(tokens, overrides) if tokens else recipes.load(None, overrides)
+    key = recipe.endpoint.key_env or (KEY if KEY in os.environ else "")
+    endpoint = replace(recipe.endpoint, form="tools", ids=tokens is not None, key_env=key)
+    recipe = replace(recipe, endpoint=endpoint)
+    dialect = open_dialect(find_model(tokens)) if tokens else None
+    setup = setup_of(recipe, dialect, hosted=True)
+    name = f"openai:{base_of(address)}?model={endpoint.model or served_model(address)}"
+
+    async def start() -> Policy:
+        return hosted_policy(name, endpoint, setup.tools, dialect)
+
+    return address, recipe, setup, start
 
 
-async def _deltas(address: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-    async with _session() as http:
-        try:
-            async with http.post(f"{base_of(address)}/chat/completions", json=body) as response:
-                if response.status != 200:
-                    raise EtudeError(f"the server at {address} refused: {_reason(await response.text())}")
-                async for line in response.content:
-                    if line.startswith(b"data: {"):
-                        chunk = json.loads(line[6:])
-                        if "error" in chunk:
-                            raise EtudeError(f"the server at {address} stopped: {_reason(line[6:].decode())}")
-                        for choice in chunk["choices"]:
-                            yield choice["delta"]
-        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as broken:
-            raise EtudeError(f"the server at {address} cannot be understood: {broken!r}") from None
+def _watch(
+    agent: _Agent, number: int, directory: Path | None, seed: int, backend: str, *, quiet: bool
+) -> dict[str, Any]:
+    """One attempt at a task of the recipe's benchmark, or at one of your own."""
+    from etude.core.errors import EtudeError
+    from etude.forge.curriculum.sources import open_source
+    from etude.rollout.rollout import Scored
+    from etude.rollout.view import RolloutView
+    from etude.tasks.format.task import Task
 
+    name, recipe, setup, start = agent
+    task = Task.load(directory) if directory else next(open_source(recipe.bench.tasks).tasks(number), None)
+    if task is None:
+        raise EtudeError(f"the benchmark has no task number {number}")
+    view = None if quiet else RolloutView()
 
-async def _json(asked: Any, address: str) -> Any:
-    try:
-        async with asked as response:
-            text = await response.text()
-            if response.status != 200:
-                raise EtudeError(f"the server at {address} refused: {_reason(text)}")
-            return json.loads(text)
-    except (aiohttp.ClientError, TimeoutError, ValueError) as broken:
-        raise EtudeError(f"the server at {address} cannot be reached: {broken}") from None
+    async def watch() -> Any:
+        return await show_rollout(task, await start(), name, setup, seed, backend, view)
 
-
-def _reason(text: str) -> str:
-    try:
-        return str(json.loads(text)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return text[:200]
-
-
-def _session() -> aiohttp.ClientSession:
-    key = os.environ.get(KEY)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    return aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=SECONDS, sock_connect=10))
+    outcome = asyncio.run(watch())
+    facts: dict[str, Any] = {"task": task.name, "model": name, "seconds": round(outcome.seconds, 3)}
+    if isinstance(outcome, Scored):
+        return facts | {"passed": outcome.passed, "reward": outcome.reward}
+    return facts | {"ok": False, "void": outcome.cause, "error": outcome.message}

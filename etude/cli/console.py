@@ -26,6 +26,16 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as pretrain.steps=50.")
 ]
 
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A built-in recipe, or the path of a .toml file.")]
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A run, a checkpoint, or a Hugging Face directory.")]
+TaskFolders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Task directories, or folders of them.")]
+Repository = Annotated[
+    str, typer.Argument(metavar="REPO", help="A folder, a git checkout, or a package: attrs==24.2.0.")
+]
+Backend = Annotated[
+    str, typer.Option("--sandbox", help="local, docker (for a Dockerfile), or plain (no isolation, and stamped).")
+]
+Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same tasks and scripts.")]
 StoreFolder = Annotated[
     Path | None, typer.Option("--store", help="Folder of layers; else $ETUDE_STORE or the user's cache.")
 ]
@@ -54,6 +64,7 @@ def answer(
         code, found = 2, {"ok": False, "error": str(error)}
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
+        # Without --fresh, which would throw away what was saved.
         resume = shlex.join(["etude", *(part for part in sys.argv[1:] if part != "--fresh")])
         code, found = 130, found | {"ok": False, "error": "interrupted", "resume": resume}
         print(f"interrupted; to continue: {resume}", file=sys.stderr)

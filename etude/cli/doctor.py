@@ -39,26 +39,26 @@ class Row:
 
 def examine(folder: Path) -> list[Row]:
     """Every row; `folder` is where runs would be written."""
-    return [
-        *_python(),
-        *_compute(),
-        *_space(folder),
-        *_isolation(),
-        *_programs(),
-        *_extras(),
-    ]
+    python = Row("python", "ok", platform.python_version(), needed=True)  # an older one cannot install us
+    return [python, *_compute(), *_space(folder), *_isolation(), *_programs(), *_extras()]
 
 
-def _python() -> Iterator[Row]:
-    yield Row("python", "ok", platform.python_version(), needed=True)  # an older one cannot install us
+def _row(
+    what: str,
+    fine: bool,
+    found: str,
+    advice: str,
+    *,
+    otherwise: Literal["limited", "missing"] = "limited",
+    needed: bool = False,
+) -> Row:
+    """A row that is well, or one with advice."""
+    return Row(what, "ok", found, needed=needed) if fine else Row(what, otherwise, found, advice, needed)
 
 
 def _compute() -> Iterator[Row]:
     cores = available_cores()
-    if cores >= 2:
-        yield Row("cores", "ok", str(cores))
-    else:
-        yield Row("cores", "limited", str(cores), "training and sampling will share one core; expect half the speed")
+    yield _row("cores", cores >= 2, str(cores), "training and sampling will share one core; expect half the speed")
     try:
         import torch
     except ImportError as error:
@@ -66,10 +66,8 @@ def _compute() -> Iterator[Row]:
         return
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
     release = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-    if release >= (2, 11):
-        yield Row("torch", "ok", f"{torch.__version__}, {build}", needed=True)
-    else:
-        yield Row("torch", "missing", f"{torch.__version__}, {build}", "pip install 'torch>=2.11'", needed=True)
+    found = f"{torch.__version__}, {build}"
+    yield _row("torch", release >= (2, 11), found, "pip install 'torch>=2.11'", otherwise="missing", needed=True)
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         found = f"{torch.cuda.device_count()} x {properties.name}, {properties.total_memory / GIB:.0f} GiB"
@@ -80,10 +78,9 @@ def _compute() -> Iterator[Row]:
         advice = "none needed for the nano recipe; for a GPU install a CUDA build of torch (see the README)"
         yield Row("gpu", "missing", "torch is a CPU build", advice)
     flags = set(re.findall(r"\b(amx_bf16|avx512_bf16|avx2|avx512f)\b", _read("/proc/cpuinfo")))
-    if flags & {"amx_bf16", "avx512_bf16"}:
-        yield Row("bf16 on cpu", "ok", ", ".join(sorted(flags)))
-    else:
-        yield Row("bf16 on cpu", "limited", "emulated", "stay with fp32 on this CPU; bf16 would be slower")
+    fast = bool(flags & {"amx_bf16", "avx512_bf16"})
+    found = ", ".join(sorted(flags)) if fast else "emulated"
+    yield _row("bf16 on cpu", fast, found, "stay with fp32 on this CPU; bf16 would be slower")
 
 
 def _space(folder: Path) -> Iterator[Row]:
@@ -95,31 +92,24 @@ def _space(folder: Path) -> Iterator[Row]:
             total = min(total, int(limit) / GIB)
             free = min(free, total)
         found = f"{free:.1f} of {total:.1f} GiB free"
-        if free >= 2:
-            yield Row("memory", "ok", found)
-        else:
-            yield Row("memory", "limited", found, "close other programs; the nano recipe wants 2 GiB")
+        yield _row("memory", free >= 2, found, "close other programs; the nano recipe wants 2 GiB")
     here = folder.resolve()
     while not here.exists():
         here = here.parent
     free = shutil.disk_usage(here).free / GIB
     if not os.access(here, os.W_OK):
         yield Row("disk", "missing", f"{here} is not writable", "choose a writable folder with --run", needed=True)
-    elif free >= 2:
-        yield Row("disk", "ok", f"{free:.1f} GiB free in {here}", needed=True)
     else:
-        yield Row(
-            "disk", "limited", f"{free:.1f} GiB free in {here}", "make room, or choose another --run", needed=True
-        )
+        found = f"{free:.1f} GiB free in {here}"
+        yield _row("disk", free >= 2, found, "make room, or choose another --run", needed=True)
     shared = Path("/dev/shm")  # noqa: S108 (we look at it and write nothing)
     if not shared.is_dir():
         advice = "learner and engine exchange weights through it; without it a file in the temporary folder is used"
         yield Row("shared memory", "missing", "no /dev/shm", advice)
-    elif (size := shutil.disk_usage(shared).total / GIB) >= 0.5:
-        yield Row("shared memory", "ok", f"{size:.1f} GiB in /dev/shm")
     else:
+        size = shutil.disk_usage(shared).total
         advice = "enough for nano; for larger models enlarge it (docker run --shm-size=4g)"
-        yield Row("shared memory", "limited", f"{size * 1024:.0f} MiB in /dev/shm", advice)
+        yield _row("shared memory", size >= GIB / 2, f"{size / GIB:.2g} GiB in /dev/shm", advice)
 
 
 # Tried in a child: unsharing is for good, and a failure must not touch us.
@@ -152,6 +142,7 @@ def _isolation() -> Iterator[Row]:
     if platform.system() != "Linux":
         yield Row("namespaces", "missing", platform.system(), f"Linux only: use docker or a Linux machine, or {weaker}")
         return
+    # Tried in a child that exits: asking for versions says nothing about what a container forbids.
     with tempfile.TemporaryDirectory() as work:
         answer = _output([sys.executable, "-I", "-c", _TRY_NAMESPACES, work])
     try:
@@ -165,40 +156,30 @@ def _isolation() -> Iterator[Row]:
         "net": "follows from user namespaces; without it code under test is not cut off from the network",
         "overlay": "sandboxes need a kernel of 6.6 or newer",
     }
-    for name in ("user", "mount", "pid", "net", "overlay"):
+    for name in remedies:
         what = "overlayfs" if name == "overlay" else f"{name} namespaces"
         problem = found.get(name, "could not be tried")
-        if problem:
-            yield Row(what, "missing", problem, f"{remedies[name]}; or {weaker}")
-        else:
-            yield Row(what, "ok", "tried and works")
+        advice = f"{remedies[name]}; or {weaker}"
+        yield _row(what, not problem, problem or "tried and works", advice, otherwise="missing")
     controllers = _read("/sys/fs/cgroup/cgroup.controllers").split()
     if not controllers:
         yield Row("cgroups", "missing", "no unified hierarchy", "limits fall back to rlimits; boot with cgroup v2")
-    elif os.access("/sys/fs/cgroup/cgroup.procs", os.W_OK):
-        yield Row("cgroups", "ok", f"v2: {', '.join(controllers)}")
     else:
+        writable = os.access("/sys/fs/cgroup/cgroup.procs", os.W_OK)
         advice = "limits fall back to rlimits; delegate a group (systemd-run --user --scope) for exact ones"
-        yield Row("cgroups", "limited", "v2, not writable", advice)
-    if "errno" in _read("/proc/sys/kernel/seccomp/actions_avail"):
-        yield Row("seccomp", "ok", "filters available")
-    else:
-        yield Row(
-            "seccomp", "limited", "no filters", "a kernel with CONFIG_SECCOMP_FILTER narrows what a sandbox can call"
-        )
+        yield _row("cgroups", writable, f"v2: {', '.join(controllers)}" if writable else "v2, not writable", advice)
+    filters = "errno" in _read("/proc/sys/kernel/seccomp/actions_avail")
+    advice = "a kernel with CONFIG_SECCOMP_FILTER narrows what a sandbox can call"
+    yield _row("seccomp", filters, "filters available" if filters else "no filters", advice)
 
 
 def _programs() -> Iterator[Row]:
     git = _output(["git", "--version"]).removeprefix("git version ").strip()
-    if git:
-        yield Row("git", "ok", git)
-    else:
-        yield Row("git", "missing", "not found", "install git to read repositories as corpus sources")
-    compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
-    if compiler:
-        yield Row("compiler", "ok", _output([compiler, "--version"]).partition("\n")[0])
-    else:
-        yield Row("compiler", "limited", "no cc, gcc or clang", "install one for torch.compile and for tasks in C")
+    advice = "install git to read repositories as corpus sources"
+    yield _row("git", bool(git), git or "not found", advice, otherwise="missing")
+    compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), "")
+    found = _output([compiler, "--version"]).partition("\n")[0] if compiler else "no cc, gcc or clang"
+    yield _row("compiler", bool(compiler), found, "install one for torch.compile and for tasks in C")
     try:
         yield Row("container engine", "ok", Engine.find().name)
     except EtudeError as error:
@@ -207,11 +188,9 @@ def _programs() -> Iterator[Row]:
 
 
 def _extras() -> Iterator[Row]:
-    for module, extra, use in (("transformers", "hf", "checking checkpoints against Hugging Face"),):
-        if importlib.util.find_spec(module):
-            yield Row(module, "ok", "installed")
-        else:
-            yield Row(module, "missing", "optional", f"pip install 'etude[{extra}]' for {use}")
+    there = importlib.util.find_spec("transformers") is not None
+    advice = "pip install 'etude[hf]' for checking checkpoints against Hugging Face"
+    yield _row("transformers", there, "installed" if there else "optional", advice, otherwise="missing")
 
 
 def _output(command: list[str]) -> str:

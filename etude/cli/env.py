@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from etude.cli.console import FindLinks, Json, StoreFolder, answer, table
+from etude.cli.console import FindLinks, Json, Repository, StoreFolder, answer, table
 from etude.core.errors import EtudeError
 
 if TYPE_CHECKING:
@@ -15,13 +15,9 @@ if TYPE_CHECKING:
 env_app = typer.Typer(no_args_is_help=True, help="Install repositories.")
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(env_app, name="env")
-
-
 @env_app.command("install")
 def env_install(
-    repo: Annotated[str, typer.Argument(metavar="REPO", help="A folder, a git checkout, or a package: attrs==24.2.0.")],
+    repo: Repository,
     store: StoreFolder = None,
     find_links: FindLinks = None,
     suite_seconds: Annotated[float, typer.Option("--suite-seconds", min=1, help="Longest run of the tests.")] = 300.0,

@@ -21,17 +21,13 @@ ROWS = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(model_app, name="model")
-
-
 @model_app.command("info")
 def model_info(directory: Directory, json: Json = False) -> None:
     """Say what a model is and how much memory it takes, from its config.json and the headers of its weights."""
 
     def work() -> dict[str, Any]:
-        from etude.cli.model_info import describe
-        from etude.pipeline.stages import find_model
+        from etude.model.describe import describe
+        from etude.pipeline.find_model import find_model
 
         return describe(find_model(directory))
 
@@ -61,8 +57,8 @@ def model_compare(
     """Compare a model's logits here with those of transformers, with the cache and without."""
 
     def work() -> dict[str, Any]:
-        from etude.cli.model_compare import compare
-        from etude.pipeline.stages import find_model
+        from etude.bench.compare_transformers import compare
+        from etude.pipeline.find_model import find_model
 
         found = compare(find_model(directory), seed)
         return {"ok": max(found["max_abs_diff"], found["max_abs_diff_cached"]) <= tolerance, **found}
@@ -92,9 +88,16 @@ def model_init(
     """Make a new model with random weights."""
 
     def work() -> dict[str, Any]:
-        from etude.cli.model_info import create
+        from etude.core import recipe as recipes
+        from etude.core.errors import EtudeError
+        from etude.model.describe import SHAPES, create
 
-        return create(shape, directory, sizes or [], dtype)
+        if shape not in SHAPES:
+            raise EtudeError(f"{shape!r} is not a shape that can be made; those are {', '.join(SHAPES)}")
+        # `width=64` is short for `model.width=64`
+        named = [part if "." in part.partition("=")[0] else f"model.{part}" for part in sizes or []]
+        recipe = recipes.load(None, [*named, f"model.shape={shape}"])
+        return create(directory, recipe.model, recipe.tokens.vocab_size, recipe.run.seed, dtype)
 
     answer(work, lambda found: print(f"{found['model']}: {_count(found['parameters'])} parameters"), json)
 

@@ -1,30 +1,17 @@
-"""Commands about tasks and the world they are tried in: `etude tasks`, `rollout`, `regrade`, `sandbox`."""
+"""Commands about tasks: `etude tasks katas`, `import`, `make`, `check`, `combine`, `near-duplicates`."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from etude.cli.console import Json, Overrides, answer, table
+from etude.cli.console import Backend, FindLinks, Json, Repository, Seed, StoreFolder, TaskFolders, answer, table
 
 tasks_app = typer.Typer(no_args_is_help=True, help="Make and check tasks.")
-sandbox_app = typer.Typer(no_args_is_help=True, help="Look at sandboxes.")
-
-Backend = Annotated[
-    str, typer.Option("--sandbox", help="local, docker (for a Dockerfile), or plain (no isolation, and stamped).")
-]
-Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same tasks and scripts.")]
-
-
-def register(app: typer.Typer) -> None:
-    app.add_typer(tasks_app, name="tasks")
-    app.add_typer(sandbox_app, name="sandbox")
-    app.command()(rollout)
-    app.command()(regrade)
-    app.command()(export)
 
 
 @tasks_app.command("katas")
@@ -39,9 +26,15 @@ def tasks_katas(
     """Write small tasks: repositories from which a feature was deleted."""
 
     def work() -> dict[str, Any]:
-        from etude.cli.task_actions import make_katas
+        from etude.core.errors import EtudeError
+        from etude.forge.katas.source import write_katas
 
-        return make_katas(out, split, count, seed, [int(level) for level in levels.split(",") if level.isdigit()])
+        chosen = [int(level) for level in levels.split(",") if level.isdigit()]
+        wrong = [level for level in chosen if level not in (1, 2, 3)]
+        if wrong or split not in ("train", "held_out", "unseen"):
+            raise EtudeError(f"katas have levels 1, 2, 3 and splits train, held_out, unseen, not {wrong or split}")
+        written = write_katas(out, split, count, seed, chosen)  # type: ignore[arg-type]
+        return {"tasks": len(written), "folder": str(out)}
 
     answer(work, lambda found: print(f"{found['tasks']} tasks in {found['folder']}"), json)
 
@@ -59,9 +52,11 @@ def tasks_import(
     """Write rows of other people's data sets as tasks."""
 
     def work() -> dict[str, Any]:
-        from etude.cli.task_actions import import_rows
+        from etude.tasks.format.swe_rows import import_rows
 
-        return import_rows(rows, repo, out, environment)
+        written, refused = import_rows(rows, repo, out, environment)
+        tasks = [str(path) for path in written]
+        return {"ok": bool(tasks), "imported": len(tasks), "refused": refused, "tasks": tasks}
 
     def show(found: dict[str, Any]) -> None:
         table(("refused", "why"), list(found["refused"].items()))
@@ -70,9 +65,51 @@ def tasks_import(
     answer(work, show, json)
 
 
+@tasks_app.command("make")
+def tasks_make(
+    repo: Repository,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the task directories and the journal.")],
+    count: Annotated[int, typer.Option("--count", min=1, help="How many valid tasks.")] = 20,
+    origins: Annotated[
+        str,
+        typer.Option(
+            "--from", help="Any of deletion, bug, commit, question, test_writing, docstrings, refactoring, packaging."
+        ),
+    ] = "deletion,bug,commit",
+    prompt_styles: Annotated[
+        str,
+        typer.Option(
+            "--prompt-styles", "--registers", help="How instructions speak: any of terse, plain and detailed."
+        ),
+    ] = "terse,plain,detailed",
+    workers: Annotated[int, typer.Option("--workers", min=1, max=256, help="Candidates tried at once.")] = 2,
+    store: StoreFolder = None,
+    find_links: FindLinks = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Make verified tasks from a repository: features, bugs, questions, tests and more. Started again, it resumes."""
+
+    def work() -> dict[str, Any]:
+        from etude.forge.pipeline.command import make_from
+
+        return make_from(repo, out, count, seed, _listed(origins), _listed(prompt_styles), workers, store, find_links)
+
+    def show(found: dict[str, Any]) -> None:
+        table(("rejected", "why"), [(number, reason) for reason, number in found["rejected"].items()])
+        share = found["valid"] / found["tried"] if found["tried"] else 0.0
+        each = found["spent"] / found["valid"] if found["valid"] else 0.0
+        print(
+            f"{found['repo']} {found['version']}: {found['valid']} tasks of {found['tried']} candidates ({share:.0%})"
+        )
+        print(f"{found['seconds']:.0f} s now, {each:.1f} s of work for each task; they lie in {out}")
+
+    answer(work, show, json)
+
+
 @tasks_app.command("check")
 def tasks_check(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Task directories, or folders of them.")],
+    directories: TaskFolders,
     sandbox: Backend = "local",
     settings: Annotated[list[str] | None, typer.Option("--set", help="Changes, such as grader.seconds=30.")] = None,
     json: Json = False,
@@ -81,9 +118,21 @@ def tasks_check(
     warnings: list[str] = []
 
     def work() -> dict[str, Any]:
-        from etude.cli.task_actions import check_tasks
+        from etude.core import recipe
+        from etude.core.progress import track
+        from etude.rollout.rollout import temporary_host
+        from etude.tasks.check import CheckReport
+        from etude.tasks.format.task import given_tasks
+        from etude.tasks.grading.check_many import check_directories
 
-        reports = check_tasks(directories, sandbox, settings or [])
+        grader, folders = recipe.load(None, settings or []).grader, given_tasks(directories)
+
+        async def check() -> dict[Path, CheckReport]:
+            async with temporary_host(sandbox) as host:
+                with track("checking tasks", total=len(folders), unit="tasks") as bar:
+                    return await check_directories(folders, host, grader, bar.advance)
+
+        reports = asyncio.run(check())
         warnings.extend(f"{path}: {each}" for path, report in reports.items() for each in report.warnings)
         problems = {str(path): report.problems for path, report in reports.items() if not report.ok}
         valid = len(reports) - len(problems)
@@ -92,8 +141,8 @@ def tasks_check(
     def show(found: dict[str, Any]) -> None:
         for line in warnings:
             print(line)
-        for path, said in found["problems"].items():
-            table(("", ""), [(Text("unfit", "red"), path), *(("", line) for line in said)])
+        for path, problems in found["problems"].items():
+            table(("", ""), [(Text("unfit", "red"), path), *(("", line) for line in problems)])
         print(f"{found['valid']} of {found['checked']} tasks are fit to be used")
 
     answer(work, show, json)
@@ -110,105 +159,62 @@ def tasks_combine(
     """Make harder tasks out of pairs: two pieces of one repository are missing at once."""
 
     def work() -> dict[str, Any]:
-        from etude.cli.task_actions import combine_tasks
+        from etude.core.progress import track
+        from etude.forge.curriculum.combine import combine_checked
+        from etude.rollout.rollout import temporary_host
+        from etude.tasks.format.task import Task, given_tasks
 
-        return combine_tasks(folder, out, count, sandbox, [])
+        tasks = [Task.load(path) for path in given_tasks([folder])]
+
+        async def combine() -> tuple[list[Path], dict[str, int]]:
+            async with temporary_host(sandbox) as host:
+                with track("combining tasks", total=count, unit="tasks") as bar:
+                    return await combine_checked(tasks, out, count, host, bar.advance)
+
+        made, rejected = asyncio.run(combine())
+        return {"ok": bool(made), "valid": len(made), "rejected": rejected, "tasks": [str(path) for path in made]}
 
     answer(work, lambda found: print(f"{found['valid']} tasks in {out}; rejected: {found['rejected'] or 'none'}"), json)
 
 
-def rollout(
-    task: Annotated[Path, typer.Argument(help="Task directory.")],
-    overrides: Overrides = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            help="reference, null, stub, attack:NAME, an engine (unix:/path, http://...), "
-            "or a hosted model (openai:https://host/v1?model=NAME; the rest as endpoint.KEY=VALUE).",
-        ),
-    ] = "reference",
-    model: Annotated[Path | None, typer.Option("--model", help="Folder with the tokenizer of the engine.")] = None,
-    save: Annotated[Path | None, typer.Option("--save", help="Folder to keep the attempt in.")] = None,
-    sandbox: Backend = "local",
-    seed: Seed = 0,
+@tasks_app.command("near-duplicates")
+@tasks_app.command("alike", hidden=True)  # its name in earlier versions
+def tasks_near_duplicates(
+    directories: TaskFolders,
+    against: Annotated[
+        list[Path] | None, typer.Option("--against", help="Tasks of a benchmark: a task like one of them is named.")
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option("--corpus", help="A run, or the corpus in it: its documents are searched for tasks.")
+    ] = None,
+    ngram: Annotated[
+        int, typer.Option("--ngram", min=5, help="Words in a row that a document and a task may not share.")
+    ] = 13,
     json: Json = False,
 ) -> None:
-    """Let a policy try a task once, shown as it happens."""
+    """Find tasks that are nearly the same, and documents of a corpus that have seen one."""
 
     def work() -> dict[str, Any]:
-        from etude.cli.task_actions import roll_out
-        from etude.rollout.view import RolloutView
+        from etude.forge.gates.near_duplicates import compare_tasks, load_tasks
 
-        view = None if json else RolloutView()
-        return roll_out(task, policy, model, save, sandbox, seed, overrides or [], view)
-
-    answer(work, lambda found: print(f"saved: {found['saved']}") if "saved" in found else None, json)
-
-
-def regrade(
-    folder: Annotated[Path, typer.Argument(help="A saved attempt, or a folder of them.")],
-    overrides: Overrides = None,
-    sandbox: Backend = "local",
-    json: Json = False,
-) -> None:
-    """Grade saved attempts again, without a model."""
-
-    def work() -> dict[str, Any]:
-        from etude.cli.task_actions import regrade_saved
-
-        return regrade_saved(folder, sandbox, overrides or [])
+        tasks = load_tasks(directories)
+        return compare_tasks(tasks, load_tasks(against) if against else [], corpus, ngram).to_json()
 
     def show(found: dict[str, Any]) -> None:
-        word = {True: "passed", False: "failed"}
-        rows = [(row["attempt"], word[row["before"]], word[row["after"]], row["reason"]) for row in found["attempts"]]
-        table(("attempt", "before", "now", "reason"), rows)
-        print(f"{found['graded']} graded, {found['changed']} changed, {found['left_out']} void and left out")
+        if found["near_duplicates"]:
+            rows = [
+                (near["task"], near["like"], f"{near['similarity']:.2f}", near["by"], "yes" if near["crosses"] else "")
+                for near in found["near_duplicates"]
+            ]
+            table(("task", "is like", "similar", "by", "crosses into evaluation"), rows)
+        if found["seen"]:
+            hits = [(seen["document"], seen["task"], seen["part"], seen["words"][:60]) for seen in found["seen"]]
+            table(("document", "has seen", "part", "shared words"), hits)
+        print(f"{found['tasks']} tasks, {len(found['drop'])} nearly the same as another", end="")
+        print(f"; {found['contaminated']} of {found['documents']} documents have seen one" if corpus else "")
 
     answer(work, show, json)
 
 
-def export(
-    folder: Annotated[Path, typer.Argument(help="A saved attempt, or a folder of them.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the documents, one below it for each attempt.")],
-    overrides: Overrides = None,
-    json: Json = False,
-) -> None:
-    """Write the trajectories of saved attempts as ATIF 1.8 documents, for other people's viewers."""
-
-    def work() -> dict[str, Any]:
-        from etude.cli.task_actions import export_saved
-
-        return export_saved(folder, out, overrides or [])
-
-    answer(work, lambda found: print(f"{found['exported']} trajectories in {found['folder']}"), json)
-
-
-@sandbox_app.command("bench")
-def sandbox_bench(
-    rounds: Annotated[int, typer.Option("--rounds", min=5, help="Times each thing is measured.")] = 40,
-    sandbox: Backend = "local",
-    json: Json = False,
-) -> None:
-    """Measure how long sandboxes take to start, reset and fork on this machine."""
-
-    def work() -> dict[str, Any]:
-        from etude.sandbox.bench import bench
-
-        figures = bench(sandbox, rounds)
-        return {"ok": figures.passed, **figures.to_json()}
-
-    def show(found: dict[str, Any]) -> None:
-        spreads = {name: value for name, value in found.items() if isinstance(value, dict) and "p50" in value}
-        rows = [
-            (name, *(f"{spread[p]:.2f} ms" for p in ("p50", "p95")), _bar(found["bars"].get(name)))
-            for name, spread in spreads.items()
-        ]
-        table(("what", "p50", "p95", "bar"), rows)
-        print(f"{found['starts_per_second']:.0f} starts each second; all bars reached: {found['passed']}")
-
-    answer(work, show, json)
-
-
-def _bar(milliseconds: float | None) -> str:
-    return "" if milliseconds is None else f"{milliseconds:g} ms"
+def _listed(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -30,6 +30,14 @@ UPWARD: Final = {
 }
 
 
+def build(kind: str, spec: Mapping[str, Any], table: Mapping[str, str], where: str) -> Any:
+    """The component of a recipe's table, such as `{"use": "read", "max_lines": 100}`."""
+    use = spec.get("use")
+    if not isinstance(use, str):
+        raise EtudeError(f"{where} must say which {kind} it is: use = {'|'.join(table)} or ./file.py:Class")
+    return resolve(kind, use, {key: value for key, value in spec.items() if key != "use"}, table, where)
+
+
 def resolve(kind: str, use: str, settings: Mapping[str, Any], table: Mapping[str, str], where: str = "") -> Any:
     """The component called `use`, built from validated settings.
 

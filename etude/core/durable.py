@@ -34,6 +34,7 @@ def commit_folder(final: Path, **facts: Any) -> Iterator[Path]:
         yield working
         sizes = {str(file.relative_to(working)): file.stat().st_size for file in _files(working)}
         (working / SEAL).write_text(json.dumps(facts | {"files": sizes}, indent=1))
+        # Contents first, then folders, then the rename: the order in which a crash can do no harm.
         for file in _files(working):
             sync(file)
         for folder in [entry for entry in working.rglob("*") if entry.is_dir()] + [working]:

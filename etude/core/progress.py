@@ -80,6 +80,7 @@ class Bar:
         self._write(("\r\x1b[K" if self._terminal else "") + "  ".join(parts) + "\n")
 
     def _line(self, now: float) -> str:
+        # Over the last half minute: the rate since the start would not follow a change of pace.
         then, before = self._history[0]
         rate = (self.done - before) / (now - then) if now > then else 0.0
         parts = [self.what]

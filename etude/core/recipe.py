@@ -23,28 +23,9 @@ import pydantic
 import tomli_w
 from pydantic_core import ErrorDetails
 
+from etude.core import settings
 from etude.core.errors import EtudeError
-from etude.core.settings import (
-    AuditSettings,
-    BaseSettings,
-    BenchSettings,
-    CorpusSettings,
-    DemosSettings,
-    EndpointSettings,
-    EngineSettings,
-    ExtendSettings,
-    GraderSettings,
-    HarnessSettings,
-    ModelSettings,
-    MtpSettings,
-    PretrainSettings,
-    RewardSettings,
-    RLSettings,
-    RunSettings,
-    SftSettings,
-    TokensSettings,
-    setting,
-)
+from etude.core.settings import setting
 
 
 @dataclass(frozen=True)
@@ -52,24 +33,28 @@ class Recipe:
     """Everything that a run follows from."""
 
     about: str = setting("", "what this recipe is for, in one line")
-    run: RunSettings = setting(RunSettings(), "the machine and the run as a whole")
-    tokens: TokensSettings = setting(TokensSettings(), "the tokenizer")
-    model: ModelSettings = setting(ModelSettings(), "the decoder")
-    corpus: CorpusSettings = setting(CorpusSettings(), "the training text")
-    pretrain: PretrainSettings = setting(PretrainSettings(), "continued pretraining")
-    mtp: MtpSettings = setting(MtpSettings(), "heads that predict further ahead, for speculation")
-    extend: ExtendSettings = setting(ExtendSettings(), "longer sequences")
-    sft: SftSettings = setting(SftSettings(), "supervised fine-tuning")
-    engine: EngineSettings = setting(EngineSettings(), "the sampler")
-    endpoint: EndpointSettings = setting(EndpointSettings(), "a hosted model as a policy, for `etude rollout`")
-    harness: HarnessSettings = setting(HarnessSettings(), "the agent")
-    grader: GraderSettings = setting(GraderSettings(), "the grader")
-    reward: RewardSettings = setting(RewardSettings(), "what a rollout is worth")
-    audit: AuditSettings = setting(AuditSettings(), "the audit of rollouts")
-    demos: DemosSettings = setting(DemosSettings(), "demonstrations")
-    rl: RLSettings = setting(RLSettings(), "reinforcement learning")
-    bench: BenchSettings = setting(BenchSettings(), "the benchmark before and after")
-    base: BaseSettings = setting(BaseSettings(), "evaluations that need no agent, for `etude bench base`")
+    run: settings.RunSettings = setting(settings.RunSettings(), "the machine and the run as a whole")
+    tokens: settings.TokensSettings = setting(settings.TokensSettings(), "the tokenizer")
+    model: settings.ModelSettings = setting(settings.ModelSettings(), "the decoder")
+    corpus: settings.CorpusSettings = setting(settings.CorpusSettings(), "the training text")
+    pretrain: settings.PretrainSettings = setting(settings.PretrainSettings(), "continued pretraining")
+    mtp: settings.MtpSettings = setting(settings.MtpSettings(), "heads that predict further ahead, for speculation")
+    extend: settings.ExtendSettings = setting(settings.ExtendSettings(), "longer sequences")
+    sft: settings.SftSettings = setting(settings.SftSettings(), "supervised fine-tuning")
+    engine: settings.EngineSettings = setting(settings.EngineSettings(), "the sampler")
+    endpoint: settings.EndpointSettings = setting(
+        settings.EndpointSettings(), "a hosted model as a policy, for `etude rollout`"
+    )
+    harness: settings.HarnessSettings = setting(settings.HarnessSettings(), "the agent")
+    grader: settings.GraderSettings = setting(settings.GraderSettings(), "the grader")
+    reward: settings.RewardSettings = setting(settings.RewardSettings(), "what a rollout is worth")
+    audit: settings.AuditSettings = setting(settings.AuditSettings(), "the audit of rollouts")
+    demos: settings.DemosSettings = setting(settings.DemosSettings(), "demonstrations")
+    rl: settings.RLSettings = setting(settings.RLSettings(), "reinforcement learning")
+    bench: settings.BenchSettings = setting(settings.BenchSettings(), "the benchmark before and after")
+    base: settings.BaseSettings = setting(
+        settings.BaseSettings(), "evaluations that need no agent, for `etude bench base`"
+    )
 
 
 # Reading
@@ -92,6 +77,7 @@ def builtin() -> dict[str, str]:
 
 def from_dict(data: Mapping[str, Any]) -> Recipe:
     """Validated settings: every key known, every value of its type and within its bounds."""
+    # Before the types: a misspelt key would else be dropped in silence.
     for key in _unknown(Recipe, data):
         raise EtudeError(f"unknown key {key}{hint(key, known_keys())}")
     recipe = validate(pydantic.TypeAdapter(Recipe), data)
@@ -159,6 +145,12 @@ def validate(adapter: pydantic.TypeAdapter[T], data: Mapping[str, Any], where: s
     except pydantic.ValidationError as error:
         problems = [_sentence(detail, where) for detail in error.errors(include_url=False)]
         raise EtudeError("; ".join(problems[:3])) from None
+
+
+def first_problem(error: pydantic.ValidationError) -> str:
+    """Where the first wrong value stands and what is wrong with it, for files that people did not write by hand."""
+    detail = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}".removeprefix(": ")
 
 
 _EXPECTED = {
@@ -307,13 +299,8 @@ def _check(recipe: Recipe) -> None:
                     f"model.depth = {recipe.model.depth} sets the shape, so model.{field} would not be heard; "
                     "add model.depth=0 to set the fields one by one"
                 )
-    stages: dict[str, PretrainSettings | MtpSettings | ExtendSettings | SftSettings] = {
-        "pretrain": recipe.pretrain,
-        "mtp": recipe.mtp,
-        "extend": recipe.extend,
-        "sft": recipe.sft,
-    }
-    for name, stage in stages.items():
+    for name in ("pretrain", "mtp", "extend", "sft"):
+        stage = getattr(recipe, name)
         if stage.sequence > stage.micro_tokens:
             raise EtudeError(
                 f"{name}.sequence is {stage.sequence} tokens, but {name}.micro_tokens holds only {stage.micro_tokens}; "

@@ -24,7 +24,6 @@ import signal
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
@@ -36,9 +35,18 @@ import tomli_w
 
 from etude.core import durable
 from etude.core.errors import EtudeError
+from etude.core.run_files import (
+    KIND,
+    LOCK,
+    as_toml,
+    changed_keys,
+    check_recipe,
+    checkpoints_in,
+    read_facts,
+    read_recipe,
+    stage_of_row,
+)
 
-KIND = "etude run"  # in run.json: the proof that a directory is ours, without which --fresh deletes nothing
-LOCK = ".lock"
 PATIENCE = 0.5  # seconds: `in_use` holds the lock for an instant, and a killed process may take one to be gone
 EMPTY = {LOCK, "recipe.toml"}  # a directory with no more than these never became a run
 
@@ -64,7 +72,7 @@ class Run:
     def open(cls, path: Path, recipe: dict[str, Any], *, fresh: bool = False) -> Run:
         """The run at `path`, new or continued. `fresh` deletes what an earlier run left there."""
         path = path.resolve()
-        recipe = _as_toml(recipe)
+        recipe = as_toml(recipe)
         try:
             path.mkdir(parents=True, exist_ok=True)
             if not _never_used(path):
@@ -100,6 +108,7 @@ class Run:
         os.close(self._lock)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # The first Ctrl-C lets the step finish and save; the second means it.
         if self._at_once or (self.stopping and number == signal.SIGINT):
             raise KeyboardInterrupt
         self.stopping = True
@@ -153,7 +162,7 @@ class Run:
 
         A stage may have several kinds of rows: those of `rl.eval` belong to `rl` and survive what its others survive.
         """
-        self._touch(_owner(stage))
+        self._touch(stage_of_row(stage))
         row = {"lineage": self.lineage, "stage": stage, "step": step, "time": round(time.time(), 3)}
         durable.append_line(
             self.path / "metrics.jsonl", json.dumps(row | {name: _plain(value) for name, value in values.items()})
@@ -188,6 +197,7 @@ class Run:
             ) from error
         self.say(f"{stage}: checkpoint at step {step}")
         keep = max(1, int(self.recipe.get("run", {}).get("keep_checkpoints", 2)))
+        # Only now that the new one is committed: a kill in between leaves one too many, never one too few.
         for old in self.checkpoints(stage)[:-keep]:
             durable.remove_folder(old)
 
@@ -224,6 +234,7 @@ class Run:
         if self._facts["stages"]:
             entry["changed"] = changed_keys(read_recipe(self.path), self.recipe)
         self._facts["lineages"].append(entry)
+        # A killed process may have left half a row.
         durable.cut_torn_line(self.path / "metrics.jsonl")
         durable.write_whole(self.path / "recipe.toml", tomli_w.dumps(self.recipe))
         self._opened = True
@@ -233,94 +244,7 @@ class Run:
         durable.write_whole(self.path / "run.json", json.dumps(self._facts, indent=1))
 
 
-# Reading a run without opening it
-
-
-def read_facts(path: Path) -> dict[str, Any]:
-    """run.json of the run at `path`."""
-    try:
-        facts = json.loads((path / "run.json").read_text())
-    except FileNotFoundError:
-        raise EtudeError(f"{path} is not a run: it has no run.json") from None
-    except (OSError, ValueError) as error:
-        raise EtudeError(f"{path / 'run.json'} cannot be read ({error}); restore it or start over elsewhere") from error
-    if not isinstance(facts, dict) or facts.get("kind") != KIND:
-        raise EtudeError(f"{path} is not a run: its run.json is not ours")
-    return facts
-
-
-def read_recipe(path: Path) -> dict[str, Any]:
-    """The resolved recipe of the run at `path`."""
-    try:
-        return tomllib.loads((path / "recipe.toml").read_text())
-    except (OSError, ValueError) as error:
-        raise EtudeError(f"{path / 'recipe.toml'} cannot be read ({error}); start over with --fresh") from error
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The surviving history of the run at `path`: what a killed process logged past its last checkpoint is left out."""
-    file = path / "metrics.jsonl"
-    if not file.exists():
-        return []
-    lineages = read_facts(path)["lineages"]
-    rows = []
-    lines = file.read_text().splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
-            if number < len(lines):
-                raise EtudeError(f"{file} line {number} is not JSON; remove that line") from error
-    return [
-        row
-        for row in rows
-        if all(
-            row["step"] <= later["resumed"].get(_owner(row["stage"]), math.inf)
-            for later in lineages[row["lineage"] + 1 :]
-        )
-    ]
-
-
-def checkpoints_in(path: Path) -> list[tuple[str, int, Path]]:
-    """(stage, step, folder) of each committed checkpoint of the run at `path`, oldest step first."""
-    found = []
-    root = path / "checkpoints"
-    for folder in root.iterdir() if root.is_dir() else ():
-        stage, dash, step = folder.name.rpartition("-")
-        if dash and step.isdigit() and not folder.name.startswith("."):
-            found.append((stage, int(step), folder))
-    return sorted(found, key=lambda item: (item[1], item[0]))
-
-
-def in_use(path: Path) -> bool:
-    """Whether a command holds the run at `path` right now."""
-    try:
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(lock)
-    return False
-
-
-def summary(path: Path) -> dict[str, Any]:
-    """How far the run at `path` is: each stage's state, newest checkpoint and newest metrics."""
-    facts = read_facts(path)
-    newest = {row["stage"]: row for row in read_metrics(path)}
-    stages: dict[str, dict[str, Any]] = {}
-    for name, entry in facts["stages"].items():
-        row = newest.get(name, {})
-        stages[name] = {
-            "state": "finished" if "finished" in entry else "unfinished",
-            "checkpoints": [str(folder) for stage, _, folder in checkpoints_in(path) if stage == name],
-            "metrics": {key: value for key, value in row.items() if key not in ("lineage", "stage", "step", "time")},
-            "facts": entry.get("facts", {}),
-        } | ({"step": row["step"]} if row else {})
-    return {"run": str(path), "in_use": in_use(path), "lineages": len(facts["lineages"]), "stages": stages}
+# The directory
 
 
 def machine_facts() -> dict[str, Any]:
@@ -336,43 +260,6 @@ def machine_facts() -> dict[str, Any]:
         "versions": versions,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
-
-
-def changed_keys(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> (old, new) for each value that differs; an absent one is None."""
-    changes: dict[str, tuple[Any, Any]] = {}
-    for key in sorted(old.keys() | new.keys()):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            changes |= changed_keys(before, after, f"{prefix}{key}.")
-        elif before != after:
-            changes[f"{prefix}{key}"] = (before, after)
-    return changes
-
-
-def check_recipe(path: Path, facts: dict[str, Any], recipe: dict[str, Any]) -> None:
-    """Refuse a recipe that differs from the recorded one in a key that a begun stage has read."""
-    changes = changed_keys(read_recipe(path), _as_toml(recipe)) if facts["stages"] else {}
-    reads = [entry.get("reads") for entry in facts["stages"].values()]
-    refused = {
-        key: change
-        for key, change in changes.items()
-        if any(part is None or any(f"{key}.".startswith(f"{prefix}.") for prefix in part) for part in reads)
-    }
-    if refused:
-        named = ", ".join(f"{key} ({_show(old)} -> {_show(new)})" for key, (old, new) in refused.items())
-        raise EtudeError(
-            f"{path} was made with another recipe: {named}; "
-            "undo the change, choose another --run, or start over with --fresh"
-        )
-
-
-# The directory
-
-
-def _owner(stage: str) -> str:
-    """The stage that a kind of row belongs to."""
-    return stage.partition(".")[0]
 
 
 def _take(lock: int, path: Path) -> None:
@@ -427,20 +314,11 @@ def _clear(path: Path) -> None:
             entry.unlink()
 
 
-def _as_toml(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Plain data as TOML gives it back, so that a tuple in memory equals the list read from a file."""
-    return tomllib.loads(tomli_w.dumps(recipe))
-
-
 def _plain(value: Any) -> float | int | str | None:
     if isinstance(value, str | bool | int):
         return value
     number = float(value)
     return number if math.isfinite(number) else None
-
-
-def _show(value: Any) -> str:
-    return "absent" if value is None else json.dumps(value)
 
 
 def _now() -> str:

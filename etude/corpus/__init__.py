@@ -3,21 +3,19 @@
 In reading order:
 
     document.py       the nouns: Document, Rejected, Source; how bytes of a file become a document
-    folder.py         sources: the standard library, any folder
-    archive.py        source: zip, wheel, tar, tar.gz, read without unpacking
-    git.py            source: the tracked files of a checkout's HEAD
-    sources.py        the table of built-in sources
+    sources/          folders, archives, git checkouts, the standard library
     licenses.py       permissive, copyleft or unknown, and for which files
     filters.py        why a file is not worth training on
-    words.py          hashes of word sequences, shared by the next two
+    word_hashes.py    hashes of word sequences, shared by the next two
     dedupe.py         exact and near-duplicates
     decontaminate.py  overlap with texts that must not be learnt
     split.py          train or held out
     fim.py            fill-in-the-middle
-    stable.py         random choices that are the same on every machine
+    stable_random.py  random choices that are the same on every machine
     manifest.py       what a finished corpus holds, and the funnel that led to it
     spool.py          documents on disk between the steps of a build
     selection.py      read -> filter -> deduplicate -> decontaminate -> split
+    ordering.py       a repository's files, each after those that it imports
     shards.py         token ids on disk, memory-mapped
     encode.py         selected documents -> shards
     build.py          the steps in order; killed builds, finished corpora

@@ -18,7 +18,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,6 +26,7 @@ import numpy as np
 
 from etude.core import durable, progress
 from etude.core.errors import EtudeError
+from etude.core.run_files import changed_keys
 from etude.core.settings import CorpusSettings, TokensSettings
 from etude.corpus import selection as selecting
 from etude.corpus.decontaminate import Forbidden, digest, read_texts
@@ -81,7 +82,7 @@ def _build(
     with _timed(seconds, "select"):
         resumed = (work / selecting.FILE).exists()
         selection = Selection.load(work) if resumed else select(sources, settings, forbidden, work)
-    with Spool(work) as spool:
+    with closing(Spool(work)) as spool:
         with _timed(seconds, "tokenizer"):
             tokenizer = _tokenizer(spool, selection, tokens, out, work, plan["seed"])
         with _timed(seconds, "encode"):
@@ -111,12 +112,14 @@ def _tokenizer(
     """The tokenizer that is there, or one trained on a random part of the train split."""
     directory = out / TOKENIZER
     if not directory.exists():
+        # The train split alone: a vocabulary that has seen held-out text would flatter its loss.
         train = np.flatnonzero(selection.sides == SPLITS.index("train"))
         with progress.track("training the tokenizer", unit="files") as bar:
             texts = _sample(spool, train.tolist(), settings.train_bytes, seed, bar)
             tokenizer = Tokenizer.train(texts, settings.vocab_size)
         partial = work / TOKENIZER
         tokenizer.save(partial)
+        # On the disk before the rename: a folder under its own name is always whole.
         for file in [*partial.iterdir(), partial]:
             durable.sync(file)
         partial.rename(directory)
@@ -168,7 +171,7 @@ def _begin(out: Path, plan: dict[str, Any]) -> Path:
 
 def _finished(out: Path, plan: dict[str, Any]) -> Manifest:
     made = load_manifest(out)
-    if changed := _differences("", made.plan, plan):
+    if changed := changed_keys(made.plan, plan):
         raise EtudeError(
             f"the corpus in {out} was built with other settings ({', '.join(changed)}): "
             "remove it or choose another folder"
@@ -177,14 +180,6 @@ def _finished(out: Path, plan: dict[str, Any]) -> Manifest:
         OpenShard(out / SHARDS, shard, made.dtype)
     shutil.rmtree(out / WORK, ignore_errors=True)
     return made
-
-
-def _differences(where: str, old: Any, new: Any) -> list[str]:
-    """Dotted names of the settings that differ."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = sorted(old.keys() | new.keys())
-        return [name for key in keys for name in _differences(f"{where}.{key}", old.get(key), new.get(key))]
-    return [] if old == new else [where.removeprefix(".")]
 
 
 def _check_licenses(licenses: Sequence[str]) -> None:

@@ -82,14 +82,14 @@ def read_texts(paths: Sequence[str]) -> list[tuple[str, str]]:
         path = Path(given).expanduser()
         if not path.exists():
             raise EtudeError(f"corpus.decontaminate names {path}, which does not exist: correct the path")
-        root, wanted = (path, None) if path.is_dir() else (path.parent, path.name)
+        root, only = (path, None) if path.is_dir() else (path.parent, path.name)
         found = 0
-        for file in read_folder(root, lambda name, wanted=wanted: wanted is None or name == wanted, LARGEST):  # type: ignore[misc]
+        for file in read_folder(root, lambda name, only=only: only is None or name == only, LARGEST):  # type: ignore[misc]
             text, problem = ("", file.problem) if file.problem else decode(file.data)
-            if problem and wanted:
+            if problem and only:
                 raise EtudeError(f"corpus.decontaminate names {path}, which cannot be used: {problem}")
             if not problem:
-                texts.append((str(path) if wanted else f"{path}/{file.path}", text))
+                texts.append((str(path) if only else f"{path}/{file.path}", text))
                 found += 1
         if not found:
             raise EtudeError(f"corpus.decontaminate names {path}, which holds no text: correct the path")

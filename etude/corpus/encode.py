@@ -129,6 +129,7 @@ def write_shards(
                 name = f"{split}-{number:03}"
                 series = Series(name, split, source, shards, records, encoder.dtype, encoder.settings.shard_tokens)
                 bar.advance(series.taken)
+                # Only long sequences hold several files, and there what a file uses should stand before it.
                 if encoder.settings.order == "imports":
                     chosen = by_imports(spool, chosen)
                 for documents in _batches(spool, chosen[series.taken :]):

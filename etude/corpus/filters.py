@@ -71,6 +71,7 @@ def find_problem(document: Document, parse: bool) -> str | None:
         return "few letters"
     if has_repeated_lines(lines):
         return "repeated lines"
+    # A model that has read a credential can say it.
     if any(secret.search(text) for secret in SECRETS):
         return "secret"
     if parse and document.path.endswith(".py") and not parses(text):

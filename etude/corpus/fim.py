@@ -37,6 +37,7 @@ def make_examples(text: str, window: int, seed: int, repo: str, path: str) -> It
     for number, piece in enumerate(_windows(text, window)):
         if len(piece) < SHORTEST:
             continue
+        # From names alone: a build that was killed continues to the same bytes.
         drawn = stable_hash(seed, "cut", repo, path, number)
         one = 1 + (drawn & 0xFFFF_FFFF) % (len(piece) - 1)
         two = 1 + (drawn >> 32 & 0x7FFF_FFFF) % (len(piece) - 2)

@@ -87,6 +87,7 @@ class Licenses:
 
     def of(self, path: str, text: str) -> License:
         """The class that applies to the file at `path` with this text."""
+        # A file may carry another licence than the folder around it.
         if (own := of_header(text)) != "unknown":
             return own
         parts = path.split("/")

@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from etude.core import durable
 from etude.core.errors import EtudeError
+from etude.core.recipe import first_problem
 from etude.corpus.shards import Shard
 
 FILE = "manifest.json"
@@ -50,23 +53,14 @@ class Funnel:
 
     def total(self, outcome: str) -> Count:
         """Of all sources; of everything read when the outcome is `read`."""
-        of = (
-            list(self.read.values())
-            if outcome == "read"
-            else [c[outcome] for c in self.outcomes.values() if outcome in c]
-        )
-        return Count(sum(count.files for count in of), sum(count.bytes for count in of))
+        outcomes = ({"read": count} for count in self.read.values()) if outcome == "read" else self.outcomes.values()
+        counts = [by_reason[outcome] for by_reason in outcomes if outcome in by_reason]
+        return Count(sum(count.files for count in counts), sum(count.bytes for count in counts))
 
     def reasons(self) -> list[str]:
         """Every outcome but `kept`: filters by how many files they took, then duplicates and contamination."""
         found = {outcome for outcomes in self.outcomes.values() for outcome in outcomes} - {KEPT, *LAST}
         return [*sorted(found, key=lambda name: (-self.total(name).files, name)), *LAST]
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Funnel:
-        read = {source: Count(**count) for source, count in data["read"].items()}
-        outcomes = {s: {name: Count(**count) for name, count in of.items()} for s, of in data["outcomes"].items()}
-        return cls(read, outcomes)
 
 
 @dataclass(frozen=True)
@@ -131,8 +125,6 @@ def load_manifest(directory: Path) -> Manifest:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise EtudeError(f"{path} has another format than this version of Etude: build the corpus again")
     try:
-        data["funnel"] = Funnel.from_json(data["funnel"])
-        data["shards"] = [Shard(**shard) for shard in data["shards"]]
-        return Manifest(**data)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise EtudeError(f"{path} is damaged ({error}): remove it and build the corpus again") from None
+        return pydantic.TypeAdapter(Manifest).validate_python(data)
+    except pydantic.ValidationError as error:
+        raise EtudeError(f"{path} is damaged ({first_problem(error)}): remove it and build the corpus again") from None

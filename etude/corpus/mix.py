@@ -54,6 +54,7 @@ class Mix:
         pieces: list[Ids] = []
         while tokens > 0:
             begun = [pile for pile in self._piles if pile.offset]
+            # A piece that was cut goes on before anything else, so that a position is a handful of numbers.
             pile = begun[0] if begun else min(self._piles, key=lambda pile: pile.served / pile.weight)
             pieces.append(pile.take(tokens))
             tokens -= len(pieces[-1])

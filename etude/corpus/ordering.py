@@ -40,8 +40,8 @@ def order(texts: Mapping[str, str]) -> list[str]:
                 done.setdefault(path)
                 continue
             opened.add(path)
-            wanted = imports(path, texts[path], modules) if path.endswith(".py") else []
-            pending += [other for other in reversed(wanted) if other not in done and other not in opened]
+            imported = imports(path, texts[path], modules) if path.endswith(".py") else []
+            pending += [other for other in reversed(imported) if other not in done and other not in opened]
     return list(done)
 
 

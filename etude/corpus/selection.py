@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
+import pydantic
 
 from etude.core import durable, progress
 from etude.core.errors import EtudeError
@@ -57,7 +59,7 @@ class Selection:
     @classmethod
     def load(cls, directory: Path) -> Selection:
         facts = json.loads((directory / FILE).read_text())
-        facts["funnel"] = Funnel.from_json(facts["funnel"])
+        facts["funnel"] = pydantic.TypeAdapter(Funnel).validate_python(facts["funnel"])
         return cls(np.load(directory / SIDES), **facts)
 
 
@@ -66,7 +68,7 @@ def select(sources: Sequence[Source], settings: CorpusSettings, forbidden: Forbi
     funnel = Funnel()
     with SpoolWriter(directory) as writer:
         stopped = _gather(sources, settings, funnel, writer)
-    with Spool(directory) as spool:
+    with closing(Spool(directory)) as spool:
         sides = np.zeros(len(spool), np.int8)
         near = _find_near(spool, settings)
         for duplicate in near:
@@ -74,6 +76,7 @@ def select(sources: Sequence[Source], settings: CorpusSettings, forbidden: Forbi
         hits = _find_contaminated(spool, np.flatnonzero(sides != DROPPED).tolist(), forbidden)
         for number, _ in hits:
             sides[number] = DROPPED
+        # After deduplication, so that no copy of a held-out file is trained on.
         by_repository = _split(spool, sides, settings)
         near_numbers, hit_numbers = {duplicate.number for duplicate in near}, {number for number, _ in hits}
         for number, head in enumerate(spool.heads(range(len(spool)))):
@@ -100,6 +103,7 @@ def _gather(sources: Sequence[Source], settings: CorpusSettings, funnel: Funnel,
     with progress.track("reading code", unit="files") as bar:
         for number, source in enumerate(sources):
             weights = [other.settings.weight for other in sources[number:]]
+            # By weight, or the first source would take all of corpus.max_bytes.
             share = left * weights[0] / sum(weights)  # what a source leaves over goes to those after it
             taken = 0
             for found in source.documents():

@@ -78,12 +78,7 @@ class Spool:
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._records.close()
 
     def document(self, number: int) -> Document:

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from etude import __version__
 from etude.core.policy import Assistant, System, ToolResult, User
+from etude.core.version import __version__
 from etude.harness.trajectory import NO_VERSION, MessageRecord, Segment, Trajectory
 from etude.harness.trajectory_files import readable
 from etude.tokens.dialect import ToolSchema
@@ -36,14 +36,14 @@ def to_atif(trajectory: Trajectory, session: str, tools: Sequence[ToolSchema] = 
 def _document(
     trajectory: Trajectory, number: int, segment: Segment | None, session: str, tools: Sequence[ToolSchema]
 ) -> dict[str, Any]:
-    told = range(len(trajectory.entries)) if segment is None else segment.messages
+    numbers = range(len(trajectory.entries)) if segment is None else segment.messages
     model = readable(trajectory.policy)
     steps: list[dict[str, Any]] = []
-    for place, entry in enumerate(told):
-        said = trajectory.entries[entry]
+    for place, entry in enumerate(numbers):
+        record = trajectory.entries[entry]
         metrics = _metrics(trajectory, segment, place) if segment is not None else {}
-        copied = segment is not None and said.segment != number
-        _add(steps, said, metrics, copied, model)
+        copied = segment is not None and record.segment != number
+        _add(steps, record, metrics, copied, model)
     agent: dict[str, Any] = {"name": "etude", "version": __version__, "model_name": model}
     if tools:
         agent["tool_definitions"] = [{"type": "function", "function": asdict(tool)} for tool in tools]
@@ -65,10 +65,10 @@ def _document(
     return document
 
 
-def _add(steps: list[dict[str, Any]], said: MessageRecord, metrics: dict[str, Any], copied: bool, model: str) -> None:
+def _add(steps: list[dict[str, Any]], record: MessageRecord, metrics: dict[str, Any], copied: bool, model: str) -> None:
     """A message as a step of its own, or as an observation of the step before."""
-    message = said.message
-    extra = {name: value for name in ("error", "note", "stop", "seconds") if (value := getattr(said, name))}
+    message = record.message
+    extra = {name: value for name in ("error", "note", "stop", "seconds") if (value := getattr(record, name))}
     if isinstance(message, ToolResult) and steps and steps[-1]["source"] == "agent":
         results = steps[-1].setdefault("observation", {"results": []})["results"]
         calls = steps[-1].get("tool_calls", ())

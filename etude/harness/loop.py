@@ -28,7 +28,7 @@ from etude.core.settings import AgentLimits
 from etude.harness.failures import HarnessFailure, PolicyFailure
 from etude.harness.text_turns import read_turn
 from etude.harness.tool_calls import Approve, execute
-from etude.harness.tool_context import Workbench
+from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Tool, schema_of
 from etude.harness.trajectory import MessageRecord, Parent, Segment, StopCause, Trajectory
 from etude.sandbox.base import WORKSPACE, Sandbox
@@ -78,7 +78,7 @@ async def run_agent(
         policy=policy,
         dialect=dialect,
         tools=tools,
-        workbench=Workbench(sandbox, root, deadline=started + limits.seconds),
+        tool_context=ToolContext(sandbox, root, deadline=started + limits.seconds),
         trajectory=trajectory,
         on_event=on_event or (lambda event: None),
         approve=approve,
@@ -86,7 +86,7 @@ async def run_agent(
     try:
         rollout.begin(system, history, instruction)
         trajectory.stop = await rollout.play()
-        rollout.tell("stop", stop=trajectory.stop)
+        rollout.notify("stop", stop=trajectory.stop)
     except (PolicyFailure, HarnessFailure) as failure:
         failure.trajectory = trajectory
         raise
@@ -100,7 +100,7 @@ class _Rollout:
     policy: Policy
     dialect: Dialect | None
     tools: Mapping[str, Tool]
-    workbench: Workbench
+    tool_context: ToolContext
     trajectory: Trajectory
     on_event: Callable[[Event], None]
     approve: Approve | None
@@ -144,7 +144,7 @@ class _Rollout:
     def exhausted(self) -> StopCause:
         """The limit that leaves no room for another turn, if any."""
         limits = self.trajectory.limits
-        if time.monotonic() >= self.workbench.deadline:
+        if time.monotonic() >= self.tool_context.deadline:
             return "time"
         if self.sampled >= limits.sampled_tokens:
             return "tokens"
@@ -165,16 +165,16 @@ class _Rollout:
 
     async def sample(self) -> Assistant | Malformed:
         """The next turn, recorded exactly as it came."""
-        limits, wanted = self.trajectory.limits, self.trajectory.sampling
-        room = min(wanted.max_tokens, limits.sampled_tokens - self.sampled)
-        sampling = dataclasses.replace(wanted, seed=_turn_seed(wanted.seed, self.turn), max_tokens=room)
+        limits, asked = self.trajectory.limits, self.trajectory.sampling
+        room = min(asked.max_tokens, limits.sampled_tokens - self.sampled)
+        sampling = dataclasses.replace(asked, seed=_turn_seed(asked.seed, self.turn), max_tokens=room)
         context = Context(self.trajectory.messages)
         if self.dialect is not None:
             segment = self.trajectory.segments[-1]
             room = min(room, limits.context_tokens - len(segment.ids))
             sampling = dataclasses.replace(sampling, max_tokens=room, stop_ids=self.dialect.stop_ids)
             context = Context(self.trajectory.messages, tuple(segment.ids), segment.routed)
-        self.tell("sampling")
+        self.notify("sampling")
         started = time.monotonic()
         try:
             async with asyncio.timeout(limits.sample_seconds) as wait:
@@ -217,11 +217,11 @@ class _Rollout:
 
     async def act(self, calls: tuple[Call, ...]) -> StopCause:
         """Runs the calls of a turn and appends what came back; says whether that was the end."""
-        self.tell("calling", calls=calls)
+        self.notify("calling", calls=calls)
         seen: list[MessageRecord] = []
         ended = False
         try:
-            async with aclosing(execute(calls, self.tools, self.workbench, self.approve)) as outcomes:
+            async with aclosing(execute(calls, self.tools, self.tool_context, self.approve)) as outcomes:
                 async for outcome in outcomes:
                     if outcome.observation.ends:
                         ended = True
@@ -267,8 +267,8 @@ class _Rollout:
         # The whole conversation again, as the template has it now: context for what is sampled from here on.
         segment = Segment("rewrite", Parent(len(segments) - 1, len(segments[-1].ids)))
         before = self.trajectory.messages
-        told, numbers = [*before, *messages], range(len(before) + len(messages))
-        done = segment.append(told, numbers, self.dialect, most=most, open_turn=open_turn, tools=tools)
+        whole, numbers = [*before, *messages], range(len(before) + len(messages))
+        done = segment.append(whole, numbers, self.dialect, most=most, open_turn=open_turn, tools=tools)
         if done != "done":
             return False
         new = (span.start for span in segment.rendered.spans if span.message >= len(before))
@@ -282,9 +282,9 @@ class _Rollout:
 
     def record(self, entry: MessageRecord) -> None:
         self.trajectory.entries.append(entry)
-        self.tell("message", entry=entry)
+        self.notify("message", entry=entry)
 
-    def tell(
+    def notify(
         self,
         kind: Literal["message", "sampling", "calling", "stop"],
         entry: MessageRecord | None = None,
@@ -307,7 +307,7 @@ def _fault(sample: Sample, room: int, segment: Segment) -> str:
         return "it has a negative token id"
     if sample.logprobs is not None and len(sample.logprobs) != len(ids):
         return f"it has {len(ids)} tokens and {len(sample.logprobs)} log-probabilities"
-    routed = len(segment.ids) - segment.routed + len(ids) - 1  # tokens whose experts nobody has told yet
+    routed = len(segment.ids) - segment.routed + len(ids) - 1  # tokens whose experts nobody has whole yet
     if sample.experts is not None and len(sample.experts) != routed:
         return f"it tells the experts of {len(sample.experts)} tokens where {routed} were asked for"
     if sample.versions is not None and len(sample.versions) != len(ids):

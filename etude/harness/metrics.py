@@ -86,6 +86,7 @@ def measure(trajectories: Iterable[Trajectory]) -> HarnessMetrics:
                 continue
             if isinstance(entry.message, Assistant):
                 metrics.turns += 1
+                # A limit that cut a turn says nothing about whether the model knows the format.
                 cut = entry.stop == "length"
                 metrics.cut_turns += entry.error is not None and cut
                 metrics.malformed_turns += entry.error is not None and not cut

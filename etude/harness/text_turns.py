@@ -27,8 +27,8 @@ def write_turn(turn: Assistant) -> str:
     parts = [f"{THINK}{turn.thinking}{END_THINK}\n"] if turn.thinking else []
     parts.append(turn.final)
     for call in turn.calls:
-        said = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=True)
-        parts.append(f"\n{CALL}{said}{END_CALL}")
+        call_json = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=True)
+        parts.append(f"\n{CALL}{call_json}{END_CALL}")
     return "".join(parts)
 
 
@@ -70,9 +70,9 @@ def _call(text: str) -> tuple[Call | str, str]:
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return "a call needs a name and arguments", ""
     call = Call(name, {key: _text(argument) for key, argument in arguments.items()})
-    for said in (name, *call.arguments, *call.arguments.values()):
+    for text_part in (name, *call.arguments, *call.arguments.values()):
         try:
-            to_bytes(said)
+            to_bytes(text_part)
         except EtudeError:
             return "a call holds half of a surrogate pair", ""
     return call, text[end:]

@@ -15,7 +15,7 @@ from itertools import groupby
 
 from etude.core.policy import Call
 from etude.harness.failures import HarnessFailure, ToolError
-from etude.harness.tool_context import Workbench
+from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Observation, Tool, nearest, quoted, read_arguments
 from etude.sandbox.base import SandboxFailure
 from etude.tokens.tokenizer import to_bytes, to_text
@@ -35,7 +35,7 @@ class Outcome:
 
 
 async def execute(
-    calls: Sequence[Call], tools: Mapping[str, Tool], workbench: Workbench, approve: Approve | None = None
+    calls: Sequence[Call], tools: Mapping[str, Tool], context: ToolContext, approve: Approve | None = None
 ) -> AsyncGenerator[Outcome, None]:
     """Outcomes in the order of the calls, each as soon as it and those before it are there.
 
@@ -43,9 +43,10 @@ async def execute(
     """
     for reads_only, group in groupby(calls, lambda call: call.name in tools and tools[call.name].reads_only):
         waiting = list(group)
+        # Calls that change something must see what the one before left.
         batches = [waiting] if reads_only else [[call] for call in waiting]
         for batch in batches:
-            for outcome in await _together([_run(call, tools, workbench, approve) for call in batch]):
+            for outcome in await _together([_run(call, tools, context, approve) for call in batch]):
                 yield outcome
                 if outcome.observation.ends:
                     return
@@ -62,17 +63,17 @@ async def _together(coroutines: Sequence[Awaitable[Outcome]]) -> list[Outcome]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _run(call: Call, tools: Mapping[str, Tool], workbench: Workbench, approve: Approve | None) -> Outcome:
+async def _run(call: Call, tools: Mapping[str, Tool], context: ToolContext, approve: Approve | None) -> Outcome:
     started = time.monotonic()
     try:
         tool = tools.get(call.name)
         if tool is None:
             raise ToolError("InvalidArguments", _no_such_tool(call.name, tools))
         arguments = read_arguments(tool, call.arguments)
-        async with asyncio.timeout(max(0.0, workbench.deadline - started) + GRACE):
+        async with asyncio.timeout(max(0.0, context.deadline - started) + GRACE):
             if approve is not None and not await approve(call):
                 raise ToolError("UserAborted", "the user does not want this")
-            observation = await tool.call(arguments, workbench)
+            observation = await tool.call(arguments, context)
         # One form for the same bytes, and an error here, where its tool is known, for what is no text.
         observation = replace(observation, text=to_text(to_bytes(observation.text)))
     except ToolError as error:

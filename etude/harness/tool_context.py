@@ -41,7 +41,7 @@ LONGEST_ARGUMENT = 120_000  # bytes of one word of a command line; the kernel ta
 
 
 @dataclass
-class Workbench:
+class ToolContext:
     """One rollout's hold on its sandbox."""
 
     sandbox: Sandbox

@@ -236,6 +236,7 @@ class Trajectory:
     def trainable(self) -> Trainable:
         if not self.segments:
             return Trainable("the policy returned no token ids")
+        # Log-probabilities of a cut distribution are not those that the learner computes.
         if self.sampling.top_p < 1 or self.sampling.top_k > 0 or self.sampling.temperature <= 0:
             return Trainable("it was not sampled from the whole distribution (temperature above 0, top_p 1, no top_k)")
         sampled = 0
@@ -254,13 +255,13 @@ class Trajectory:
     @property
     def effort(self) -> Effort:
         tokens = self._counted() if self.segments else self._estimated()
-        told = [e for e in self.entries if e.segment >= 0 and e.error is None]  # calls of unreadable turns never ran
+        read = [e for e in self.entries if e.segment >= 0 and e.error is None]  # calls of unreadable turns never ran
         return Effort(
             thinking_tokens=tokens["thinking"],
             call_tokens=tokens["call"],
             output_tokens=tokens["output"],
             final_tokens=tokens["final"],
-            calls=sum(len(e.message.calls) for e in told if isinstance(e.message, Assistant)),
+            calls=sum(len(e.message.calls) for e in read if isinstance(e.message, Assistant)),
             turns=len(self.turns),
             exact=bool(self.segments),
         )

@@ -21,6 +21,7 @@ from safetensors import numpy as safetensors_numpy
 
 from etude.core.errors import EtudeError
 from etude.core.policy import UNROUTED, Sampling, StopReason, Version
+from etude.core.recipe import first_problem
 from etude.core.settings import AgentLimits
 from etude.harness.failures import ErrorClass
 from etude.harness.trajectory import ORIGINS, PARTS, Cause, MessageRecord, Parent, Segment, StopCause, Trajectory
@@ -155,7 +156,7 @@ def _load(directory: Path) -> Trajectory:
     try:
         facts = _Facts.model_validate_json(_contents(directory, FACTS))
     except pydantic.ValidationError as error:
-        raise _Refused(f"{FACTS}: {_first(error)}") from error
+        raise _Refused(f"{FACTS}: {first_problem(error)}") from error
     entries = [
         _entry(line, f"{MESSAGES}, line {number}", len(facts.segments))
         for number, line in enumerate(_contents(directory, MESSAGES).split(b"\n"), start=1)
@@ -163,8 +164,8 @@ def _load(directory: Path) -> Trajectory:
     ]
     arrays = _arrays(_contents(directory, TOKENS), len(facts.segments))
     segments: list[Segment] = []
-    for number, (said, found) in enumerate(zip(facts.segments, arrays, strict=True)):
-        segments.append(_segment(number, said, found, entries, segments))
+    for number, (segment_facts, found) in enumerate(zip(facts.segments, arrays, strict=True)):
+        segments.append(_segment(number, segment_facts, found, entries, segments))
     return Trajectory(
         task=facts.task,
         policy=facts.policy,
@@ -205,7 +206,7 @@ def _entry(line: bytes, where: str, segments: int) -> MessageRecord:
         extras = _Extras.model_validate({key: value.pop(key) for key in _Extras.model_fields if key in value})
         message = message_from_json(value, where)
     except pydantic.ValidationError as error:
-        raise _Refused(f"{where}: {_first(error)}") from error
+        raise _Refused(f"{where}: {first_problem(error)}") from error
     except (ValueError, RecursionError, EtudeError) as error:
         raise _Refused(f"{where}: {error}") from error
     if not -1 <= extras.segment < max(segments, 1):
@@ -240,7 +241,7 @@ def _checked(array: np.ndarray, where: str, name: str) -> np.ndarray:
 
 
 def _segment(
-    number: int, said: _SegmentFacts, found: dict[str, np.ndarray], entries: list[MessageRecord], before: list[Segment]
+    number: int, facts: _SegmentFacts, found: dict[str, np.ndarray], entries: list[MessageRecord], before: list[Segment]
 ) -> Segment:
     where = f"segment {number}"
     length = len(found["ids"])
@@ -257,23 +258,23 @@ def _segment(
     versioned = (found["version"] >= 0).any(axis=1)
     if ((found["origin"] != ORIGINS.index("sampled")) & (versioned | (found["logprob"] != 0))).any():
         raise _Refused(f"{where} has a version or a log-probability on a token that was not sampled")
-    if not 0 <= said.copied <= length:
-        raise _Refused(f"{where} says that {said.copied} of its {length} tokens are copied")
-    if (said.parent is None) != (said.cause == "start"):
+    if not 0 <= facts.copied <= length:
+        raise _Refused(f"{where} says that {facts.copied} of its {length} tokens are copied")
+    if (facts.parent is None) != (facts.cause == "start"):
         raise _Refused(f"{where}: a start has no parent, anything else has one")
-    if said.parent is not None:
-        parent, offset = said.parent
+    if facts.parent is not None:
+        parent, offset = facts.parent
         if not 0 <= parent < number or not 0 <= offset <= len(before[parent].ids):
             raise _Refused(f"{where} names a parent that does not exist")
-    if any(not 0 <= entry < len(entries) for entry in said.messages):
+    if any(not 0 <= entry < len(entries) for entry in facts.messages):
         raise _Refused(f"{where} names a message that does not exist")
-    spans = _spans(found["spans"], found["origin"], len(said.messages), where)
+    spans = _spans(found["spans"], found["origin"], len(facts.messages), where)
     return Segment(
-        cause=said.cause,
-        parent=Parent(*said.parent) if said.parent is not None else None,
-        copied=said.copied,
+        cause=facts.cause,
+        parent=Parent(*facts.parent) if facts.parent is not None else None,
+        copied=facts.copied,
         rendered=Rendered(found["ids"].tolist(), spans),
-        messages=said.messages,
+        messages=facts.messages,
         origins=[ORIGINS[code] for code in found["origin"].tolist()],
         logprobs=found["logprob"].tolist(),
         versions=[Version(*pair) for pair in found["version"].tolist()],
@@ -306,9 +307,3 @@ def _spans(rows: np.ndarray, origins: np.ndarray, messages: int, where: str) -> 
     if at != len(origins):
         raise _Refused(f"{where}: its spans do not cover all tokens")
     return spans
-
-
-def _first(error: pydantic.ValidationError) -> str:
-    detail = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in detail["loc"])
-    return f"{place}: {detail['msg']}".removeprefix(": ")

@@ -11,6 +11,7 @@ def shorten(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     lines = text.split("\n")
+    # Both ends stay: a test run says what it does first, and what failed last.
     head = _fitting(lines, most // 2)
     tail = _fitting(lines[::-1], most - most // 2)
     if head and tail:

@@ -1,6 +1,6 @@
 """Runs stages in order: a finished one is skipped, an unfinished one continues, and each brings what it needs.
 
-What a stage does is in `stages`. Also what is done with a finished model: sampling from it and serving it.
+What a stage does is in `stages/`.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
-from etude.core.policy import Sampling, Version
-from etude.core.progress import track
 from etude.core.recipe import Recipe
-from etude.core.run import Run, check_recipe, checkpoints_in, read_facts
-from etude.pipeline.stages import STAGES, Stage, check_inputs, find_model, prepare, recipe_of
+from etude.core.run import Run
+from etude.core.run_files import check_recipe, checkpoints_in, read_facts
+from etude.pipeline.stages.table import STAGES, checked_stages
 
 INTERRUPTED = 130  # how a command ends that Ctrl-C stopped
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Executed:
     """What a command did to a run."""
 
     path: Path
@@ -38,19 +37,9 @@ class Outcome:
     model: Path | None  # the newest checkpoint
 
 
-def stages_for(target: str, recipe: Recipe) -> list[Stage]:
-    """The target and everything it needs, in order."""
-    if target not in STAGES:
-        raise EtudeError(f"no stage is called {target!r}; known: {', '.join(STAGES)}")
-    stage = STAGES[target]
-    ordered = [found for need in stage.needs(recipe) for found in stages_for(need, recipe)]
-    return list({found.name: found for found in [*ordered, stage]}.values())
-
-
-def execute(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> Outcome:
-    """Bring the run at `path` to the end of `target`."""
-    stages = stages_for(target, recipe)
-    check_inputs([stage.name for stage in stages], recipe)
+def execute(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> Executed:
+    """Brings the run at `path` to the end of `target`."""
+    stages = checked_stages(target, recipe)
     with Run.open(path, recipes.to_dict(recipe), fresh=fresh) as run:
         before = tuple(stage.name for stage in stages if run.finished(stage.name))
         done: list[str] = []
@@ -67,18 +56,13 @@ def execute(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> 
             done.append(stage.name)
         facts = {stage.name: run.facts(stage.name) for stage in stages if run.finished(stage.name)}
         saved = [folder for stage in stages for folder in run.checkpoints(stage.name)]
-        return Outcome(run.path, tuple(done), before, stopped, facts, saved[-1] if saved else None)
+        return Executed(run.path, tuple(done), before, stopped, facts, saved[-1] if saved else None)
 
 
 def outline(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> list[dict[str, Any]]:
     """What `execute` would do, stage by stage, without doing it; refuses what `execute` would refuse."""
-    stages = stages_for(target, recipe)
-    check_inputs([stage.name for stage in stages], recipe)
-    begun: dict[str, Any] = {}
-    if (path / "run.json").exists() and not fresh:
-        facts = read_facts(path)
-        check_recipe(path, facts, recipes.to_dict(recipe))
-        begun = facts["stages"]
+    stages = checked_stages(target, recipe)
+    begun = {} if fresh else _begun(path, recipe)
     rows = []
     for stage in stages:
         steps = [step for name, step, _ in checkpoints_in(path) if name == stage.name] if begun else []
@@ -90,6 +74,16 @@ def outline(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> 
     return rows
 
 
+def _begun(path: Path, recipe: Recipe) -> dict[str, Any]:
+    """What run.json says of each stage that has begun; refuses a recipe that the run was not made with."""
+    if not (path / "run.json").exists():
+        return {}
+    facts = read_facts(path)
+    check_recipe(path, facts, recipes.to_dict(recipe))
+    stages: dict[str, Any] = facts["stages"]
+    return stages
+
+
 def execute_apart(
     target: str, source: str, overrides: list[str], path: Path, *, fresh: bool = False, quiet: bool = False
 ) -> str:
@@ -98,17 +92,20 @@ def execute_apart(
     So no stage inherits the memory of another, and the loop of reinforcement learning never loads torch.
     """
     recipe = recipes.load(source, overrides)
-    stages = stages_for(target, recipe)
-    check_inputs([stage.name for stage in stages], recipe)
+    stages = checked_stages(target, recipe)
+    # A finished stage needs no process to find that out: twelve starts of a second or two each.
+    begun = {} if fresh else _begun(path, recipe)
+    stages = [stage for stage in stages if "finished" not in begun.get(stage.name, {})]
     for number, stage in enumerate(stages):
         command = [sys.executable, "-m", "etude", "run", source, *overrides, "--run", str(path)]
         command += ["--stage", stage.name, *(["--fresh"] if fresh and not number else []), "--json"]
-        with _child_of_its_own(command, quiet) as child:
+        with _child_that_hears_signals(command, quiet) as child:
             output = child.communicate()[0]
         answer = json.loads(output.splitlines()[-1]) if output.strip() else {"error": f"code {child.returncode}"}
         if child.returncode:
             if child.returncode == INTERRUPTED:
                 return stage.name
+            # Nobody else sends it unasked; a bare code would leave people guessing.
             if child.returncode == -signal.SIGKILL:
                 answer["error"] = "the system killed it, most likely for lack of memory; run the same command again"
             raise EtudeError(f"{stage.name}: {answer['error']}")
@@ -116,7 +113,7 @@ def execute_apart(
 
 
 @contextmanager
-def _child_of_its_own(command: list[str], quiet: bool) -> Iterator[subprocess.Popen[str]]:
+def _child_that_hears_signals(command: list[str], quiet: bool) -> Iterator[subprocess.Popen[str]]:
     """A child that hears of Ctrl-C and SIGTERM, and that is waited for when they come."""
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL if quiet else None, text=True)
 
@@ -144,54 +141,3 @@ def unfinished(path: Path) -> str:
     begun, command = facts["stages"], facts["lineages"][-1]["machine"]["command"]
     names = ["report"] if command[1:2] == ["run"] else [name for name in STAGES if name in begun]
     return names[-1] if names and "finished" not in begun.get(names[-1], {}) else ""
-
-
-def read_results(path: Path) -> dict[str, Any]:
-    file = path / "results.json"
-    return dict(json.loads(file.read_text())) if file.exists() else {}
-
-
-def sample_text(path: Path, prompt: str, sampling: Sampling, overrides: list[str]) -> dict[str, Any]:
-    """Continue a text with the model at `path`, in this process."""
-    recipe, model = recipe_of(path, overrides), find_model(path)
-    device = prepare(recipe)
-    from etude.engine.engine import Engine
-    from etude.model.checkpoint.directory import load_model
-    from etude.tokens.dialect import open_dialect
-
-    decoder, dialect = load_model(model, device), open_dialect(model)
-    engine = Engine(decoder, recipe.engine, Version(0, 0))
-    sampling = replace(sampling, stop_ids=dialect.stop_ids)
-    request = engine.submit(dialect.encode(prompt), sampling)
-    with track("sampling", sampling.max_tokens, "tokens") as bar:
-        while not request.finished:
-            engine.step()
-            bar.advance()
-    if request.error is not None:
-        raise EtudeError(request.error)
-    ids = request.sampled
-    return {"model": str(model), "prompt": prompt, "text": dialect.decode(ids), "ids": ids, "stop": request.stop}
-
-
-def serve_model(
-    path: Path,
-    overrides: list[str],
-    host: str,
-    port: int,
-    *,
-    name: str | None = None,
-    key_file: Path | None = None,
-    engine_routes: bool = False,
-) -> None:
-    """Serve the model at `path` to OpenAI's clients until interrupted."""
-    recipe, model = recipe_of(path, overrides), find_model(path)
-    from etude.serve.openai.api_key import read_key
-
-    key = read_key(key_file)
-    if key is None and host not in ("127.0.0.1", "localhost", "::1"):
-        print(f"warning: everybody who can reach {host} can use this model: no API key is set", file=sys.stderr)
-    device = prepare(recipe)
-    from etude.serve.server import ServeAccess, serve
-
-    access = ServeAccess(name or path.resolve().name, key, engine_routes)
-    serve(model, recipe.engine, device=device, host=host, port=port, access=access)

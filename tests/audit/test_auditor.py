@@ -161,14 +161,14 @@ def test_hacks_never_become_demonstrations(monkeypatch: pytest.MonkeyPatch, sand
 
 
 def test_conversations_brought_along_are_looked_at_too(task: Task, capsys: pytest.CaptureFixture[str]) -> None:
-    from etude.pipeline.stages import _without_hacks
+    from etude.pipeline.stages.fine_tuning import without_hacks
 
     bad, good = thief(task).messages, thief(task, "python -m unittest").messages
     assert Rules().inspect(open_conversation(bad)).verdict == "hack"
-    assert _without_hacks([bad, good], "mine.jsonl") == [good]
+    assert without_hacks([bad, good], "mine.jsonl") == [good]
     assert "1 of 2 conversations of mine.jsonl are hacks" in capsys.readouterr().out
     with pytest.raises(EtudeError, match="every conversation"):
-        _without_hacks([bad], "mine.jsonl")
+        without_hacks([bad], "mine.jsonl")
 
 
 def test_quarantined_tasks_are_left_out_of_their_folder(tmp_path: Path) -> None:

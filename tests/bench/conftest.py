@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from etude.bench.base.model_under_test import Subject
+from etude.bench.base.model_under_test import ModelUnderTest
 from etude.bench.result import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
 from etude.core import recipe as recipes
 from etude.core.policy import Assistant
@@ -177,23 +177,23 @@ def plain_tokenizer() -> Tokenizer:
 
 
 @pytest.fixture
-def make_subject(plain_tokenizer: Tokenizer) -> Callable[..., Subject]:
+def make_tested(plain_tokenizer: Tokenizer) -> Callable[..., ModelUnderTest]:
     """A tiny random model to be evaluated."""
 
-    def make(seed: int = 0, positions: int = 1024) -> Subject:
+    def make(seed: int = 0, positions: int = 1024) -> ModelUnderTest:
         size = plain_tokenizer.vocab_size
         config = ModelConfig(size, 48, 96, 2, 4, 2, 12, max_position_embeddings=positions)
-        return Subject(Decoder(config, seed), plain_tokenizer, batch_tokens=512)
+        return ModelUnderTest(Decoder(config, seed), plain_tokenizer, batch_tokens=512)
 
     return make
 
 
 @pytest.fixture
 def teach() -> Callable[..., None]:
-    """Trains a subject on sequences for a second or two: plain next-token loss, all of them at every step."""
+    """Trains a tested on sequences for a second or two: plain next-token loss, all of them at every step."""
 
-    def train(subject: Subject, sequences: Sequence[Sequence[int]], steps: int = 60) -> None:
-        decoder = subject.decoder
+    def train(tested: ModelUnderTest, sequences: Sequence[Sequence[int]], steps: int = 60) -> None:
+        decoder = tested.decoder
         optimiser = torch.optim.AdamW(decoder.parameters(), lr=5e-3)
         for _ in range(steps):
             packed = Packed(decoder, [np.array(ids) for ids in sequences])

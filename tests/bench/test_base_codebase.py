@@ -12,7 +12,7 @@ import torch
 
 from etude.bench.base.bits_per_byte import measure_codebase, windows
 from etude.bench.base.code_text import Code, choose, filler_lines, read_code
-from etude.bench.base.model_under_test import ScoredText, Subject
+from etude.bench.base.model_under_test import ModelUnderTest, ScoredText
 from etude.core.errors import EtudeError
 from etude.corpus.document import Document
 from etude.model.attention import PackedAttend
@@ -20,14 +20,14 @@ from etude.model.attention import PackedAttend
 CODE = Code("mine", tuple((f"m{n}.py", f"def f{n}(x):\n    return x * {n * 37}\n") for n in range(12)))
 
 
-def brute(subject: Subject, ids: list[int], starts: list[int]) -> float:
+def brute(tested: ModelUnderTest, ids: list[int], starts: list[int]) -> float:
     """The nats of every token but the first, each predicted from the tokens since its start, one forward for each."""
     total = 0.0
     with torch.inference_mode():
         for place, start in zip(range(1, len(ids)), starts, strict=True):
             before = torch.tensor(ids[start:place])
-            hidden = subject.decoder(before, torch.arange(len(before)), PackedAttend([len(before)]))
-            total -= float(subject.decoder.logits(hidden[-1]).double().log_softmax(-1)[ids[place]])
+            hidden = tested.decoder(before, torch.arange(len(before)), PackedAttend([len(before)]))
+            total -= float(tested.decoder.logits(hidden[-1]).double().log_softmax(-1)[ids[place]])
     return total
 
 
@@ -46,46 +46,48 @@ def test_every_token_is_scored_once_with_half_a_window_before_it(length: int, wi
     assert scored == ids[1:]
 
 
-def test_a_text_that_fits_is_scored_as_by_one_forward(make_subject: Callable[..., Subject]) -> None:
-    subject = make_subject()
-    ids = [token for _, text in CODE.files for token in subject.text.encode(text)]
-    found = measure_codebase(subject, CODE, 4096)
+def test_a_text_that_fits_is_scored_as_by_one_forward(make_tested: Callable[..., ModelUnderTest]) -> None:
+    tested = make_tested()
+    ids = [token for _, text in CODE.files for token in tested.text.encode(text)]
+    found = measure_codebase(tested, CODE, 4096)
     assert found.window == 1024 > len(ids) and found.tokens == len(ids) - 1
-    assert found.nats == pytest.approx(brute(subject, ids, [0] * found.tokens), rel=1e-5)
-    assert found.bytes == CODE.bytes - len(subject.text.bytes_of(ids[0]))
+    assert found.nats == pytest.approx(brute(tested, ids, [0] * found.tokens), rel=1e-5)
+    assert found.bytes == CODE.bytes - len(tested.text.bytes_of(ids[0]))
     assert found.bits_per_byte == pytest.approx(found.nats / math.log(2) / found.bytes)
 
 
-def test_a_longer_text_is_scored_as_token_by_token_within_the_windows(make_subject: Callable[..., Subject]) -> None:
-    subject = make_subject()
-    ids = [token for _, text in CODE.files for token in subject.text.encode(text)][:150]
-    code = Code("cut", (("a.py", subject.text.decode(ids)),))
+def test_a_longer_text_is_scored_as_token_by_token_within_the_windows(
+    make_tested: Callable[..., ModelUnderTest],
+) -> None:
+    tested = make_tested()
+    ids = [token for _, text in CODE.files for token in tested.text.encode(text)][:150]
+    code = Code("cut", (("a.py", tested.text.decode(ids)),))
     window, starts, scored = 32, [0] * 31, 32
     while scored < len(ids):  # the same walk, told by each token's start
         end = min(scored + 16, len(ids))
         starts += [end - window] * (end - scored)
         scored = end
-    assert subject.text.encode(code.files[0][1]) == ids
-    assert measure_codebase(subject, code, window).nats == pytest.approx(brute(subject, ids, starts), rel=1e-5)
+    assert tested.text.encode(code.files[0][1]) == ids
+    assert measure_codebase(tested, code, window).nats == pytest.approx(brute(tested, ids, starts), rel=1e-5)
 
 
-def test_batches_change_nothing(make_subject: Callable[..., Subject]) -> None:
+def test_batches_change_nothing(make_tested: Callable[..., ModelUnderTest]) -> None:
     rng = random.Random(3)
     pieces = [ScoredText([rng.randrange(300) for _ in range(rng.randint(2, 60))], 1) for _ in range(20)]
-    subject = make_subject()
-    together = subject.score(pieces)
-    subject.batch_tokens = 1
-    for one, other in zip(together, subject.score(pieces), strict=True):
+    tested = make_tested()
+    together = tested.score(pieces)
+    tested.batch_tokens = 1
+    for one, other in zip(together, tested.score(pieces), strict=True):
         assert one == pytest.approx(other, abs=1e-5)
 
 
 def test_a_model_that_learned_needs_fewer_bits(
-    make_subject: Callable[..., Subject], teach: Callable[..., None]
+    make_tested: Callable[..., ModelUnderTest], teach: Callable[..., None]
 ) -> None:
-    subject = make_subject()
-    before = measure_codebase(subject, CODE, 128).bits_per_byte
-    teach(subject, [subject.text.encode(text) for _, text in CODE.files], steps=30)
-    after = measure_codebase(subject, CODE, 128).bits_per_byte
+    tested = make_tested()
+    before = measure_codebase(tested, CODE, 128).bits_per_byte
+    teach(tested, [tested.text.encode(text) for _, text in CODE.files], steps=30)
+    after = measure_codebase(tested, CODE, 128).bits_per_byte
     assert after < 0.6 * before < before < 9
 
 

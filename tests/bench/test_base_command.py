@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from etude.bench.base.model_under_test import Subject
+from etude.bench.base.model_under_test import ModelUnderTest
 from etude.bench.base.suite import EVALUATIONS, evaluate_base
 from etude.cli.main import app
 from etude.core.errors import EtudeError
@@ -38,13 +38,13 @@ def etude(*arguments: object) -> Result:
 
 
 def test_a_directory_is_measured_saved_and_shown(
-    make_subject: Callable[..., Subject], plain_tokenizer: Tokenizer, tmp_path: Path
+    make_tested: Callable[..., ModelUnderTest], plain_tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     model, code, saved = tmp_path / "model", tmp_path / "code", tmp_path / "base.json"
     code.mkdir()
     (code / "a.py").write_text("".join(f"value_{n} = {n}\n" for n in range(100)))
-    subject = make_subject()
-    save_model(model, subject.decoder)
+    tested = make_tested()
+    save_model(model, tested.decoder)
     plain_tokenizer.save(model)
     changes = [f"base.{name}={json.dumps(value)}" for name, value in SMALL.items()]
     done = etude("bench", "base", model, "run.threads=1", *changes, "--code", code, "--save", saved, "--json")
@@ -52,7 +52,7 @@ def test_a_directory_is_measured_saved_and_shown(
     found = json.loads(done.stdout.splitlines()[-1])
     assert json.loads(saved.read_text()) == {k: v for k, v in found.items() if k != "ok"}
     assert found["codebase"]["code"] == "code" and len(found["tracking"]["files"]) == 2
-    here = evaluate_base(subject, BaseSettings(**SMALL | {"code": str(code)}))
+    here = evaluate_base(tested, BaseSettings(**SMALL | {"code": str(code)}))
     for name in EVALUATIONS:
         for key, value in here[name].items():
             if isinstance(value, float) and key != "seconds":
@@ -72,7 +72,7 @@ def test_a_loaded_checkpoint_is_measured_with_its_own_tokenizer(
     experts = {"experts": 4, "expert_mlp": 16, "rope_dim": 8, "max_positions": 1024}
     settings = ModelSettings(shape=shape, **small, **experts)  # type: ignore[arg-type]
     save_model(model, Decoder(ModelConfig.from_settings(settings, size), 1))
-    found = evaluate_base(Subject.open(model, "cpu", 512), BaseSettings(**SMALL))
+    found = evaluate_base(ModelUnderTest.open(model, "cpu", 512), BaseSettings(**SMALL))
     assert 1 < found["codebase"]["bits_per_byte"] < 9 and found["tracking"]["distance"] > 0
     assert 0 < found["needle"]["probability"] < 1
 
@@ -85,6 +85,6 @@ def test_bench_still_means_tasks_and_says_what_else_there_is() -> None:
         assert done.exit_code == 2 and "there is no model or run at nowhere" in done.output
 
 
-def test_an_unknown_evaluation_is_refused(make_subject: Callable[..., Subject]) -> None:
+def test_an_unknown_evaluation_is_refused(make_tested: Callable[..., ModelUnderTest]) -> None:
     with pytest.raises(EtudeError, match="no base evaluation 'haystack': choose from codebase, tracking, needle"):
-        evaluate_base(make_subject(), BaseSettings(), ["haystack"])
+        evaluate_base(make_tested(), BaseSettings(), ["haystack"])

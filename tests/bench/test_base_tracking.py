@@ -14,7 +14,7 @@ import pytest
 
 from etude.bench.base.edit_distance import edit_distance
 from etude.bench.base.git_history import LARGEST_FILE, History, diff, read_histories, tidy
-from etude.bench.base.model_under_test import Subject
+from etude.bench.base.model_under_test import ModelUnderTest
 from etude.bench.base.state_tracking import END, choose_cases, fit, measure_tracking, write_prompt
 from etude.bench.base.synthetic_history import invent_histories
 from etude.core.errors import EtudeError
@@ -180,36 +180,36 @@ def test_a_prompt_shows_a_version_the_changes_and_where_to_go_on() -> None:
     )
 
 
-def test_a_long_history_is_cut_at_its_beginning(make_subject: Callable[..., Subject]) -> None:
-    subject = make_subject()
+def test_a_long_history_is_cut_at_its_beginning(make_tested: Callable[..., ModelUnderTest]) -> None:
+    tested = make_tested()
     history = tidy("a.py", [f"x = {number}\n" for number in range(30)])
-    whole = fit(subject, history, 10_000)
+    whole = fit(tested, history, 10_000)
     assert whole is not None and whole.history == history
-    cut = fit(subject, history, 400)
+    cut = fit(tested, history, 400)
     assert cut is not None and 2 <= cut.history.changes < 29
     assert cut.history.versions == history.versions[-len(cut.history.versions) :]
     assert len(cut.prompt) + cut.room <= 400
-    assert subject.text.decode(cut.prompt) == write_prompt(cut.history)
-    assert subject.text.decode(cut.answer) == "x = 29\n" + END
-    assert fit(subject, history, 60) is None
+    assert tested.text.decode(cut.prompt) == write_prompt(cut.history)
+    assert tested.text.decode(cut.answer) == "x = 29\n" + END
+    assert fit(tested, history, 60) is None
     with pytest.raises(EtudeError, match="no history of at least two changes fits into 60 tokens"):
-        choose_cases(subject, [history], 3, 60)
+        choose_cases(tested, [history], 3, 60)
 
 
 def test_a_model_that_learned_the_files_is_nearer_to_them(
-    make_subject: Callable[..., Subject], teach: Callable[..., None]
+    make_tested: Callable[..., ModelUnderTest], teach: Callable[..., None]
 ) -> None:
-    subject = make_subject()
+    tested = make_tested()
     histories = [
         tidy("a.py", ["size = 1\nrate = 2\n", "size = 7\nrate = 2\n", "size = 7\nrate = 5\n"]),
         tidy("b.py", ["def f(x):\n    return x\n", "def f(y):\n    return y\n", "def f(y):\n    return -y\n"]),
     ]
-    cases = choose_cases(subject, histories, 2, 700)
-    before = measure_tracking(subject, cases)
+    cases = choose_cases(tested, histories, 2, 700)
+    before = measure_tracking(tested, cases)
     for file, case in zip(before.files, cases, strict=True):
         final = case.history.versions[-1]
         assert file.characters == len(final) and file.untouched == brute_distance(case.history.versions[0], final)
-    teach(subject, [(*case.prompt, *case.answer) for case in cases], steps=60)
-    after = measure_tracking(subject, cases)
+    teach(tested, [(*case.prompt, *case.answer) for case in cases], steps=60)
+    after = measure_tracking(tested, cases)
     assert after.bits_per_byte < 0.3 * before.bits_per_byte
     assert after.distance < 0.5 * before.distance and after.untouched == before.untouched

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from etude.bench.report.charts import Bound, Line, chart, number
-from etude.bench.report.data import read_run
 from etude.bench.report.html import join, tag
 from etude.bench.report.page import write_report
 from etude.bench.report.trajectories import pick
 from etude.bench.result import load_result
+from etude.bench.run_data import read_run
 from etude.bench.run_results import write_results
 from etude.core.errors import EtudeError
 

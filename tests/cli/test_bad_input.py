@@ -1,4 +1,4 @@
-"""Bad input, through the real command: one clear sentence, a non-zero exit, no traceback, nothing lost."""
+"""Bad input to commands: one clear sentence, a non-zero exit, no traceback, nothing lost."""
 
 import json
 import os
@@ -176,7 +176,7 @@ def sync(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     whole(path)
 durable.sync = sync
-cli.main()
+cli()
 """
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

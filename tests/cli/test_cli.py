@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etude.core.run import read_metrics
+from etude.core.run_files import read_metrics
 from etude.core.settings import ModelSettings
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
@@ -82,8 +82,6 @@ def test_a_stage_brings_what_it_needs_and_is_done_once(etude: Command, tiny: Pat
 
 
 def test_fine_tuning_follows_pretraining_in_one_command(etude: Command, tiny: Path, tmp_path: Path):
-    chat = {"messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "final": "hello to you"}]}
-    (tmp_path / "chats.jsonl").write_text(f"{json.dumps(chat)}\n" * 8)
     answer = etude("sft", tiny, "sft.data=chats.jsonl", "sft.epochs=1", "--json")
     assert answer.returncode == 0, answer.stderr
     found = last_object(answer)

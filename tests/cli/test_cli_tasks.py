@@ -1,27 +1,28 @@
-"""The commands about tasks, through the real command line and a real sandbox."""
+"""The commands about tasks, in a real sandbox."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
+from etude.cli.main import app
 from etude.forge.gates.attacks.table import ATTACKS
 from etude.forge.katas.source import write_katas
 
 
-def etude(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "etude", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+def etude(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
 def answer(*arguments: object, code: int = 0) -> dict[str, Any]:
     finished = etude(*arguments, "--json")
-    assert finished.returncode == code, finished.stderr
+    assert finished.exit_code == code, finished.stderr
     found: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
     return found
 
@@ -40,11 +41,11 @@ def test_katas_are_written_and_found_fit(tmp_path: Path) -> None:
 
 def test_a_task_whose_tests_are_gone_is_unfit(task: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
-    subprocess.run(["cp", "-R", task, broken], check=True)
+    shutil.copytree(task, broken)
     for test in (broken / "tests").glob("test_*.py"):
         test.unlink()
     finished = etude("tasks", "check", broken, task)
-    assert finished.returncode == 1
+    assert finished.exit_code == 1
     assert "Traceback" not in finished.stderr
     assert "1 of 2 tasks are fit" in finished.stdout
     finished = etude("tasks", "check", broken, "--json")
@@ -55,7 +56,7 @@ def test_a_task_whose_tests_are_gone_is_unfit(task: Path, tmp_path: Path) -> Non
 
 def test_an_attempt_is_shown_saved_and_graded_again(task: Path, tmp_path: Path) -> None:
     shown = etude("rollout", task, "--policy", "reference", "--save", tmp_path / "attempts")
-    assert shown.returncode == 0, shown.stderr
+    assert shown.exit_code == 0, shown.stderr
     assert "solved; reward 1" in shown.stdout and "turn 1" in shown.stdout
     again = answer("regrade", tmp_path / "attempts")
     assert (again["graded"], again["changed"]) == (1, 0)
@@ -86,10 +87,10 @@ def test_doing_nothing_bluffing_and_cheating_are_failed_attempts(task: Path, pol
 )
 def test_a_mistake_is_one_sentence(arguments: list[str], sentence: str) -> None:
     finished = etude(*arguments)
-    assert finished.returncode == 2
+    assert finished.exit_code == 2
     assert sentence in finished.stderr and finished.stderr.count("\n") == 1
 
 
 def test_an_engine_without_its_tokenizer_is_refused(task: Path) -> None:
     finished = etude("rollout", task, "--policy", "unix:/nowhere")
-    assert finished.returncode == 2 and "needs the tokenizer" in finished.stderr
+    assert finished.exit_code == 2 and "needs the tokenizer" in finished.stderr

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from etude.cli import doctor
 from etude.cli.doctor import examine
-from etude.cli.main import doctor
 
 
 def test_every_row_has_a_state_and_whatever_is_not_well_has_advice(tmp_path: Path):

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.core.run import Run, changed_keys, check_recipe, in_use, read_facts, read_metrics, summary
+from etude.core.run import Run
+from etude.core.run_files import changed_keys, check_recipe, in_use, read_facts, read_metrics, summary
 
 RECIPE: dict[str, Any] = {"run": {"keep_checkpoints": 2, "seed": 0}, "pretrain": {"steps": 10, "betas": (0.9, 0.95)}}
 

@@ -175,7 +175,7 @@ def test_a_build_killed_at_any_write_is_continued_to_the_same_bytes(planted, tmp
     script.write_text(
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from etude import durable\n"
+        "from etude.core import durable\n"
         "from etude.corpus.build import build_corpus\n"
         "from etude.corpus.sources.table import open_sources\n"
         "from etude.core.settings import CorpusSettings, TokensSettings\n"

@@ -9,11 +9,11 @@ import pytest
 import transformers
 
 from etude.core import recipe as recipes
-from etude.core.run import read_metrics
+from etude.core.run_files import read_metrics
 from etude.model.checkpoint.directory import read_config, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.pipeline.execute import execute as pipeline
+from etude.pipeline.execute import execute
 from etude.rollout.store import load_rollout, saved_rollouts
 from etude.tokens.dialect import open_dialect
 
@@ -59,7 +59,7 @@ def test_a_brought_checkpoint_is_fine_tuned_and_trained_in_its_own_words(
     settings = recipes.load(None, [f"model.{setting}" for setting in small]).model
     save_model(model, Decoder(ModelConfig.from_settings(settings, vocabulary), seed=1))
 
-    outcome = pipeline.execute("rl", recipes.load(None, [*SETTINGS, f"sft.model={model}"]), run)
+    outcome = execute("rl", recipes.load(None, [*SETTINGS, f"sft.model={model}"]), run)
 
     assert outcome.done == ("demos", "sft", "rl") and not outcome.stopped
     facts = outcome.facts["rl"]

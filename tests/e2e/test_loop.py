@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 RECIPE = """
@@ -55,15 +56,18 @@ sft_more = true
 ARM = {"pass@1", "pass@4", "tokens", "format_errors"}
 
 
-def etude(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def start(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, which leaves nothing in the temporary folder that it is given."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
     command = [sys.executable, "-m", "etude", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
-def test_one_command_goes_from_raw_code_to_a_report(tmp_path: Path) -> None:
+def test_one_command_goes_from_raw_code_to_a_report(
+    tmp_path: Path, etude: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
     (tmp_path / "toy.toml").write_text(RECIPE)
-    done = etude("run", "toy.toml", "--run", "run", "--json", folder=tmp_path)
+    done = start("run", "toy.toml", "--run", "run", "--json", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "run"
 
@@ -81,13 +85,13 @@ def test_one_command_goes_from_raw_code_to_a_report(tmp_path: Path) -> None:
     assert [row["step"] for row in trained] == [1, 2] and all(row["rollouts"] == 4 for row in trained)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("etude-")]
 
-    again = etude("run", "toy.toml", "--run", "run", "--json", folder=tmp_path)
+    again = etude("run", "toy.toml", "--run", "run", "--json")
     assert again.returncode == 0 and json.loads((run / "results.json").read_text()) == results
-    changed = etude("rl", "toy.toml", "rl.group=3", "--run", "run", folder=tmp_path)
+    changed = etude("rl", "toy.toml", "rl.group=3", "--run", "run")
     assert changed.returncode == 2 and "rl.group" in changed.stderr and "Traceback" not in changed.stderr
-    said = etude("resume", "run", folder=tmp_path)
-    assert said.returncode == 0 and "nothing left to do" in said.stdout
-    watched = etude("chat", "run", "--json", folder=tmp_path)
+    resumed = etude("resume", "run")
+    assert resumed.returncode == 0 and "nothing left to do" in resumed.stdout
+    watched = etude("chat", "run", "--json")
     assert watched.returncode == 0 and "passed" in json.loads(watched.stdout.splitlines()[-1])
-    benched = etude("bench", "run", "--against", "run/bench/sft.json", "--json", folder=tmp_path)
+    benched = etude("bench", "run", "--against", "run/bench/sft.json", "--json")
     assert benched.returncode == 0 and len(json.loads(benched.stdout.splitlines()[-1])["gain"]) == 3

@@ -324,7 +324,7 @@ def test_a_broken_tool_is_a_harness_failure_and_counted(agent: Any, script: Any)
         name = "broken"
         description = "fails"
 
-        async def call(self, arguments: Any, workbench: Any) -> Observation:
+        async def call(self, arguments: Any, context: Any) -> Observation:
             raise ZeroDivisionError("oops")
 
     turn = Assistant(calls=(Call("list"), Call("broken")))
@@ -424,7 +424,7 @@ class Echo(Tool):
         self.answers = answers
         self.given: list[dict[str, str]] = []
 
-    async def call(self, arguments: Any, workbench: Any) -> Observation:
+    async def call(self, arguments: Any, context: Any) -> Observation:
         self.given.append(dict(arguments))
         return Observation(self.answers[len(self.given) - 1])
 

@@ -12,7 +12,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Call
 from etude.harness.failures import HarnessFailure, ToolError
 from etude.harness.tool_calls import execute
-from etude.harness.tool_context import Workbench
+from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.tools.glob import _parts, matches
 from etude.harness.tools.grep import translate
@@ -28,7 +28,7 @@ class Bench:
 
     def __init__(self, sandbox: Any) -> None:
         self.sandbox = sandbox
-        self.workbench = Workbench(sandbox, str(sandbox.root))
+        self.context = ToolContext(sandbox, str(sandbox.root))
         self.tools = build_tools([{"use": name} for name in TOOLS])
 
     def put(self, path: str, content: str | bytes) -> None:
@@ -44,7 +44,7 @@ class Bench:
 
     def all(self, *calls: Call, approve: Any = None) -> list[Observation]:
         async def play() -> list[Observation]:
-            return [o.observation async for o in execute(calls, self.tools, self.workbench, approve)]
+            return [o.observation async for o in execute(calls, self.tools, self.context, approve)]
 
         return asyncio.run(play())
 
@@ -363,7 +363,7 @@ def test_run_carries_the_folder_and_nothing_else(bench: Bench) -> None:
     assert bench("run", command="cd deep; exit 4") == "[exit 4]"
     assert bench("run", command="basename $PWD") == "deep"
     assert bench("run", command="cd ../..; rm -r sub") == "[exit 0]"
-    bench.workbench.directory = str(bench.sandbox.root / "sub")
+    bench.context.directory = str(bench.sandbox.root / "sub")
     gone = bench("run", command="basename $PWD")
     assert "sub: No such file or directory" in gone and gone.endswith("workspace")
     assert bench("read", path="calc.py")  # other tools start from the workspace
@@ -385,7 +385,7 @@ def test_run_stops_at_its_time_limit(bench: Bench) -> None:
 
 
 def test_run_has_no_more_time_than_the_rollout(bench: Bench) -> None:
-    bench.workbench.deadline = time.monotonic() + 0.3
+    bench.context.deadline = time.monotonic() + 0.3
     assert bench.refused("run", command="sleep 60")[0] == "Timeout"
 
 
@@ -415,7 +415,7 @@ def test_run_leaves_out_how_long_tests_took(bench: Bench) -> None:
 def test_run_falls_back_to_sh_and_says_when_there_is_no_shell(bench: Bench) -> None:
     bench.set("run", shell="no-such-shell")
     assert bench("run", command="cd / && echo hi; exit 2") == "hi\n[exit 2]"
-    assert bench.workbench.directory == "/"
+    assert bench.context.directory == "/"
     assert bench("run", command="nonsense-command").endswith("[exit 127]")
     assert bench("run", command="echo 'open").endswith("[exit 2]")
 
@@ -430,7 +430,7 @@ def test_run_refuses_what_no_command_line_can_hold(bench: Bench) -> None:
 
 def test_todo_counts_and_keeps_the_list(bench: Bench) -> None:
     assert bench("todo", items="- [x] read\n[~] mend\n\n[ ] test\n* [-] dream") == "1 open, 1 begun, 1 done, 1 dropped"
-    assert bench.workbench.state["todo"][1] == ("begun", "mend")
+    assert bench.context.state["todo"][1] == ("begun", "mend")
     assert bench("todo", items="") == "none"
     assert bench.refused("todo", items="just do it")[0] == "InvalidArguments"
     bench.set("todo", max_items=1)
@@ -478,7 +478,7 @@ class Probe(Tool):
         super().__init__(None)
         self.then = then
 
-    async def call(self, arguments: Any, workbench: Workbench) -> Observation:
+    async def call(self, arguments: Any, context: ToolContext) -> Observation:
         if isinstance(self.then, Exception):
             raise self.then
         return await self.then(arguments)

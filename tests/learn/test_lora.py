@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, User, Version
-from etude.core.run import Run, read_metrics
+from etude.core.run import Run
+from etude.core.run_files import read_metrics
 from etude.core.settings import LoraSettings, OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.lora import adapt, parameters

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from etude.core.run import Run, read_metrics
+from etude.core.run import Run
+from etude.core.run_files import read_metrics
 from etude.core.settings import MtpSettings, OptimSettings, RunSettings
 from etude.learn.mtp import acceptance, attach, train_heads
 from etude.model.attention import PackedAttend

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
-from etude.core.run import Run, read_metrics
+from etude.core.run import Run
+from etude.core.run_files import read_metrics
 from etude.core.settings import OptimSettings, PretrainSettings, RunSettings, SftSettings
 from etude.learn.pretrain import pretrain
 from etude.learn.sft import plan, sft, tokenise

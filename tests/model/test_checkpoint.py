@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from etude.cli.model_compare import compare, reference
+from etude.bench.compare_transformers import compare, reference
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.model.checkpoint.directory import load_model, named_weights, open_stored, read_config, save_model

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 
-from etude.cli.model_compare import cached_logits, compare, packed_logits, random_tokens, reference
+from etude.bench.compare_transformers import cached_logits, compare, packed_logits, random_tokens, reference
 from etude.model.checkpoint.directory import load_model, save_model
 
 TOLERANCE = 1e-4

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from typer.testing import CliRunner
 
-from etude.cli.task_actions import benchmark, roll_out
+from etude.cli.main import app
 from etude.core import recipe
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
@@ -89,10 +90,17 @@ def host() -> Iterator[Host]:
     thread.join(20)
 
 
+def etude(*arguments: object) -> dict[str, Any]:
+    """The answer of a command, in this process."""
+    answer = CliRunner().invoke(app, [*map(str, arguments), "--json"], catch_exceptions=False)
+    found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+    return found
+
+
 @pytest.mark.parametrize("form", ["text", "tools"])
 def test_a_hosted_model_solves_a_task(host: Host, tmp_path: Path, form: str) -> None:
     host.tasks[0].save(tmp_path / "task")
-    found = roll_out(tmp_path / "task", host.address, None, None, "local", 0, [f"endpoint.form={form}"], None)
+    found = etude("rollout", tmp_path / "task", f"endpoint.form={form}", "--policy", host.address)
     assert found["passed"] is True and found["reward"] == 1
     assert found["spent"]["requests"] == len(host.bodies) and found["spent"]["sampled_tokens"] == 10 * len(host.bodies)
     system = host.bodies[0]["messages"][0]["content"]
@@ -106,12 +114,12 @@ def test_a_hosted_model_solves_a_task(host: Host, tmp_path: Path, form: str) -> 
 def test_a_hosted_model_is_benchmarked_on_the_tasks_of_a_recipe(host: Host, tmp_path: Path) -> None:
     saved = tmp_path / "hosted.json"
     changes = ["bench.count=2", "bench.samples=1", "endpoint.form=tools"]
-    found = benchmark(tmp_path, saved, None, "local", changes, host.address)
+    found = etude("bench", tmp_path, *changes, "--policy", host.address, "--save", saved)
     assert found["pass@1"][0] == 1 and found["model"] == host.address and found["spent"]["requests"] == len(host.bodies)
-    again = benchmark(tmp_path, None, saved, "local", changes, host.address)
+    again = etude("bench", tmp_path, *changes, "--policy", host.address, "--against", saved)
     assert again["gain"][0] == 0
-    with pytest.raises(EtudeError, match="a benchmark takes a hosted model such as openai:"):
-        benchmark(tmp_path, None, None, "local", [], "reference")
+    refused = etude("bench", tmp_path, "--policy", "reference")
+    assert "a benchmark takes a hosted model such as openai:" in refused["error"]
 
 
 def test_the_name_of_a_hosted_policy_says_where_and_which() -> None:

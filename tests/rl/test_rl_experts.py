@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from etude.core import recipe as recipes
 from etude.core.recipe import Recipe
-from etude.core.run import read_metrics
+from etude.core.run_files import read_metrics
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder

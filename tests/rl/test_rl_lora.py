@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from etude.core.recipe import Recipe
-from etude.core.run import read_metrics
+from etude.core.run_files import read_metrics
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder

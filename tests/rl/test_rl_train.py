@@ -18,7 +18,8 @@ from safetensors.numpy import load_file
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
-from etude.core.run import Run, read_metrics
+from etude.core.run import Run
+from etude.core.run_files import read_metrics
 from etude.forge.katas.source import write_katas
 from etude.rl.orchestrator import board_path, train
 from etude.rl.rollout_environment import RolloutEnvironment

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from etude.bench.base.code_text import Code
-from etude.bench.base.model_under_test import Advance, ScoredText, Subject
+from etude.bench.base.model_under_test import Advance, ModelUnderTest, ScoredText
 from etude.core.errors import EtudeError
 
 
@@ -30,14 +30,17 @@ class Codebase:
     fingerprint: str  # of the text: figures of different texts say nothing about each other
 
 
-def measure_codebase(subject: Subject, code: Code, window: int, advance: Advance = lambda tokens: None) -> Codebase:
-    ids = [token for _, text in code.files for token in subject.text.encode(text)]
+def measure_codebase(
+    tested: ModelUnderTest, code: Code, window: int, advance: Advance = lambda tokens: None
+) -> Codebase:
+    ids = [token for _, text in code.files for token in tested.text.encode(text)]
     if len(ids) < 2:
         raise EtudeError(f"{code.name} is too little code to be measured on")
-    window = min(window, subject.positions)
-    scores = subject.score(windows(ids, window), advance)
+    window = min(window, tested.positions)
+    scores = tested.score(windows(ids, window), advance)
     nats = -math.fsum(float(part.sum()) for part in scores)
-    size = code.bytes - len(subject.text.bytes_of(ids[0]))
+    # Nothing predicts the first token, so its bytes are not counted either.
+    size = code.bytes - len(tested.text.bytes_of(ids[0]))
     return Codebase(
         bits_per_byte=nats / math.log(2) / size,
         nats=nats,
@@ -55,6 +58,7 @@ def windows(ids: Sequence[int], window: int) -> list[ScoredText]:
     pieces = [ScoredText(ids[:window], 1)]
     scored = min(window, len(ids))
     while scored < len(ids):
+        # Half a window at a time: each token is predicted from at least half a window of context.
         end = min(scored + window // 2, len(ids))
         start = end - window  # the last window reaches back as far as it can
         pieces.append(ScoredText(ids[start:end], scored - start))

@@ -42,6 +42,7 @@ def read_code(folder: str, most_bytes: int) -> Code:
 def choose(name: str, documents: list[Document], most_bytes: int) -> Code:
     room = most_bytes
     kept: list[tuple[str, str]] = []
+    # By the hash of its path: a fixed sample, whatever order the folder is listed in.
     for document in sorted(documents, key=lambda each: hashlib.sha256(each.path.encode()).digest()):
         size = len(document.text.encode())
         if 0 < size <= room:

@@ -75,7 +75,7 @@ def read_histories(repository: Path, seed: int = 0) -> Iterator[History]:
 
 def _chains(reader: Reader) -> dict[str, list[str]]:
     """Path -> ids of its blobs, newest first, from HEAD back to where it was last created."""
-    wanted = FilesSettings(path=".", suffixes=CODE_SUFFIXES)
+    code_files = FilesSettings(path=".", suffixes=CODE_SUFFIXES)
     argv = ["log", "--first-parent", "-m", "--raw", "-z", "--no-renames", "--no-abbrev", "--format="]
     log = reader.git([*argv, f"--max-count={MOST_COMMITS}", reader.commit], b"", LONGEST_LOG)
     fields = log.split(b"\0")[:-1]
@@ -83,7 +83,7 @@ def _chains(reader: Reader) -> dict[str, list[str]]:
     ended: set[str] = set()
     for facts, raw in zip(fields[::2], fields[1::2], strict=False):
         path = raw.decode("utf-8", "replace")
-        if path in ended or not is_safe_path(path) or not is_wanted(path, wanted):
+        if path in ended or not is_safe_path(path) or not is_wanted(path, code_files):
             continue
         old_mode, mode, old, new, status = facts.lstrip(b"\n:").split()
         if status == b"D" or mode not in PLAIN_FILES or not OBJECT_ID.fullmatch(new.decode("ascii", "replace")):

@@ -51,7 +51,7 @@ class ScoredText:
         assert 1 <= self.first <= len(self.ids)
 
 
-class Subject:
+class ModelUnderTest:
     def __init__(self, decoder: Decoder, text: Text, batch_tokens: int = 4096) -> None:
         self.decoder = decoder.eval()
         self.text = text
@@ -59,12 +59,13 @@ class Subject:
         self.positions = decoder.config.max_position_embeddings  # longest sequence
 
     @classmethod
-    def open(cls, directory: Path, device: str, batch_tokens: int) -> Subject:
+    def open(cls, directory: Path, device: str, batch_tokens: int) -> ModelUnderTest:
+        # As it would be served there.
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
         return cls(load_model(directory, device, dtype), open_dialect(directory), batch_tokens)
 
     @classmethod
-    def of_training(cls, decoder: Decoder, text: Text, batch_tokens: int) -> Subject:
+    def of_training(cls, decoder: Decoder, text: Text, batch_tokens: int) -> ModelUnderTest:
         """A model amid its training as it would be served: on a GPU, a copy in bfloat16."""
         device = decoder.lm_head.weight.device
         if device.type == "cpu":

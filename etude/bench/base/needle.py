@@ -16,35 +16,16 @@ from statistics import fmean
 
 import numpy as np
 
-from etude.bench.base.model_under_test import Advance, ScoredText, Subject
+from etude.bench.base.model_under_test import Advance, ModelUnderTest, ScoredText
 from etude.core.errors import EtudeError
 
 FIRST = (
-    "AMBER",
-    "BRIGHT",
-    "CALM",
-    "DISTANT",
-    "EARLY",
-    "FROZEN",
-    "GOLDEN",
-    "HIDDEN",
-    "INNER",
-    "LOUD",
-    "MISTY",
-    "NARROW",
+    *("AMBER", "BRIGHT", "CALM", "DISTANT", "EARLY", "FROZEN"),
+    *("GOLDEN", "HIDDEN", "INNER", "LOUD", "MISTY", "NARROW"),
 )
 SECOND = (
-    "ANCHOR",
-    "BRIDGE",
-    "CANYON",
-    "FOREST",
-    "GARDEN",
-    "HARBOUR",
-    "ISLAND",
-    "LANTERN",
-    "MEADOW",
-    "ORCHARD",
-    "RIVER",
+    *("ANCHOR", "BRIDGE", "CANYON", "FOREST", "GARDEN", "HARBOUR"),
+    *("ISLAND", "LANTERN", "MEADOW", "ORCHARD", "RIVER"),
 )
 DIGITS = 6
 SHORTEST = 64  # tokens
@@ -83,7 +64,7 @@ class Needles:
 
 
 def measure_needles(
-    subject: Subject,
+    tested: ModelUnderTest,
     filler: Sequence[str],
     lengths: Sequence[int],
     depths: Sequence[float],
@@ -92,18 +73,18 @@ def measure_needles(
     seed: int,
     advance: Advance = lambda needles: None,
 ) -> Needles:
-    possible = [length for length in lengths if SHORTEST <= length <= subject.positions]
+    possible = [length for length in lengths if SHORTEST <= length <= tested.positions]
     if not possible or not depths or not all(0 <= depth <= 1 for depth in depths):
         raise EtudeError(
             f"base.needle_lengths are {list(lengths)}, base.needle_depths {list(depths)}: lengths must be from "
-            f"{SHORTEST} to the model's {subject.positions} positions, depths from 0 to 1"
+            f"{SHORTEST} to the model's {tested.positions} positions, depths from 0 to 1"
         )
     places = []
     for length in possible:
         for depth in depths:
             names = [f"{seed}/{length}/{depth}/{trial}" for trial in range(trials)]
-            made = [hide(subject, filler, length, depth, candidates, random.Random(name)) for name in names]
-            places.append(_ask(subject, made, length, depth))
+            made = [hide(tested, filler, length, depth, candidates, random.Random(name)) for name in names]
+            places.append(_ask(tested, made, length, depth))
             advance(trials)
     return Needles(
         exact=fmean(place.exact for place in places),
@@ -116,7 +97,7 @@ def measure_needles(
 
 
 def hide(
-    subject: Subject, filler: Sequence[str], length: int, depth: float, candidates: int, rng: random.Random
+    tested: ModelUnderTest, filler: Sequence[str], length: int, depth: float, candidates: int, rng: random.Random
 ) -> Needle:
     """A text of as many lines of filler as fit into `length` tokens together with the longest answer."""
     names = rng.sample([f"{first}_{second}" for first in FIRST for second in SECOND], 1 + candidates // 2)
@@ -136,7 +117,7 @@ def hide(
 
     def size(count: int) -> int:
         needle = build(count)
-        return len(subject.text.encode(f'{needle.text}{needle.candidates[0]}"'))
+        return len(tested.text.encode(f'{needle.text}{needle.candidates[0]}"'))
 
     if size(0) > length:
         raise EtudeError(
@@ -149,21 +130,21 @@ def hide(
     return build(low)
 
 
-def _ask(subject: Subject, needles: Sequence[Needle], length: int, depth: float) -> NeedlePosition:
+def _ask(tested: ModelUnderTest, needles: Sequence[Needle], length: int, depth: float) -> NeedlePosition:
     exact, probability, rank = [], [], []
     prompts, rests = [], []
     for needle in needles:
-        whole = [subject.text.encode(f'{needle.text}{value}"') for value in needle.candidates]
+        whole = [tested.text.encode(f'{needle.text}{value}"') for value in needle.candidates]
         # Where a value begins inside a token, the token belongs to the answer: all candidates as they would be written.
         shared = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*whole, strict=False))))
         prompts.append(whole[0][:shared])
         rests.append(whole[0][shared:])
-        scores = np.array([part.sum() for part in subject.score([ScoredText(ids, shared) for ids in whole])])
+        scores = np.array([part.sum() for part in tested.score([ScoredText(ids, shared) for ids in whole])])
         odds = np.exp(scores - scores.max())
         probability.append(float(odds[0] / odds.sum()))
         rank.append(1 + int((scores[1:] >= scores[0]).sum()))
-    for answer, rest in zip(subject.greedy(prompts, [len(rest) for rest in rests]), rests, strict=True):
-        exact.append(subject.text.decode(answer) == subject.text.decode(rest))
+    for answer, rest in zip(tested.greedy(prompts, [len(rest) for rest in rests]), rests, strict=True):
+        exact.append(tested.text.decode(answer) == tested.text.decode(rest))
     return NeedlePosition(length, depth, len(needles), fmean(exact), fmean(probability), fmean(rank))
 
 

@@ -14,7 +14,7 @@ from statistics import fmean
 
 from etude.bench.base.edit_distance import edit_distance
 from etude.bench.base.git_history import History, diff
-from etude.bench.base.model_under_test import Advance, ScoredText, Subject
+from etude.bench.base.model_under_test import Advance, ModelUnderTest, ScoredText
 from etude.core.errors import EtudeError
 
 END = "=== end\n"
@@ -57,17 +57,17 @@ class Tracking:
     files: list[TrackedFile]
 
 
-def measure_tracking(subject: Subject, cases: list[Case], advance: Advance = lambda cases: None) -> Tracking:
-    forced = subject.score([ScoredText((*case.prompt, *case.answer), len(case.prompt)) for case in cases])
-    answers = subject.greedy(
+def measure_tracking(tested: ModelUnderTest, cases: list[Case], advance: Advance = lambda cases: None) -> Tracking:
+    forced = tested.score([ScoredText((*case.prompt, *case.answer), len(case.prompt)) for case in cases])
+    answers = tested.greedy(
         [case.prompt for case in cases], [case.room for case in cases], until=END.rstrip("\n"), advance=advance
     )
     files, total, size = [], 0.0, 0
     for case, scores, answer in zip(cases, forced, answers, strict=True):
         final = case.history.versions[-1]
-        text = subject.text.decode(answer).partition(END.rstrip("\n"))[0]
+        text = tested.text.decode(answer).partition(END.rstrip("\n"))[0]
         bits = -float(scores.sum()) / math.log(2)
-        told = len((final + END).encode())
+        answer_bytes = len((final + END).encode())
         files.append(
             TrackedFile(
                 path=case.history.path,
@@ -75,11 +75,11 @@ def measure_tracking(subject: Subject, cases: list[Case], advance: Advance = lam
                 characters=len(final),
                 distance=edit_distance(text, final),
                 untouched=edit_distance(case.history.versions[0], final),
-                bits_per_byte=bits / told,
+                bits_per_byte=bits / answer_bytes,
             )
         )
         total += bits
-        size += told
+        size += answer_bytes
     return Tracking(
         distance=fmean(file.distance for file in files),
         untouched=fmean(file.untouched for file in files),
@@ -90,19 +90,19 @@ def measure_tracking(subject: Subject, cases: list[Case], advance: Advance = lam
     )
 
 
-def choose_cases(subject: Subject, histories: Iterable[History], count: int, tokens: int) -> list[Case]:
+def choose_cases(tested: ModelUnderTest, histories: Iterable[History], count: int, tokens: int) -> list[Case]:
     """The first `count` histories that can be made to fit."""
-    tokens = min(tokens, subject.positions)
-    cases = list(_cases(subject, histories, count, tokens))
+    tokens = min(tokens, tested.positions)
+    cases = list(_cases(tested, histories, count, tokens))
     if not cases:
         raise EtudeError(f"no history of at least two changes fits into {tokens} tokens: raise base.history_tokens")
     return cases
 
 
-def _cases(subject: Subject, histories: Iterable[History], count: int, tokens: int) -> Iterator[Case]:
+def _cases(tested: ModelUnderTest, histories: Iterable[History], count: int, tokens: int) -> Iterator[Case]:
     misfits = 0
     for history in histories:
-        if (case := fit(subject, history, tokens)) is not None:
+        if (case := fit(tested, history, tokens)) is not None:
             count, misfits = count - 1, 0
             yield case
         else:
@@ -111,12 +111,12 @@ def _cases(subject: Subject, histories: Iterable[History], count: int, tokens: i
             return
 
 
-def fit(subject: Subject, history: History, tokens: int) -> Case | None:
+def fit(tested: ModelUnderTest, history: History, tokens: int) -> Case | None:
     """The longest end of a history whose prompt and answer stay within `tokens`; at least two changes, or None."""
-    answer = tuple(subject.text.encode(history.versions[-1] + END))
+    answer = tuple(tested.text.encode(history.versions[-1] + END))
     for start in range(max(0, history.changes - 1)):
         late = History(history.path, history.versions[start:])
-        prompt = tuple(subject.text.encode(write_prompt(late)))
+        prompt = tuple(tested.text.encode(write_prompt(late)))
         if len(prompt) + _room(len(answer)) <= tokens:
             return Case(late, prompt, answer)
     return None

@@ -11,7 +11,7 @@ from typing import Any
 from etude.bench.base.bits_per_byte import measure_codebase
 from etude.bench.base.code_text import Code, filler_lines, read_code
 from etude.bench.base.git_history import read_histories
-from etude.bench.base.model_under_test import Subject
+from etude.bench.base.model_under_test import ModelUnderTest
 from etude.bench.base.needle import measure_needles
 from etude.bench.base.state_tracking import choose_cases, measure_tracking
 from etude.bench.base.synthetic_history import invent_histories
@@ -22,7 +22,9 @@ from etude.core.settings import BaseSettings
 EVALUATIONS = ("codebase", "tracking", "needle")
 
 
-def evaluate_base(subject: Subject, settings: BaseSettings, only: Collection[str] = EVALUATIONS) -> dict[str, Any]:
+def evaluate_base(
+    tested: ModelUnderTest, settings: BaseSettings, only: Collection[str] = EVALUATIONS
+) -> dict[str, Any]:
     """Name of the evaluation -> its figures, with the seconds that it took."""
     if wrong := [name for name in only if name not in EVALUATIONS]:
         raise EtudeError(f"there is no base evaluation {wrong[0]!r}: choose from {', '.join(EVALUATIONS)}")
@@ -31,13 +33,13 @@ def evaluate_base(subject: Subject, settings: BaseSettings, only: Collection[str
     for name in EVALUATIONS:
         if name in only:
             began = time.monotonic()
-            found[name] = _evaluate(name, subject, settings, code) | {"seconds": round(time.monotonic() - began, 1)}
+            found[name] = _evaluate(name, tested, settings, code) | {"seconds": round(time.monotonic() - began, 1)}
     return found
 
 
-def memory_figures(subject: Subject, settings: BaseSettings) -> dict[str, float]:
+def memory_figures(tested: ModelUnderTest, settings: BaseSettings) -> dict[str, float]:
     """State tracking and needles as a few numbers, for a log of training."""
-    found = evaluate_base(subject, settings, ("tracking", "needle"))
+    found = evaluate_base(tested, settings, ("tracking", "needle"))
     figures: dict[str, float] = {f"needle_{name}": found["needle"][name] for name in ("exact", "probability", "rank")}
     for length in sorted({place["length"] for place in found["needle"]["places"]}):
         places = [place["probability"] for place in found["needle"]["places"] if place["length"] == length]
@@ -45,21 +47,21 @@ def memory_figures(subject: Subject, settings: BaseSettings) -> dict[str, float]
     return figures | {f"tracking_{name}": found["tracking"][name] for name in ("distance", "bits_per_byte")}
 
 
-def _evaluate(name: str, subject: Subject, settings: BaseSettings, code: Code | None) -> dict[str, Any]:
+def _evaluate(name: str, tested: ModelUnderTest, settings: BaseSettings, code: Code | None) -> dict[str, Any]:
     if name == "tracking":
         repository = settings.repository
         histories = read_histories(Path(repository), settings.seed) if repository else invent_histories(settings.seed)
-        cases = choose_cases(subject, histories, settings.histories, settings.history_tokens)
+        cases = choose_cases(tested, histories, settings.histories, settings.history_tokens)
         with track("tracking files", len(cases), "files") as bar:
-            return {"repository": repository or "invented"} | asdict(measure_tracking(subject, cases, bar.advance))
+            return {"repository": repository or "invented"} | asdict(measure_tracking(tested, cases, bar.advance))
     assert code is not None
     if name == "codebase":
         with track("reading code", None, "tokens") as bar:
-            return asdict(measure_codebase(subject, code, settings.window, bar.advance))
+            return asdict(measure_codebase(tested, code, settings.window, bar.advance))
     places = len(settings.needle_lengths) * len(settings.needle_depths)
     with track("looking for needles", places * settings.needle_trials, "needles") as bar:
         needles = measure_needles(
-            subject,
+            tested,
             filler_lines(code),
             settings.needle_lengths,
             settings.needle_depths,

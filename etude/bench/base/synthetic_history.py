@@ -17,20 +17,8 @@ NOUNS = (
     *("port", "queue", "range", "rate", "retry", "scale", "score", "size", "speed", "step", "total", "width"),
 )
 VERBS = (
-    "add",
-    "bound",
-    "check",
-    "clip",
-    "count",
-    "find",
-    "fold",
-    "join",
-    "load",
-    "make",
-    "pick",
-    "read",
-    "send",
-    "sort",
+    *("add", "bound", "check", "clip", "count", "find", "fold"),
+    *("join", "load", "make", "pick", "read", "send", "sort"),
 )
 OPERATORS = ("+", "-", "*", "//", "%")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etude.bench.report.html import Html, join, tag
 
@@ -124,9 +124,9 @@ def bars(
         return tag("span", class_=f"part b{colour}", style=width, title=f"{what}: {show(value)}")
 
     def row(name: str, parts: Sequence[tuple[str, float, int]]) -> Html:
-        told = ", ".join(f"{what} {show(value)}" if what else show(value) for what, value, _ in parts)
+        words = ", ".join(f"{what} {show(value)}" if what else show(value) for what, value, _ in parts)
         bar = tag("span", [part(*each) for each in parts], class_="bar", aria_hidden="true")
-        return tag("div", tag("dt", name), tag("dd", bar, tag("span", told, class_="told")))
+        return tag("div", tag("dt", name), tag("dd", bar, tag("span", words, class_="told")))
 
     return tag("dl", [row(*each) for each in rows], class_="bars")
 
@@ -150,6 +150,7 @@ class _Scale:
 
 def _cleaned(line: Line, log: bool) -> Line:
     points = [(x, y) for x, y in line.points if math.isfinite(y) and (y > 0 or not log)]
+    # A run of 100,000 steps must not make a page of megabytes.
     size = -(-len(points) // MOST_POINTS)
     if size > 1:
         groups = [points[i : i + size] for i in range(0, len(points), size)]
@@ -157,7 +158,7 @@ def _cleaned(line: Line, log: bool) -> Line:
             (group[-1][0], max(y for _, y in group) if line.peak else sum(y for _, y in group) / len(group))
             for group in groups
         ]
-    return Line(line.label, points, line.colour, line.smooth, line.marked, line.peak)
+    return replace(line, points=points)
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -237,9 +238,9 @@ def _key(line: Line, show: Callable[[float], str]) -> Html:
 
 
 def _words(title: str, lines: Sequence[Line], show: Callable[[float], str], x_label: str) -> str:
-    told = []
+    series = []
     for line in lines:
         (first, start), (last, _) = line.points[0], line.points[-1]
         span = f"from {show(start)} at {x_label} {number(first)} to {show(line.end)} at {x_label} {number(last)}"
-        told.append(f"{line.label} {span}".strip())
-    return f"{title}: {'; '.join(told)}"
+        series.append(f"{line.label} {span}".strip())
+    return f"{title}: {'; '.join(series)}"

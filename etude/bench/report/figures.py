@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from etude.bench.report.charts import Bound, Line, bars, chart, number, percent
-from etude.bench.report.data import RunData
 from etude.bench.report.html import Html, join, tag
+from etude.bench.run_data import RunData
 from etude.bench.run_results import is_number
 
 SHARES = {  # metric -> what it says, of the share of wall time between two steps
@@ -19,63 +20,55 @@ SHARES = {  # metric -> what it says, of the share of wall time between two step
 
 def learning(data: RunData) -> Html | None:
     """The curves of reinforcement learning."""
-    rl = data.series
+
+    def line(label: str, key: str, colour: int = 1, *, raw: bool = False, peak: bool = False) -> Line:
+        """A metric of each step: noisy, so averaged, unless it is `raw` or its `peak` is what matters."""
+        return Line(label, data.series("rl", key), colour, smooth=not (raw or peak), peak=peak)
+
+    held_out = Line("on held-out tasks", data.series("rl.eval", "pass_rate"), 1, marked=True)
+    drift = [line("mean", "drift_mean"), line("99th percentile", "drift_p99", 2, peak=True)]
+    drift = [replace(each, points=[(x, abs(y)) for x, y in each.points]) for each in drift]
     figures = [
         _reward(data),
         chart(
             "Pass rate",
-            [
-                Line("in training", rl("rl", "pass_rate"), 2, smooth=True),
-                Line("on held-out tasks", rl("rl.eval", "pass_rate"), 1, marked=True),
-            ],
+            [line("in training", "pass_rate", 2), held_out],
             note="Share of rollouts that pass all tests. Training tasks are new at every step.",
             show=percent,
             zero=True,
         ),
         chart(
             "Tokens for each rollout",
-            [Line("tokens", rl("rl", "rollout_tokens"), 1, smooth=True)],
+            [line("tokens", "rollout_tokens")],
             note="All that the policy wrote, thinking and calls.",
             zero=True,
         ),
         chart(
             "Turns and errors",
-            [
-                Line("turns a rollout", rl("rl", "turns"), 1, smooth=True),
-                Line("tool errors a rollout", rl("rl", "tool_errors"), 2, smooth=True),
-            ],
+            [line("turns a rollout", "turns"), line("tool errors a rollout", "tool_errors", 2)],
             zero=True,
         ),
         chart(
             "Staleness",
-            [
-                Line("mean", rl("rl", "staleness_mean"), 1, smooth=True),
-                Line("max", rl("rl", "staleness_max"), 2, peak=True),
-            ],
+            [line("mean", "staleness_mean"), line("max", "staleness_max", 2, peak=True)],
             note="Optimiser steps between the weights that sampled a token and those that learn from it.",
             zero=True,
         ),
         _numerics(data),
         chart(
             "Drift",
-            [
-                Line("mean", [(x, abs(y)) for x, y in rl("rl", "drift_mean")], 1, smooth=True),
-                Line("99th percentile", [(x, abs(y)) for x, y in rl("rl", "drift_p99")], 2, peak=True),
-            ],
+            drift,
             note="How far the log-probability of a sampled token has moved by the time it is learnt from. "
             "This is training at work, and the importance weights answer it.",
             log=True,
         ),
         chart(
             "Groups without a lesson",
-            [
-                Line("groups", rl("rl", "groups"), 1),
-                Line("of these, all rewards equal", rl("rl", "zero_variance"), 2, smooth=True),
-            ],
+            [line("groups", "groups", raw=True), line("of these, all rewards equal", "zero_variance", 2)],
             note="Where all rollouts of a task earn the same there is nothing to learn, and no forward is spent.",
             zero=True,
         ),
-        chart("Gradient norm", [Line("", rl("rl", "grad_norm"), 1, smooth=True)], zero=True),
+        chart("Gradient norm", [line("", "grad_norm")], zero=True),
     ]
     return _grid(figures)
 

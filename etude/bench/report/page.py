@@ -10,9 +10,9 @@ from pathlib import Path
 
 from etude.bench.report import figures, tables, trajectories
 from etude.bench.report.charts import percent
-from etude.bench.report.data import RunData, read_run
 from etude.bench.report.html import Html, join, tag
 from etude.bench.report.tables import points
+from etude.bench.run_data import RunData, read_run
 from etude.core import durable
 
 REPORT = "report.html"
@@ -89,12 +89,14 @@ def _lead(data: RunData) -> Html | None:
         moved = "raised" if low > 0 else "lowered" if high < 0 else "did not clearly change"
         was, now = before["pass@1"][0], after["pass@1"][0]
         figures_ = f"from {100 * was:.1f}% to {100 * now:.1f}%" if low > 0 or high < 0 else f"at {100 * now:.1f}%"
-        said = f"Reinforcement learning {moved} pass@1 {figures_}: {points(mean)} points"
+        sentence = f"Reinforcement learning {moved} pass@1 {figures_}: {points(mean)} points"
         tasks = len(data.after.rows()) if data.after else 0
-        lines.append(tag("p", f"{said} ({points(low)} to {points(high)}), on {tasks} held-out tasks.", class_="lead"))
+        lines.append(
+            tag("p", f"{sentence} ({points(low)} to {points(high)}), on {tasks} held-out tasks.", class_="lead")
+        )
     elif before and before["pass@1"]:
-        said = f"After supervised fine-tuning pass@1 is {100 * before['pass@1'][0]:.1f}%."
-        lines.append(tag("p", f"{said} There is no benchmark after reinforcement learning yet.", class_="lead"))
+        sentence = f"After supervised fine-tuning pass@1 is {100 * before['pass@1'][0]:.1f}%."
+        lines.append(tag("p", f"{sentence} There is no benchmark after reinforcement learning yet.", class_="lead"))
     else:
         lines.append(tag("p", "There is no benchmark of this run yet.", class_="lead"))
     return join(lines)

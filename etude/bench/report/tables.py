@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from etude.bench.report.charts import number, percent, whisker
-from etude.bench.report.data import RunData
 from etude.bench.report.html import Child, Html, join, tag
 from etude.bench.result import BenchResult, Counts, TaskRow, TaskSet
+from etude.bench.run_data import RunData
 from etude.bench.run_results import AFTER, BEFORE, gain, is_number
 from etude.bench.stats import Interval, mean_pass_at
 

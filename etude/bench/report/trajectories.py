@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from etude.bench.report.data import RunData
 from etude.bench.report.html import Child, Html, join, tag
 from etude.bench.report.tables import label
 from etude.bench.result import Shown, TaskRow, Turn
+from etude.bench.run_data import RunData
 from etude.bench.run_results import BEFORE
 
 MOST_LINES = 30  # of one text
@@ -59,6 +59,7 @@ def pick(data: RunData) -> list[Pick]:
         was, now = old[task.name].tally, task.tally
         return now.passed / max(1, now.rollouts) - was.passed / max(1, was.rollouts)
 
+    # Chosen by rule, not by hand: the task that rose most, a failure that the agent took for finished, and one more.
     add("Fixed by RL", best(lambda t, s: s.passed and failed_before(t), lambda t, s: risen(t)), True)
     add("Still failing", best(lambda t, s: not s.passed, lambda t, s: (s.stop == "finish") - t.tally.passed), False)
     add("One more", best(lambda t, s: s.passed, lambda t, s: (t.set == "unseen") + 0.1 * len(s.turns)), False)
@@ -112,8 +113,8 @@ def _turn(turn: Turn) -> Html:
     if turn.role == "tool":
         body = tag("pre", _short(turn.text) or "(nothing)")
         kind = "turn tool error" if turn.error else "turn tool"
-        said = f"{turn.name or 'harness'} answers" + (f": {turn.error}" if turn.error else "")
-        return tag("div", tag("span", said, class_="who"), body, class_=kind)
+        title = f"{turn.name or 'harness'} answers" + (f": {turn.error}" if turn.error else "")
+        return tag("div", tag("span", title, class_="who"), body, class_=kind)
     parts: list[Child] = [tag("span", "agent", class_="who")]
     if turn.thinking:
         parts.append(tag("p", _short(turn.thinking), class_="thinking"))

@@ -1,1 +1,5 @@
-"""Sources."""
+"""Where documents come from, one file for each kind of source.
+
+In reading order: `folder` (the standard library, installed packages, any folder), `archive` (zip, wheel, tar, tar.gz,
+read without unpacking), `git` (the tracked files of a checkout's HEAD), `table` (the built-in sources by name).
+"""

@@ -14,14 +14,15 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 from pydantic import Field
 
 from etude.core.errors import EtudeError
-from etude.corpus.document import Document, File, FilesSettings, Rejected, Want, is_safe_path, read_documents
-from etude.corpus.sources.folder import top_name
+from etude.corpus.document import Document, File, Rejected, Want, is_safe_path, read_documents
+from etude.corpus.sources.folder import RepositoriesSettings
 
 ZIP_SUFFIXES = (".zip", ".whl")
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz")
@@ -41,10 +42,7 @@ BROKEN = (
 class Archive:
     """Every file of code inside an archive."""
 
-    class Settings(FilesSettings):
-        repositories: Literal["one", "children"] = Field(
-            default="one", description="the archive is one repository, or each folder at its top is one"
-        )
+    class Settings(RepositoriesSettings):
         max_total_bytes: int = Field(
             default=2_000_000_000, gt=0, description="an archive that unpacks to more is refused"
         )
@@ -60,11 +58,7 @@ class Archive:
         if not self._path.name.lower().endswith(ZIP_SUFFIXES + TAR_SUFFIXES):
             known = ", ".join(ZIP_SUFFIXES + TAR_SUFFIXES)
             raise EtudeError(f"{self._path} is no archive that we can read; its name must end in one of {known}")
-
-        def repo_of(path: str) -> str:
-            return f"{self.name}/{top_name(path)}" if self.settings.repositories == "children" else self.name
-
-        return read_documents(self.name, self.settings, self._read, repo_of)
+        return read_documents(self.name, self.settings, self._read, partial(self.settings.repository_of, self.name))
 
     def _read(self, want: Want, limit: int) -> Iterator[File]:
         total = self.settings.max_total_bytes
@@ -93,6 +87,7 @@ def read_zip(path: Path, want: Want, limit: int, total: int) -> Iterator[File]:
                 name = info.filename.removeprefix("./")
                 if info.is_dir() or not want(name):
                     continue
+                # One bad member is refused and counted; the rest of the archive is still good text.
                 if problem := _zip_problem(info, name, limit):
                     yield File(printable(name), problem=problem, size=info.file_size)
                     continue

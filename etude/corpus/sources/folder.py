@@ -11,6 +11,7 @@ import stat
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -33,15 +34,23 @@ DEEPEST = 64  # folders below one another; more is an accident or an attack
 TEST_FOLDERS = ("*/test/*", "test/*", "*/tests/*", "tests/*", "*/idle_test/*")
 
 
+class RepositoriesSettings(FilesSettings):
+    """Of a source that may hold several repositories."""
+
+    repositories: Literal["one", "children"] = Field(
+        default="one", description="all of it is one repository, or each folder at its top is one"
+    )
+
+    def repository_of(self, name: str, path: str) -> str:
+        return f"{name}/{top_name(path)}" if self.repositories == "children" else name
+
+
 class Folder:
     """Every file of code below a folder."""
 
-    class Settings(FilesSettings):
-        repositories: Literal["one", "children"] = Field(
-            default="one", description="the folder is one repository, or each folder right below it is one"
-        )
+    Settings = RepositoriesSettings
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RepositoriesSettings) -> None:
         self.settings = settings
         self._root = Path(settings.path).expanduser()
         self.name = settings.name or self._root.resolve().name
@@ -49,72 +58,47 @@ class Folder:
     def documents(self) -> Iterator[Document | Rejected]:
         if not self._root.is_dir():
             raise EtudeError(f"the corpus folder {self._root} does not exist; correct `path` of source {self.name}")
-
-        def repo_of(path: str) -> str:
-            return f"{self.name}/{top_name(path)}" if self.settings.repositories == "children" else self.name
-
-        return read_documents(
-            self.name, self.settings, lambda want, limit: read_folder(self._root, want, limit), repo_of
-        )
+        read = partial(read_folder, self._root)
+        return read_documents(self.name, self.settings, read, partial(self.settings.repository_of, self.name))
 
 
-class Stdlib:
-    """The standard library of the running Python; each top-level module or package counts as a repository."""
-
-    class Settings(SourceSettings):
-        tests: bool = Field(default=False, description="with the test suites, which are twice the size of the rest")
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.name = settings.name or "stdlib"
-
-    def documents(self) -> Iterator[Document | Rejected]:
-        root = Path(sysconfig.get_path("stdlib"))
-        if not root.is_dir():
-            raise EtudeError(f"this Python has no standard library at {root}: use a `folder` source instead")
-        files = FilesSettings(
-            path=str(root),
-            suffixes=[".py"],
-            exclude=[] if self.settings.tests else list(TEST_FOLDERS),
-            max_file_bytes=self.settings.max_file_bytes,
-        )
-        found = read_documents(
-            self.name,
-            files,
-            lambda want, limit: read_folder(root, want, limit),
-            lambda path: f"{self.name}/{top_name(path)}",
-        )
-        for file in found:
-            # Not every installation carries the licence file; Python's own licence covers it all.
-            yield replace(file, license="permissive") if isinstance(file, Document) else file
+class InstalledSettings(SourceSettings):
+    tests: bool = Field(default=False, description="with the test suites, which can be twice the size of the rest")
 
 
 class Packages:
     """The packages installed beside the running Python; each counts as a repository."""
 
-    class Settings(SourceSettings):
-        tests: bool = Field(default=False, description="with the test suites that packages bring along")
+    Settings = InstalledSettings
+    key, default_name, what = "purelib", "packages", "packages"  # in sysconfig, in the manifest, for people
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: InstalledSettings) -> None:
         self.settings = settings
-        self.name = settings.name or "packages"
+        self.name = settings.name or self.default_name
 
     def documents(self) -> Iterator[Document | Rejected]:
-        root = Path(sysconfig.get_path("purelib"))
+        root = Path(sysconfig.get_path(self.key))
         if not root.is_dir():
-            raise EtudeError(f"this Python has no packages at {root}: use a `folder` source instead")
-        files = FilesSettings(
+            raise EtudeError(f"this Python has no {self.what} at {root}: use a `folder` source instead")
+        files = RepositoriesSettings(
             path=str(root),
             suffixes=[".py"],
             exclude=[] if self.settings.tests else list(TEST_FOLDERS),
             max_file_bytes=self.settings.max_file_bytes,
+            repositories="children",
         )
-        return read_documents(
-            self.name,
-            files,
-            lambda want, limit: read_folder(root, want, limit),
-            lambda path: f"{self.name}/{top_name(path)}",
-        )
+        return read_documents(self.name, files, partial(read_folder, root), partial(files.repository_of, self.name))
+
+
+class Stdlib(Packages):
+    """The standard library of the running Python; each top-level module or package counts as a repository."""
+
+    key, default_name, what = "stdlib", "stdlib", "standard library"
+
+    def documents(self) -> Iterator[Document | Rejected]:
+        for file in super().documents():
+            # Not every installation carries the licence file; Python's own licence covers it all.
+            yield replace(file, license="permissive") if isinstance(file, Document) else file
 
 
 def top_name(path: str) -> str:

@@ -125,6 +125,7 @@ class Reader:
 
     def git(self, argv: Sequence[str], stdin: bytes, limit: int) -> bytes:
         """Output of git, at most `limit` bytes of it, before the deadline."""
+        # Nothing of ours or of the user: a configuration could name programs to run.
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(self._empty),

@@ -28,13 +28,9 @@ def open_sources(specs: Sequence[Mapping[str, Any]]) -> list[Source]:
         raise EtudeError("corpus.sources is empty: name at least one, such as {use = 'stdlib'}")
     sources: list[Source] = []
     for number, spec in enumerate(specs):
-        settings = dict(spec)
-        where = f"corpus.sources.{number}"
-        if not isinstance(use := settings.pop("use", None), str):
-            raise EtudeError(f"{where} does not say which source to use: add use = 'folder' or another")
-        source = component.resolve("corpus source", use, settings, SOURCES, where)
+        source = component.build("corpus source", spec, SOURCES, f"corpus.sources.{number}")
         if not isinstance(getattr(source, "settings", None), SourceSettings):
-            raise EtudeError(f"corpus source {use} must keep its settings, a SourceSettings, as self.settings")
+            raise EtudeError(f"corpus source {spec['use']} must keep its settings, a SourceSettings, as self.settings")
         sources.append(source)
     check_names(sources)
     return sources

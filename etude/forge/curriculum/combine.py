@@ -1,16 +1,19 @@
 """Two tasks of one repository as one harder task: both pieces are missing, both have to come back.
 
 What only one of the two changed comes from that one; a file that both changed is merged line by line, and where the two
-meet in the same lines the pair gives no task. Nothing of the repository is run here; who combines tasks checks the
-result like any other task.
+meet in the same lines the pair gives no task. The result is checked like any other task before it counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
+from pathlib import Path
 
 from etude.forge.steps.git_history import merged
+from etude.sandbox.hosts import StoringHost
+from etude.tasks.check import check
 from etude.tasks.format.files import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 
@@ -98,3 +101,30 @@ def _kinds(task: Task) -> dict[str, Kind]:
 
 def _both(first: str, second: str) -> str:
     return f"Two things.\n\n{first.strip()}\n\nAnd separately:\n\n{second.strip()}\n"
+
+
+async def combine_checked(
+    tasks: Sequence[Task], out: Path, count: int, host: StoringHost, on_made: Callable[[], None]
+) -> tuple[list[Path], dict[str, int]]:
+    """Writes at most `count` combined tasks below `out`, each checked; those, and why other pairs were rejected.
+
+    One that is there already counts as made, so that a command which was stopped goes on.
+    """
+    made: list[Path] = []
+    rejected: Counter[str] = Counter()
+    for first, second in pairs(tasks):
+        if len(made) == count:
+            break
+        target = out / f"{first.name}--{second.name}"
+        if not target.exists():
+            found = combine(first, second)
+            if found is None:
+                rejected["both change the same lines"] += 1
+                continue
+            if not (await check(found, host)).ok:
+                rejected["the check did not pass"] += 1
+                continue
+            found.save(target)
+        made.append(target)
+        on_made()
+    return made, dict(rejected)

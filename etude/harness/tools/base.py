@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import pydantic
 
 from etude.harness.failures import ErrorClass, ToolError
-from etude.harness.tool_context import Workbench
+from etude.harness.tool_context import ToolContext
 from etude.tokens.dialect import ToolSchema
 
 
@@ -39,7 +39,7 @@ class Observation:
 
 
 class Tool:
-    """Base of all tools. One instance serves many rollouts at once: what it remembers goes to `workbench.state`."""
+    """Base of all tools. One instance serves many rollouts at once: what it remembers goes to `context.state`."""
 
     class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
         """What a recipe may set."""
@@ -52,7 +52,7 @@ class Tool:
     def __init__(self, settings: Any) -> None:
         self.settings = settings
 
-    async def call(self, arguments: Mapping[str, Any], workbench: Workbench) -> Observation:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
         """Do it. `arguments` holds what was given, converted; raise `ToolError` for what the model should read."""
         raise NotImplementedError
 

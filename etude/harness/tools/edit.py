@@ -14,7 +14,7 @@ from typing import Any
 import pydantic
 
 from etude.harness.failures import ToolError
-from etude.harness.tool_context import Workbench
+from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.truncate import clamp
 
@@ -36,13 +36,14 @@ class Edit(Tool):
         Argument("new", "text to put there"),
     )
 
-    async def call(self, arguments: Mapping[str, Any], workbench: Workbench) -> Observation:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
         path, old, new = arguments["path"], arguments["old"], arguments["new"]
         if not old:
             raise ToolError("InvalidArguments", "old is empty; to make a file use write")
         if old == new:
             raise ToolError("InvalidArguments", "old and new are the same")
-        text = await workbench.read(path, most=self.settings.max_bytes)
+        text = await context.read(path, most=self.settings.max_bytes)
+        # A model writes plain line ends; asking it for CRLF would teach nothing.
         if old not in text and "\r\n" in text and "\r" not in old:
             old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
         places = _places(text, old)
@@ -54,20 +55,20 @@ class Edit(Tool):
             )
         if not places:
             raise ToolError("UnexpectedEnvironment", f"old is not in {path}{self._nearest(text, old)}")
-        await workbench.write(path, text[: places[0]] + new + text[places[0] + len(old) :])
+        await context.write(path, text[: places[0]] + new + text[places[0] + len(old) :])
         return Observation("ok")
 
     def _nearest(self, text: str, old: str) -> str:
         """The place that was probably meant: a line that is the same but for blanks, or else the most alike."""
         lines = text.split("\n")[:COMPARED]
-        wanted = next((line.strip() for line in old.split("\n") if line.strip()), "")
+        target = next((line.strip() for line in old.split("\n") if line.strip()), "")
         stripped = [line.strip() for line in lines]
-        if not wanted:
+        if not target:
             return ""
-        if wanted in stripped:
-            found, why = stripped.index(wanted), "blanks or the lines after it differ"
+        if target in stripped:
+            found, why = stripped.index(target), "blanks or the lines after it differ"
         else:
-            scores = [_alike(wanted, line) for line in stripped]
+            scores = [_alike(target, line) for line in stripped]
             found, why = scores.index(max(scores)), "nearest"
             if scores[found] < 0.5:
                 return ""

@@ -13,7 +13,7 @@ from typing import Any
 import pydantic
 
 from etude.harness.failures import ToolError
-from etude.harness.tool_context import Workbench
+from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.truncate import first_lines
 
@@ -30,12 +30,12 @@ class Glob(Tool):
     )
     reads_only = True
 
-    async def call(self, arguments: Mapping[str, Any], workbench: Workbench) -> Observation:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
         pattern, path = arguments["pattern"], arguments.get("path", ".")
         if not pattern or len(pattern) > 500:
             raise ToolError("InvalidArguments", "pattern is empty or too long")
-        entries, whole = await workbench.walk(path)
-        base = workbench.relative(workbench.locate(path))
+        entries, whole = await context.walk(path)
+        base = context.relative(context.locate(path))
         prefix = "" if base == "." else base + "/"
         parts = _parts(pattern)
         files = [entry for entry in entries if not entry.endswith("/")]

@@ -12,7 +12,7 @@ from typing import Any
 import pydantic
 
 from etude.harness.failures import ToolError
-from etude.harness.tool_context import SKIPPED, Workbench
+from etude.harness.tool_context import SKIPPED, ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.truncate import clamp, first_lines
 from etude.tokens.tokenizer import to_text
@@ -43,13 +43,13 @@ class Grep(Tool):
     )
     reads_only = True
 
-    async def call(self, arguments: Mapping[str, Any], workbench: Workbench) -> Observation:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
         pattern, path = arguments["pattern"], arguments.get("path", ".")
         if not pattern:
             raise ToolError("InvalidArguments", "pattern is empty")
-        where = workbench.locate(path)
-        words = [translate(pattern), "./" + workbench.relative(where), arguments.get("files", "*")]
-        result = await workbench.run(["sh", "-c", SCRIPT, "grep", *words], seconds=self.settings.seconds)
+        where = context.locate(path)
+        words = [translate(pattern), "./" + context.relative(where), arguments.get("files", "*")]
+        result = await context.run(["sh", "-c", SCRIPT, "grep", *words], seconds=self.settings.seconds)
         if result.timed_out:
             raise ToolError("Timeout", "the search took too long; use a simpler pattern or a smaller folder")
         if result.code == 4:

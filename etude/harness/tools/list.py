@@ -7,7 +7,7 @@ from typing import Any
 
 import pydantic
 
-from etude.harness.tool_context import Workbench
+from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.truncate import first_lines
 
@@ -22,8 +22,9 @@ class List(Tool):
     arguments = (Argument("path", "folder; the workspace if left out", required=False),)
     reads_only = True
 
-    async def call(self, arguments: Mapping[str, Any], workbench: Workbench) -> Observation:
-        entries, whole = await workbench.walk(arguments.get("path", "."), depth=self.settings.depth)
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
+        # Two levels: enough to find one's way, and a large repository does not fill the context.
+        entries, whole = await context.walk(arguments.get("path", "."), depth=self.settings.depth)
         # A folder whose content is shown needs no line of its own.
         parents = {entry.rstrip("/").rpartition("/")[0] + "/" for entry in entries}
         shown = [entry for entry in entries if entry not in parents]

@@ -8,7 +8,7 @@ from typing import Any
 import pydantic
 
 from etude.harness.failures import ToolError
-from etude.harness.tool_context import Workbench
+from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
 
 
@@ -28,9 +28,9 @@ class Read(Tool):
     )
     reads_only = True
 
-    async def call(self, arguments: Mapping[str, Any], workbench: Workbench) -> Observation:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
         path = arguments["path"]
-        text = await workbench.read(path, most=self.settings.max_bytes)
+        text = await context.read(path, most=self.settings.max_bytes)
         lines = text.removesuffix("\n").split("\n") if text else []
         start, end = arguments.get("start", 1), arguments.get("end", len(lines))
         if end < start and "end" in arguments:
@@ -39,11 +39,12 @@ class Read(Tool):
             return Observation("[empty]")
         if start > len(lines):
             raise ToolError("UnexpectedEnvironment", f"{path} has {len(lines)} lines")
-        wanted = lines[start - 1 : end]
+        chosen = lines[start - 1 : end]
+        # Off by default: numbers cost two or three tokens a line, and edit needs none.
         if self.settings.numbers:
-            wanted = [f"{number}|{line}" for number, line in enumerate(wanted, start)]
-        shown = self._fitting(wanted)
-        more = len(wanted) - len(shown)
+            chosen = [f"{number}|{line}" for number, line in enumerate(chosen, start)]
+        shown = self._fitting(chosen)
+        more = len(chosen) - len(shown)
         if more:
             shown.append(f"[{more} more lines: start {start + len(shown)}]")
         return Observation("\n".join(shown))

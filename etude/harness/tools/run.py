@@ -13,7 +13,7 @@ from typing import Any
 import pydantic
 
 from etude.harness.failures import ToolError
-from etude.harness.tool_context import Workbench
+from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.truncate import shorten
 from etude.sandbox.base import CommandResult
@@ -46,9 +46,9 @@ class Run(Tool):
         Argument("seconds", "time limit", "integer", required=False, least=1),
     )
 
-    async def call(self, arguments: Mapping[str, Any], workbench: Workbench) -> Observation:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
         seconds = min(arguments.get("seconds", self.settings.seconds), self.settings.max_seconds)
-        result = await self._run(arguments["command"], seconds, workbench)
+        result = await self._run(arguments["command"], seconds, context)
         output = to_text(result.stdout).rstrip("\n")
         if self.settings.hide_times:
             output = TIMES.sub(r"\1", output)
@@ -63,14 +63,15 @@ class Run(Tool):
             shown += f"\n[exit {result.code}]"
         return Observation(shown.lstrip("\n"))
 
-    async def _run(self, command: str, seconds: float, workbench: Workbench) -> CommandResult:
-        for shell in dict.fromkeys((workbench.state.get(self.name, self.settings.shell), "sh")):
-            words = [shell, "-c", SCRIPT, shell, command, workbench.directory, workbench.root]
-            result = await workbench.run(words, seconds=seconds, max_output=MAX_OUTPUT)
+    async def _run(self, command: str, seconds: float, context: ToolContext) -> CommandResult:
+        # A container may have no bash; what worked once is tried first from then on.
+        for shell in dict.fromkeys((context.state.get(self.name, self.settings.shell), "sh")):
+            words = [shell, "-c", SCRIPT, shell, command, context.directory, context.root]
+            result = await context.run(words, seconds=seconds, max_output=MAX_OUTPUT)
             directory = to_text(result.stderr).removesuffix("\n")
             if directory.startswith("/") and "\n" not in directory:
-                workbench.directory = directory
-                workbench.state[self.name] = shell
+                context.directory = directory
+                context.state[self.name] = shell
                 return result
             if result.code != 127:  # ended before it could say where it was
                 return result

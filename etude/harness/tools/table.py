@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from etude.core.component import resolve
+from etude.core.component import build
 from etude.core.errors import EtudeError
 from etude.harness.tools.base import Tool
 
@@ -25,21 +25,17 @@ TOOLS = {
 }
 
 
-def build_tools(wanted: Sequence[Mapping[str, Any]], where: str = "harness.tools") -> dict[str, Tool]:
+def build_tools(specs: Sequence[Mapping[str, Any]], where: str = "harness.tools") -> dict[str, Tool]:
     """The tools of a recipe (`[{"use": "read", "max_lines": 100}, ...]`), by the names that the model calls them."""
     tools: dict[str, Tool] = {}
-    for number, entry in enumerate(wanted):
+    for number, spec in enumerate(specs):
         place = f"{where}[{number}]"
-        use = entry.get("use")
-        if not isinstance(use, str):
-            raise EtudeError(f"{place} must say which tool it is: use = {'|'.join(TOOLS)} or ./file.py:Class")
-        settings = {key: value for key, value in entry.items() if key != "use"}
-        tool = resolve("tool", use, settings, TOOLS, place)
+        tool = build("tool", spec, TOOLS, place)
         if not isinstance(tool, Tool):
-            raise EtudeError(f"{place}: {use} is not a tool; derive it from etude.harness.tools.base.Tool")
+            raise EtudeError(f"{place}: {spec['use']} is not a tool; derive it from etude.harness.tools.base.Tool")
         missing = [name for name in ("name", "description") if not isinstance(getattr(tool, name, None), str)]
         if missing:
-            raise EtudeError(f"{place}: the tool {use} lacks its {missing[0]}")
+            raise EtudeError(f"{place}: the tool {spec['use']} lacks its {missing[0]}")
         if tool.name in tools:
             raise EtudeError(f"{place}: two tools are called {tool.name!r}; keep one")
         tools[tool.name] = tool

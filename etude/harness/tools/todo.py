@@ -10,7 +10,7 @@ from typing import Any
 import pydantic
 
 from etude.harness.failures import ToolError
-from etude.harness.tool_context import Workbench
+from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
 
 STATES = {" ": "open", "~": "begun", "x": "done", "-": "dropped"}
@@ -25,7 +25,7 @@ class Todo(Tool):
     description = "write the list of steps anew"
     arguments = (Argument("items", "one a line: [ ] open, [~] begun, [x] done, [-] dropped"),)
 
-    async def call(self, arguments: Mapping[str, Any], workbench: Workbench) -> Observation:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
         items: list[tuple[str, str]] = []
         for line in filter(str.strip, arguments["items"].split("\n")):
             found = ITEM.fullmatch(line.strip())
@@ -34,7 +34,7 @@ class Todo(Tool):
             items.append((STATES[found[1].lower()], found[2]))
         if len(items) > self.settings.max_items:
             raise ToolError("InvalidArguments", f"there are more than {self.settings.max_items} items")
-        workbench.state[self.name] = items
+        context.state[self.name] = items
         counts = Counter(state for state, _ in items)
-        told = [f"{counts[state]} {state}" for state in STATES.values() if counts[state]]
-        return Observation(", ".join(told) or "none")
+        summary = [f"{counts[state]} {state}" for state in STATES.values() if counts[state]]
+        return Observation(", ".join(summary) or "none")

@@ -8,7 +8,7 @@ from typing import Any
 import pydantic
 
 from etude.harness.failures import ToolError
-from etude.harness.tool_context import Workbench
+from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
 
 
@@ -21,11 +21,11 @@ class Write(Tool):
     description = "make a file or replace it"
     arguments = (Argument("path", "file"), Argument("text", "all of its text"))
 
-    async def call(self, arguments: Mapping[str, Any], workbench: Workbench) -> Observation:
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
         text = arguments["text"]
         if len(text) > self.settings.max_chars:
             raise ToolError("InvalidArguments", f"text is longer than {self.settings.max_chars} characters")
         if self.settings.end_line and text and not text.endswith("\n"):
             text += "\n"
-        await workbench.write(arguments["path"], text)
+        await context.write(arguments["path"], text)
         return Observation("ok")

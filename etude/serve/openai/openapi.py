@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from etude import __version__
+from etude.core.version import __version__
 from etude.serve.openai.request_models import ChatRequest, CompletionRequest
 
 Finish = Literal["stop", "length", "tool_calls"]

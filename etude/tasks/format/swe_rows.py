@@ -101,6 +101,24 @@ def tree_at(checkout: Path, commit: str) -> Files:
     return Files(files)
 
 
+def import_rows(rows: Path, checkout: Path, out: Path, digest: str = "") -> tuple[list[Path], dict[str, str]]:
+    """Writes the rows of a file as task directories below `out`: those, and why each other row makes none.
+
+    `digest` names an installed environment, in which they are then graded.
+    """
+    environment = Installed(digest=digest) if digest else None
+    written: list[Path] = []
+    refused: dict[str, str] = {}
+    for row in read_rows(rows):
+        target = out / row.instance_id
+        try:
+            task_of(row, tree_at(checkout, row.commit), environment).save(target)
+            written.append(target)
+        except EtudeError as error:
+            refused[row.instance_id] = str(error)
+    return written, refused
+
+
 def task_of(row: Row, tree: Files, environment: Installed | None = None) -> Task:
     """A row over its repository's files at `row.commit`."""
     changed = _applied(row, row.patch, tree)

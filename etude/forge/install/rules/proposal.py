@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from etude.core.errors import EtudeError
 from etude.harness.failures import ToolError
-from etude.harness.tool_context import Workbench
+from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.trajectory import Trajectory
 from etude.sandbox.base import CommandResult
@@ -58,7 +58,7 @@ class Propose(Tool):
     def __init__(self) -> None:
         super().__init__(self.Settings())
 
-    async def call(self, arguments: Mapping[str, Any], workbench: Workbench) -> Observation:
+    async def call(self, arguments: Mapping[str, Any], workbench: ToolContext) -> Observation:
         try:
             read_proposal(arguments)
         except EtudeError as error:

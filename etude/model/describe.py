@@ -1,24 +1,23 @@
-"""Model directories: what one is and what it would take to train or serve it, and making a new one.
+"""What a model directory holds and what it would take to train or serve it; and making one with random weights.
 
-Nothing is computed with a model here; `compare` does that.
+Nothing is computed with a model here.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
-from etude.core.settings import PretrainSettings
+from etude.core.settings import ModelSettings, PretrainSettings
 from etude.model import size
 from etude.model.config import ModelConfig
 
 NUMBERS = {"float32": 4, "bfloat16": 2}  # bytes
 LORA_RANK = 16
 CACHED = 1000  # tokens
-SHAPES = ("qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "kimi_k2")
+SHAPES: tuple[str, ...] = get_args(get_type_hints(ModelSettings)["shape"])  # those that a recipe can name
 
 
 def describe(directory: Path) -> dict[str, Any]:
@@ -26,9 +25,8 @@ def describe(directory: Path) -> dict[str, Any]:
     from etude.model.checkpoint.directory import read_config
 
     config = read_config(directory)
-    said = json.loads((directory / "config.json").read_text())
     return {
-        "architecture": said["model_type"],
+        "architecture": json.loads((directory / "config.json").read_text())["model_type"],
         "parameters": size.parameters(config),
         "active_parameters": size.active_parameters(config),
         "shape": _shape(config),
@@ -37,25 +35,27 @@ def describe(directory: Path) -> dict[str, Any]:
     }
 
 
-def create(shape: str, directory: Path, overrides: list[str], dtype: str = "float32") -> dict[str, Any]:
-    """A model with random weights, of the sizes that a recipe's [model] would give it."""
+def create(
+    directory: Path, settings: ModelSettings, vocab_size: int, seed: int, dtype: str = "float32"
+) -> dict[str, Any]:
+    """A model with random weights, of the sizes that a recipe's [model] gives it."""
     import torch
 
     from etude.model.checkpoint.directory import save_model
     from etude.model.decoder import Decoder
 
-    if shape not in SHAPES:
-        raise EtudeError(f"{shape!r} is not a shape that can be made; those are {', '.join(SHAPES)}")
     if dtype not in NUMBERS:
         raise EtudeError(f"weights are written as {' or '.join(NUMBERS)}, not as {dtype!r}")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise EtudeError(f"{directory} exists and is not an empty folder; a new model wants one of its own")
-    # `width=64` is short for `model.width=64`
-    named = [part if "." in part.partition("=")[0] else f"model.{part}" for part in overrides]
-    recipe = recipes.load(None, [*named, f"model.shape={shape}"])
-    config = ModelConfig.from_settings(recipe.model, recipe.tokens.vocab_size)
-    save_model(directory, Decoder(config, seed=recipe.run.seed), getattr(torch, dtype))
-    return {"model": str(directory), "architecture": shape, "parameters": size.parameters(config), "dtype": dtype}
+    config = ModelConfig.from_settings(settings, vocab_size)
+    save_model(directory, Decoder(config, seed=seed), getattr(torch, dtype))
+    return {
+        "model": str(directory),
+        "architecture": settings.shape,
+        "parameters": size.parameters(config),
+        "dtype": dtype,
+    }
 
 
 def _shape(config: ModelConfig) -> dict[str, Any]:

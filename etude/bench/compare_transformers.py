@@ -1,7 +1,7 @@
 """A checkpoint here and in `transformers`: the same tokens, and the largest difference of the logits.
 
 Both ways of computing are compared with the reference's plain forward: whole sequences side by side, as training
-does it, and through the engine's cache, a prompt in pieces and then token by token. `transformers` is an extra and is
+does it, and through the engine's cache, a prompt in chunks and then token by token. `transformers` is an extra and is
 imported only here; it never gets to open a pickle or to run code from the directory.
 """
 
@@ -24,7 +24,7 @@ from etude.model.checkpoint.directory import load_model, open_stored
 from etude.model.decoder import Decoder
 
 LENGTHS = (1, 2, 17, 40, 40, 130)  # tokens of the sequences, as far as the model has positions
-PIECES = (16, 1, 13)  # prompt tokens computed at a time through the cache, before single ones
+CHUNKS = (16, 1, 13)  # prompt tokens computed at a time through the cache, before single ones
 SINGLE = 24  # tokens at the end that are computed one by one
 
 
@@ -39,9 +39,9 @@ def compare(directory: Path, seed: int = 0) -> dict[str, Any]:
     theirs = reference(directory)
     sequences = random_tokens(ours, seed)
     with torch.inference_mode():
-        wanted = [theirs(tokens[None]).logits[0].float() for tokens in sequences]
-        plain = _largest(packed_logits(ours, sequences), wanted)
-        cached = _largest(cached_logits(ours, sequences), wanted)
+        expected = [theirs(tokens[None]).logits[0].float() for tokens in sequences]
+        plain = _largest(packed_logits(ours, sequences), expected)
+        cached = _largest(cached_logits(ours, sequences), expected)
     return {
         "max_abs_diff": plain,
         "max_abs_diff_cached": cached,
@@ -59,16 +59,16 @@ def reference(directory: Path) -> Any:
     logging: Any = transformers.utils.logging
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    said = json.loads((directory / "config.json").read_text())
+    config = json.loads((directory / "config.json").read_text())
     options: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True}
     options |= {"use_safetensors": True, "trust_remote_code": False}
     kind: Any = transformers.AutoModelForCausalLM
-    if said.get("model_type") == "kimi_k25":
+    if config.get("model_type") == "kimi_k25":
         options |= {"key_mapping": {"^language_model[.]": ""}}
-        said = said["text_config"] | {"model_type": "kimi_k2"}
-    if said.get("model_type") == "kimi_k2":
+        config = config["text_config"] | {"model_type": "kimi_k2"}
+    if config.get("model_type") == "kimi_k2":
         kind = transformers.DeepseekV3ForCausalLM
-        options["config"] = transformers.DeepseekV3Config.from_dict(said | {"model_type": "deepseek_v3"})
+        options["config"] = transformers.DeepseekV3Config.from_dict(config | {"model_type": "deepseek_v3"})
     try:
         return kind.from_pretrained(directory, **options).eval()
     except (OSError, ValueError, RuntimeError, KeyError, AttributeError) as failed:
@@ -95,7 +95,7 @@ def packed_logits(decoder: Decoder, sequences: Sequence[Tensor]) -> list[Tensor]
 
 
 def cached_logits(decoder: Decoder, sequences: Sequence[Tensor]) -> list[Tensor]:
-    """Each sequence in a row of the engine's cache, all rows together: some pieces, then token by token."""
+    """Each sequence in a row of the engine's cache, all rows together: some chunks, then token by token."""
     longest = max(len(tokens) for tokens in sequences)
     settings = EngineSettings(max_running=len(sequences), max_length=max(longest, 2), cache_tokens=16)
     cache = KeyValueCache(decoder.config, settings, "cpu", decoder.lm_head.weight.dtype)
@@ -105,12 +105,12 @@ def cached_logits(decoder: Decoder, sequences: Sequence[Tensor]) -> list[Tensor]
     while any(start < len(tokens) for start, tokens in zip(done, sequences, strict=True)):
         rows = [row for row, tokens in enumerate(sequences) if done[row] < len(tokens)]
         starts = [done[row] for row in rows]
-        counts = [_piece(step + row, len(sequences[row]) - done[row]) for row in rows]
-        pieces = [sequences[row][start : start + count] for row, start, count in zip(rows, starts, counts, strict=True)]
+        counts = [_chunk(step + row, len(sequences[row]) - done[row]) for row in rows]
+        chunks = [sequences[row][start : start + count] for row, start, count in zip(rows, starts, counts, strict=True)]
         positions_T = torch.cat([torch.arange(s, s + c) for s, c in zip(starts, counts, strict=True)])
         rows_T = torch.tensor(rows).repeat_interleave(torch.tensor(counts))
         attend = CachedAttend(cache, rows_T, positions_T, spans(rows, starts, counts))
-        parts = torch.split(decoder.logits(decoder(torch.cat(pieces), positions_T, attend)), counts)
+        parts = torch.split(decoder.logits(decoder(torch.cat(chunks), positions_T, attend)), counts)
         for row, count, part in zip(rows, counts, parts, strict=True):
             logits[row].append(part)
             done[row] += count
@@ -118,13 +118,15 @@ def cached_logits(decoder: Decoder, sequences: Sequence[Tensor]) -> list[Tensor]
     return [torch.cat(parts) for parts in logits]
 
 
-def _piece(step: int, left: int) -> int:
+def _chunk(step: int, left: int) -> int:
     """How many tokens a row computes next."""
-    return 1 if left <= SINGLE else min(PIECES[step % len(PIECES)], left - SINGLE)
+    return 1 if left <= SINGLE else min(CHUNKS[step % len(CHUNKS)], left - SINGLE)
 
 
-def _largest(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    difference = torch.cat([(mine - yours).abs().flatten() for mine, yours in zip(found, wanted, strict=True)]).max()
+def _largest(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    difference = torch.cat(
+        [(ours - theirs).abs().flatten() for ours, theirs in zip(found, expected, strict=True)]
+    ).max()
     if not difference.isfinite():
         raise EtudeError("some logits are not finite, here or in transformers: the weights are damaged")
     return float(difference)

@@ -1,4 +1,7 @@
-"""Commands that bring a run to the end of a stage, of all stages, or on from where it stopped."""
+"""Commands on a run: bring it to the end of a stage or of all stages, resume it, say how far it is, report it.
+
+From `etude rl` to the loop: this file's command, `pipeline.execute`, the stage's work, `rl.orchestrator`, `rl.loop`.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from etude.cli.console import Json, Overrides, answer, figure, table, values
+from etude.cli.console import Json, Overrides, RecipeName, answer, figure, table, values
 
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A built-in recipe, or the path of a .toml file.")]
+RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
 RunPath = Annotated[Path | None, typer.Option("--run", help="Run folder; default: runs/<name of the recipe>.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the run holds and start over.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the recipe and what would be done; do nothing.")]
 
-ABOUT = {
+STAGES = {
     "corpus": "Read, filter and tokenise the training text.",
     "pretrain": "Train a model on the corpus, which is built first when it is not there.",
     "mtp": "Train heads that predict further ahead, for speculation, on a pretrained model.",
@@ -25,14 +28,7 @@ ABOUT = {
 }
 
 
-def register(app: typer.Typer) -> None:
-    for name, about in ABOUT.items():
-        app.command(name, help=about)(_command(name))
-    app.command("run")(run_all)
-    app.command()(resume)
-
-
-def _command(target: str) -> Any:
+def stage_command(target: str) -> Any:
     def command(
         recipe: RecipeName,
         overrides: Overrides = None,
@@ -41,7 +37,8 @@ def _command(target: str) -> Any:
         dry_run: DryRun = False,
         json: Json = False,
     ) -> None:
-        _stage(target, recipe, overrides, run, fresh, dry_run, json)
+        path = run or _default_run(recipe)
+        (_dry_run if dry_run else _run_stage)(target, recipe, overrides or [], path, fresh, json)
 
     return command
 
@@ -56,23 +53,25 @@ def run_all(
     json: Json = False,
 ) -> None:
     """The whole way: from raw code to a benchmarked agent and its report, each stage in a process of its own."""
-    if stage or dry_run:
-        _stage(stage or "report", recipe, overrides, run, fresh, dry_run, json)
+    path = run or _default_run(recipe)
+    if dry_run:
+        _dry_run(stage or "report", recipe, overrides or [], path, fresh, json)
+    elif stage:
+        _run_stage(stage, recipe, overrides or [], path, fresh, json)
     else:
-        path = run or _default_run(recipe)
-        answer(lambda: _whole(recipe, overrides or [], path, fresh, json), _show_results, json)
+        answer(lambda: _run_to(recipe, overrides or [], path, fresh, json), _show_results, json)
 
 
-def resume(run: Annotated[Path, typer.Argument(help="Run folder.")], json: Json = False) -> None:
+def resume(run: RunFolder, json: Json = False) -> None:
     """Go on with an unfinished run, with its own recipe."""
 
     def work() -> dict[str, Any]:
-        from etude.pipeline import execute as pipeline
+        from etude.pipeline.execute import unfinished
 
-        target = pipeline.unfinished(run)
+        target = unfinished(run)
         if not target:
             return {"run": str(run), "stopped": "", "results": {}, "finished": True}
-        return _whole(str(run / "recipe.toml"), [], run, False, json, target)
+        return _run_to(str(run / "recipe.toml"), [], run, False, json, target)
 
     def show(found: dict[str, Any]) -> None:
         if found.get("finished"):
@@ -83,13 +82,49 @@ def resume(run: Annotated[Path, typer.Argument(help="Run folder.")], json: Json 
     answer(work, show, json)
 
 
-def _whole(
+def status(run: RunFolder, json: Json = False) -> None:
+    """Say how far a run is."""
+
+    def work() -> dict[str, Any]:
+        from etude.core.run_files import summary
+
+        return summary(run)
+
+    def show(found: dict[str, Any]) -> None:
+        rows = [
+            (name, stage["state"], stage.get("step", ""), values(stage.get("metrics", {})))
+            for name, stage in found["stages"].items()
+        ]
+        table(("stage", "state", "step", "newest metrics"), rows)
+        print(f"{run}: {'in use' if found['in_use'] else 'idle'}, {found['lineages']} start(s)")
+
+    answer(work, show, json)
+
+
+def report(run: RunFolder, json: Json = False) -> None:
+    """Write the report of a run: one HTML file."""
+
+    def work() -> dict[str, Any]:
+        from etude.bench.report.page import write_report
+        from etude.bench.run_results import write_results
+
+        return {"results": write_results(run), "report": str(write_report(run))}
+
+    answer(work, lambda found: print(found["report"]), json)
+
+
+def _default_run(recipe: str) -> Path:
+    return Path("runs") / Path(recipe).stem
+
+
+def _run_to(
     recipe: str, overrides: list[str], path: Path, fresh: bool, quiet: bool, target: str = "report"
 ) -> dict[str, Any]:
-    from etude.pipeline import execute as pipeline
+    from etude.bench.run_results import read_results
+    from etude.pipeline.execute import execute_apart
 
-    stopped = pipeline.execute_apart(target, recipe, overrides, path, fresh=fresh, quiet=quiet)
-    return {"ok": not stopped, "run": str(path), "stopped": stopped, "results": pipeline.read_results(path)}
+    stopped = execute_apart(target, recipe, overrides, path, fresh=fresh, quiet=quiet)
+    return {"ok": not stopped, "run": str(path), "stopped": stopped, "results": read_results(path)}
 
 
 def _show_results(found: dict[str, Any]) -> None:
@@ -105,49 +140,39 @@ def _show_results(found: dict[str, Any]) -> None:
     print(f"report: {path / 'report.html'}")
 
 
-def _default_run(recipe: str) -> Path:
-    return Path("runs") / Path(recipe).stem
-
-
-def _stage(
-    target: str,
-    name: str,
-    overrides: list[str] | None,
-    run: Path | None,
-    fresh: bool,
-    dry_run: bool,
-    json: bool,
-) -> None:
-    path = run or _default_run(name)
-
-    def plan() -> dict[str, Any]:
+def _dry_run(target: str, name: str, overrides: list[str], path: Path, fresh: bool, json: bool) -> None:
+    def work() -> dict[str, Any]:
         from etude.core import recipe
-        from etude.pipeline import execute as pipeline
+        from etude.pipeline.execute import outline
 
-        loaded = recipe.load(name, overrides or [])
-        stages = pipeline.outline(target, loaded, path, fresh=fresh)
+        loaded = recipe.load(name, overrides)
+        stages = outline(target, loaded, path, fresh=fresh)
         return {"run": str(path), "stages": stages, "recipe": recipe.to_dict(loaded), "toml": recipe.to_toml(loaded)}
 
-    def show_plan(found: dict[str, Any]) -> None:
+    def show(found: dict[str, Any]) -> None:
         print(found["toml"])
         rows = [(row.pop("stage"), row.pop("state"), values(row)) for row in found["stages"]]
         table(("stage", "state", "what"), rows)
         print(f"would {'delete and remake' if fresh else 'write'} {path}; nothing was done")
 
+    answer(work, show, json)
+
+
+def _run_stage(target: str, name: str, overrides: list[str], path: Path, fresh: bool, json: bool) -> None:
     def work() -> dict[str, Any]:
         from etude.core import recipe
-        from etude.pipeline import execute as pipeline
+        from etude.pipeline.execute import execute
 
-        outcome = pipeline.execute(target, recipe.load(name, overrides or []), path, fresh=fresh)
+        executed = execute(target, recipe.load(name, overrides), path, fresh=fresh)
         return {
-            "ok": not outcome.stopped,
-            "run": str(outcome.path),
+            "ok": not executed.stopped,
+            "run": str(executed.path),
             "stage": target,
-            "done": list(outcome.done),
-            "finished_before": list(outcome.before),
-            "stopped": outcome.stopped,
-            "facts": outcome.facts,
-            "model": str(outcome.model) if outcome.model else None,
+            "done": list(executed.done),
+            "finished_before": list(executed.before),
+            "stopped": executed.stopped,
+            "facts": executed.facts,
+            "model": str(executed.model) if executed.model else None,
         }
 
     def show(found: dict[str, Any]) -> None:
@@ -165,4 +190,4 @@ def _stage(
         if found["model"]:
             print(f"model: {found['model']}")
 
-    answer(*((plan, show_plan) if dry_run else (work, show)), json)
+    answer(work, show, json)

@@ -1,7 +1,6 @@
-"""What `etude audit` does: saved attempts, each with a verdict; broken tasks put aside; figures of behaviour.
+"""Saved rollouts audited: a verdict on each, by rules or a hosted model, or figures of how they behave.
 
-Joins what is saved with the auditor, by rules or a hosted model. Reads attempts and, unless asked to put broken tasks
-aside, changes nothing.
+Reads rollouts and, unless asked to quarantine broken tasks, changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from etude.tasks.format.task import Task
 
 
 def audit_saved(
-    paths: Sequence[Path], rules: Sequence[str], auditor: str, put_aside: bool
+    paths: Sequence[Path], rules: Sequence[str], auditor: str, quarantine_broken: bool
 ) -> dict[str, dict[str, Any]]:
     """File or folder of each attempt -> its verdict and findings."""
     policy = _auditor(rules, auditor)
@@ -42,9 +41,9 @@ def audit_saved(
             with track("auditing", total=len(attempts), unit="attempts") as bar:
                 for name, folder in attempts:
                     view, task = _open(folder)
-                    ruling = await _judge(view, policy)
-                    if put_aside and task is not None and ruling.verdict == "broken task":
-                        _put_aside(task, ruling)
+                    ruling = await _rule_on(view, policy)
+                    if quarantine_broken and task is not None and ruling.verdict == "broken task":
+                        _quarantine(task, ruling)
                     found[name] = {"verdict": ruling.verdict, "findings": [asdict(each) for each in ruling.findings]}
                     bar.advance(1)
         finally:
@@ -74,7 +73,7 @@ def _auditor(rules: Sequence[str], auditor: str) -> Policy:
     return Rules(build_detectors([{"use": rule} for rule in rules], "rule"))
 
 
-async def _judge(view: BlindView, policy: Policy) -> Ruling:
+async def _rule_on(view: BlindView, policy: Policy) -> Ruling:
     return policy.inspect(view) if isinstance(policy, Rules) else await audit(view, policy)
 
 
@@ -103,7 +102,7 @@ def _open(folder: Path) -> tuple[BlindView, Task | None]:
     return open_blind_view(saved.task, saved.trajectory, saved.changes), saved.task
 
 
-def _put_aside(task: Task, ruling: Ruling) -> None:
+def _quarantine(task: Task, ruling: Ruling) -> None:
     if task.files.directory is not None:
         why = next(finding.message for finding in ruling.findings if finding.level == "broken task")
         quarantine(task.files.directory, why)

@@ -1,6 +1,6 @@
-"""What a run directory holds for the report, as far as it is there.
+"""A run directory as data: facts, recipe, metrics, checkpoints, benchmarks; for the report and for notebooks.
 
-A run that has not come far gives less and never an error; a file that cannot be read becomes a note in the report.
+A run that has not come far gives less and never an error; a file that cannot be read becomes a note.
 """
 
 from __future__ import annotations
@@ -16,21 +16,26 @@ import tomli_w
 from etude.bench.result import BenchResult, load_result
 from etude.bench.run_results import AFTER, BEFORE, benchmark_files, collect, is_number
 from etude.core.errors import EtudeError
-from etude.core.run import read_facts, read_metrics, read_recipe
+from etude.core.run_files import checkpoints_in, read_facts, read_metrics, read_recipe
 
 
 @dataclass(frozen=True)
 class RunData:
     """A run, read."""
 
-    name: str
+    path: Path
     facts: dict[str, Any]  # run.json
     recipe: dict[str, Any]
-    metrics: list[dict[str, Any]]
+    metrics: list[dict[str, Any]]  # rows of metrics.jsonl that survived every resume
+    checkpoints: list[tuple[str, int, Path]]  # stage, step, folder; oldest step first
     benchmarks: dict[str, BenchResult]
     results: dict[str, Any]  # as results.json would be now
     notes: list[str]  # what could not be read
     written: str
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
 
     @property
     def before(self) -> BenchResult | None:
@@ -67,8 +72,9 @@ class RunData:
         return machine if isinstance(machine, dict) else {}
 
 
-def read_run(path: Path) -> RunData:
+def read_run(path: str | Path) -> RunData:
     """The run at `path`; only a folder that is no run is refused."""
+    path = Path(path)
     notes: list[str] = []
     facts = read_facts(path)
     recipe: dict[str, Any] = {}
@@ -87,12 +93,14 @@ def read_run(path: Path) -> RunData:
             benchmarks[name] = load_result(file)
         except EtudeError as error:
             notes.append(str(error))
+    # Made anew, so that a page shows the run as it is and not as its last results.json was.
     results = collect(facts, recipe, metrics, benchmarks)
     return RunData(
-        name=path.resolve().name,
+        path=path,
         facts=facts,
         recipe=recipe,
         metrics=metrics,
+        checkpoints=checkpoints_in(path),
         benchmarks=benchmarks,
         results=json.loads(json.dumps(results)),
         notes=notes,

@@ -1,0 +1,41 @@
+"""Commands about recipes: `etude recipe show`, `list`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from etude.cli.console import Json, Overrides, RecipeName, answer, table
+
+recipe_app = typer.Typer(no_args_is_help=True, help="Look at recipes.")
+
+
+@recipe_app.command("show")
+def recipe_show(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Add one line about each setting.")] = False,
+    json: Json = False,
+) -> None:
+    """Print a recipe, every default filled in."""
+
+    def work() -> dict[str, Any]:
+        from etude.core import recipe as recipes
+
+        loaded = recipes.load(recipe, overrides or [])
+        return {"recipe": recipes.to_dict(loaded), "toml": recipes.to_toml(loaded, explain)}
+
+    answer(work, lambda found: print(found["toml"]), json)
+
+
+@recipe_app.command("list")
+def recipe_list(json: Json = False) -> None:
+    """Name the recipes that come with the package."""
+
+    def work() -> dict[str, Any]:
+        from etude.core import recipe as recipes
+
+        return {"recipes": {name: recipes.load(name).about for name in recipes.builtin()}}
+
+    answer(work, lambda found: table(("recipe", "about"), list(found["recipes"].items())), json)

@@ -1,0 +1,52 @@
+"""Which model directory and which recipe a path on the command line means, and this process made ready for torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from etude.core import recipe as recipes
+from etude.core.errors import EtudeError
+from etude.core.recipe import Recipe
+from etude.core.run_files import checkpoints_in
+
+BEST = "best"  # in a run's folder: the model that did best on the evaluations of reinforcement learning
+
+
+def find_model(path: Path) -> Path:
+    """The model directory meant by `path`: itself, or the best or newest checkpoint of a run's last stage."""
+    if (path / "run.json").exists():
+        saved = checkpoints_in(path)
+        for name in ("rl", "sft", "extend", "mtp", "pretrain"):
+            of_stage = [folder for stage, _, folder in saved if stage == name]
+            if of_stage:
+                # The newest is not the best: reinforcement learning keeps the one that did best on held-out tasks.
+                best = path / BEST
+                return best if name == "rl" and best.is_dir() else of_stage[-1]
+        raise EtudeError(f"the run {path} has no checkpoint yet; train it first (etude pretrain)")
+    if not path.is_dir():
+        raise EtudeError(f"there is no model or run at {path}")
+    return path
+
+
+def recipe_of(path: Path, overrides: Sequence[str]) -> Recipe:
+    """The recipe of a run, of the run that a checkpoint lies in, or the defaults for a bare model; with overrides."""
+    for folder in (path, *path.resolve().parents[:2]):
+        if (folder / "run.json").exists() and (folder / "recipe.toml").exists():
+            return recipes.load(str(folder / "recipe.toml"), overrides)
+    return recipes.load(None, overrides)
+
+
+def prepare_device(recipe: Recipe) -> str:
+    """Sets this process up for torch and returns the recipe's device, which is tried."""
+    from etude.model.torch_process import prepare
+
+    prepare(recipe.run.threads)
+    import torch
+
+    try:
+        torch.empty(0, device=recipe.run.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise EtudeError(f"run.device is {recipe.run.device!r}, which does not work here: {reason}") from None
+    return recipe.run.device

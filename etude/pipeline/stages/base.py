@@ -1,0 +1,61 @@
+"""What a stage is, and what stages share: where a stage starts from, and what it says of itself beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.core.errors import EtudeError
+from etude.core.recipe import Recipe
+from etude.core.run import Run
+from etude.core.settings import LoraSettings
+from etude.pipeline.find_model import find_model
+
+
+@dataclass(frozen=True)
+class Stage:
+    name: str
+    reads: tuple[str, ...]  # recipe keys its result depends on: fixed once it has begun
+    needs: Callable[[Recipe], tuple[str, ...]]  # stages whose output it takes
+    work: Callable[[Run, Recipe], None]  # continues from whatever the run holds, and calls run.finish when complete
+    outline: Callable[[Recipe], dict[str, Any]]  # what it would do, for --dry-run
+    check: Callable[[Recipe], None] = lambda recipe: None  # refuses what would only be found wrong after hours
+
+
+def base_stage(recipe: Recipe) -> str:
+    """The stage whose model is fine-tuned."""
+    return "extend" if recipe.extend.steps else "mtp" if recipe.mtp.steps else "pretrain"
+
+
+def starting_model(run: Run, given: str, stage: str, section: str) -> Path:
+    """The model that a stage begins with: the one its settings name, or the newest of an earlier stage of the run."""
+    start = find_model(Path(given)) if given else run.latest(stage)
+    if start is None:
+        raise EtudeError(f"the run {run.path} has no checkpoint of {stage} to start from; set {section}.model")
+    return start
+
+
+def check_model(given: str) -> None:
+    if given:
+        find_model(Path(given))
+
+
+def check_agent(recipe: Recipe) -> None:
+    """The tools and the reward that a recipe names can be made."""
+    from etude.harness.tools.table import build_tools
+    from etude.reward.compose import build_reward
+
+    build_tools(recipe.harness.tools)
+    build_reward(recipe.reward.parts)
+
+
+def check_tasks(spec: dict[str, Any], where: str) -> None:
+    from etude.forge.curriculum.sources import open_source
+
+    open_source(spec, where)
+
+
+def trained_weights(lora: LoraSettings) -> str:
+    return f"adapters of rank {lora.rank} ({', '.join(lora.targets)})" if lora.rank else "all weights"

@@ -1,0 +1,186 @@
+"""Stages on plain text: the corpus, pretraining on it, heads for speculation, longer sequences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from etude.core import process
+from etude.core.errors import EtudeError
+from etude.core.recipe import Recipe
+from etude.core.run import Run
+from etude.core.settings import ExtendSettings, MtpSettings
+from etude.model.config import ModelConfig
+from etude.model.size import parameters, training_bytes
+from etude.pipeline.find_model import prepare_device
+from etude.pipeline.stages.base import Stage, check_model, starting_model
+
+if TYPE_CHECKING:
+    from etude.corpus.mix import Mix
+
+
+def build(run: Run, recipe: Recipe) -> None:
+    from etude.corpus.build import build_corpus
+    from etude.corpus.sources.table import open_sources
+
+    with run.stop_at_once():  # the build continues by itself where it was cut off
+        sources = open_sources(recipe.corpus.sources)
+        manifest = build_corpus(sources, recipe.corpus, recipe.tokens, run.path / "corpus", recipe.run.seed)
+    kept = manifest.funnel.total("kept")
+    run.finish(
+        "corpus",
+        files=kept.files,
+        bytes=kept.bytes,
+        train_tokens=manifest.tokens("train"),
+        held_out_tokens=manifest.tokens("held_out"),
+        seconds=round(sum(manifest.seconds.values()), 1),
+        fingerprint=manifest.fingerprint,
+    )
+
+
+def check_sources(recipe: Recipe) -> None:
+    from etude.corpus.sources.table import open_sources
+
+    open_sources(recipe.corpus.sources)
+
+
+def outline_corpus(recipe: Recipe) -> dict[str, Any]:
+    limit = recipe.corpus.max_bytes
+    return {
+        "sources": ", ".join(str(table["use"]) for table in recipe.corpus.sources),
+        "text": f"at most {limit / 1e6:.0f} MB" if limit else "no limit",
+        "vocabulary": recipe.tokens.vocab_size,
+    }
+
+
+def pretrain(run: Run, recipe: Recipe) -> None:
+    device = prepare_device(recipe)
+    from etude.learn.pretrain import pretrain
+    from etude.model.decoder import Decoder
+    from etude.tokens.tokenizer import Tokenizer
+
+    tokenizer, settings = run.path / "corpus" / "tokenizer", recipe.pretrain
+    vocabulary = Tokenizer.load(tokenizer).vocab_size
+    decoder = Decoder(ModelConfig.from_settings(recipe.model, vocabulary), seed=recipe.run.seed).to(device)
+    train, held_out = open_mixes(run, recipe, settings.sequence, bool(settings.eval_every))
+    pretrain(run, decoder, train, held_out, settings, recipe.run, tokenizer)
+
+
+def check_shape(recipe: Recipe) -> None:
+    ModelConfig.from_settings(recipe.model, recipe.tokens.vocab_size)
+
+
+def outline_pretrain(recipe: Recipe) -> dict[str, Any]:
+    config = ModelConfig.from_settings(recipe.model, recipe.tokens.vocab_size)
+    return {
+        "parameters": parameters(config),
+        "steps": recipe.pretrain.steps,
+        "tokens": recipe.pretrain.steps * recipe.pretrain.batch_tokens,
+        "memory": f"about {training_bytes(config, recipe.pretrain.micro_tokens) / 2**20:.0f} MiB",
+        "device": recipe.run.device,
+        "threads": recipe.run.threads or process.available_cores(),
+    }
+
+
+def train_mtp_heads(run: Run, recipe: Recipe) -> None:
+    device, settings = prepare_device(recipe), recipe.mtp
+    from etude.learn.mtp import train_heads
+    from etude.model.checkpoint.directory import load_model
+
+    start = starting_model(run, settings.model, "pretrain", "mtp")
+    train, held_out = open_mixes(run, recipe, settings.sequence, bool(settings.eval_every))
+    tokenizer = run.path / "corpus" / "tokenizer"
+    train_heads(run, load_model(start, device), train, held_out, settings, recipe.run, tokenizer)
+
+
+def outline_mtp(recipe: Recipe) -> dict[str, Any]:
+    mtp = recipe.mtp
+    return {
+        "from": mtp.model or "this run's pretraining",
+        "heads": mtp.heads,
+        "steps": mtp.steps,
+        "tokens": mtp.steps * mtp.batch_tokens,
+        "trains": "the heads alone",
+        "device": recipe.run.device,
+    }
+
+
+def extend_context(run: Run, recipe: Recipe) -> None:
+    device, settings = prepare_device(recipe), recipe.extend
+    from etude.bench.base.model_under_test import ModelUnderTest
+    from etude.bench.base.suite import memory_figures
+    from etude.learn.extend import extend, stretch
+    from etude.model.checkpoint.directory import load_model
+    from etude.model.decoder import Decoder
+    from etude.tokens.dialect import open_dialect
+
+    start = starting_model(run, settings.model, _before_extend(recipe), "extend")
+    decoder, dialect = stretch(load_model(start, device), settings, recipe.pretrain.sequence), open_dialect(start)
+    # Whole repositories: single files are shorter than the sequences that are to be learnt.
+    train, held_out = open_mixes(run, recipe, settings.sequence, True, "repository")
+
+    def memory(decoder: Decoder) -> dict[str, float]:
+        return memory_figures(ModelUnderTest.of_training(decoder, dialect, recipe.base.batch_tokens), recipe.base)
+
+    extend(run, decoder, train, held_out, settings, recipe.run, run.path / "corpus" / "tokenizer", memory)
+
+
+def outline_extend(recipe: Recipe) -> dict[str, Any]:
+    extend = recipe.extend
+    return {
+        "from": extend.model or f"this run's {'mtp' if recipe.mtp.steps else 'pretraining'}",
+        "sequence": extend.sequence,
+        "steps": extend.steps,
+        "tokens": extend.steps * extend.batch_tokens,
+        "rope": f"theta {extend.rope_theta or recipe.model.rope_theta:g}, yarn {extend.yarn or 1:g}",
+        "device": recipe.run.device,
+    }
+
+
+def open_mixes(
+    run: Run, recipe: Recipe, sequence: int, evaluate: bool, unit: Literal["file", "repository"] = "file"
+) -> tuple[Mix, Mix | None]:
+    """The training text, and the held-out one where there is any and it is asked for."""
+    from etude.corpus.manifest import load_manifest
+    from etude.corpus.mix import Mix
+
+    corpus, seed = run.path / "corpus", recipe.run.seed
+    held_out = evaluate and load_manifest(corpus).tokens("held_out")
+    train = Mix(corpus, "train", sequence, seed, unit)
+    return train, Mix(corpus, "held_out", sequence, seed, unit) if held_out else None
+
+
+def _before_extend(recipe: Recipe) -> str:
+    return "mtp" if recipe.mtp.steps else "pretrain"
+
+
+def _check_steps(name: str, settings: MtpSettings | ExtendSettings) -> None:
+    if not settings.steps:
+        raise EtudeError(f"{name}.steps is 0, so there is nothing to train; give it a number of steps")
+    check_model(settings.model)
+
+
+CORPUS = Stage("corpus", ("run.seed", "tokens", "corpus"), lambda _: (), build, outline_corpus, check_sources)
+PRETRAIN = Stage(
+    "pretrain",
+    reads=("run.seed", "model", "pretrain"),
+    needs=lambda _: ("corpus",),
+    work=pretrain,
+    outline=outline_pretrain,
+    check=check_shape,
+)
+MTP = Stage(
+    "mtp",
+    reads=("run.seed", "mtp"),
+    needs=lambda recipe: ("corpus",) if recipe.mtp.model else ("corpus", "pretrain"),
+    work=train_mtp_heads,
+    outline=outline_mtp,
+    check=lambda recipe: _check_steps("mtp", recipe.mtp),
+)
+EXTEND = Stage(
+    "extend",
+    reads=("run.seed", "extend", "base"),
+    needs=lambda recipe: ("corpus",) if recipe.extend.model else ("corpus", _before_extend(recipe)),
+    work=extend_context,
+    outline=outline_extend,
+    check=lambda recipe: _check_steps("extend", recipe.extend),
+)
