@@ -75,7 +75,7 @@ def serve(
         from etude.serve.server import ServeAccess, serve
 
         access = ServeAccess(name or model.resolve().name, key, engine_routes)
-        serve(folder, recipe.engine, device=device, host=host, port=port, door=access)
+        serve(folder, recipe.engine, device=device, host=host, port=port, access=access)
         return {}
 
     answer(work, lambda _: None, False)
