@@ -1,4 +1,4 @@
-"""docs/add-a-task-source.md works as it stands: its code block is loaded as a recipe would and gives tasks."""
+"""docs/extend/add-a-task-source.md works as it stands: its code block is loaded as a recipe would and gives tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from etude.core import recipe
 from etude.forge.curriculum.sources import open_source
 
-PAGE = (Path(__file__).parents[2] / "docs" / "add-a-task-source.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "extend" / "add-a-task-source.md").read_text()
 
 
 def test_the_source_of_the_page_gives_short_tasks_from_any_number_on(

@@ -1,4 +1,4 @@
-"""docs/add-a-tool.md works as it stands: its code block is loaded as a recipe would and called by an agent."""
+"""docs/extend/add-a-tool.md works as it stands: its code block is loaded as a recipe would and called by an agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etude.core.policy import Assistant, Call
 from etude.harness.prompt import system_text
 from etude.harness.tools.table import build_tools
 
-PAGE = (Path(__file__).parents[2] / "docs" / "add-a-tool.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "extend" / "add-a-tool.md").read_text()
 SOURCE = "import os\n\n\nclass Box:\n    def open(self):\n        pass\n\n\nasync def close():\n    pass\n"
 
 

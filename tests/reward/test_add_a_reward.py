@@ -1,4 +1,4 @@
-"""docs/add-a-reward.md works as it stands: its code block is loaded as a recipe would and scores an attempt."""
+"""docs/extend/add-a-reward.md works as it stands: its code block is loaded as a recipe would and scores an attempt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from etude.tasks.format.task import WORKSPACE, Task
 from etude.tasks.grading.submission import Carried, Submission
 from etude.tasks.grading.verdict import Grade
 
-PAGE = (Path(__file__).parents[2] / "docs" / "add-a-reward.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "extend" / "add-a-reward.md").read_text()
 
 
 def block(language: str) -> str:

@@ -1,4 +1,4 @@
-"""docs/add-an-algorithm.md works as it stands: its code block is loaded as a recipe would, and gives advantages."""
+"""docs/extend/add-an-algorithm.md works as it stands: its code block is loaded as a recipe would, and gives advantages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etude.core.errors import EtudeError
 from etude.rl.algorithms.base import BatchShape
 from etude.rl.algorithms.table import build_algorithm
 
-PAGE = (Path(__file__).parents[2] / "docs" / "add-an-algorithm.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "extend" / "add-an-algorithm.md").read_text()
 
 
 def block(language: str) -> str:
