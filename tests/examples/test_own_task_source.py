@@ -1,4 +1,4 @@
-"""docs/extend/add-a-task-source.md works as it stands: its code block is loaded as a recipe would and gives tasks."""
+"""examples/own_task_source.py is what docs/extend/add-a-task-source.md shows: loaded by a recipe, it gives tasks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import pytest
 from etude.core import recipe
 from etude.forge.curriculum.sources import open_source
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extend" / "add-a-task-source.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extend" / "add-a-task-source.md").read_text()
+EXAMPLE = (ROOT / "examples" / "own_task_source.py").read_text()
 
 
-def test_the_source_of_the_page_gives_short_tasks_from_any_number_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_source_of_the_page_gives_short_tasks_from_any_number_on(monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(code.splitlines()) < 60
-    (tmp_path / "brief.py").write_text(code)
-    monkeypatch.chdir(tmp_path)
+    assert len(EXAMPLE.splitlines()) < 60 and code == EXAMPLE
+    monkeypatch.chdir(ROOT)
     overrides = re.findall(r"rl\.tasks\.\S+=\S+", PAGE.partition("Settings are validated")[0])
     source = open_source(recipe.load("nano", overrides).rl.tasks, "rl.tasks")
     first = list(islice(source.tasks(), 6))

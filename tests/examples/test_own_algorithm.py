@@ -1,4 +1,4 @@
-"""docs/extend/add-an-algorithm.md works as it stands: its code block is loaded as a recipe would, and gives advantages."""
+"""examples/own_algorithm.py is what docs/extend/add-an-algorithm.md shows: loaded by a recipe, it gives advantages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from etude.core.errors import EtudeError
 from etude.rl.algorithms.base import BatchShape
 from etude.rl.algorithms.table import build_algorithm
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extend" / "add-an-algorithm.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extend" / "add-an-algorithm.md").read_text()
+EXAMPLE = (ROOT / "examples" / "own_algorithm.py").read_text()
 
 
 def block(language: str) -> str:
@@ -23,14 +25,13 @@ def block(language: str) -> str:
 
 
 @pytest.fixture
-def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    (tmp_path / "rare.py").write_text(block("python"))
-    monkeypatch.chdir(tmp_path)
+def spec(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(ROOT)
     return tomllib.loads(block("toml"))["rl"]["algorithm"]
 
 
-def test_the_worked_example_is_small() -> None:
-    assert len(block("python").splitlines()) < 60
+def test_the_example_is_small_and_the_page_shows_it() -> None:
+    assert len(EXAMPLE.splitlines()) < 60 and block("python") == EXAMPLE
 
 
 def test_the_algorithm_of_the_page_counts_rare_successes_for_more(spec: Any) -> None:

@@ -1,4 +1,4 @@
-"""docs/extend/add-a-reward.md works as it stands: its code block is loaded as a recipe would and scores an attempt."""
+"""examples/own_reward.py is what docs/extend/add-a-reward.md shows: loaded as a recipe would, it scores a rollout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from etude.tasks.format.task import WORKSPACE, Task
 from etude.tasks.grading.submission import Carried, Submission
 from etude.tasks.grading.verdict import Grade
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extend" / "add-a-reward.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extend" / "add-a-reward.md").read_text()
+EXAMPLE = (ROOT / "examples" / "own_reward.py").read_text()
 
 
 def block(language: str) -> str:
@@ -30,17 +32,16 @@ def block(language: str) -> str:
 
 
 @pytest.fixture
-def parts(tmp_path: Path, monkeypatch: Any) -> Any:
-    (tmp_path / "tidy.py").write_text(block("python"))
-    monkeypatch.chdir(tmp_path)
+def parts(monkeypatch: Any) -> Any:
+    monkeypatch.chdir(ROOT)
     return tomllib.loads(block("toml"))["reward"]["parts"]
 
 
-def test_the_worked_example_is_small() -> None:
-    assert len(block("python").splitlines()) < 60
+def test_the_example_is_small_and_the_page_shows_it() -> None:
+    assert len(EXAMPLE.splitlines()) < 60 and block("python") == EXAMPLE
 
 
-def test_the_reward_of_the_page_scores_an_attempt(parts: Any) -> None:
+def test_the_reward_of_the_page_scores_a_rollout(parts: Any) -> None:
     trajectory = Trajectory(
         entries=[
             MessageRecord(Assistant(calls=(Call("run", {}),))),

@@ -1,4 +1,4 @@
-"""docs/extend/add-a-tool.md works as it stands: its code block is loaded as a recipe would and called by an agent."""
+"""examples/own_tool.py is what docs/extend/add-a-tool.md shows: loaded as a recipe would, and called by an agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from etude.core.policy import Assistant, Call
 from etude.harness.prompt import system_text
 from etude.harness.tools.table import build_tools
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extend" / "add-a-tool.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extend" / "add-a-tool.md").read_text()
+EXAMPLE = (ROOT / "examples" / "own_tool.py").read_text()
 SOURCE = "import os\n\n\nclass Box:\n    def open(self):\n        pass\n\n\nasync def close():\n    pass\n"
 
 
@@ -24,14 +26,13 @@ def block(language: str) -> str:
 
 
 @pytest.fixture
-def tools(tmp_path: Path, monkeypatch: Any) -> Any:
-    (tmp_path / "outline.py").write_text(block("python"))
-    monkeypatch.chdir(tmp_path)
+def tools(monkeypatch: Any) -> Any:
+    monkeypatch.chdir(ROOT)
     return build_tools(tomllib.loads(block("toml"))["harness"]["tools"])
 
 
-def test_the_worked_example_is_small() -> None:
-    assert len(block("python").splitlines()) < 60
+def test_the_example_is_small_and_the_page_shows_it() -> None:
+    assert len(EXAMPLE.splitlines()) < 60 and block("python") == EXAMPLE
 
 
 def test_an_agent_calls_the_tool_of_the_page(tools: Any, rollouts: Any, script: Any) -> None:
