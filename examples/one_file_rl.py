@@ -4,8 +4,8 @@
     python examples/one_file_rl.py --help     # every number can be changed
 
 The tasks are tiny: a function is missing its body, and the instruction says in a word what it should return. A model
-that knows nothing first imitates demonstrations, which show how the tools are used and fill in a body at random. What
-the words mean is for it to find out: only hidden tests know. Three things then go on at the same time:
+that knows nothing first imitates demonstrations of somebody who knows the tools and often guesses what the words mean.
+Then it learns from hidden tests, by trying. Three things go on at the same time:
 
     rollouts    the engine samples, tools run in sandboxes, hidden tests grade what the agent left behind
     learning    one optimiser step on groups of finished rollouts, in a thread beside them
@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
+import torch
 
-from etude.core.policy import Assistant, Call, Sampling, Version
-from etude.core.process import prepare
+from etude.core.policy import Assistant, Call, Version
 from etude.core.settings import AgentLimits, EngineSettings, HarnessSettings, ModelSettings, OptimSettings
 from etude.engine.engine import Engine
 from etude.learn.learner import Learner
@@ -58,11 +58,11 @@ class Size:
     depth: int = 2  # blocks of the decoder; it is 32 times as wide
     demonstrations: int = 120
     imitation_steps: int = 150
-    steps: int = 60  # of reinforcement learning
-    groups: int = 4  # tasks in a step
+    steps: int = 40  # of reinforcement learning
+    groups: int = 5  # tasks in a step
     group: int = 8  # rollouts of each
     staleness: int = 2  # most steps between the weights that began a rollout and those that it trains
-    lr: float = 2e-3
+    lr: float = 5e-4
     evaluation: int = 4  # rollouts of every task, before and after
     seed: int = 0
     sandbox: str = "local"  # or plain, where there are no user namespaces
@@ -71,7 +71,7 @@ class Size:
 # 1. Tasks. A task is a folder of files: what the agent sees, what it never sees, and which tests have to pass.
 
 MEANINGS = {"sum": sum, "largest": max, "smallest": min, "number": len, "order": sorted}
-BODIES = [f"return {function.__name__}(v)" for function in MEANINGS.values()]
+BODIES = {word: f"return {function.__name__}(v)" for word, function in MEANINGS.items()}
 NAMES = ("prices", "ages", "weights", "scores")
 HOLE = "raise NotImplementedError"
 LIMITS = AgentLimits(turns=2, sampled_tokens=64, context_tokens=256, malformed=1, seconds=60.0, sample_seconds=60.0)
@@ -87,7 +87,7 @@ def make_task(name: str, word: str) -> Task:
         f"{TESTS}/test_hidden.py": test.encode(),
     }
     first, *others = [f"test_hidden.Hidden.test_{number}" for number in range(3)]
-    facts = Facts(suite="unittest", fail_to_pass=[first], held_out=others, allowed_paths=[f"{name}.py"])
+    facts = Facts(family=word, suite="unittest", fail_to_pass=[first], held_out=others, allowed_paths=[f"{name}.py"])
     return Task(f"{name}-{word}", f"find in {name}.py should return the {word}", facts=facts, files=Files(files))
 
 
@@ -99,11 +99,12 @@ TASKS = [make_task(name, word) for name in NAMES for word in MEANINGS]
 
 
 async def demonstrate(size: Size, host: StoringHost, setup: RolloutSetup) -> list[Scored]:
-    """Scripted agents in the real harness. They edit the right file, and fill in any of the bodies."""
+    """Scripted agents in the real harness. They edit the right file, and two times in three they guess the body."""
     rng, jobs = random.Random(size.seed), []
     for number in range(size.demonstrations):
         task = TASKS[number % len(TASKS)]
-        edit = Call("edit", {"path": next(iter(task.workspace)), "old": HOLE, "new": rng.choice(BODIES)})
+        word = task.facts.family if rng.random() < 1 / 3 else rng.choice(list(BODIES))
+        edit = Call("edit", {"path": next(iter(task.workspace)), "old": HOLE, "new": BODIES[word]})
         jobs.append(RolloutJob(task, policy=Scripted([Assistant(calls=(edit, Call("finish")))], setup.dialect)))
     outcomes = await run_all(jobs, Scripted(()), host, setup, concurrency=8)
     return [outcome for outcome in outcomes if isinstance(outcome, Scored)]
@@ -150,7 +151,7 @@ class Loop:
         self.algorithm = build_algorithm({"use": "dr_grpo"})
         self.shape = BatchShape(size.groups, size.group, LIMITS.sampled_tokens)
         self.admission = Admission(size.staleness, size.groups, size.steps)
-        self.rng = random.Random(size.seed)
+        self.order = random.Random(size.seed).sample(range(len(TASKS)), len(TASKS))
         self.waiting: dict[int, Group] = {}  # begun and not trained yet
         self.running: set[asyncio.Task[None]] = set()
         self.finished = asyncio.Event()
@@ -175,7 +176,7 @@ class Loop:
         while self.admission.may_begin(len(self.waiting), self.taken, self.published):
             group = self.waiting[self.begun] = Group(self.begun, self.published)
             self.begun += 1
-            playing = asyncio.create_task(self.play(group, self.rng.choice(TASKS)))
+            playing = asyncio.create_task(self.play(group, TASKS[self.order[group.number % len(TASKS)]]))
             self.running.add(playing)
             playing.add_done_callback(self.running.discard)
 
@@ -235,11 +236,10 @@ class Loop:
 async def learn(size: Size) -> dict[str, float]:
     began = time.monotonic()
     texts = [f"{task.instruction}\n{task.workspace.text(path)}" for task in TASKS for path in task.workspace]
-    dialect = Native(Tokenizer.train([*texts, *BODIES], 400))
+    dialect = Native(Tokenizer.train([*texts, *BODIES.values()], 400))
     decoder = Decoder(ModelConfig.from_settings(ModelSettings(depth=size.depth), dialect.vocab_size), size.seed)
-    sampling = Sampling(max_tokens=LIMITS.sampled_tokens, stop_ids=dialect.stop_ids)
     # equal answers to a task are graded once
-    setup = replace(build_setup(HARNESS, dialect=dialect, sampling=sampling), grade_cache=GradeCache())
+    setup = replace(build_setup(HARNESS, dialect=dialect), grade_cache=GradeCache())
     async with temporary_host(size.sandbox) as host:
         demonstrations = await demonstrate(size, host, setup)
         await asyncio.to_thread(imitate, size, decoder, dialect, demonstrations)
@@ -258,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description="asynchronous reinforcement learning in one file")
     for each in fields(Size):
         parser.add_argument(f"--{each.name.replace('_', '-')}", type=type(each.default), default=each.default)
-    prepare(threads=1)  # one core for the engine and one for the learner
+    torch.set_num_threads(1)  # one core for the engine, one for the learner
     return asyncio.run(learn(Size(**vars(parser.parse_args(arguments)))))
 
 
