@@ -1,7 +1,6 @@
 """Asynchronous reinforcement learning of a coding agent, in one file. Read this one first.
 
-    python examples/one_file_rl.py            # two minutes on two free cores
-    python examples/one_file_rl.py --help     # every number can be changed
+    python examples/one_file_rl.py            # some minutes on two cores; --help lists every number
 
 The tasks are tiny: a function is missing its body, and the instruction says in a word what it should return. A model
 that knows nothing first imitates demonstrations of somebody who knows the tools and often guesses what the words mean.
@@ -22,7 +21,7 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -82,10 +81,8 @@ def make_task(name: str, word: str) -> Task:
     test = f"import unittest\n\nfrom {name} import find\n\n\nclass Hidden(unittest.TestCase):\n"
     for number, v in enumerate(([3, 1, 4, 1, 6], [2, 7, 5], [8, 9, 2, 4])):
         test += f"    def test_{number}(self):\n        self.assertEqual(find({v}), {MEANINGS[word](v)})\n\n"
-    files = {
-        f"{WORKSPACE}/{name}.py": f"def find(v):\n    {HOLE}\n".encode(),
-        f"{TESTS}/test_hidden.py": test.encode(),
-    }
+    hole = f"def find(v):\n    {HOLE}\n"
+    files = {f"{WORKSPACE}/{name}.py": hole.encode(), f"{TESTS}/test_hidden.py": test.encode()}
     first, *others = [f"test_hidden.Hidden.test_{number}" for number in range(3)]
     facts = Facts(family=word, suite="unittest", fail_to_pass=[first], held_out=others, allowed_paths=[f"{name}.py"])
     return Task(f"{name}-{word}", f"find in {name}.py should return the {word}", facts=facts, files=Files(files))
@@ -94,8 +91,8 @@ def make_task(name: str, word: str) -> Task:
 TASKS = [make_task(name, word) for name in NAMES for word in MEANINGS]
 
 
-# 2. Imitation. The learner knows no algorithm: it is given token sequences with streams, which say for each token how
-#    much it counts and towards what. Here the target is a label: the token that the demonstration has there.
+# 2. Imitation. The learner knows no algorithm. It is given token sequences with streams, which say for each token how
+#    much it counts and towards what; here, towards a label: the token that the demonstration has there.
 
 
 async def demonstrate(size: Size, host: StoringHost, setup: RolloutSetup) -> list[Scored]:
@@ -112,12 +109,10 @@ async def demonstrate(size: Size, host: StoringHost, setup: RolloutSetup) -> lis
 
 def imitate(size: Size, decoder: Decoder, dialect: Native, demonstrations: Sequence[Scored]) -> None:
     """Supervised fine-tuning on the assistant's own tokens."""
-    conversations = [scored.trajectory.messages for scored in demonstrations]
-    pieces = tokenise(conversations, dialect, LIMITS.context_tokens)
+    pieces = tokenise([scored.trajectory.messages for scored in demonstrations], dialect, LIMITS.context_tokens)
     learner = Learner(decoder, OptimSettings(lr=5e-3, muon_lr=2.5e-3), size.imitation_steps, micro_tokens=1024)
-    draw = random.Random(size.seed)
     for step in range(size.imitation_steps):
-        chosen = draw.sample(pieces, min(12, len(pieces)))
+        chosen = random.Random(step).sample(pieces, min(12, len(pieces)))
         counted = np.float32(sum(own_T[1:].sum() for _, own_T in chosen))
         items = [Item(ids_T, [Stream("main", own_T / counted, Label(ids_T))]) for ids_T, own_T in chosen]
         metrics = learner.forward_backward(Batch(items))
@@ -135,25 +130,23 @@ class Group:
 
     number: int
     began: int  # the step of the weights that it started with
-    rollouts: list[Rollout] = field(default_factory=list)
+    rollouts: Sequence[Rollout] = ()
     ready: bool = False
 
 
 class Loop:
-    def __init__(self, size: Size, decoder: Decoder, dialect: Native, host: StoringHost, setup: RolloutSetup) -> None:
+    def __init__(self, size: Size, decoder: Decoder, host: StoringHost, setup: RolloutSetup) -> None:
         self.size, self.host, self.setup = size, host, setup
         optim = OptimSettings(matrices="adamw", lr=size.lr, schedule="constant", weight_decay=0.0)
         self.learner = Learner(decoder, optim, size.steps, micro_tokens=2048)
         served = Decoder(decoder.config)  # weights of its own: the learner's change while these are sampled from
         served.load_state_dict(decoder.state_dict())
         self.engine = Engine(served, EngineSettings(max_running=64, max_length=LIMITS.context_tokens), Version(0, 0))
-        self.policy = InlinePolicy(self.engine, dialect.decode)
+        self.policy = InlinePolicy(self.engine)
         self.algorithm = build_algorithm({"use": "dr_grpo"})
         self.shape = BatchShape(size.groups, size.group, LIMITS.sampled_tokens)
         self.admission = Admission(size.staleness, size.groups, size.steps)
-        self.order = random.Random(size.seed).sample(range(len(TASKS)), len(TASKS))
         self.waiting: dict[int, Group] = {}  # begun and not trained yet
-        self.running: set[asyncio.Task[None]] = set()
         self.finished = asyncio.Event()
         self.begun = self.taken = self.published = 0  # groups; steps; the step whose weights the engine has
         self.stalest = 0
@@ -171,19 +164,17 @@ class Loop:
             del self.waiting[group.number]
         self.finished.set()
 
-    def begin(self) -> None:
+    def begin(self, running: asyncio.TaskGroup) -> None:
         """Begins as many groups as will certainly be trained before their first tokens are too old."""
         while self.admission.may_begin(len(self.waiting), self.taken, self.published):
             group = self.waiting[self.begun] = Group(self.begun, self.published)
             self.begun += 1
-            playing = asyncio.create_task(self.play(group, TASKS[self.order[group.number % len(TASKS)]]))
-            self.running.add(playing)
-            playing.add_done_callback(self.running.discard)
+            running.create_task(self.play(group, TASKS[group.number % len(TASKS)]))
 
-    async def next_groups(self) -> list[Group]:
+    async def next_groups(self, running: asyncio.TaskGroup) -> list[Group]:
         """The groups of the next step, oldest first. Finished work is never dropped for its age."""
         while True:
-            self.begin()
+            self.begin(running)
             waiting = [Waiting(group.number, group.began, group.ready) for group in self.waiting.values()]
             chosen = self.admission.choose(waiting, self.taken)
             if chosen is not None:
@@ -192,11 +183,7 @@ class Loop:
             await asyncio.wait_for(self.finished.wait(), timeout=300)
 
     def batch(self, groups: Sequence[Group]) -> Batch:
-        """Rewards to streams: a sampled token counts with its rollout's reward minus the group's mean.
-
-        Tokens that older weights sampled are corrected by a truncated importance ratio; for that, each carries the
-        log-probability it was sampled with.
-        """
+        """Rewards to streams: a sampled token counts with its rollout's reward minus the group's mean."""
         items: list[Item] = []
         for group in groups:
             rewards = [rollout.reward for rollout in group.rollouts]
@@ -204,12 +191,11 @@ class Loop:
                 items += [item for item in sequences if item.forward_tokens]  # none where all rewards are equal
             steps = [int(trace.version_T2[trace.sampled_T, 1].min()) for r in group.rollouts for trace in r.traces]
             self.stalest = max(self.stalest, self.taken - min(steps))
+        # what older weights sampled is corrected by a ratio; each token has the log-probability it was sampled with
         return Batch(items, Correction("truncate", high=2.0))
 
-    def train(self, batch: Batch) -> None:
-        if batch.items:
-            self.learner.forward_backward(batch)
-            self.learner.step()
+    def train(self, batch: Batch) -> dict[str, float]:
+        return self.learner.forward_backward(batch) | self.learner.step() if batch.items else {}
 
     def publish(self) -> None:
         """The learner's weights to the engine, between two of its steps. Running rollouts keep their cache."""
@@ -217,12 +203,12 @@ class Loop:
         self.published = self.taken
         self.engine.update(lambda served: served.load_state_dict(weights) and None, Version(0, self.published))
 
-    async def step(self) -> float:
+    async def step(self, running: asyncio.TaskGroup) -> float:
         """One step; rollouts go on all the while. Returns the mean reward of what it trained on."""
-        groups = await self.next_groups()
+        groups = await self.next_groups(running)
         batch = self.batch(groups)
         self.taken += 1
-        self.begin()
+        self.begin(running)
         await asyncio.to_thread(self.train, batch)
         self.publish()
         return float(np.mean([rollout.reward for group in groups for rollout in group.rollouts]))
@@ -235,20 +221,18 @@ class Loop:
 
 async def learn(size: Size) -> dict[str, float]:
     began = time.monotonic()
-    texts = [f"{task.instruction}\n{task.workspace.text(path)}" for task in TASKS for path in task.workspace]
-    dialect = Native(Tokenizer.train([*texts, *BODIES.values()], 400))
+    dialect = Native(Tokenizer.train([HOLE, *BODIES.values(), *(task.instruction for task in TASKS)], 400))
     decoder = Decoder(ModelConfig.from_settings(ModelSettings(depth=size.depth), dialect.vocab_size), size.seed)
-    # equal answers to a task are graded once
-    setup = replace(build_setup(HARNESS, dialect=dialect), grade_cache=GradeCache())
+    setup = replace(build_setup(HARNESS, dialect=dialect), grade_cache=GradeCache())  # equal answers are graded once
     async with temporary_host(size.sandbox) as host:
-        demonstrations = await demonstrate(size, host, setup)
-        await asyncio.to_thread(imitate, size, decoder, dialect, demonstrations)
-        loop = Loop(size, decoder, dialect, host, setup)
+        await asyncio.to_thread(imitate, size, decoder, dialect, await demonstrate(size, host, setup))
+        loop = Loop(size, decoder, host, setup)
         before = await loop.evaluate()
         print(f"reward before: {before:.2f} ({time.monotonic() - began:.0f} s)", flush=True)
-        for step in range(1, size.steps + 1):
-            reward = await loop.step()
-            print(f"step {step:4d}  reward {reward:.2f}  {'#' * round(40 * reward)}", flush=True)
+        async with asyncio.TaskGroup() as running:
+            for step in range(1, size.steps + 1):
+                reward = await loop.step(running)
+                print(f"step {step:4d}  reward {reward:.2f}  {'#' * round(40 * reward)}", flush=True)
         after = await loop.evaluate()
     print(f"reward {before:.2f} -> {after:.2f} ({time.monotonic() - began:.0f} s)")
     return {"before": before, "after": after, "stalest": loop.stalest, "updates": loop.engine.counts.updates}
