@@ -55,13 +55,13 @@ class Size:
     """How much of everything. The defaults learn; a test runs a smaller one."""
 
     depth: int = 2  # blocks of the decoder; it is 32 times as wide
-    demonstrations: int = 120
-    imitation_steps: int = 150
+    demonstrations: int = 200
+    imitation_steps: int = 200
     steps: int = 40  # of reinforcement learning
     groups: int = 5  # tasks in a step
     group: int = 8  # rollouts of each
     staleness: int = 2  # most steps between the weights that began a rollout and those that it trains
-    lr: float = 5e-4
+    lr: float = 3e-4
     evaluation: int = 4  # rollouts of every task, before and after
     seed: int = 0
     sandbox: str = "local"  # or plain, where there are no user namespaces
@@ -96,11 +96,11 @@ TASKS = [make_task(name, word) for name in NAMES for word in MEANINGS]
 
 
 async def demonstrate(size: Size, host: StoringHost, setup: RolloutSetup) -> list[Scored]:
-    """Scripted agents in the real harness. They edit the right file, and two times in three they guess the body."""
+    """Scripted agents in the real harness. They edit the right file, and every other time they guess the body."""
     rng, jobs = random.Random(size.seed), []
     for number in range(size.demonstrations):
         task = TASKS[number % len(TASKS)]
-        word = task.facts.family if rng.random() < 1 / 3 else rng.choice(list(BODIES))
+        word = task.facts.family if rng.random() < 0.5 else rng.choice(list(BODIES))
         edit = Call("edit", {"path": next(iter(task.workspace)), "old": HOLE, "new": BODIES[word]})
         jobs.append(RolloutJob(task, policy=Scripted([Assistant(calls=(edit, Call("finish")))], setup.dialect)))
     outcomes = await run_all(jobs, Scripted(()), host, setup, concurrency=8)
