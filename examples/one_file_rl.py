@@ -57,11 +57,11 @@ class Size:
     depth: int = 2  # blocks of the decoder; it is 32 times as wide
     demonstrations: int = 200
     imitation_steps: int = 200
-    steps: int = 40  # of reinforcement learning
+    steps: int = 120  # of reinforcement learning
     groups: int = 5  # tasks in a step
     group: int = 8  # rollouts of each
     staleness: int = 2  # most steps between the weights that began a rollout and those that it trains
-    lr: float = 3e-4
+    lr: float = 5e-4
     evaluation: int = 4  # rollouts of every task, before and after
     seed: int = 0
     sandbox: str = "local"  # or plain, where there are no user namespaces
