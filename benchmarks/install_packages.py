@@ -1,4 +1,4 @@
-"""Installs thirty real packages, drawn by the rule of docs/install.md, and writes what came of each.
+"""Installs thirty real packages, drawn by the rule of docs/tasks/install.md, and writes what came of each.
 
     python benchmarks/install_packages.py --out install.json           (all thirty, one after the other)
     python benchmarks/install_packages.py --out install.json --only 5  (the first five of the draw)

@@ -1,6 +1,6 @@
 """Tasks from packages of npm's index: installed or why not, yield, reasons and seconds, by a rule written down first.
 
-The rule (docs/languages.md): the candidates below, widely used and remembered to carry their tests in their archives,
+The rule (docs/tasks/languages.md): the candidates below, widely used and remembered to carry tests in their archives,
 in the order of `random.Random("etude-scripts-1").shuffle(sorted(candidates))`; the first that have at least ten calls
 of a test in files written for node:test, tape or mocha are taken. None is left out or replaced afterwards.
 

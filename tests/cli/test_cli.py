@@ -112,7 +112,7 @@ def test_an_interrupt_leaves_a_run_that_the_named_command_continues(etude: Comma
 
 
 def test_a_component_of_the_docs_works_as_written(etude: Command, tiny: Path, tmp_path: Path):
-    page = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "start" / "recipes.md").read_text()
     code = next(block for block in page.split("```python\n")[1:] if "class Tickets" in block).partition("```")[0]
     (tmp_path / "tickets.py").write_text(code)
     texts = ["\n".join(f"Ticket {i}: part {i * k} of machine {k} needs care." for k in range(20)) for i in range(30)]

@@ -4,7 +4,7 @@ A copy shows most of what was deleted; a relative shows a few lines of it, as co
 workspace itself, where relatives are at home, only a near-complete copy counts, and only of more than an idiom.
 Elsewhere less is enough, but what the workspace shows anyway does not count. A few shingles prove little by
 themselves; where most of what stood around the piece is there as well, it is a copy of the module. The thresholds
-were set on installed packages: each function deleted in turn, everything else searched (docs/leaks.md).
+were set on installed packages: each function deleted in turn, everything else searched (docs/tasks/leaks.md).
 """
 
 from __future__ import annotations
