@@ -25,6 +25,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
+from etude.policies.inline import InlinePolicy
 
 from etude.core.policy import Assistant, Call, Version
 from etude.core.settings import AgentLimits, EngineSettings, HarnessSettings, ModelSettings, OptimSettings
@@ -34,7 +35,6 @@ from etude.learn.sft import tokenise
 from etude.learn.streams import Batch, Correction, Item, Label, Stream
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.policies.inline import InlinePolicy
 from etude.policies.scripted import Scripted
 from etude.rl.admission import Admission, Waiting
 from etude.rl.algorithms.base import BatchShape

@@ -122,8 +122,8 @@ def tasks_check(
         from etude.core.progress import track
         from etude.rollout.rollout import temporary_host
         from etude.tasks.check import CheckReport
-        from etude.tasks.format.task import given_tasks
         from etude.tasks.check_many import check_directories
+        from etude.tasks.format.task import given_tasks
 
         grader, folders = recipe.load(None, settings or []).grader, given_tasks(directories)
 

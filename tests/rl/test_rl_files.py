@@ -15,7 +15,7 @@ from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.forge.katas.source import katas
 from etude.harness.trajectory import Trajectory
-from etude.pipeline.stages import STAGES
+from etude.pipeline.stages.table import STAGES
 from etude.rl.checkpoint import Checkpoint, keep_readable
 from etude.rl.evaluate import BestModel, apart, held_out_jobs
 from etude.rl.metrics import Clock, Totals, processor_seconds

@@ -90,7 +90,7 @@ class Source(Protocol[S]):
 
 
 @dataclass(frozen=True)
-class TestFunction:
+class LocatedTest:
     """The function behind a test's id."""
 
     path: str
@@ -171,11 +171,11 @@ class Repository(ABC, Generic[S]):
         """Whether a file belongs to the tests."""
 
     @abstractmethod
-    def place(self, test: str) -> TestFunction:
+    def place(self, test: str) -> LocatedTest:
         """Where a test is written."""
 
     @abstractmethod
-    def collected(self, test: str) -> TestFunction:
+    def collected(self, test: str) -> LocatedTest:
         """Where a test is found, which another place may have written."""
 
     @abstractmethod
@@ -187,7 +187,7 @@ class Repository(ABC, Generic[S]):
         """What a test file holds, by the names of places, with the text of each."""
 
     @abstractmethod
-    def is_movable(self, place: TestFunction) -> bool:
+    def is_movable(self, place: LocatedTest) -> bool:
         """Whether a test can be taken out of its file."""
 
     @abstractmethod
@@ -199,11 +199,11 @@ class Repository(ABC, Generic[S]):
         """Without these functions: their bodies; or all of them, or of their class, where nothing else needs it."""
 
     @abstractmethod
-    def tests_with(self, stretches: Collection[tuple[str, ...]]) -> Iterator[TestFunction]:
+    def tests_with(self, stretches: Collection[tuple[str, ...]]) -> Iterator[LocatedTest]:
         """Tests that contain one of these runs of `COPIED` lines."""
 
     @abstractmethod
-    def without_tests(self, hidden: Collection[TestFunction]) -> Iterator[tuple[str, bytes | None]]:
+    def without_tests(self, hidden: Collection[LocatedTest]) -> Iterator[tuple[str, bytes | None]]:
         """The files that hold hidden tests, without them; None for a file that has no other test."""
 
     @abstractmethod
@@ -230,9 +230,9 @@ class Repository(ABC, Generic[S]):
         return self.sources.keys()
 
     @cached_property
-    def places(self) -> dict[TestFunction, tuple[str, ...]]:
+    def places(self) -> dict[LocatedTest, tuple[str, ...]]:
         """The green ids of each test function."""
-        found: dict[TestFunction, list[str]] = {}
+        found: dict[LocatedTest, list[str]] = {}
         for test in self.green:
             found.setdefault(self.place(test), []).append(test)
         return {place: tuple(ids) for place, ids in found.items()}
@@ -277,7 +277,7 @@ class Repository(ABC, Generic[S]):
         return frozenset(map(outermost, self.traces.get("", ())))
 
 
-def by_file(places: Collection[TestFunction]) -> list[tuple[str, set[str]]]:
+def by_file(places: Collection[LocatedTest]) -> list[tuple[str, set[str]]]:
     """The names of test functions by their file, in the order of the files."""
     found: dict[str, set[str]] = {}
     for place in places:

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from etude.forge.languages.base import TestFunction
+from etude.forge.languages.base import LocatedTest
 from etude.forge.steps.candidate import Candidate
 from etude.forge.steps.context import MakeContext, Refused
 from etude.forge.steps.hide_tests import Split, split
@@ -37,7 +37,7 @@ async def prove_code_change(
     rng: random.Random,
     *,
     timeout: float | None = None,
-    preferred: Callable[[], Collection[TestFunction]] = tuple,
+    preferred: Callable[[], Collection[LocatedTest]] = tuple,
 ) -> CodeChange:
     """Tests fail with the changes made, and enough of them can be held out: the `preferred` ones first."""
     # Code that is missing fails at once; the machine may be busier than it was.

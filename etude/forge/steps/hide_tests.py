@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from etude.forge.languages.base import COPIED, Repository, TestFunction, outermost, stretches
+from etude.forge.languages.base import COPIED, LocatedTest, Repository, outermost, stretches
 from etude.forge.steps.candidate import Candidate
 
 LEAST_HIDDEN: Final = 0.3  # share of the tests that notice
@@ -28,7 +28,7 @@ class Split:
     shown: tuple[str, ...]
     held_out: tuple[str, ...]
     files: dict[str, bytes | None]  # test files of the workspace without hidden functions
-    hidden: frozenset[TestFunction]
+    hidden: frozenset[LocatedTest]
 
 
 def split(
@@ -36,10 +36,10 @@ def split(
     candidate: Candidate,
     broken: Collection[str],
     rng: random.Random,
-    preferred: Collection[TestFunction] = (),
+    preferred: Collection[LocatedTest] = (),
 ) -> Split | None:
     """None where not enough can be hidden, or nothing would be left to see."""
-    places: dict[TestFunction, list[str]] = {}
+    places: dict[LocatedTest, list[str]] = {}
     for test in sorted(broken):
         places.setdefault(repository.place(test), []).append(test)
     movable = [place for place in places if repository.is_movable(place)]
@@ -57,12 +57,12 @@ def split(
 def _draw(
     repository: Repository[Any],
     candidate: Candidate,
-    places: dict[TestFunction, list[str]],
-    movable: list[TestFunction],
-    revealing: set[TestFunction],
+    places: dict[LocatedTest, list[str]],
+    movable: list[LocatedTest],
+    revealing: set[LocatedTest],
     rng: random.Random,
-    preferred: Collection[TestFunction],
-) -> set[TestFunction] | None:
+    preferred: Collection[LocatedTest],
+) -> set[LocatedTest] | None:
     """Of several draws the one whose visible tests reach most of what is missing, with a share nearest the middle."""
     total = sum(map(len, places.values()))
     pieces = {each.id for each in candidate.pieces}
@@ -70,7 +70,7 @@ def _draw(
         place: pieces & {outermost(name) for test in tests for name in repository.traces.get(test, ())}
         for place, tests in places.items()
     }
-    best: tuple[float, set[TestFunction]] | None = None
+    best: tuple[float, set[LocatedTest]] | None = None
     for _ in range(DRAWS):
         hidden = {place for place in places if place in revealing}
         order = rng.sample(movable, len(movable))

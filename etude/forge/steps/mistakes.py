@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from etude.forge.environments.suite_run import SuiteRun
-from etude.forge.languages.base import Mutation, Repository, TestFunction
+from etude.forge.languages.base import LocatedTest, Mutation, Repository
 from etude.forge.languages.edits import Edit
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
@@ -49,7 +49,7 @@ class NoticedMistake:
     """One that was tried and that tests notice."""
 
     files: Mapping[str, bytes]
-    by: frozenset[TestFunction]
+    by: frozenset[LocatedTest]
     asserted: bool  # something was compared
 
 
@@ -87,7 +87,7 @@ def versions_with_mistakes(
 
 
 def noticed(
-    files: Mapping[str, bytes], run: SuiteRun, place: Callable[[str], TestFunction | None]
+    files: Mapping[str, bytes], run: SuiteRun, place: Callable[[str], LocatedTest | None]
 ) -> NoticedMistake | None:
     """A version as the tests that ran over it see it; None where none of them fails at a `place`."""
     failed = [test for test, outcome in run.outcomes.items() if outcome in ("failed", "error")]
@@ -100,7 +100,7 @@ def noticed(
 def choose_mistakes(found: Sequence[NoticedMistake]) -> list[NoticedMistake]:
     """Those that few tests notice first; crashes last, and no more than their share."""
     chosen: list[NoticedMistake] = []
-    gone: frozenset[TestFunction] = frozenset()
+    gone: frozenset[LocatedTest] = frozenset()
     for each in sorted(found, key=lambda each: (not each.asserted, len(each.by))):
         crashes = sum(not other.asserted for other in chosen)
         room = each.asserted or crashes + 1 <= CRASHES * (len(chosen) + 1)

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from etude.forge.languages.base import Repository, TestFunction
+from etude.forge.languages.base import LocatedTest, Repository
 from etude.forge.steps.candidate import Candidate
 from etude.forge.steps.context import MakeContext
 from etude.forge.steps.difficulty import level
@@ -120,13 +120,13 @@ def choose_kept(
 
     The files in `read` are read in any case."""
     near = {name for name in repository.reach if name.partition(":")[0] in candidate.changes}
-    places: dict[TestFunction, list[str]] = {}
+    places: dict[LocatedTest, list[str]] = {}
     for test in kept:
         # A grader that changes a test's source changes it for every class that inherits it: one of them is enough.
         if repository.place(test) == repository.collected(test) or not repository.place(test).name:
             places.setdefault(repository.collected(test), []).append(test)
 
-    def far(place: TestFunction) -> bool:
+    def far(place: LocatedTest) -> bool:
         return not any(near & repository.traces.get(test, frozenset()) for test in places[place])
 
     order = sorted(rng.sample(list(places), len(places)), key=far)

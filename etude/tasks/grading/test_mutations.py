@@ -33,7 +33,7 @@ class MutationSite:
 
 
 @dataclass(frozen=True)
-class TestFunction:
+class LocatedTest:
     """One test and its mutations, any one of which makes it fail. A mutation is a set of sites changed together."""
 
     name: str  # `Class.method` or `function`
@@ -41,18 +41,18 @@ class TestFunction:
 
 
 @lru_cache(maxsize=256)
-def find_tests(source: str) -> tuple[TestFunction, ...]:
+def find_tests(source: str) -> tuple[LocatedTest, ...]:
     """Every test function of a module, with what can be changed in it."""
     tree = parsed(source)
     offsets = _line_offsets(source)
-    found: list[TestFunction] = []
+    found: list[LocatedTest] = []
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             for part in node.body:
                 if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-                    found.append(TestFunction(f"{node.name}.{part.name}", _mutations(part, source, offsets)))
+                    found.append(LocatedTest(f"{node.name}.{part.name}", _mutations(part, source, offsets)))
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.append(TestFunction(node.name, _mutations(node, source, offsets)))
+            found.append(LocatedTest(node.name, _mutations(node, source, offsets)))
     return tuple(found)
 
 

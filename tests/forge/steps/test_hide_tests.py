@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from etude.forge.languages.base import TestFunction
+from etude.forge.languages.base import LocatedTest
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.tests import without_tests
 from etude.forge.steps.candidate import Candidate, RemovedCode
@@ -31,8 +31,8 @@ def test_at_least_three_in_ten_are_held_out_and_something_is_shown(shop_reposito
 
 def test_hidden_functions_go_and_everything_else_stays(shop_repository: PythonRepository) -> None:
     hidden = {
-        TestFunction("tests/test_money.py", "test_parse"),
-        TestFunction("tests/test_cart.py", "TestCart.test_lines"),
+        LocatedTest("tests/test_money.py", "test_parse"),
+        LocatedTest("tests/test_cart.py", "TestCart.test_lines"),
     }
     files = dict(without_tests(shop_repository, hidden))
     money, cart = (files[f"tests/test_{name}.py"].decode() for name in ("money", "cart"))
@@ -51,7 +51,7 @@ def test_a_class_without_other_tests_goes_whole(build_repository: Build) -> None
     text = "class TestA:\n    def test_x(self):\n        pass\n\n\ndef test_y():\n    pass\n"
     ids = {"tests/test_a.py::TestA::test_x": set(), "tests/test_a.py::test_y": set()}
     repository = build_repository({"tests/test_a.py": text}, ids)
-    files = dict(without_tests(repository, [TestFunction("tests/test_a.py", "TestA.test_x")]))
+    files = dict(without_tests(repository, [LocatedTest("tests/test_a.py", "TestA.test_x")]))
     assert files == {"tests/test_a.py": b"def test_y():\n    pass\n"}
 
 

@@ -17,10 +17,10 @@ from etude.forge.languages.base import (
     COPIED,
     DeletedFunctions,
     Extent,
+    LocatedTest,
     Mutation,
     Repository,
     TaskFiles,
-    TestFunction,
     by_file,
 )
 from etude.forge.languages.base import (
@@ -106,11 +106,11 @@ class JavaScriptRepository(Repository[ScriptDefinition]):
     def is_test(self, path: str) -> bool:
         return path in self.suite.folders or project.is_test(path)
 
-    def place(self, test: str) -> TestFunction:
+    def place(self, test: str) -> LocatedTest:
         path, _, name = test.partition("::")
-        return TestFunction(path, self.tests[path].home(name).path if path in self.tests else "")
+        return LocatedTest(path, self.tests[path].home(name).path if path in self.tests else "")
 
-    def collected(self, test: str) -> TestFunction:
+    def collected(self, test: str) -> LocatedTest:
         return self.place(test)
 
     def title(self, test: str) -> str:
@@ -124,7 +124,7 @@ class JavaScriptRepository(Repository[ScriptDefinition]):
             found[unit.path] = found.get(unit.path, "") + text(unit.statement)
         return found
 
-    def is_movable(self, place: TestFunction) -> bool:
+    def is_movable(self, place: LocatedTest) -> bool:
         """Whether no other test goes with it: a call that is a statement, or a file that nobody takes anything from."""
         if place.path not in self.tests:
             return False
@@ -149,7 +149,7 @@ class JavaScriptRepository(Repository[ScriptDefinition]):
     def delete(self, symbols: Sequence[ScriptDefinition], extent: Extent) -> DeletedFunctions[ScriptDefinition]:
         return deletions.delete(self, symbols, extent)
 
-    def tests_with(self, stretches: Collection[tuple[str, ...]]) -> Iterator[TestFunction]:
+    def tests_with(self, stretches: Collection[tuple[str, ...]]) -> Iterator[LocatedTest]:
         for place in self.places:
             file = self.tests.get(place.path)
             for unit in file.all_at(place.name) if file is not None and place.name else ():
@@ -157,7 +157,7 @@ class JavaScriptRepository(Repository[ScriptDefinition]):
                 if not runs_of_lines(source, COPIED).isdisjoint(stretches):
                     yield place
 
-    def without_tests(self, hidden: Collection[TestFunction]) -> Iterator[tuple[str, bytes | None]]:
+    def without_tests(self, hidden: Collection[LocatedTest]) -> Iterator[tuple[str, bytes | None]]:
         for path, names in by_file(hidden):
             left = [place for place in self.places if place.path == path and place.name not in names]
             if not left and not self._is_taken(path):

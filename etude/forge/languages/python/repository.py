@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
-from etude.forge.languages.base import DeletedFunctions, Extent, Mutation, Repository, TaskFiles, TestFunction
+from etude.forge.languages.base import DeletedFunctions, Extent, LocatedTest, Mutation, Repository, TaskFiles
 from etude.forge.languages.python import deletions
 from etude.forge.languages.python import tests as python_tests
 from etude.forge.languages.python.mutations import mutations
@@ -52,7 +52,7 @@ class PythonRepository(Repository[Definition]):
     def test_files(self) -> Collection[str]:
         return self.tests.keys()
 
-    def collected(self, test: str) -> TestFunction:
+    def collected(self, test: str) -> LocatedTest:
         return place_of(test)
 
     def title(self, test: str) -> str:
@@ -62,7 +62,7 @@ class PythonRepository(Repository[Definition]):
         module = Module.read(path, data)
         return {name: module.source(each) for name, each in module.definitions.items()} if module is not None else {}
 
-    def is_movable(self, place: TestFunction) -> bool:
+    def is_movable(self, place: LocatedTest) -> bool:
         return python_tests.is_movable(self, place)
 
     def mistakes(self, symbol: Definition) -> list[Mutation[Definition]]:
@@ -74,10 +74,10 @@ class PythonRepository(Repository[Definition]):
     def timing_tests(self) -> set[str]:
         return python_tests.timing_tests(self)
 
-    def tests_with(self, stretches: Collection[tuple[str, ...]]) -> Iterator[TestFunction]:
+    def tests_with(self, stretches: Collection[tuple[str, ...]]) -> Iterator[LocatedTest]:
         return python_tests.tests_with(self, stretches)
 
-    def without_tests(self, hidden: Collection[TestFunction]) -> Iterator[tuple[str, bytes | None]]:
+    def without_tests(self, hidden: Collection[LocatedTest]) -> Iterator[tuple[str, bytes | None]]:
         return python_tests.without_tests(self, hidden)
 
     def used_names(self, tests: Sequence[str]) -> list[str]:
@@ -127,13 +127,13 @@ class PythonRepository(Repository[Definition]):
         """Every function, method and class of the project, by "path:name"."""
         return {each.id: each for module in self.modules.values() for each in module.definitions.values()}
 
-    def place(self, test: str) -> TestFunction:
+    def place(self, test: str) -> LocatedTest:
         """Where a test is written: an inherited one in the class that it comes from."""
         place = place_of(test)
-        return TestFunction(place.path, "") if place.path in self._making_tests else self._homes.get(place) or place
+        return LocatedTest(place.path, "") if place.path in self._making_tests else self._homes.get(place) or place
 
     @cached_property
-    def _homes(self) -> dict[TestFunction, TestFunction | None]:
+    def _homes(self) -> dict[LocatedTest, LocatedTest | None]:
         return {place: self._home(place) for place in dict.fromkeys(map(place_of, self.green))}
 
     @cached_property
@@ -143,10 +143,10 @@ class PythonRepository(Repository[Definition]):
         lost = [place for place, home in self._homes.items() if home is None and place.path in self.tests]
         return frozenset(place.path for place in lost if place.name.rpartition(".")[2] not in written)
 
-    def _home(self, place: TestFunction) -> TestFunction | None:
+    def _home(self, place: LocatedTest) -> LocatedTest | None:
         if place.path not in self.tests:
             return None
-        home = TestFunction(*self._heritage.home(place.path, place.name))
+        home = LocatedTest(*self._heritage.home(place.path, place.name))
         return home if home.name in self.tests[home.path].definitions else None
 
     @cached_property
@@ -198,9 +198,9 @@ class PythonRepository(Repository[Definition]):
         return found
 
 
-def place_of(test: str) -> TestFunction:
+def place_of(test: str) -> LocatedTest:
     """Where the function of an id stands: `a/test_b.py::C::test_d[e]`."""
-    return TestFunction(*collected(test))
+    return LocatedTest(*collected(test))
 
 
 def _is_aside(path: str) -> bool:

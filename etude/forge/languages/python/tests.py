@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from etude.forge.languages.base import COPIED, TestFunction, by_file, stretches
+from etude.forge.languages.base import COPIED, LocatedTest, by_file, stretches
 from etude.forge.languages.edits import Edit
 from etude.forge.languages.python.source import Defined, Module, identifiers
 from etude.tasks.grading.inherited_tests import collected
@@ -23,7 +23,7 @@ STOPWATCHES: Final = {"timeit", "default_timer"} | {
 }
 
 
-def is_movable(repository: PythonRepository, place: TestFunction) -> bool:
+def is_movable(repository: PythonRepository, place: LocatedTest) -> bool:
     """Whether a test can be taken out of its file: it is written there once, and no other file inherits it."""
     module = repository.tests.get(place.path)
     if module is not None and not place.name:
@@ -50,7 +50,7 @@ def timing_tests(repository: PythonRepository) -> set[str]:
     }
 
 
-def without_tests(repository: PythonRepository, hidden: Collection[TestFunction]) -> Iterator[tuple[str, bytes | None]]:
+def without_tests(repository: PythonRepository, hidden: Collection[LocatedTest]) -> Iterator[tuple[str, bytes | None]]:
     """The files that hold hidden tests, without them; None for a file that has no other test."""
     for path, names in by_file(hidden):
         module = repository.tests[path]
@@ -100,29 +100,29 @@ def _is_imported(repository: PythonRepository, path: str) -> bool:
     return any(takes.search(each.text) for other, each in repository.tests.items() if other != path)
 
 
-def tests_with(repository: PythonRepository, copied: Collection[tuple[str, ...]]) -> Iterator[TestFunction]:
+def tests_with(repository: PythonRepository, copied: Collection[tuple[str, ...]]) -> Iterator[LocatedTest]:
     """Tests that contain one of these runs of lines. What helpers of theirs contain is for the audit to find."""
     firsts = {stretch[0] for stretch in copied}
     for path, module in repository.tests.items():
         if not any(first in module.text for first in firsts):
             continue
         for name, each in module.definitions.items():
-            if TestFunction(path, name) not in repository.places:
+            if LocatedTest(path, name) not in repository.places:
                 continue
             if not stretches(module.source(each), COPIED).isdisjoint(copied):
-                yield TestFunction(path, name)
+                yield LocatedTest(path, name)
 
 
 def used_names(repository: PythonRepository, tests: Sequence[str]) -> list[str]:
     """What test functions take from the project, as they import it."""
     found: dict[str, set[str]] = {}
-    for path in sorted({TestFunction(*collected(test)).path for test in tests}):
+    for path in sorted({LocatedTest(*collected(test)).path for test in tests}):
         module = repository.tests.get(path)
         if module is None:
             continue
         mentioned: set[str] = set()
         for test in tests:
-            place = TestFunction(*collected(test))
+            place = LocatedTest(*collected(test))
             each = module.definitions.get(place.name) if place.path == path else None
             mentioned |= each.uses if each is not None else set()
         if not mentioned:
@@ -168,7 +168,7 @@ def _top(repository: PythonRepository, name: str) -> bool:
 def mentioned(repository: PythonRepository, tests: Sequence[str]) -> set[str]:
     """Every name in the source of these tests."""
     found: set[str] = set()
-    for place in {TestFunction(*collected(test)) for test in tests}:
+    for place in {LocatedTest(*collected(test)) for test in tests}:
         module = repository.tests.get(place.path)
         each = module.definitions.get(place.name) if module is not None else None
         found |= set(identifiers(each.node)) if each is not None else set()

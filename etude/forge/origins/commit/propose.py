@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from etude.forge.languages.base import Repository, S, Source, TestFunction
+from etude.forge.languages.base import LocatedTest, Repository, S, Source
 from etude.forge.steps.candidate import Candidate, RemovedCode
 from etude.forge.steps.git_history import list_commits, merged, read_blob, touched_files
 
@@ -68,7 +68,7 @@ def revert(repository: Repository[Any], history: Path, commit: str, subject: str
     return Candidate("commit", commit[:12], changes, tuple(pieces), frozenset(expected), about, lines)
 
 
-def own_tests(repository: Repository[Any], history: Path, commit: str) -> set[TestFunction]:
+def own_tests(repository: Repository[Any], history: Path, commit: str) -> set[LocatedTest]:
     """The tests that a commit added or changed."""
     found = set()
     for path in repository.test_files:
@@ -77,7 +77,7 @@ def own_tests(repository: Repository[Any], history: Path, commit: str) -> set[Te
             continue
         now, old = repository.written(path, repository.files[path]), repository.written(path, before or b"")
         changed = {name for name, text in repository.written(path, then).items() if old.get(name) != text}
-        found |= {TestFunction(path, name) for name in changed & now.keys()}
+        found |= {LocatedTest(path, name) for name in changed & now.keys()}
     return found
 
 

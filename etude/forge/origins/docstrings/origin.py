@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from etude.forge.languages.base import TestFunction
+from etude.forge.languages.base import LocatedTest
 from etude.forge.leaks.scrub import CODE
 from etude.forge.origins.base import Origin
 from etude.forge.origins.docstrings.instruct import instruct
@@ -152,8 +152,8 @@ async def _with_mistakes(
     if not whole.complete or len(whole.passed) != len(definitions):
         raise Refused("the examples are not right", "; ".join(whole.texts.values()) or whole.reason)
 
-    def place(test: str) -> TestFunction | None:
-        return TestFunction(*test.split("::")[:2]) if "::" in test else None
+    def place(test: str) -> LocatedTest | None:
+        return LocatedTest(*test.split("::")[:2]) if "::" in test else None
 
     found = [each for files, run in zip(tried, runs, strict=True) if (each := noticed(files, run, place))]
     chosen = choose_mistakes(found)

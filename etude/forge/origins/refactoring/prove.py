@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from etude.forge.environments.suite_run import SuiteRun
-from etude.forge.languages.base import TestFunction
+from etude.forge.languages.base import LocatedTest
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
 from etude.forge.origins.refactoring.candidate import Refactoring
@@ -81,12 +81,12 @@ def _is_gone(repository: PythonRepository, candidate: Refactoring, test: str) ->
 def _chosen(repository: PythonRepository, candidate: Refactoring, noticing: Sequence[str]) -> list[str]:
     """So many of the tests that notice, whole functions: those first that speak of what changes."""
     new = candidate.new if candidate.how != "move" else candidate.dotted[1].rpartition(".")[2]
-    places: dict[TestFunction, list[str]] = {}
+    places: dict[LocatedTest, list[str]] = {}
     for test in noticing:
         if repository.place(test) == repository.collected(test) or not repository.place(test).name:
             places.setdefault(repository.collected(test), []).append(test)
 
-    def speaks(place: TestFunction) -> bool:
+    def speaks(place: LocatedTest) -> bool:
         data = candidate.edits.get(place.path)
         module = Module.read(place.path, data) if data is not None else None
         found = module.definitions.get(place.name) if module is not None else None

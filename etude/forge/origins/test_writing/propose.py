@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from etude.forge.languages.base import TestFunction
+from etude.forge.languages.base import LocatedTest
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
 from etude.forge.languages.python.tests import is_movable, without_tests
@@ -62,18 +62,18 @@ def untested_functions(repository: PythonRepository, rng: random.Random) -> Iter
         yield UntestedFunctions("testing", chosen.shape, {}, pieces, tests, lines=chosen.lines)
 
 
-def can_go(repository: PythonRepository, place: TestFunction) -> bool:
+def can_go(repository: PythonRepository, place: LocatedTest) -> bool:
     """Whether a test function can be taken out by itself."""
     return bool(place.name) and is_movable(repository, place)
 
 
-def home(places: Collection[TestFunction]) -> str:
+def home(places: Collection[LocatedTest]) -> str:
     """The test file that most of these are in."""
     return Counter(place.path for place in sorted(places, key=str)).most_common(1)[0][0]
 
 
 def take_out(
-    repository: PythonRepository, candidate: UntestedFunctions, gone: Collection[TestFunction], path: str
+    repository: PythonRepository, candidate: UntestedFunctions, gone: Collection[LocatedTest], path: str
 ) -> UntestedFunctions | None:
     """The same without these tests, those of one file as the reference; None where a file would be no Python then."""
     own = {place for place in gone if place.path == path}
@@ -90,10 +90,10 @@ def take_out(
     return replace(candidate, changes=changes, file=file, reference=reference, removed=tuple(removed))
 
 
-def _only(repository: PythonRepository, module: Module, kept: set[TestFunction]) -> bytes | None:
+def _only(repository: PythonRepository, module: Module, kept: set[LocatedTest]) -> bytes | None:
     """The test file with these tests alone, and all that is no test."""
     others = {
-        TestFunction(module.path, name)
+        LocatedTest(module.path, name)
         for name, each in module.definitions.items()
         if each.short.startswith("test") and not isinstance(each.node, ast.ClassDef)
     } - kept

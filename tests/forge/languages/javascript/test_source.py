@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from etude.forge.languages.base import COPIED, TestFunction, stretches
+from etude.forge.languages.base import COPIED, LocatedTest, stretches
 from etude.forge.languages.javascript.mutations import mutations
 from etude.forge.languages.javascript.repository import JavaScriptRepository
 from etude.forge.languages.javascript.source import JavaScriptFile
@@ -128,9 +128,9 @@ WORDS_REST = FILES["lib/words.js"].partition("exports.initials")[2]
 
 def test_tests_belong_to_the_calls_that_they_are_written_in(repository: JavaScriptRepository) -> None:
     path = "test/words.test.js"
-    assert repository.place(f"{path}::slug > joins words") == TestFunction(path, "slug > joins words")
-    assert repository.place(f"{path}::initials > of x") == TestFunction(path, "initials > *")
-    assert repository.place(f"{path}::initials > ignores gaps") == TestFunction(path, "initials > ignores gaps")
+    assert repository.place(f"{path}::slug > joins words") == LocatedTest(path, "slug > joins words")
+    assert repository.place(f"{path}::initials > of x") == LocatedTest(path, "initials > *")
+    assert repository.place(f"{path}::initials > ignores gaps") == LocatedTest(path, "initials > ignores gaps")
     assert repository.title(f"{path}::slug > joins words") == '"joins words"'
     assert repository.title(f"{path}::slug > empty[2]") == "empty"
 
@@ -139,7 +139,7 @@ def test_hidden_tests_leave_their_files_and_whole_files_go_with_their_last_test(
     repository: JavaScriptRepository,
 ) -> None:
     path = "test/words.test.js"
-    hidden = [TestFunction(path, "slug > joins words"), TestFunction(path, "initials > *")]
+    hidden = [LocatedTest(path, "slug > joins words"), LocatedTest(path, "initials > *")]
     assert all(map(repository.is_movable, hidden))
     text = (dict(repository.without_tests(hidden))[path] or b"").decode()
     assert "joins words" not in text and "of ${name}" not in text

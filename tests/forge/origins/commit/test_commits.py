@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.forge.languages.base import TestFunction
+from etude.forge.languages.base import LocatedTest
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.origins.commit.instruct import category
 from etude.forge.origins.commit.propose import commits, own_tests
@@ -48,8 +48,8 @@ def test_a_commit_s_own_tests_are_known(build_repository: Build, history: Histor
     repository = build_repository(FILES, TRACES, ("",))
     path = history(STEPS)
     newest, fix = commits(repository, path)
-    assert own_tests(repository, path, newest.how) == {TestFunction("tests/test_tiny.py", "test_double")}
-    assert own_tests(repository, path, fix.how) == {TestFunction("tests/test_tiny.py", "test_none")}
+    assert own_tests(repository, path, newest.how) == {LocatedTest("tests/test_tiny.py", "test_double")}
+    assert own_tests(repository, path, fix.how) == {LocatedTest("tests/test_tiny.py", "test_none")}
 
 
 def test_a_commit_whose_lines_changed_since_is_left_out(build_repository: Build, history: History) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.forge.languages.base import TestFunction
+from etude.forge.languages.base import LocatedTest
 from etude.forge.origins.commit.instruct import category
 from etude.forge.origins.commit.propose import commits, own_tests
 from etude.forge.pipeline.make import make_tasks
@@ -77,8 +77,8 @@ def test_a_commit_s_own_tests_are_calls_that_it_added_or_changed(checkout: Path)
     path = "test/words.test.js"
     names = {each.name for each in own_tests(repository, checkout / ".git", newest.how) if each.path == path}
     assert names == {"initials", "initials > *", "initials > ignores gaps"}
-    assert TestFunction(path, "slug > gives nothing for nothing") in own_tests(repository, checkout / ".git", fix.how)
-    assert TestFunction(path, "slug > joins words") not in own_tests(repository, checkout / ".git", fix.how)
+    assert LocatedTest(path, "slug > gives nothing for nothing") in own_tests(repository, checkout / ".git", fix.how)
+    assert LocatedTest(path, "slug > joins words") not in own_tests(repository, checkout / ".git", fix.how)
 
 
 def test_a_commit_becomes_a_task(bench: Bench, checkout: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import Repo
-from etude.forge.languages.base import TestFunction
+from etude.forge.languages.base import LocatedTest
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
 from etude.forge.origins.test_writing.propose import take_out, untested_functions
@@ -223,8 +223,8 @@ def test_what_goes_from_one_file_is_the_reference(shop_repository: PythonReposit
     asked = next(untested_functions(shop_repository, random.Random(1)))
     tests = ("TestCart.test_total", "TestCart.test_discount", "test_add_nothing")
     gone = {
-        *(TestFunction("tests/test_cart.py", name) for name in tests),
-        TestFunction("tests/test_money.py", "test_show"),
+        *(LocatedTest("tests/test_cart.py", name) for name in tests),
+        LocatedTest("tests/test_money.py", "test_show"),
     }
     made = take_out(shop_repository, asked, gone, "tests/test_cart.py")
     assert made is not None and made.file.startswith("tests/test_") and made.file not in shop_repository.files
