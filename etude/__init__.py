@@ -47,7 +47,7 @@ _HOME = {  # name -> where it is made, as "module:attribute"
     "run_rollout": "etude.rollout.rollout:run_rollout",
     "Scored": "etude.rollout.rollout:Scored",
     "Void": "etude.rollout.rollout:Void",
-    "grade": "etude.tasks.grading.grader:grade",
+    "grade": "etude.tasks.grade:grade",
     "find_model": "etude.pipeline.find_model:find_model",
     "load_model": "etude.model.checkpoint.directory:load_model",
     "open_dialect": "etude.tokens.dialect:open_dialect",

@@ -158,6 +158,7 @@ def _write(value: Any, path: str, arrays: dict[str, Array]) -> Any:
 
 
 def _read(hint: Any, value: Any, path: str, source: _Source) -> Any:
+    hint = _without_alias(hint)
     origin, options = get_origin(hint), get_args(hint)
     if origin is np.ndarray:
         return _take_array(options[1], path, source)
@@ -190,6 +191,14 @@ def _read(hint: Any, value: Any, path: str, source: _Source) -> Any:
             raise _wrong(path, "an object")
         return {key: _read(options[1], part, _join(path, key), source) for key, part in value.items()}
     return _read_plain(hint, value, path, source)
+
+
+def _without_alias(hint: Any) -> Any:
+    """What an alias stands for: on Python 3.12 NumPy declares `NDArray` with the `type` statement."""
+    value = getattr(get_origin(hint) or hint, "__value__", None)
+    if value is None:
+        return hint
+    return value[get_args(hint)] if get_args(hint) else value
 
 
 def _read_plain(hint: Any, value: Any, path: str, source: _Source) -> Any:

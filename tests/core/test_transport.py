@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import pytest
+from typing_extensions import TypeAliasType
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import EngineSettings, LoraSettings, OptimSettings
-from etude.core.transport import from_json, to_json
+from etude.core.transport import from_json, pack, to_json, unpack
 from etude.rl.learner_messages import LearnerSpec
 from etude.serve.messages import EngineSpec
 
@@ -46,3 +49,14 @@ def test_what_is_not_declared_is_refused(change: dict[str, Any], message: str) -
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(EtudeError, match="'optim' is missing"):
         from_json(LearnerSpec, {"model": "/m"})
+
+
+def test_arrays_are_found_behind_an_alias_of_their_type() -> None:
+    """NumPy 2.5 declares `NDArray` with the `type` statement where Python has one (3.12), and no alias before."""
+    number = TypeVar("number", bound=np.generic)
+    alias = TypeAliasType("alias", np.ndarray[Any, np.dtype[number]], type_params=(number,))
+    message = make_dataclass("Message", [("values_T", alias[np.float32])])
+    frame = pack(message(np.ones(3, np.float32)))
+    assert unpack(message, frame).values_T.tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(EtudeError, match="must be an array of float32 with 1 dimensions"):
+        unpack(message, pack(message(np.ones((3, 1), np.float32))))
