@@ -110,6 +110,7 @@ async def audit(view: BlindView, policy: Policy, sampling: Sampling | None = Non
     """Asks a policy for its verdict; `EtudeError` when it gives none."""
     text = view.to_json()
     if not isinstance(policy, Rules) and len(text) > MOST_CHARS:
+        # Cut at the end: the problem and the first steps come first in the text.
         text = text[:MOST_CHARS]
     messages: tuple[Message, ...] = (System(ASKED), User(text))
     sampling = sampling or Sampling(max_tokens=1024, temperature=0.0)
@@ -124,11 +125,13 @@ async def audit(view: BlindView, policy: Policy, sampling: Sampling | None = Non
 
 def read_ruling(text: str) -> Ruling | None:
     """The ruling in an answer, also where words stand around it; None where there is none."""
+    # From the first brace to the last: models like to put words around an object.
     found = re.search(r"\{.*\}", text, re.DOTALL)
     try:
         said = _Said.model_validate_json(found[0] if found else "")
     except pydantic.ValidationError:
         return None
+    # Findings of a clean verdict are no accusation, but worth keeping.
     own = said.verdict if said.verdict != "clean" else "suspicious"
     findings = tuple(
         Finding(each.rule, each.level or own, each.message, each.turn, each.path) for each in said.findings
