@@ -110,7 +110,6 @@ async def audit(view: BlindView, policy: Policy, sampling: Sampling | None = Non
     """Asks a policy for its verdict; `EtudeError` when it gives none."""
     text = view.to_json()
     if not isinstance(policy, Rules) and len(text) > MOST_CHARS:
-        # Cut at the end: the problem and the first steps come first in the text.
         text = text[:MOST_CHARS]
     messages: tuple[Message, ...] = (System(ASKED), User(text))
     sampling = sampling or Sampling(max_tokens=1024, temperature=0.0)

@@ -91,7 +91,7 @@ async def _measure(backend: str, rounds: int, folder: Path, shape: Workspace) ->
     async with await open_host(backend, store) as host:
         starts, closes = await _starts(host, layer, limits, rounds)
         async with await host.start([layer], limits=limits) as sandbox:
-            # The first run finds nothing in the page cache, and is not measured.
+            # One run to warm up, which is not measured.
             await sandbox.run(["true"])
             run = await _timed(rounds, lambda: sandbox.run(["true"]))
             run_shell = await _timed(rounds, lambda: sandbox.run(["bash", "-c", "true"]))

@@ -98,7 +98,6 @@ def _forms(data: bytes, name: str) -> Iterator[Hashes]:
     if b">>> " in data or (not source and (b"\n+" in data or b"\n-" in data or b"\n|" in data)):
         yield from _all_sides(_PROMPT.sub(b"", data), name)
     if data.count(b"\\n") >= ESCAPED:
-        # Six escaped line ends: fewer are an ordinary message, not a file in a string.
         yield from _all_sides(_ESCAPE.sub(_unescape, data), name)
 
 

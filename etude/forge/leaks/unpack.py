@@ -192,7 +192,7 @@ class _Unpacking:
                 if info.flag_bits & 1:
                     yield Unsearchable(place, "it is encrypted", "locked")
                 elif info.file_size > self._limits.member:
-                    # What it says of its size, and below what it is: either may lie.
+                    # The size that it claims; what it really holds is counted below.
                     yield Unsearchable(place, f"it holds {info.file_size} bytes", "bomb")
                 else:
                     try:

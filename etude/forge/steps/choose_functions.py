@@ -63,7 +63,7 @@ def choose(repository: Repository[S], rng: random.Random) -> Iterator[FunctionSe
     taken: list[frozenset[str]] = []
     ranked = []
     for sets in shapes.values():
-        # A random part, so that two runs over one repository do not make the same tasks.
+        # A random part, so that another seed makes other tasks of the same repository.
         fit = [(chosen, score(repository, chosen) + rng.random()) for chosen in sets if is_fit(repository, chosen)]
         ranked.append([chosen for chosen, _ in sorted(fit, key=lambda pair: -pair[1])])
     # One function at a time is what most repositories have most of; each turn takes two of these.

@@ -290,7 +290,6 @@ def _members(stream: Path, root: str) -> Iterator[tuple[str, tarfile.TarInfo, ta
     """Entries of a stream by absolute path; names that no folder can hold make it damaged."""
     try:
         with tarfile.open(stream, "r:", errors="surrogateescape") as archive:
-            # One pass over the stream: a list of all members of a hostile tree could fill the memory.
             for number, member in enumerate(archive):
                 path = _beside(root, member.name)
                 check_depth(path)

@@ -170,7 +170,7 @@ class Init:
         started = program_start.start(program, self._confinement)
         now = time.monotonic()
         deadline = None if message["timeout"] is None else now + message["timeout"]
-        # Pipes are told apart by inode: CRIU's images name them so, and `restore` puts the new streams in their place.
+        # Pipes are known by inode: CRIU's images name them so, and `restore` puts the new streams in their place.
         pipes = tuple(os.fstat(each).st_ino for each in started.streams)
         self._follow(LiveProgram(message["id"], started.supervisor, started.status, now, deadline, before, pipes))
         return started.streams

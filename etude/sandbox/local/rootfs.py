@@ -177,7 +177,6 @@ class RootFilesystem:
 
 def _become_the_user() -> None:
     """Root's sandboxes start with root's number, which means nothing in their namespace; ordinary users' are mapped."""
-    # dropped.
     if os.getuid() != INSIDE:
         os.setgroups([])
         os.setresgid(INSIDE, INSIDE, INSIDE)

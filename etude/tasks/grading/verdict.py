@@ -203,7 +203,6 @@ def _reason(
             return "time", "the tests ran out of time"
         if ended == "flood":
             return "tampering", "more was written to the result channel than any tests would"
-    # Only now: a canary that is missing because the process crashed is not tampering.
     if failing:
         how = worker or ended or ("" if all("done" in lines.notes for lines in read) else "it ended early")
         note = f" (the tested code's process: {how})" if how else ""
@@ -211,6 +210,7 @@ def _reason(
         return ("crash" if how else "tests"), text
     if ended:
         return "crash", f"the process that ran the tests ended early: {ended}"
+    # Last: a canary that is missing because its process crashed is no sign of tampering.
     if wrong:
         return "tampering", f"{_some(list(wrong))} did not come out as it must"
     return "passed", ""

@@ -42,7 +42,6 @@ def main() -> None:
     header = json.loads(test_process.read_part(0))
     test_process.isolate(header["packages"])
     if header["suite"] == "pytest":
-        # Loaded once here and shared by the fork.
         importlib.import_module("pytest")  # before the fork
     header["paths"] = [os.path.normpath(os.path.join(os.getcwd(), entry)) for entry in header["entries"]]
     started = time.monotonic()

@@ -83,7 +83,6 @@ def _reporter(output: int, mark: str) -> Report:
 
 def _end_of(worker: int) -> str:
     """How a process ended whose socket has closed. The agent's code may have closed it and live on."""
-    # One second in all.
     for _ in range(200):
         pid, status = os.waitpid(worker, os.WNOHANG)
         if pid:

@@ -1,7 +1,7 @@
 """Stage 2 by rules: install the project and what its tests need, run them, and mend what their words ask for.
 
 Works with the `run` tool alone, as an agent would: `pip` installs into the environment, `python` runs in it. How the
-suite is to be run goes into the answer file (`ANSWER`), as of every agent. The first try only collects the tests,
+suite is to be run goes into the answer file (`ANSWER`), as for every agent. The first try only collects the tests,
 for they run twice in verification anyway; the second runs them and listens, unless verification said that a service
 is missing for which there is a stand-in. Later ones reach wider: what people develop with and every extra, then no
 pins and an older pytest.

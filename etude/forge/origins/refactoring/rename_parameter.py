@@ -45,7 +45,7 @@ def _families(uses: Uses) -> Iterator[list[Definition]]:
     by_name: dict[str, list[Definition]] = {}
     for each in uses.repository.definitions.values():
         if isinstance(each.node, Function):
-            # Every class has an __init__, so those are told apart by their place.
+            # Every class has an __init__, so those are grouped by their place.
             by_name.setdefault(each.short if each.short != "__init__" else each.id, []).append(each)
     for found in by_name.values():
         short = found[0].short
