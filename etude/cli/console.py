@@ -59,7 +59,7 @@ def answer(
         if not json:
             show(dict(found))
         code = 0 if plain or found["ok"] else 1
-        # Stages stop by themselves at Ctrl-C, after a checkpoint; the command then ends as an interrupted one.
+        # A stage that was asked to stop returns as others do; the command then ends as an interrupted one.
         if found.get("stopped"):
             raise KeyboardInterrupt
     except EtudeError as error:
