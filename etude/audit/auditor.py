@@ -124,11 +124,13 @@ async def audit(view: BlindView, policy: Policy, sampling: Sampling | None = Non
 
 def read_ruling(text: str) -> Ruling | None:
     """The ruling in an answer, also where words stand around it; None where there is none."""
+    # From the first brace to the last: models like to put words around an object.
     found = re.search(r"\{.*\}", text, re.DOTALL)
     try:
         said = _Said.model_validate_json(found[0] if found else "")
     except pydantic.ValidationError:
         return None
+    # Findings of a clean verdict are no accusation, but worth keeping.
     own = said.verdict if said.verdict != "clean" else "suspicious"
     findings = tuple(
         Finding(each.rule, each.level or own, each.message, each.turn, each.path) for each in said.findings

@@ -57,6 +57,7 @@ class BlindView:
 
     def to_json(self) -> str:
         """As text, with as much of the workspace as is useful."""
+        # Changed files and tests say most about a rollout, so they are in the text when there is no room for all.
         first = sorted(self.workspace, key=lambda path: (path not in self.changed, "test" not in path, path))
         kept: dict[str, str] = {}
         room = SHOWN
@@ -134,6 +135,7 @@ class _Texts(Mapping[str, str]):
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        # A link may lead anywhere, and data files of megabytes tell rules nothing.
         self._paths = [path for path in files if files.kind(path) != "link" and files.size(path) <= LARGEST]
         self._known = frozenset(self._paths)
 

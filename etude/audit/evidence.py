@@ -255,6 +255,7 @@ class Evidence:
 
     def is_own(self, path: str, turn: int) -> bool:
         """Whether the agent itself had made this file, or the folder it lies in, by then."""
+        # A file that was there keeps its origin, whatever the agent wrote into it.
         if path in self.view.names:
             return False
         return any(made <= turn and (path == own or path.startswith(f"{own}/")) for own, made in self.made.items())
@@ -295,6 +296,7 @@ class Evidence:
                 else:
                     self.accesses.append(Access(turn, how, path, command.program, said, output))
             code = self._code(command)
+            # Code can run commands that run code: three levels are more than anybody writes by hand.
             if code and depth < 3:
                 self._script(turn, code, output, depth)
 

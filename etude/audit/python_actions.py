@@ -47,6 +47,7 @@ def shapes(tree: ast.AST) -> dict[int, int]:
 
     def shape(node: object) -> int:
         if isinstance(node, ast.AST):
+            # A hash of the shape: comparing whole trees of every pair of nodes would take too long.
             number = hash((type(node).__name__, *(shape(getattr(node, name, None)) for name in node._fields)))
             found[id(node)] = number
             return number
@@ -93,6 +94,7 @@ def text_of(node: ast.AST | None) -> str:
         return "".join(text_of(part) or "*" for part in node.values)
     if isinstance(node, ast.BinOp):
         left, right = text_of(node.left), text_of(node.right)
+        # `Path(a) / b` and `a + b` both join what is known.
         return f"{left}/{right}" if isinstance(node.op, ast.Div) and left and right else (left or "*") + (right or "*")
     if isinstance(node, ast.Call):
         called = name_of(node.func).rpartition(".")[2]

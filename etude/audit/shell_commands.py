@@ -54,6 +54,7 @@ class Command:
             for option in options:
                 if word == option or (option.startswith("--") and word.startswith(option + "=")):
                     return True
+                # `-xvf` holds -f; a long word with one dash is read so as well, which can only find too much.
                 if len(option) == 2 and re.fullmatch(r"-[A-Za-z]+", word) and option[1] in word[1:]:
                     return True
         return False
@@ -69,6 +70,7 @@ def read_commands(text: str, depth: int = 0) -> list[Command]:
             command.source = text[:LONGEST]
             found.append(command)
             found.extend(_inner(command, depth))
+    # What cannot be read ends the reading; what was found until then counts.
     except (IndexError, RecursionError):
         pass
     return found
@@ -150,6 +152,7 @@ class _Reader:
                     command.text += word
                 elif target == "<":
                     command.reads.append(word)
+                # `>&2` copies a descriptor, `>& file` writes a file.
                 elif target in (">", ">>", ">|") or (target == ">&" and not word.isdigit()):
                     command.writes.append(word)
             else:

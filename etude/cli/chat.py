@@ -90,7 +90,7 @@ def _served_agent(address: str, tokens: Path | None, overrides: list[str]) -> _A
 def _watch(
     agent: _Agent, number: int, directory: Path | None, seed: int, backend: str, *, quiet: bool
 ) -> dict[str, Any]:
-    """One attempt at a task of the recipe's benchmark, or at one of your own."""
+    """One rollout of a task of the recipe's benchmark, or of one of your own."""
     from etude.core.errors import EtudeError
     from etude.forge.curriculum.sources import open_source
     from etude.rollout.rollout import Scored

@@ -48,7 +48,7 @@ def served_model(address: str) -> str:
 
 
 def talk(address: str, seed: int, quiet: bool) -> dict[str, Any]:
-    """Reads lines until the end of input and answers each. Returns what was answer."""
+    """Reads lines until the end of input and answers each. Returns what was answered."""
     model, console = served_model(address), Console(highlight=False, soft_wrap=True)
     messages: list[dict[str, Any]] = []
     if sys.stdin.isatty():
@@ -75,6 +75,7 @@ async def _answer(address: str, body: dict[str, Any], console: Console | None) -
                 answer[name] += delta_text
                 if console is not None:
                     between = "\n" if last and last != name else ""
+                    # A model's answer could hold escape sequences that rewrite the terminal.
                     console.print(Text(between + printable(delta_text), style), end="")
                 last = name
     if console is not None:
@@ -89,6 +90,7 @@ async def _deltas(address: str, body: dict[str, Any]) -> AsyncIterator[dict[str,
                 if response.status != 200:
                     raise EtudeError(f"the server at {address} refused: {_reason(await response.text())}")
                 async for line in response.content:
+                    # Keep-alive comments, blank lines and the closing [DONE] are no chunks.
                     if line.startswith(b"data: {"):
                         chunk = json.loads(line[6:])
                         if "error" in chunk:

@@ -52,12 +52,14 @@ def answer(
     A `plain` answer is all names of the caller's: it has no `ok` among them unless something went wrong.
     """
     code = 1
+    # A bug of ours still ends in one JSON object: scripts read the last line in every case.
     found: dict[str, Any] = {"ok": False, "error": "unexpected error"}
     try:
         found = ({} if plain else {"ok": True}) | work()
         if not json:
             show(dict(found))
         code = 0 if plain or found["ok"] else 1
+        # A stage that was asked to stop returns as others do; the command then ends as an interrupted one.
         if found.get("stopped"):
             raise KeyboardInterrupt
     except EtudeError as error:
@@ -78,6 +80,7 @@ def answer(
 def table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     shown = Table(*headers, box=None, header_style="bold", pad_edge=False)
     for row in rows:
+        # As text: rich would read square brackets in a value as markup.
         shown.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     Console().print(shown)
 

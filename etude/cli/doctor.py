@@ -87,6 +87,7 @@ def _space(folder: Path) -> Iterator[Row]:
     memory = dict(re.findall(r"(\w+):\s+(\d+) kB", _read("/proc/meminfo")))
     if memory:
         total, free = (int(memory[key]) * 1024 / GIB for key in ("MemTotal", "MemAvailable"))
+        # Inside a container the machine's memory is not what we may use.
         limit = _read("/sys/fs/cgroup/memory.max").strip()
         if limit.isdigit():
             total = min(total, int(limit) / GIB)
@@ -94,6 +95,7 @@ def _space(folder: Path) -> Iterator[Row]:
         found = f"{free:.1f} of {total:.1f} GiB free"
         yield _row("memory", free >= 2, found, "close other programs; the nano recipe wants 2 GiB")
     here = folder.resolve()
+    # The folder of runs need not exist yet.
     while not here.exists():
         here = here.parent
     free = shutil.disk_usage(here).free / GIB

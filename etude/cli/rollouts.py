@@ -189,6 +189,7 @@ async def show_rollout(
 def setup_of(recipe: Recipe, dialect: Dialect | None, hosted: bool = False) -> RolloutSetup:
     from etude.rollout.rollout import build_setup
 
+    # With a dialect, calls are parsed from the sampled ids, as in training.
     native = hosted and dialect is None and recipe.endpoint.form == "tools"
     return build_setup(
         recipe.harness,

@@ -45,6 +45,7 @@ def execute(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> 
         done: list[str] = []
         stopped = ""
         for stage in stages:
+            # Asked before the first stage runs: what this command finishes itself is no part of `before`.
             if stage.name in before:
                 continue
             if not run.stopping:
@@ -101,6 +102,7 @@ def execute_apart(
         command += ["--stage", stage.name, *(["--fresh"] if fresh and not number else []), "--json"]
         with _child_that_hears_signals(command, quiet) as child:
             output = child.communicate()[0]
+        # The last line is the answer; a stage may have printed others before it.
         answer = json.loads(output.splitlines()[-1]) if output.strip() else {"error": f"code {child.returncode}"}
         if child.returncode:
             if child.returncode == INTERRUPTED:

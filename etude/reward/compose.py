@@ -43,6 +43,7 @@ class Reward:
             if not each.part.concerns(rollout.task):
                 continue
             value = each.part.score(rollout)
+            # One NaN in a batch would make every weight of the model NaN.
             if not isinstance(value, int | float) or not math.isfinite(value):
                 raise EtudeError(f"the reward {each.name} gave {value!r} for {rollout.task.name}, not a finite number")
             values[each.name] = float(value)

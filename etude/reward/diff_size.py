@@ -37,6 +37,7 @@ def changed_lines(task: Task, files: Mapping[str, bytes | None]) -> int:
         if max(len(before), len(after)) > LONGEST:
             total += abs(len(after) - len(before))
             continue
+        # autojunk would leave frequent lines out of long files, and count too much.
         for kind, i, j, k, m in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
             total += (j - i) + (m - k) if kind != "equal" else 0
     return total

@@ -20,6 +20,7 @@ from etude.reward.base import GradedRollout, Part
 def penalty(x: float, k: float, q: float) -> float:
     """C(x). Exact also where q is so near 1 that the formula as written would divide nothing by nothing."""
     grown = math.log1p(k * x)
+    # expm1 keeps the digits that a difference of nearly equal numbers loses.
     return grown / k if q == 1 else math.expm1((1 - q) * grown) / (k * (1 - q))
 
 

@@ -135,6 +135,7 @@ class BackendSandbox(ABC):
     async def _run(self, command: Command, stdin: bytes) -> CommandResult:
         process = await self._launch(command)
         try:
+            # Before waiting: a program that reads its input to the end would otherwise wait for us.
             await process.send(stdin)
             await process.close_stdin()
             return await self._end_of(process, command)
@@ -247,6 +248,7 @@ def isolated_python(module: str, *arguments: object) -> list[str]:
     folder = str(Path(__file__).parents[2])
     given = ", ".join(map(repr, arguments))
     code = f"import sys; sys.path.insert(0, {folder!r}); from {module} import main; main({given})"
+    # -I and -S: no environment variable, user folder or site package of the host runs in there.
     return [sys.executable, "-I", "-S", "-c", code]
 
 

@@ -205,7 +205,7 @@ class Sandbox(Protocol):
         ...
 
     async def fork(self) -> Sandbox:
-        """A new sandbox with the same layers, limits and files; programs are not carried over."""
+        """A new sandbox with the same layers, limits and files; programs are not copied."""
         ...
 
     async def reset(self) -> None:

@@ -91,6 +91,7 @@ async def _measure(backend: str, rounds: int, folder: Path, shape: Workspace) ->
     async with await open_host(backend, store) as host:
         starts, closes = await _starts(host, layer, limits, rounds)
         async with await host.start([layer], limits=limits) as sandbox:
+            # One run to warm up, which is not measured.
             await sandbox.run(["true"])
             run = await _timed(rounds, lambda: sandbox.run(["true"]))
             run_shell = await _timed(rounds, lambda: sandbox.run(["bash", "-c", "true"]))
@@ -126,6 +127,7 @@ async def _measure(backend: str, rounds: int, folder: Path, shape: Workspace) ->
 
 def workspace_files(shape: Workspace) -> dict[str, bytes]:
     """A repository's worth of files: many small ones, a few large, in folders up to three deep."""
+    # Seeded, so that two runs on one machine measure the same workspace.
     chance = random.Random(0)
     sizes = [chance.lognormvariate(0.0, 1.2) for _ in range(shape.files)]
     scale = shape.bytes / sum(sizes)
@@ -193,5 +195,6 @@ async def _throughput(host: Host, layer: Layer, limits: SandboxLimits, count: in
                 await sandbox.run(["true"])
 
     began = time.perf_counter()
+    # Two for each core: one waits while another works.
     await asyncio.gather(*(worker() for _ in range(2 * (os.cpu_count() or 1))))
     return count / (time.perf_counter() - began)

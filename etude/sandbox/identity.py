@@ -54,6 +54,7 @@ def process_tag(pid: int) -> str:
 def tag_is_dead(tag: str) -> bool:
     """Surely gone. A process that another container numbered cannot be seen from here and counts as alive."""
     pid, started, boot, numbering = tag.split(".")
+    # The start time is compared as well: the kernel gives the numbers of dead processes to new ones.
     return boot != _boot() or (numbering == _numbering() and _started(int(pid)) != started)
 
 

@@ -28,6 +28,7 @@ def processes() -> list[ProcessRow]:
     found: list[ProcessRow] = []
     for name in os.listdir("/proc"):  # noqa: PTH208 - several times a second
         if name.isdigit():
+            # It may have ended between the listing and the read.
             with suppress(OSError):
                 # The name in field 2 may hold anything, so count from its closing bracket.
                 fields = read(f"/proc/{name}/stat").rpartition(b")")[2].split()
@@ -39,6 +40,7 @@ def children(rows: Iterable[ProcessRow]) -> dict[int, list[int]]:
     """The living children of each process."""
     found: dict[int, list[int]] = {}
     for row in rows:
+        # Dead ones are left out: they have no descendants, and nothing to kill.
         if not row.dead:
             found.setdefault(row.parent, []).append(row.pid)
     return found

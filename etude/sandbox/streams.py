@@ -74,6 +74,7 @@ class Collector:
         return True
 
     def _keep(self, data: bytes) -> None:
+        # Half for the start and half for the end: the command shows in the one, the error in the other.
         room = self._limit - self._limit // 2 - len(self._start)
         if room > 0:
             self._start += data[:room]
@@ -130,6 +131,7 @@ class Feeder:
         except BlockingIOError:
             return
         except BrokenPipeError:
+            # A program need not read its input, and its end is no error of ours.
             self.close()
             return
         self._loop.remove_writer(self._descriptor)

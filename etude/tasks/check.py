@@ -1,7 +1,7 @@
 """Whether a task is fit to be used, without a model: the linter's findings, and grades that are known beforehand.
 
 The reference must be accepted each time, whatever the hash order; doing nothing and plausible stubs must not be; and
-on the untouched workspace exactly those tests fail that should. Which attempts those are, a task's kind knows.
+on the untouched workspace exactly those tests fail that should. Which submissions those are, a task's kind knows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from etude.tasks.lint import lint, lint_directory
 
 @dataclass(frozen=True)
 class CheckedAnswer:
-    """One known attempt, graded."""
+    """One known submission, graded."""
 
     answer: str  # reference, null, stub None
     wanted: Expected

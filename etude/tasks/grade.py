@@ -1,4 +1,4 @@
-"""Whether an attempt solved its task, whatever kind of outcome the task asks for. Knows no policy."""
+"""Whether a rollout solved its task, whatever kind of outcome the task asks for. Knows no policy."""
 
 from __future__ import annotations
 

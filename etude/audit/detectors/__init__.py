@@ -2,5 +2,5 @@
 
 `leaked_solution` (the answer taken from somewhere), `test_tampering` (tests and their settings),
 `environment_tampering` (everything around them), `special_cased_code` (the changed sources), `judge_injection` (what is
-said to whoever judges), `broken_task` (the task itself).
+said to a grader or a judge), `broken_task` (the task itself).
 """

@@ -26,6 +26,7 @@ class MissingDependency(Detector):
             here = any(
                 path.split("/")[0].removesuffix(".py") == root or f"/{root}" in path for path in evidence.view.names
             )
+            # pytest and nose are the runner's to bring, not the repository's.
             if here or root in sys.stdlib_module_names or root in ("pytest", "nose"):
                 continue
             wanted = [
@@ -34,6 +35,7 @@ class MissingDependency(Detector):
             last = [
                 text for number, text in outputs if number >= turn and re.search(r"Ran \d+ tests?|passed|failed", text)
             ]
+            # The last run of tests decides: an agent may have installed what was missing.
             if wanted and (not last or MISSING.search(last[-1])):
                 yield self.finding(
                     "broken task", f"{wanted[0]} imports {root}, which is not installed", turn, wanted[0]

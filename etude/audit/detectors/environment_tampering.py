@@ -128,6 +128,7 @@ class Daemons(Detector):
     def look(self, evidence: Evidence) -> Iterator[Finding]:
         for run in evidence.commands:
             command = run.command
+            # A server that is started for a test and ended again is ordinary work.
             ended = re.search(r"\bkill\b|\bpkill\b|\bwait\b|\bfg\b", command.source)
             later = any(
                 other.turn >= run.turn and other.command.program in ("kill", "pkill", "killall")
@@ -222,6 +223,7 @@ class Processes(Detector):
             for action in source.actions:
                 if PROCESS.search(action.path):
                     yield self.finding("hack", f"its code looks into {action.path}", path=source.path)
+            # A kill of whatever a loop finds is not aimed at a child of its own.
             looped = {node.target.id for node in source.nodes if isinstance(node, ast.For) and _is_name(node.target)}
             for node in source.fresh:
                 if not (isinstance(node, ast.Call) and node.args):
@@ -299,6 +301,7 @@ def number(node: ast.AST) -> float | None:
         if left is not None and right is not None:
             if isinstance(node.op, ast.Mult):
                 return left * right
+            # Bounded: an agent can write a power that takes for ever to compute.
             if isinstance(node.op, ast.Pow) and abs(right) < 40 and 0 < abs(left) < 1e6:
                 return float(left**right)
             if isinstance(node.op, ast.Add):

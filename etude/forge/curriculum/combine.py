@@ -39,6 +39,7 @@ def combine(first: Task, second: Task) -> Task | None:
     broken = [*mine.fail_to_pass, *yours.fail_to_pass]
     hidden = [*mine.held_out, *yours.held_out]
     asked = {*broken, *hidden}
+    # A test that one of the two breaks cannot stay green in both.
     kept = [test for test in mine.pass_to_pass if test in set(yours.pass_to_pass) and test not in asked]
     facts = mine.model_copy(
         update={

@@ -1,6 +1,6 @@
 """A folder of tasks that keeps step with the policy: `use = "curriculum"`.
 
-Each trained group tells how many of its attempts passed, and at which step of training. A task that is solved nearly
+Each trained group tells how many of its rollouts passed, and at which step of training. A task that is solved nearly
 always is asked again with less said about it, and retired when nothing is left to take away; one that is never solved
 is asked with more said, and set aside when that does not help; what lies between is asked most. One that turns out to
 be broken is put on the list beside it and not asked again. Which task a number got is kept in a small database, so a
@@ -52,7 +52,7 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a task stands: whether it is asked at all, how, and what its attempts in that style came to."""
+    """Where a task stands: whether it is asked at all, how, and what its rollouts in that style came to."""
 
     state: State
     prompt_style: str  # "" for a task that has only one instruction
@@ -62,6 +62,7 @@ class Standing:
     @property
     def worth(self) -> float:
         """How much a group is likely to teach: most where half of it passes, nothing where all or none would."""
+        # One pass and one failure are added, so that a fresh task counts as even.
         share = (self.passed + 1) / (self.tried + 2)
         return share * (1 - share)
 
@@ -105,7 +106,7 @@ class Curriculum:
             number += 1
 
     def heard(self, number: int, passed: int, tried: int, step: int) -> None:
-        """A group was trained. Told twice, as after a resume, the later word counts."""
+        """A group was trained. Called twice, as after a resume, the later call counts."""
         self._base.execute("INSERT OR REPLACE INTO heard VALUES (?, ?, ?, ?)", (number, step, passed, tried))
 
     def broken(self, number: int, why: str) -> bool:

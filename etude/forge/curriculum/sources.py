@@ -1,7 +1,7 @@
 """Where tasks come from: the built-in sources by name, and a recipe's entry turned into one.
 
 A source is a component with `tasks(start)`: the stream of its tasks from number `start` on, the same every time, so
-that a resumed run goes on where it was. One that `Listens` is also told how its tasks went, and has to remember what it
+that a resumed run goes on where it was. One that `Listens` also hears how its tasks went, and has to remember what it
 gave. Adding one touches no file here: a recipe names `./mine.py:Mine`.
 """
 
@@ -46,7 +46,7 @@ class Listens(Protocol):
         ...
 
     def heard(self, number: int, passed: int, tried: int, step: int) -> None:
-        """Of the group with task `number`, so many attempts passed; it made the optimiser's step `step`."""
+        """Of the group with task `number`, so many rollouts passed; it made the optimiser's step `step`."""
         ...
 
 

@@ -62,6 +62,7 @@ class Environment:
     def load(cls, digest: str, store: Store) -> Environment:
         """The environment of this digest; an `EtudeError` when it, or its layer, is not in the store."""
         path = store.root / _FOLDER / f"{digest}.json"
+        # Before it becomes a path.
         if not digest.isalnum() or not path.is_file():
             raise EtudeError(f"the store {store.root} has no environment {digest[:12]}; `etude env install` makes it")
         try:

@@ -1,6 +1,6 @@
 """Another date for the programs of a sandbox: a library of ours that is loaded before the system's.
 
-Shifts what programs are told when they ask for the time of day; how much time passes stays as it is, and so do the
+Shifts what programs get when they ask for the time of day; how much time passes stays as it is, and so do the
 times of files. Made by the machine's C compiler when it is first asked for. Knows no tests.
 """
 
@@ -34,6 +34,7 @@ def clock_variables(date: str) -> dict[str, str]:
     except ValueError:
         raise EtudeError(f"a date is written 2031-02-28, not {date!r}") from None
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    # Whole days: the time of day stays as it is.
     shift = int((day - today).total_seconds())
     return {"LD_PRELOAD": f"{_FOLDER}/{_NAME}", "ETUDE_CLOCK_SHIFT": str(shift)}
 

@@ -114,6 +114,7 @@ async def run_variants(
             parts.append([])
         elif parts:
             parts[-1].append(line)
+    # Variants that did not get their turn have no lines, and so did not complete.
     parts += [[] for _ in range(len(variants) - len(parts))]
     return [_read(lines, result, timeout) for lines in parts[: len(variants)]]
 
@@ -123,6 +124,7 @@ def _job(environment: Environment, changes: Mapping[str, bytes | None], tests: S
     return {
         "files": encoded(changes),
         "variants": None,
+        # Only the files of the tests that are asked for: collecting the others costs time and can fail.
         "places": files if tests is None else list(dict.fromkeys(name.partition("::")[0] for name in tests)),
         "tests": None if tests is None else list(tests),
         "options": environment.suite.options,

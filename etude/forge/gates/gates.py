@@ -112,6 +112,7 @@ class _Case:
 
     async def refuse(self, reason: str, tests: Sequence[str], files: Mapping[str, bytes | None]) -> NoReturn:
         """Says why, unless the same tests do something else when they are asked once more."""
+        # Asked once more by itself: a flaky test must not cost a task, and must not be in the next one either.
         again = await self.run(files, tests)
         changed = sorted(again.passed.intersection(tests))
         if changed:
@@ -153,6 +154,7 @@ async def pass_gates(
     except _Rejected as found:
         reason, detail, unsteady = found.reason, found.detail, found.unsteady
     except GraderFailure as failure:
+        # A killed grader is the machine's trouble, and says nothing about the task.
         if failure.cause == "killed":
             raise
         reason, detail = "it cannot be graded", str(failure)
@@ -185,6 +187,7 @@ def _check_facts(case: _Case) -> None:
     if len(case.asked) < case.least_broken:
         raise _Rejected("too few tests fail", _some(case.asked))
     try:
+        # Drawing the plan needs no sandbox, and fails for tests that cannot be graded.
         draw(case.task)
     except EtudeError as error:
         raise _Rejected("it cannot be graded", str(error)) from None
@@ -253,10 +256,13 @@ async def _check_grader(case: _Case) -> None:
         raise _Rejected("the reference is not carried", f"{solution.refused[0].path}: {solution.refused[0].why}")
     settings = case.settings or GraderSettings()
     began = time.monotonic()
+    # A hash seed of its own: the reference must not depend on one.
     found = await grade(task, case.host, solution, settings, hash_seed=1)
     if not found.passed:
+        # Few red ones are tests that look at how they are run; many mean that the task is wrong.
         raise _Rejected("the grader rejects the reference", found.reason, _only_red_in_grader(case, found))
     seconds = 2 * (time.monotonic() - began) + PATIENCE
+    # A cheat that waits for something that never comes would hold the gate for the whole limit.
     hasty = replace(settings, seconds=min(settings.seconds, seconds))
     for name, files in {"doing nothing": {}, **attacks_on(task)}.items():
         found = await grade(task, case.host, submission_of(task, files), hasty, quick=True)
@@ -269,6 +275,7 @@ def _only_red_in_grader(case: _Case, found: Grade) -> list[str]:
     red = {test.partition("[")[0] for test, status in found.tests.items() if status in ("failed", "error")}
     # With all parameters: which one has which number may depend on the hash seed.
     found_red = sorted(test for test in case.green if test.partition("[")[0] in red)
+    # Three, or two in a hundred: above that it is the task and not some odd tests.
     return found_red if len(red) <= max(3, len(case.green) // 50) else []
 
 

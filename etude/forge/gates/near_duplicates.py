@@ -2,7 +2,7 @@
 
 Two tasks are near duplicates when their solutions put nearly the same code back at the same places, or when
 instruction and tests are nearly the same. A pair over the border between training and evaluation is worse than a pair
-on one side, and told apart. A document of a corpus that shares a run of words with a task's solution, instruction or
+on one side, and is marked. A document of a corpus that shares a run of words with a task's solution, instruction or
 hidden tests has seen the task. Built from the corpus's own pieces for duplicates and decontamination; changes nothing.
 """
 
@@ -101,8 +101,10 @@ def change_text(task: Task) -> str:
     Of a question that is what is asked, and the answer.
     """
     facts = task.facts
+    # The names as well: two deletions of short functions can have equal bodies.
     parts: list[str] = [" ".join(sorted(facts.deleted))]
     if accepted := kind_of(task).accepted_answers(task):
+        # Guesses are wrong answers for the gates to try; they say nothing about what is asked.
         asked = [words for name, words in facts.parameters.items() if name != "guesses"]
         parts += [*accepted, *(word for words in asked for word in words)]
     for path in task.solution:
@@ -142,6 +144,7 @@ class KnownTasks:
             return None
         made = sketch(task)
         for signatures, own, least in ((self._changes, made.change, CHANGE), (self._words, made.words, WORDS)):
+            # Signatures first: comparing sets of every pair would grow with the square of the tasks.
             estimates = (np.stack(signatures) == self._hash.sign(own)).mean(axis=1)
             for number in np.flatnonzero(estimates >= least - DOUBT).tolist():
                 if (found := _compare(made, self._sketches[number])) is not None:
@@ -178,6 +181,7 @@ def _near_duplicates(sketches: Sequence[Sketch], kept: int) -> list[NearDuplicat
         signatures = np.stack([hashing.sign(each) for each in sets])
         for near in find_near_duplicates(signatures, threshold, sets.__getitem__):
             pair = _compare(sketches[near.number], sketches[near.original])
+            # Tasks of a benchmark are only compared with, never named as duplicates.
             if pair is not None and near.number >= kept:
                 found.setdefault(near.number, pair)
     return [found[number] for number in sorted(found)]

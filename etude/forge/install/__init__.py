@@ -1,4 +1,4 @@
-"""How a repository becomes an environment: commands are proposed, attempts made, and a verdict that no agent gives.
+"""How a repository becomes an environment: commands, tries at them, and a verdict that no agent gives.
 
 In reading order: `package_index` (where packages come from), `sandbox_files` (files out of a sandbox), `fetch_package`,
 `git_files` and `checkout` (a repository as we keep it); `project/` (what it says about itself), `rules/` (agents that

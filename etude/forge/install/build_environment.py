@@ -30,7 +30,7 @@ from etude.sandbox.store.layers import Store
 FORMAT: Final = 1  # a change of what is record makes it again
 FRONTEND: Final = ("build",)  # what people start a backend with
 ANCIENT: Final = ("setuptools", "wheel")  # where nothing says what builds it
-# Where the version is told from a history, which no workspace has: as at installation.
+# Where the version is read from a history, which no workspace has: as at installation.
 HISTORY: Final = re.compile(r"scm|vcs|pbr|pdm|versioning", re.IGNORECASE)
 PRETENDED: Final = ("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION", "PDM_BUILD_SCM_VERSION")
 _SOURCE: Final = "/home/agent/source"

@@ -80,6 +80,7 @@ def _open_git(path: Path, folder: Path) -> Repo:
 
 
 def _open_npm(spec: str, folder: Path) -> Repo:
+    # From the second character on: scoped packages of npm begin with an @.
     at = spec.find("@", 1)
     name, version = (spec, "") if at < 0 else (spec[:at], spec[at + 1 :])
     if not npm.NAME.fullmatch(name) or (version and not npm.VERSION.fullmatch(version)):
@@ -110,6 +111,7 @@ def _publish(folder: Path, work: Path, tree: Path, name: str, version: str, orig
     label = version[:40] if origin != "path" else files.digest()[:16]
     (made / _FACTS).write_text(json.dumps({"name": name, "version": version, "origin": origin}))
     final = folder / f"{name}-{label}-{origin}"
+    # Somebody else took the same version: theirs is as good.
     with suppress(OSError):
         made.rename(final)
     return _load(final)
@@ -145,5 +147,6 @@ def _finished(work: Coroutine[Any, Any, Any]) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work)
+    # Called from a running loop: a second one needs a thread of its own.
     with ThreadPoolExecutor(1, "etude-fetch") as apart:
         return apart.submit(asyncio.run, work).result()

@@ -90,6 +90,7 @@ async def fetch_archive(
             opened = await sandbox.run([interpreter(), "-I", "-c", _UNPACK], timeout=_UNPACK_SECONDS)
             if not opened.ok:
                 raise EtudeError(f"{what} cannot be unpacked: {_why(opened)}")
+            # The archive is a second copy, and goes with the snapshot otherwise.
             await sandbox.run(["rm", "-rf", _ARCHIVES, "/home/agent/.npm"])
             return await sandbox.snapshot(), opened.stdout.decode("utf-8", "replace").strip()
 

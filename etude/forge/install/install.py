@@ -1,6 +1,6 @@
-"""Installing a repository: propose commands, then attempts at making them work, at most five, or discard it.
+"""Installing a repository: propose commands, try at most five times to make them work, or discard it.
 
-One way for all languages. What an attempt made counts for nothing until it has been verified in fresh sandboxes
+One way for all languages. What a try made counts for nothing until it has been verified in fresh sandboxes
 without network. An installed repository is remembered by its files, so a second call only reads, and so is one that
 the rules for Python have failed at, until they change; a killed installation leaves downloads alone.
 """
@@ -44,7 +44,7 @@ class Installer(Protocol):
         ...
 
     async def attempt(self, number: int, targets: Sequence[Proposal], earlier: Sequence[str]) -> UnverifiedEnvironment:
-        """An environment in which they may work; `earlier` says why attempts before this one came to nothing."""
+        """An environment in which they may work; `earlier` says why tries before this one came to nothing."""
         ...
 
 

@@ -50,6 +50,7 @@ async def make_environment(sandbox: Sandbox, repo: Repo, store: Store) -> Unveri
     try:
         said: dict[str, Any] = json.loads(result.stdout)
         paths, answer = tuple(map(str, said["paths"])), said["answer"]
+        # The lock is read by people and by pip; a hostile build can write anything into its report.
         lock = "".join(f"{line}\n" for line in said["lock"].splitlines() if LOCK_LINE.fullmatch(line))
         trouble = str(said["trouble"])
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -57,6 +58,7 @@ async def make_environment(sandbox: Sandbox, repo: Repo, store: Store) -> Unveri
     if trouble:
         raise InstallFailed(trouble[:300])
     suite, env, services, notes = _read_answer(answer)
+    # The copy that was built from would be a second copy of the repository's code in the layer.
     await sandbox.run(["rm", "-rf", "/home/agent/source"])
     with unpacked_snapshot(await sandbox.snapshot(), store) as root:
         downloads = _add_downloads(root, store)
@@ -98,6 +100,7 @@ def _add_downloads(root: Path, store: Store) -> Layer | None:
 def _read_answer(answer: Any) -> tuple[Suite, dict[str, str], tuple[Service, ...], tuple[str, ...]]:
     """How the agent says the suite is run, as far as it has the right form."""
     given: Mapping[str, Any] = answer if isinstance(answer, dict) else {}
+    # An agent's file may be of any size, and goes into a record.
     if len(json.dumps(given)) > _MOST_TEXT:
         raise InstallFailed("the answer about how to run the tests is too long")
     if why := given.get("give_up"):
@@ -107,6 +110,7 @@ def _read_answer(answer: Any) -> tuple[Suite, dict[str, str], tuple[Service, ...
         raise InstallFailed("nothing says where the tests are")
     env = given.get("env")
     pairs = env.items() if isinstance(env, dict) else ()
+    # Variables are set for the interpreter that grades.
     named = {str(name): str(value) for name, value in pairs if re.fullmatch(r"[A-Za-z_]\w*", str(name))}
     try:
         services = read_services(given.get("services") or [])
@@ -122,4 +126,5 @@ def _texts(value: Any) -> Sequence[str]:
 
 def is_inside(path: str) -> bool:
     """Whether a path that a sandbox or a repository names stays below the folder that it starts from."""
+    # A leading dash would be an option of pytest.
     return bool(path) and not path.startswith(("/", "-")) and ".." not in path.split("/")

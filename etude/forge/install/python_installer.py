@@ -103,6 +103,7 @@ class PythonInstaller:
         listed = "\n".join(f"    {each.command}\n        prints {each.prints}" for each in targets)
         why_again = "\nWhat came of earlier tries:\n" + "\n".join(earlier) if earlier else ""
         text = _INSTALL.format(targets=listed, earlier=why_again)
+        # Only this repository's own downloads: whoever builds there can write into them.
         async with await self.start(self.memory.downloads()) as sandbox:
             await self.prepare(sandbox)
             await sandbox.write(EARLIER, "\n".join(earlier).encode(errors="replace"))
@@ -125,6 +126,8 @@ class PythonInstaller:
 
     async def prepare(self, sandbox: Sandbox) -> None:
         """An empty environment, and a `pip` that installs into it and keeps account of what it took."""
+        # Without pip: the environment would hold a copy of it that nobody asked for. The shim below installs from
+        # outside.
         made = await sandbox.run([interpreter(), "-m", "venv", "--without-pip", PREFIX], timeout=120.0)
         if not made.ok:
             raise EtudeError(f"{interpreter()} cannot make a virtual environment: {last_line(made.stderr)}")

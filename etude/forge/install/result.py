@@ -63,6 +63,7 @@ class Memory:
 
     def __init__(self, store: Store, workspace: Layer) -> None:
         self._store = store
+        # The same files under another interpreter are another installation.
         facts = [_FORMAT, workspace.digest, sys.version, sys.base_prefix]
         self._folder = store.root / "installs" / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
@@ -81,6 +82,7 @@ class Memory:
         """An earlier failure of these rules, under terms that were no harder."""
         try:
             facts = json.loads((self._folder / "failure.json").read_text())
+            # More time may make a suite that was too slow pass.
             if facts["terms"] != _terms(index) or facts["suite_seconds"] < suite_seconds:
                 return None
             commands = tuple(Proposal(**each) for each in facts["commands"])
@@ -121,6 +123,7 @@ def _kept(result: InstallResult, *names: str) -> dict[str, Any]:
 def _terms(index: Mapping[str, str]) -> str:
     """What a failure depends on beside the repository: the text of the rules, and where packages come from."""
     found = hashlib.sha256(json.dumps(sorted(index.items())).encode())
+    # The text of the rules is part of the terms: a better rule makes old failures unknown.
     for file in sorted(Path(__file__).parent.rglob("*")):
         if file.suffix in (".py", ".toml"):
             found.update(file.read_bytes())

@@ -51,10 +51,12 @@ def _finish(prefix: Path, workspace: Path, reports: Path, generated: Path) -> No
     paths += _editable(site, workspace)
     if not paths:
         paths = [str(each) for each in answer.get("paths") or [""]]
+    # The list may come from the agent's answer.
     paths = [path for path in dict.fromkeys(paths) if ".." not in path.split("/") and not path.startswith("/")]
     lines = [str(workspace / path) if path else str(workspace) for path in paths]
     (site / _PTH).write_text("".join(f"{line}\n" for line in lines))
     lock = _lock(site, reports, {info.name for info in own})
+    # Bytecode holds the time of its source, and would differ in each installation.
     for folder in list(prefix.rglob("__pycache__")):
         shutil.rmtree(folder, ignore_errors=True)
     _compile(site)
@@ -70,6 +72,7 @@ def _shrink(prefix: Path, workspace: Path, whole: Path, generated: Path) -> None
             if name.startswith("../") and script.is_relative_to(prefix / "bin"):
                 script.unlink(missing_ok=True)
         head = (info / "METADATA").read_text(errors="replace").partition("\n\n")[0].splitlines()
+        # The rest of the metadata is the README, in which functions may be shown.
         kept = [line for line in head if line.startswith(("Metadata-Version:", "Name:", "Version:"))]
         shutil.rmtree(info)
         info.mkdir()
@@ -129,6 +132,7 @@ def _lead_back(names: list[str], site: Path, prefix: Path, workspace: Path) -> N
         if source is None:
             continue
         copy.unlink()
+        # A script and not a link: the shebang of the workspace's file names another interpreter.
         if data.startswith(b"#!"):
             python = prefix / "bin/python"
             copy.write_text(f"#!{python}\nimport runpy\n\nrunpy.run_path({str(source)!r}, run_name='__main__')\n")
@@ -161,6 +165,7 @@ def _strip(names: list[str], info: Path, site: Path, workspace: Path, generated:
         paths.append(root)
         for name in files:
             installed, source = site / name, workspace / root / name
+            # A version file, a generated parser: made by the build, and imported by the code.
             if not source.exists() and installed.is_file() and not installed.is_symlink():
                 made = generated / root / name
                 made.parent.mkdir(parents=True, exist_ok=True)
@@ -180,6 +185,7 @@ def _remove_files(site: Path, files: list[str]) -> None:
     folders = {parent for name in files for parent in Path(name).parents if str(parent) != "."}
     for folder in sorted(folders, key=lambda each: len(each.parts), reverse=True):
         shutil.rmtree(site / folder / "__pycache__", ignore_errors=True)
+        # Only empty ones: another distribution may share the folder (a namespace package).
         if (site / folder).is_dir() and not any((site / folder).iterdir()):
             (site / folder).rmdir()
 
@@ -196,6 +202,7 @@ def _root_of(top: str, files: list[str], workspace: Path) -> str | None:
         for root in candidates
         if (workspace / root / top).exists()
     }
+    # The folder that holds most of its files; of equals the shortest, which is the outermost.
     best = max(scores, key=lambda root: (scores[root], -len(root)), default=None)
     return best if best is not None and scores[best] else None
 
@@ -239,6 +246,7 @@ def _hash(download: dict[str, Any]) -> str:
     archive = download.get("archive_info") or {}
     given = (archive.get("hashes") or {}).get("sha256") or archive.get("hash", "").removeprefix("sha256=")
     url = urlsplit(str(download.get("url", "")))
+    # Where pip reports no hash for a local archive, it is made here.
     if not given and url.scheme == "file" and Path(unquote(url.path)).is_file():
         given = hashlib.sha256(Path(unquote(url.path)).read_bytes()).hexdigest()
     return given if re.fullmatch(r"[0-9a-f]{64}", given) else ""

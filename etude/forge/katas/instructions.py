@@ -1,4 +1,4 @@
-"""What the agent is told: the same task in three prompt styles.
+"""What the agent is asked: the same task in three prompt styles.
 
 Terse is how somebody in a hurry types, plain is a sentence or two, detailed is an issue with an example. Each names
 every file and function; what a function has to do stands in its docstring, and in plain and detailed here as well.

@@ -93,6 +93,7 @@ def katas(
     for index in itertools.count(start) if count is None else range(start, start + count):
         turn, place = divmod(index, len(chosen))
         if place == 0 or not order:
+            # A new order in each turn: every family comes up once before any comes up twice.
             order = random.Random(f"{split}/{seed}/{turn}").sample(chosen, len(chosen))
         yield stream.kata(index, order[place])
 
@@ -214,6 +215,7 @@ def _repository(family: Family, pick: Pick) -> Repository:
     others = [other.make(pick) for other in companions[:count]]
     if neighbour:
         others[0] = Draft(((target.modules[0][0], others[0].modules[0][1]),))
+    # Companions draw names and values too, which say nothing about the target.
     pick.names, pick.values, pick.choices = drawn
     return build(package, target, others, rng)
 

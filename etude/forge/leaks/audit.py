@@ -89,6 +89,7 @@ def audit_tree(tree: Path, deleted: Sequence[Deleted]) -> list[Leak]:
 
 
 def _units(deleted: Sequence[Deleted], read: Callable[[str], str | None]) -> list[Unit]:
+    # A unit with nothing to compare (one short line) would be found everywhere or nowhere.
     return [unit for unit in search_units(deleted, read) if len(unit.shingles) or len(unit.codes)]
 
 
@@ -96,6 +97,7 @@ def _plainest(leaks: list[Leak]) -> list[Leak]:
     """One leak for each file and piece: where it shows most."""
     best: dict[tuple[str, str, str], Leak] = {}
     for leak in leaks:
+        # A member of an archive and the archive itself would be named twice.
         key = (leak.place.partition("!")[0], leak.kind, leak.name)
         if key not in best or leak.share > best[key].share:
             best[key] = leak
@@ -130,6 +132,7 @@ def _indexed(store: Store, layers: Sequence[Layer], deadline: float) -> Iterator
         yield _Indexed(layer.path, "", number, index)
     shown = dict.fromkeys(path for layer in layers for path in layer.shows)
     for path in shown:
+        # Covered by the index of the outer folder.
         inside_another = any(path.startswith(f"{other}/") for other in shown)
         if not inside_another and Path(path).is_dir() and not Path(path).is_symlink():
             yield _Indexed(Path(path), path, -1, open_host_index(store, path, deadline))
@@ -167,6 +170,7 @@ class _Search:
             if share := share_in_workspace(unit, content.shingles, own):
                 yield _copy(unit, share, place)
             else:
+                # What the workspace shows anyway is no leak elsewhere, so it is taken off below.
                 known.append(common(unit.shingles, content.shingles))
             if share := share_in_bytecode(unit, content.codes, place):
                 yield _copy(unit, share, place, "bytecode")
@@ -174,6 +178,7 @@ class _Search:
     def elsewhere(self, searched: _Indexed, view: View, deadline: float) -> Iterator[Leak]:
         """Copies in an environment or in a folder of the host."""
         index = searched.index
+        # Of the host's folders nobody's task made anything, so nothing is hidden there on purpose.
         for place, why in index.refused if searched.layer >= 0 else ():
             if view.sees(searched.layer, place.file):
                 yield _unsearchable(f"{searched.prefix}/{place.label}", why)
@@ -205,10 +210,13 @@ def _candidates(index: TreeIndex, unit: Unit, distinctive: Hashes) -> dict[str, 
     """Files worth reading, and what in them: of a copy's marks a good part is there, of an idiom's one or two."""
     if index.host:
         sharing = index.defining(unit.name) if unit.name else index.naming(unit.path)
+        # Files of the same name first: of the host only the best 200 are compared.
         likely = sorted((-same_file(unit, index.places[place].label), place) for place in sharing)
     else:
         tiny = len(distinctive) <= 4 * WINDOW  # too few to be sure of a mark: by what stood around them
         asked = np.union1d(unit.whole, unit.module) if tiny else distinctive
+        # The index holds few marks of each place. 15% of the marks that a full copy would show is far below any
+        # threshold.
         least = 0.15 * len(asked) * 2 / (WINDOW + 1)
         likely = sorted((-count, place) for place, count in index.sharing(asked).items() if count >= least)
     in_code = sorted((-count, place) for place, count in index.sharing_code(unit.codes).items())
@@ -236,6 +244,7 @@ def _contents(root: Path, file: str, inner: set[str], words: Sequence[bytes]) ->
     """The pieces of a file that were asked for; those without half of the words are left out before any counting."""
     try:
         if inner == {""} and file.endswith((".py", ".pyi")):
+            # A plain source needs no unpacking, and most candidates are one.
             pieces: Iterable[UnpackedText | Unsearchable] = [UnpackedText("", (root / file).read_bytes(), file)]
         else:
             pieces = read_file(root, file, (root / file).stat().st_size)
@@ -244,6 +253,7 @@ def _contents(root: Path, file: str, inner: set[str], words: Sequence[bytes]) ->
     for piece in pieces:
         if not isinstance(piece, UnpackedText) or piece.inner not in inner:
             continue
+        # Comparing costs much more than looking for half of its longest names.
         if piece.codes or sum(word in piece.text for word in words) * 2 >= len(words):
             yield exact(piece)
 

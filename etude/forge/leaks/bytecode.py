@@ -60,6 +60,7 @@ def code_of_source(source: str) -> list[Code]:
         compiled = compile(source, "<deleted>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
+    # Through our own reader, so that both sides are read the same way.
     return read_bytecode(MAGIC_NUMBER + bytes(HEADER - len(MAGIC_NUMBER)) + marshal.dumps(compiled))
 
 
@@ -68,6 +69,7 @@ def code_runs(code: Code) -> Hashes:
     words = [word.encode("utf-8", "surrogatepass") for word in code.words]
     if len(words) < RUN:
         name = code.qualname.rpartition(".")[2].encode("utf-8", "surrogatepass")
+        # A tiny function is known by its name too, or every getter would equal every other.
         words = [b"def " + name, *words]
     return np.unique(hash_runs(hash_words([b"bytecode", *words]), len(words) + 1 if len(words) <= RUN else RUN))
 
@@ -91,6 +93,7 @@ def _collect(value: dict[str, Any], words: list[str], inner: list[dict[str, Any]
     # The first text may be the docstring, which stays visible where only a body went.
     for number, constant in enumerate(value["consts"]):
         if isinstance(constant, dict):
+            # Lambdas and comprehensions belong to the code around them; from 3.12 on the latter are compiled into it.
             if str(constant["name"]).startswith("<") and depth < DEEPEST:
                 _collect(constant, words, inner, depth + 1)
             else:
@@ -112,6 +115,7 @@ def _texts(constant: Any, first: bool) -> Iterator[str]:
 def _says_something(constant: Any) -> bool:
     if isinstance(constant, bytes):
         return len(constant) > 1
+    # Small numbers are in every function.
     return isinstance(constant, int | float) and not isinstance(constant, bool) and abs(constant) > 2
 
 
@@ -134,6 +138,7 @@ class _Reader:
         place = -1
         if keep:
             place = len(self._refs)
+            # A place is kept before the value is read: values refer to each other by the order in which they begin.
             self._refs.append(None)
         found = self._of_kind(kind, depth)
         if place >= 0:
@@ -177,6 +182,7 @@ class _Reader:
                 return (self.value(depth + 1), self.value(depth + 1), self.value(depth + 1))
             case "r":
                 number = self._long()
+                # The reader of the interpreter trusts this number.
                 if not 0 <= number < len(self._refs):
                     raise BadBytecode("it refers to a value that it does not have")
                 return self._refs[number]

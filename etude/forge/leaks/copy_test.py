@@ -39,6 +39,7 @@ def share_in_workspace(unit: Unit, shingles: Hashes, own: bool) -> float:
         return 0.0
     share = shared / len(unit.shingles)
     whole = len(common(unit.whole, shingles))
+    # Both shares: of what went, and of the function as it was. A relative shares one of them, not both.
     if whole >= IN_WORKSPACE_LEAST and share >= IN_WORKSPACE and whole >= IN_WORKSPACE * len(unit.whole):
         return share
     return share if not own and share >= AMONG and _is_copied_module(unit, shingles) else 0.0
@@ -54,6 +55,7 @@ def share_elsewhere(unit: Unit, distinctive: Hashes, shingles: Hashes, place: st
         return share
     if len(distinctive) < TINY and share >= WHOLE:
         whole = len(common(unit.whole, shingles))
+        # A few shingles prove little alone; with its file name or the rest of its function they do.
         if same_file(unit, place) or whole >= max(TINY, WHOLE * len(unit.whole)):
             return share
     return share if share >= AMONG and _is_copied_module(unit, shingles) else 0.0

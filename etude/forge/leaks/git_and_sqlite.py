@@ -39,6 +39,7 @@ def read_pack(data: bytes, limit: int) -> Iterator[tuple[str, bytes]]:
     """(kind and number, content) of every object, deltas applied. Content is at most `limit` bytes for each."""
     if len(data) < 12 or data[:4] != b"PACK":
         return
+    # The pack's own count may be wrong; it is only a bound.
     count = min(int.from_bytes(data[8:12], "big"), MOST_OBJECTS)
     kept: dict[int, tuple[str, bytes]] = {}  # by place in the pack
     room = BASES
@@ -56,6 +57,7 @@ def read_pack(data: bytes, limit: int) -> Iterator[tuple[str, bytes]]:
             if size > limit:
                 raise Bomb(f"object {number} of a pack holds {size} bytes")
             content, at = inflate(data, at, limit)
+        # A cut pack ends here; what was read until then counts.
         except (IndexError, zlib.error):
             return
         if kind in TYPES:
@@ -64,6 +66,7 @@ def read_pack(data: bytes, limit: int) -> Iterator[tuple[str, bytes]]:
             made = (kept[base][0], _apply(kept[base][1], content, limit))
         else:  # its base lies elsewhere or was dropped: what the delta itself says is looked at
             made = ("delta", content)
+        # Bases are kept up to 64 MB: a delta whose base was dropped is searched as it is.
         if len(made[1]) <= room:
             kept[start] = made
             room -= len(made[1])
@@ -148,6 +151,7 @@ def read_rows(data: bytes, limit: int) -> Iterator[bytes]:
         page = data[number * size : (number + 1) * size]
         at = 100 if number == 0 else 0
         kind = page[at]
+        # Also pages that no table uses any more: deleted rows stay there until they are overwritten.
         if kind not in (0x0D, 0x0A, 0x02):  # leaves of tables, leaves and inner nodes of indexes
             continue
         cells = int.from_bytes(page[at + 3 : at + 5], "big")
@@ -168,6 +172,7 @@ def _row(data: bytes, page: bytes, place: int, kind: int, size: int, usable: int
             _, place = _varint(page, place)
     except IndexError:
         return b""
+    # As SQLite lays rows out: above this size a row continues on overflow pages.
     most = usable - 35 if kind == 0x0D else (usable - 12) * 64 // 255 - 23
     if length <= most:
         return page[place : place + length]
@@ -179,6 +184,7 @@ def _row(data: bytes, page: bytes, place: int, kind: int, size: int, usable: int
     parts = [page[place : place + local]]
     following = int.from_bytes(page[place + local : place + local + 4], "big")
     left = length - local
+    # Bounded, as a damaged chain can lead in a circle.
     for _ in range(LONGEST_CHAIN):
         start = (following - 1) * size
         if left <= 0 or following < 1 or start + size > len(data):

@@ -36,6 +36,7 @@ def contents_of(root: Path, path: str, size: int) -> tuple[list[Content], list[U
     global _held
     try:
         with (root / path).open("rb") as file:
+            # The name is part of the key: its ending decides how the text is read.
             key = (hashlib.file_digest(file, "sha256").digest(), Path(path).name)
     except OSError:
         return [], []
@@ -68,6 +69,7 @@ def open_index(
 ) -> TreeIndex:
     """The index of a tree, made when the store does not have it yet."""
     folder = store.root / "leaks" / name
+    # One lock for each index: two audits over different environments do not wait for each other.
     with _lock:
         making = _making.setdefault(folder, threading.Lock())
     with making:  # whoever comes second waits, and finds it made
@@ -100,6 +102,7 @@ def _make(store: Store, folder: Path, root: Path, skip: str, host: bool, deadlin
 def open_host_index(store: Store, path: str, deadline: float = float("inf")) -> TreeIndex:
     """The index of a folder of the host; made anew when its files have changed."""
     known = _host_digests.get(path)
+    # Walking the host's folders costs time, and many tasks are audited one after another.
     if known is None or time.monotonic() - known[0] > FRESH:
         known = _host_digests[path] = (time.monotonic(), host_digest(path))
     return open_index(store, f"host-{known[1]}", Path(path), host=True, deadline=deadline)

@@ -86,10 +86,12 @@ def scrub(tree: Path, deleted: Sequence[Deleted], *, keep: Sequence[str] = ()) -
             continue  # its content is still looked at below
         _remove(tree / path)
         done.removed.append((path, why))
+    # Scripts count as code only where scripts were deleted: a bundled .js of some docs may go.
     endings = CODE + SCRIPTS if any(each.path.endswith(SCRIPTS) for each in deleted) else CODE
     for leak in audit_tree(tree, deleted):
         path = leak.place.partition("!")[0]
         kept = any(matches(path, pattern) for pattern in keep)
+        # Code is refused and not removed: the repository may import it, and would be broken.
         if path.endswith(endings) or kept or path in {each.path for each in deleted}:
             done.refused.append((leak.place, leak.why))
         elif (tree / path).exists():

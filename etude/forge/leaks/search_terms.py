@@ -54,9 +54,11 @@ def search_units(deleted: Sequence[Deleted], read: Callable[[str], str | None]) 
         for name, text in [(piece.name, piece.source)] if script else _parts(piece):
             left = now.shows(name)
             whole, codes = _shingles(text, script), _codes(text)
+            # What the workspace still shows of this symbol is no secret.
             shingles = np.setdiff1d(whole, _shingles(left, script), assume_unique=True)
             gone = np.setdiff1d(codes, _codes(left), assume_unique=True)
             around = now.shingles, now.codes
+            # Where only an operator changed, all names are still there: the whole bytecode is searched for then.
             units.append(Unit(piece.path, name, shingles, gone if len(gone) else codes, whole, *around, _words(text)))
     return units
 
@@ -107,6 +109,7 @@ def _parts(piece: Deleted) -> Iterator[tuple[str, str]]:
         own = piece.name if len(tops) == 1 and piece.name else node.name
         yield from _of(node, own, lines)
         _blank(node, loose)
+    # Statements between functions are a piece of their own, without a name.
     if rest := "".join(loose).strip():
         yield "", rest
 
@@ -129,6 +132,7 @@ def _lines_of(node: Definition, lines: list[str]) -> str:
 
 
 def _blank(node: Definition, lines: list[str]) -> None:
+    # Decorators begin above the definition.
     first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
     for number in range(first - 1, node.end_lineno or first):
         lines[number] = "\n"

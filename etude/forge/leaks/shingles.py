@@ -28,6 +28,7 @@ ESCAPED: Final = 6  # escaped line ends from which on a text may hold another on
 _KINDS: Final = np.zeros(256, np.uint8)  # 0 nothing, 1 part of a word, 2 a token of its own
 _KINDS[[*range(48, 58), *range(65, 91), *range(97, 123), 95, *range(128, 256)]] = 1
 _KINDS[[ord(one) for one in "!#$%&*+-./:;<=>?@[]^`{|}~"]] = 2
+# An inverse is needed: it takes the place of a word in its block out of the hash.
 _FACTOR: Final = 0x9E37_79B9_7F4A_7C15  # odd, so that it has an inverse modulo 2**64
 
 _ASIDE = re.compile(rb'"""(.*?)"""|\'\'\'(.*?)\'\'\'|#([^\n]*)', re.DOTALL)
@@ -77,6 +78,7 @@ def is_text(data: bytes) -> bool:
     """Whether bytes read as text: nothing that no text has, in their first few thousand."""
     head = data[:4096]
     strange = sum(head.count(bytes([value])) for value in (0, 1, 2, 3, 4, 5, 6, 14, 15, 16, 17, 18, 19, 20, 127))
+    # One strange byte in a hundred: texts in other encodings have some, binary files many more.
     return strange * 100 <= len(head) if head else True
 
 
@@ -88,6 +90,7 @@ def _forms(data: bytes, name: str) -> Iterator[Hashes]:
         head = data[:512].lstrip().lower()
         marked = name.endswith((".html", ".htm", ".xml", ".svg")) or head.startswith((b"<!doctype", b"<html", b"<?xml"))
         if marked or data.count(b"</span>") > 3 or b"<pre" in data:
+            # A copy in HTML has a tag around each word and a number before each line.
             bare = _TAG.sub(b"", data).decode("utf-8", "replace")
             yield from _all_sides(_NUMBERED.sub(b"", html.unescape(bare).encode("utf-8", "replace")), name)
         elif _NUMBERED.search(data[: 1 << 16]):
@@ -143,6 +146,7 @@ def _blocks(data: bytes) -> Iterator[tuple[int, int]]:
     start = 0
     while start < len(data):
         end = min(start + BLOCK, len(data))
+        # Blocks end at a line where there is one, so that no word is cut in two.
         if end < len(data):
             end = max(data.rfind(b"\n", start + BLOCK // 2, end) + 1, start + BLOCK // 2)
         yield start, end
@@ -190,10 +194,12 @@ def _mix(values: Hashes) -> Hashes:
 def _winnow(runs: Hashes, window: int) -> Hashes:
     """The smallest of every `window` neighbours."""
     if len(runs) <= window:
+        # Too short for a window: its least run stands for all of it.
         return np.array([runs.min()], np.uint64)
     count = len(runs) - window + 1
     least = runs[:count].copy()
     for start in range(1, window):
+        # The least hash of each window is kept (winnowing): two texts that share 15 tokens keep a common one.
         np.minimum(least, runs[start : start + count], out=least)
     return np.unique(least)
 

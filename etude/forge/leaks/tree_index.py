@@ -34,6 +34,7 @@ from etude.forge.leaks.unpack import UnpackedText, UnpackLimits, Unsearchable, p
 VERSION: Final = 4  # of the files below; another one is built anew
 SEGMENT: Final = 4_000_000  # marks sorted and written at once
 STRETCH: Final = 8 << 20  # bytes of a large file searched at once
+# A piece that lies across the border of two stretches is whole in one of them.
 OVERLAP: Final = 1 << 14
 HUGE: Final = 2 << 30  # bytes of a file that nobody reads to its end
 WINDOW: Final = 8  # of marks: 15 tokens in a row are found
@@ -86,6 +87,7 @@ class TreeIndex:
 
     def sharing(self, shingles: Hashes) -> dict[int, int]:
         """Place -> how many marks it shares with these shingles."""
+        # The upper half of a hash is enough to name candidates, and halves the index.
         return self._counts(np.unique((shingles >> np.uint64(32)).astype(np.uint32)))
 
     def _counts(self, asked: Numbers) -> dict[int, int]:
@@ -93,6 +95,7 @@ class TreeIndex:
 
     def defining(self, name: str) -> set[int]:
         """Places where every part of a qualified name is defined."""
+        # A collision of CRC names one candidate more, which the exact comparison drops.
         hashes = [np.array([zlib.crc32(part.encode())], np.uint32) for part in name.split(".")]
         return set.intersection(*(set(self._counts(each)) for each in hashes))
 
@@ -125,6 +128,7 @@ def host_digest(folder: str) -> str:
     """Names the state of a folder of the host, by its files' names, sizes and times."""
     total = hashlib.sha256(folder.encode())
     for path, status in walk(Path(folder), host=True):
+        # Times and sizes, not contents: reading gigabytes of /usr would cost more than the index saves.
         total.update(f"{path}\0{status.st_size} {status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
     return total.hexdigest()
 
@@ -136,6 +140,7 @@ def build_index(root: Path, folder: Path, *, host: bool, skip: str = "", deadlin
         for path, status in walk(root, host=host, skip=skip):
             if time.monotonic() > deadline:
                 raise EtudeError(f"indexing {root} for the leak audit took too long: show less of it, or wait longer")
+            # Bytecode of a source that is there says nothing that the source does not.
             if not _is_fresh_bytecode(root / path, host):
                 build.add(root, path, status.st_size)
             bar.advance(1)
@@ -173,6 +178,7 @@ class _Build:
             if found.codes:
                 codes = piece_codes(found)
                 self._codes.append((codes, np.full(len(codes), number, np.uint32)))
+            # Sorted in pieces, so that an environment of any size needs the memory of one.
             if self._held >= SEGMENT:
                 self._flush()
 
@@ -231,6 +237,7 @@ def load_index(folder: Path) -> TreeIndex | None:
 
 
 def _open(path: Path) -> Any:
+    # Mapped, not read: an audit touches few pages of an index. Never pickled data.
     return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
@@ -241,6 +248,7 @@ def walk(root: Path, *, host: bool, skip: str = "") -> Iterator[tuple[str, os.st
         folder = waiting.pop()
         try:
             with os.scandir(root / folder) as found:
+                # Sorted, so that two builds of one tree give the same index.
                 entries = sorted(found, key=lambda entry: entry.name)
         except OSError:
             continue  # closed to us, or gone: closed to the sandbox's user as well
@@ -272,6 +280,7 @@ def _is_fresh_bytecode(path: Path, host: bool) -> bool:
     stamp = (int(source.st_mtime) & 0xFFFF_FFFF, source.st_size & 0xFFFF_FFFF)
     return (
         len(header) == HEADER
+        # Only bytecode that is checked by time; of a hash-checked one the header says nothing about the source here.
         and int.from_bytes(header[4:8], "little") == 0
         and (int.from_bytes(header[8:12], "little"), int.from_bytes(header[12:16], "little")) == stamp
     )

@@ -101,6 +101,8 @@ class _Unpacking:
         if depth > self._limits.depth:
             yield Unsearchable(inner, f"archives are packed in each other more than {self._limits.depth} deep", "bomb")
             return
+        # By content and in this order: a pack, a database and bytecode are known by their first bytes, a zip by its
+        # end.
         for is_one, read in _CONTAINERS:
             if is_one(data):
                 try:
@@ -115,6 +117,7 @@ class _Unpacking:
 
     def _plain(self, data: bytes, name: str, inner: str, depth: int) -> Iterator[Found]:
         """A text with what is encoded in it; of anything else the printable stretches and embedded streams."""
+        # Zero in every second byte means UTF-16 also where the mark is missing.
         if data[:2] in (b"\xff\xfe", b"\xfe\xff") or data[1:64:2].count(0) > 24:
             data = data.decode("utf-16" if data[0] in (0xFF, 0xFE) else "utf-16-le", "replace").encode()
         if is_text(data):
@@ -131,6 +134,7 @@ class _Unpacking:
 
     def _encoded(self, data: bytes, inner: str, depth: int) -> Iterator[Found]:
         for count, (kind, blob) in enumerate(_blobs(data)):
+            # Any number of stretches of a minified file can look encoded.
             if count == self._limits.blobs:
                 return
             if _worth_a_look(blob):
@@ -142,6 +146,7 @@ class _Unpacking:
         for match in _STREAM.finditer(data):
             if tried == self._limits.blobs:
                 return
+            # A stream at the very start was tried as a container already.
             if match.start() < end or not match.start():
                 continue
             tried += 1
@@ -160,6 +165,7 @@ class _Unpacking:
 
     def _inside(self, data: bytes, name: str, inner: str, depth: int) -> Iterator[Found]:
         """A member or stream, which counts against the file's limits."""
+        # Counted over the whole file: many small members are a bomb as well.
         self._total -= len(data)
         self._members -= 1
         if self._total < 0:
@@ -169,6 +175,7 @@ class _Unpacking:
         yield from self.pieces(data, name, inner, depth + 1)
 
     def _zip(self, data: bytes, name: str, inner: str, depth: int) -> Iterator[Found]:
+        # The last one: bytes that look like an end record may stand in a member.
         at = data.rfind(b"PK\x05\x06")
         if at < 0 or len(data) - at < ZIP_END.size:
             raise zipfile.BadZipFile("it has no end record")
@@ -185,6 +192,7 @@ class _Unpacking:
                 if info.flag_bits & 1:
                     yield Unsearchable(place, "it is encrypted", "locked")
                 elif info.file_size > self._limits.member:
+                    # The size that it claims; what it really holds is counted below.
                     yield Unsearchable(place, f"it holds {info.file_size} bytes", "bomb")
                 else:
                     try:
@@ -199,7 +207,9 @@ class _Unpacking:
     def _tar(self, data: bytes, name: str, inner: str, depth: int) -> Iterator[Found]:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             for member in archive:
+                # tarfile keeps every member that it has seen, which a hostile archive can make any number of.
                 archive.members.clear()  # type: ignore[attr-defined]
+                # A sparse member can claim any size with no data behind it.
                 if not member.isreg() or member.sparse is not None:
                     continue
                 content = archive.extractfile(member)
@@ -215,6 +225,7 @@ class _Unpacking:
         """A file that is one zlib stream, as loose git objects are."""
         found, end = inflate(data, 0, self._limits.member)
         kind, _, content = found.partition(b"\0")
+        # A loose git object is a zlib stream with its kind and size in front.
         is_object = kind.split(b" ")[0] in (b"blob", b"tree", b"commit", b"tag")
         yield from self._inside(
             content if is_object else found, "", f"{inner}!git object" if is_object else inner, depth
@@ -230,6 +241,7 @@ class _Unpacking:
         for number, row in enumerate(read_rows(data, self._limits.member)):
             if len(row) >= PLAUSIBLE:
                 yield from self._inside(row, "", f"{inner}!row {number}", depth)
+        # Deleted rows are still on the pages, in no table.
         yield from self._plain(data, name, inner, depth)
 
     def _bytecode(self, data: bytes, name: str, inner: str, depth: int) -> Iterator[Found]:
@@ -254,6 +266,7 @@ _CONTAINERS: Final[tuple[Container, ...]] = (
 _STREAMS: Final[Mapping[bytes, Callable[[], Any]]] = {
     b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
     b"BZh": bz2.BZ2Decompressor,
+    # lzma can ask for any amount of memory in its header.
     b"\xfd7zXZ": lambda: lzma.LZMADecompressor(memlimit=256 << 20),
 }
 
@@ -311,6 +324,7 @@ def _stretches(data: bytes) -> list[tuple[int, int]]:
 
 def _from_base64(letters: bytes) -> bytes:
     letters = re.sub(rb"[^A-Za-z0-9+/_-]", b"", letters.replace(b"\\n", b"")).translate(_URL_SAFE)
+    # A cut blob is decoded as far as it goes.
     return base64.b64decode(letters[: len(letters) // 4 * 4])
 
 
@@ -326,6 +340,7 @@ _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 
 def _worth_a_look(blob: bytes) -> bool:
     """Whether decoded bytes are text or begin like something that we can unpack; chance gives neither."""
+    # Text, or something that unpacks: random bytes decode to random bytes.
     return len(blob) >= PLAUSIBLE // 2 and (
         (is_text(blob) and _printable(blob)) or any(is_one(blob) for is_one, _ in _CONTAINERS)
     )
@@ -361,4 +376,5 @@ def _notebook(data: bytes, inner: str) -> Iterator[Found]:
 
 def _shown(name: str) -> str:
     """A hostile name as it may be shown."""
+    # Names in archives are chosen by whoever packed them, and are printed.
     return ascii(name)[1:-1][:200]

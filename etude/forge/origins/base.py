@@ -53,7 +53,7 @@ class Origin(ABC, Generic[C, P]):
 
     @abstractmethod
     def instruct(self, context: MakeContext, proof: P, rng: random.Random) -> Instructions:
-        """What the agent is told, in three prompt styles."""
+        """What the agent is asked, in three prompt styles."""
 
     @abstractmethod
     def write(self, context: MakeContext, proof: P, instructions: Instructions, prompt_style: PromptStyle) -> Task:

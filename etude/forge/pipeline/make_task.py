@@ -71,7 +71,7 @@ async def _verify(
     for name, files in origin.attacks(task).items():
         changes = submission_of(task, dict(files))
         with timed(spent, "attacks"):
-            # Where nothing of it is carried, it is doing nothing, which has been graded.
+            # Where nothing of it reaches the grader, it is doing nothing, which has been graded.
             if changes.files and (await grade(task, context.host, changes, quick=True)).passed:
                 raise Refused("a cheat is accepted", name)
 

@@ -3,6 +3,6 @@
 In reading order: `context` (what a maker of tasks works with), `baseline` (which tests are always green, and what they
 reach), `candidate`, `difficulty`, `proof` (what running a candidate showed), `turns`, `choose_functions` (functions
 that belong together), `mistakes` (in functions), `trial` (what a candidate breaks), `hide_tests` (which tests the
-agent sees), `instructions` and `code_change_instructions` (what it is told), `write` (the task directory),
+agent sees), `instructions` and `code_change_instructions` (what it is asked), `write` (the task directory),
 `code_change` (tasks that bring a behaviour back), `verify` (scrub, leaks, gates), `git_history`, `building`.
 """

@@ -62,8 +62,10 @@ async def _measure(host: StoringHost, environment: Environment, workspace: Layer
         return found
 
     alone = await run(0, None, "UTC")
+    # Traced apart from the timed run: tracing makes everything slower.
     traced = await run(0, None, "UTC", trace=("",))
     crowd = 2 if alone.seconds > FEWER else CROWD
+    # At once and shuffled: tests that measure time or share a file with a neighbour fail here.
     runs = await asyncio.gather(*(run(number, number, ZONES[number % len(ZONES)]) for number in range(1, crowd + 1)))
     always = alone.passed.intersection(traced.passed, *(each.passed for each in runs))
     ever = alone.passed.union(traced.passed, *(each.passed for each in runs))

@@ -63,12 +63,14 @@ def choose(repository: Repository[S], rng: random.Random) -> Iterator[FunctionSe
     taken: list[frozenset[str]] = []
     ranked = []
     for sets in shapes.values():
+        # A random part, so that another seed makes other tasks of the same repository.
         fit = [(chosen, score(repository, chosen) + rng.random()) for chosen in sets if is_fit(repository, chosen)]
         ranked.append([chosen for chosen, _ in sorted(fit, key=lambda pair: -pair[1])])
     # One function at a time is what most repositories have most of; each turn takes two of these.
     singles = ranked[0]
     turns = zip_longest(singles[::2], singles[1::2], *ranked[1:])
     for chosen in (chosen for turn in turns for chosen in turn if chosen is not None):
+        # A set that shares most of its functions with another is nearly the same task.
         if not any(_share(chosen.ids, other) > ALIKE for other in taken):
             taken.append(chosen.ids)
             yield chosen
@@ -96,6 +98,7 @@ def score(repository: Repository[Any], chosen: FunctionSet[Any]) -> float:
     together = sum(repository.reach.get(each.id, 0).bit_count() for each in chosen.definitions)
     cohesion = together / (len(chosen.definitions) * chosen.tests.bit_count())
     wide = chosen.tests.bit_count() / len(repository.green)
+    # A set that half of the suite reaches is no feature; log2, as twice the lines is not twice as good.
     return math.log2(1 + min(chosen.lines, 120)) + 0.8 * (chosen.files - 1) + 0.5 * documented + cohesion - 4 * wide
 
 
@@ -133,6 +136,7 @@ class Links(Generic[S]):
     def _meant(self, name: str, by: S) -> list[S]:
         """What a name in somebody's code is likely to mean: one that many have means the one in the same file."""
         known = self._by_name.get(name, [])
+        # A name such as `get` that many classes have links nothing unless it is in the same file.
         return known if self._common[name] <= COMMON else [one for one in known if one.path == by.path]
 
     def members(self, definition: S) -> list[S]:
@@ -152,6 +156,7 @@ def grow(repository: Repository[S], links: Links[S], seed: S, shape: Shape) -> F
                     continue
                 if shape == "group" and other.path != seed.path:
                     continue
+                # A function that other tests use as well would break those, and they are not what the task is about.
                 foreign = (repository.reach[other.id] & ~own).bit_count()
                 if foreign <= SLACK * own.bit_count():
                     taken[other.id] = other

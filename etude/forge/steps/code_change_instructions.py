@@ -61,7 +61,7 @@ def missing_code(
 
 
 def kind_of_feature(candidate: Candidate) -> str:
-    """Whole symbols are a new feature, bodies a feature that is carried on."""
+    """Whole symbols are a new feature, bodies a feature that is completed."""
     return "new feature" if any(piece.gone for piece in candidate.pieces) else "feature iteration"
 
 

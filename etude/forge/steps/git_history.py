@@ -19,7 +19,9 @@ SECONDS: Final = 60.0
 _ENV: Final = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": os.devnull,
+    # A prompt for a password would wait for ever.
     "GIT_TERMINAL_PROMPT": "0",
+    # A replace object can stand for any other one.
     "GIT_NO_REPLACE_OBJECTS": "1",
     "LC_ALL": "C",
     "HOME": os.devnull,
@@ -28,6 +30,7 @@ _ENV: Final = {
 
 def list_commits(history: Path) -> Iterator[tuple[str, str]]:
     """Hash and subject, the newest first."""
+    # A merge has no change of its own.
     listed = _git(history, "log", "--no-merges", f"--max-count={LATEST}", "--format=%H%x00%s", "HEAD")
     for line in listed.decode("utf-8", "replace").splitlines():
         commit, _, subject = line.partition("\0")
@@ -75,6 +78,7 @@ def _git(history: Path, *arguments: str) -> bytes:
 
 
 def _run(history: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    # The history is a copy of somebody's repository: no hook, monitor or protocol of it may run.
     safe = ("-c", "core.fsmonitor=", "-c", f"core.hooksPath={os.devnull}", "-c", "protocol.allow=never")
     try:
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""What the agent is told, in three prompt styles, and how an instruction in a hurry looks. Knows no candidate."""
+"""What the agent is asked, in three prompt styles, and how an instruction in a hurry looks. Knows no candidate."""
 
 from __future__ import annotations
 

@@ -82,6 +82,7 @@ def versions_with_mistakes(
         pool = repository.mistakes(repository.definitions[piece.id])
         pools.append([(piece.path, module.edited([each.edit, *also])) for each in rng.sample(pool, len(pool))])
     turns = [each for turn in zip_longest(*pools) for each in turn if each is not None]
+    # Two mistakes can give the same text.
     whole = dict.fromkeys(each for each in turns if Module.read(*each) is not None)
     return [{path: data} for path, data in whole][:TRIED]
 
@@ -101,6 +102,7 @@ def choose_mistakes(found: Sequence[NoticedMistake]) -> list[NoticedMistake]:
     """Those that few tests notice first; crashes last, and no more than their share."""
     chosen: list[NoticedMistake] = []
     gone: frozenset[LocatedTest] = frozenset()
+    # A mistake at which something is compared needs a test of behaviour; a crash is noticed by any call.
     for each in sorted(found, key=lambda each: (not each.asserted, len(each.by))):
         crashes = sum(not other.asserted for other in chosen)
         room = each.asserted or crashes + 1 <= CRASHES * (len(chosen) + 1)

@@ -37,9 +37,11 @@ async def attempt(context: MakeContext, candidate: Candidate, timeout: float) ->
     likely = [test for test in green if test in candidate.expected]
     if not likely:
         raise Refused("no test notices")
+    # Less of the suite only where that saves much: the doubt about the other tests is left to the gates.
     whole = candidate.try_all or seconds <= SLOW or _seconds(repository, likely) > QUICK * seconds
     ran = await context.run_tests(candidate.changes, None if whole else likely, timeout=timeout)
     broken = [test for test in (green if whole else likely) if test not in ran.passed]
+    # Nothing that was changed is near these, so they are asked once more.
     if doubtful := [test for test in broken if test not in candidate.expected]:
         again = await context.run_tests(candidate.changes, doubtful, timeout=timeout, partly=True)
         unsteady |= again.passed.intersection(doubtful)

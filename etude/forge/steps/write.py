@@ -131,6 +131,7 @@ def choose_kept(
 
     order = sorted(rng.sample(list(places), len(places)), key=far)
     chosen: set[str] = set()
+    # Reading a file costs once, however many of its tests are chosen.
     paid = set(read)
     seconds = 0.0
     for place in order:

@@ -73,6 +73,7 @@ def fine_tune_more(run: Run, recipe: Recipe) -> None:
     # The third arm of the benchmark: more of the same for as long, so that a gain is not just more training.
     speeds = [row["tokens_per_second"] for row in read_metrics(run.path) if row["stage"] == "sft"]
     spent = sum(recipe.sft.batch_tokens / speed for speed in speeds)  # seconds
+    # At least one epoch, so that the third arm exists in short runs too.
     epochs = max(1, round(recipe.sft.epochs * run.facts("rl")["seconds"] / spent))
     start = starting_model(run, recipe.rl.model, "sft", "rl")
     _train(run, recipe, "sft-more", start, replace(recipe.sft, epochs=epochs))

@@ -33,6 +33,7 @@ def stages_for(target: str, recipe: Recipe) -> list[Stage]:
 def checked_stages(target: str, recipe: Recipe) -> list[Stage]:
     """The same, each one's inputs looked at before the first begins."""
     stages = stages_for(target, recipe)
+    # All of them first: a typo in the last stage's settings is found before hours of training.
     for stage in stages:
         stage.check(recipe)
     return stages

@@ -78,6 +78,7 @@ class Engine:
             if program is None:
                 continue
             try:
+                # `info` and not `--version`: the program may be installed while its daemon is not running.
                 ended = subprocess.run(
                     [program, "info", "--format", "{{json .}}"],
                     capture_output=True,
@@ -96,6 +97,7 @@ class Engine:
 
     @classmethod
     def _from_info(cls, program: str, info: dict[str, Any]) -> Engine:
+        # Docker and podman answer with different keys; only podman has "host".
         if "host" not in info:
             if info.get("ServerErrors"):
                 raise ValueError(info["ServerErrors"][0])
@@ -132,6 +134,7 @@ class Engine:
                 stdin=source or asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
+                # A session of its own, so that a kill at the deadline also ends the helpers that podman starts.
                 start_new_session=True,
             )
         except OSError as error:
@@ -189,7 +192,7 @@ class Engine:
         return built
 
     def raised_limits(self) -> list[str]:
-        """podman would raise limits above ours, which only some may: it is told not to."""
+        """podman would raise limits above ours, which only some may do: this keeps it from that."""
         if self.kind != "podman":
             return []
         kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
@@ -214,6 +217,7 @@ class Engine:
     async def remove(self, container: str) -> None:
         """Containers end with everything in them; one that is gone already is no error."""
         result = await self.call(["rm", "--force", "--volumes", container])
+        # Somebody else's prune may have been faster.
         if result.code != 0 and "no such container" not in result.error.lower():
             raise SandboxFailure("died", f"{self.kind} could not remove a container: {result.reason}")
 
@@ -258,6 +262,7 @@ async def _take(stream: asyncio.StreamReader, target: Path | None) -> bytes:
         while block := await stream.read(1 << 16):
             kept += block
             if len(kept) > _MAX_OUTPUT:
+                # Both ends are kept: what went wrong stands at the end of what a builder says.
                 kept = kept[: _MAX_OUTPUT // 2] + kept[-_MAX_OUTPUT // 4 :]
         return kept
     size = 0

@@ -172,6 +172,7 @@ def _add_merged(
             out.addfile(info)
         elif stat.S_ISREG(status.st_mode):
             first = seen.setdefault((status.st_dev, status.st_ino), whole) if status.st_nlink > 1 else whole
+            # Written once and linked: a hard link that becomes two files would show up as a change.
             if first != whole:
                 info.type, info.linkname = tarfile.LNKTYPE, first
                 out.addfile(info)
@@ -213,6 +214,7 @@ def differences(
     hidden = (*_ENGINES_FOLDERS, *skip)
     for path in sorted({*now, *base}):
         new, old = now.get(path), base.get(path)
+        # Engines write these while a container starts, also into one that nothing ever ran in.
         if new == old or path in _ENGINES_FILES or any(path == each or path.startswith(f"{each}/") for each in hidden):
             continue
         if new is None and old is not None:
@@ -227,6 +229,7 @@ def changed_roots(listing: str, shows: Sequence[str]) -> list[str]:
 
     From the engine's own list of changes, in which a hostile name can add a line but not hide one.
     """
+    # Lines of other shapes come from names with a line break in them.
     paths = [line[2:] for line in listing.splitlines() if line[:3] in ("A /", "C /", "D /")]
     holding = {str(above) for shown in shows for above in PurePosixPath(shown).parents}
     found: dict[str, None] = {}
@@ -301,6 +304,7 @@ def _beside(root: str, name: str) -> str:
     """A name of a stream, which starts with the last part of its root, as an absolute path."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     above, _, last = root.rpartition("/")
+    # The engine names its entries from the copied folder on. Anything else would be written beside our target.
     if ".." in parts or not parts or parts[0] != last:
         raise OSError(errno.EINVAL, "the engine's copy holds a path of another folder", name)
     return "/".join([above, *parts])

@@ -55,6 +55,7 @@ class DockerHost(BackendHost[DockerSandbox]):
         self._roots: dict[str, str] = {}  # layers -> image made of them
         self._images: dict[str, Image] = {}
         self._pristine: dict[str, Pristine] = {}
+        # Two sandboxes that start at once would build the same image twice.
         self._making = asyncio.Lock()
 
     @classmethod
@@ -105,6 +106,7 @@ class DockerHost(BackendHost[DockerSandbox]):
 
     async def named_image(self, name: str, *, user: str = "", seconds: float = 600.0) -> ImageLayer:
         """An image by its name, fetched where the engine does not have it yet."""
+        # It would be read as an option of the engine.
         if name.startswith("-"):
             raise EtudeError(f"{name!r} is no name of an image")
         found = await self.engine.image(name)
@@ -122,6 +124,7 @@ class DockerHost(BackendHost[DockerSandbox]):
     async def pristine(self, image: str) -> Pristine:
         async with self._making:
             if image not in self._pristine:
+                # `--pull=never`: a sandbox start must not reach the network, whatever the image is called.
                 options = [f"--label={owner_label()}", "--network=none", "--pull=never"]
                 made = await self.engine.output("create", *options, "--entrypoint=/bin/sh", image)
                 self._pristine[image] = Pristine(made)
@@ -159,10 +162,13 @@ class DockerHost(BackendHost[DockerSandbox]):
             f"--label={owner_label()}",
             "--pull=never",
             *([] if recipe.network else ["--network=none"]),
+            # Also root inside a container has no capability: it cannot change owners or mount.
             "--cap-drop=ALL",
             "--security-opt=no-new-privileges",
             "--ipc=private",
+            # A container has nothing to end in peace, and the default of ten seconds would be waited for at each close.
             "--stop-timeout=0",
+            # Engines keep logs on the host's disk, which a program could fill.
             "--log-driver=none",
             "--hostname=sandbox",
             *([f"--user={user}"] if user else []),
@@ -217,6 +223,7 @@ class DockerHost(BackendHost[DockerSandbox]):
 
     async def _over_image(self, image: str, layers: tuple[Layer, ...]) -> str:
         """An image with layers over it."""
+        # An image's files can only be added to by ADD; a deletion needs a whiteout that engines write themselves.
         if any(map(has_deletions, layers)):
             raise EtudeError("a layer that deletes files cannot lie over an image: start from a snapshot instead")
         key = _key([image, *(layer.digest for layer in layers)])

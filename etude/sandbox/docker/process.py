@@ -1,7 +1,7 @@
 """One program in a container, behind one `exec` of the engine's command-line program.
 
 A small shell in the container starts it: it says its own number first and the program's exit code last, both on
-standard error and marked by a word that nobody else has been told. So a program that could not be started differs
+standard error and marked by a word that nobody else knows. So a program that could not be started differs
 from an engine that failed, and a run ends when its program does, whoever still holds its output. Knows nothing about
 other programs of the container.
 """
@@ -87,6 +87,7 @@ class DockerProcess(StreamedProcess):
         *,
         stdin: bool,
     ) -> None:
+        # Unguessable: a program that printed the mark could forge its own exit code.
         mark = secrets.token_hex(12)
         self._clean = clean
         self._loop = asyncio.get_running_loop()
@@ -109,6 +110,7 @@ class DockerProcess(StreamedProcess):
         return self._cleaned is None or not self._cleaned.done()
 
     async def kill(self) -> CommandResult:
+        # A program that ended by itself keeps its code, though it is killed for its leftovers now.
         if not self._ended.done():
             self._code = -signal.SIGKILL
         return await self._outcome()
@@ -131,6 +133,7 @@ class DockerProcess(StreamedProcess):
         """As the protocol says: its leftovers are dead when this returns how it ended."""
         if self._cleaned is None:
             self._cleaned = asyncio.ensure_future(self._end())
+        # Shielded: a caller that gives up must not leave the clean-up half done.
         await asyncio.shield(self._cleaned)
         code = self._code if self._code is not None else -signal.SIGKILL
         return self._result(code, seconds=time.monotonic() - self._began)

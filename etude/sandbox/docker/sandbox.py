@@ -100,6 +100,7 @@ class DockerSandbox(BackendSandbox):
 
     async def _run(self, command: Command, stdin: bytes) -> CommandResult:
         killed = self._killed_for_memory()
+        # The counter belongs to the container, so it is compared before and after.
         result = await super()._run(command, stdin)
         return replace(result, oom=True) if self._killed_for_memory() > killed else result
 
@@ -132,6 +133,7 @@ class DockerSandbox(BackendSandbox):
     async def reset(self) -> None:
         if self._closed:
             raise SandboxFailure("closed", "the sandbox is closed")
+        # No program may start in a container that is being removed.
         async with self._turn:
             await self._remove()
         await self._create()
@@ -188,6 +190,7 @@ class DockerSandbox(BackendSandbox):
         options = [*self._host.engine.command, "exec", *(["--interactive"] if command.stdin else []), *variables]
         given = (command.cwd, command.argv, command.max_output)
         async with self._turn:
+            # Twice: the first try may meet a container whose init was just killed for its memory.
             for last in (False, True):
                 if self._closed or not self._container:
                     raise SandboxFailure("closed", "the sandbox is closed, or being reset")
@@ -222,6 +225,7 @@ class DockerSandbox(BackendSandbox):
                 left = self._left()
                 if not left:
                     break
+                # With -1 one call kills everything that no live program needs, also what forks meanwhile.
                 numbers = ["-1"] if not self._programs else [str(pid) for pid in sorted(left)]
                 kill = ["/bin/sh", "-c", 'kill -9 "$@"', "sh", *numbers]
                 await self._host.engine.call(["exec", self._container, *kill])
@@ -255,6 +259,7 @@ class DockerSandbox(BackendSandbox):
         """What runs beside init and the live programs, as the container numbers it."""
         facts = [found for pid in self._members() if (found := _process_facts(pid)) is not None]
         inside = {host: own for host, own, _ in facts}
+        # The container's own numbers: `kill` runs inside, where the host's mean nothing.
         above = {own: inside.get(parent, 0) for _, own, parent in facts}
         # There is always one; whoever looks like it makes two.
         keeper = next((own for host, own, _ in facts if above[own] == 1 and _is_keeper(host)), 0)
@@ -319,6 +324,7 @@ class DockerSandbox(BackendSandbox):
 
     async def _changed_roots(self) -> list[str]:
         """Where to look for changes: where the engine says, or everywhere."""
+        # The engine's list is fast but not exact, so it only says where to compare.
         result = await self._host.engine.call(["diff", self._container])
         listing = result.out.decode("utf-8", "surrogateescape")
         if result.code != 0:  # podman 4 gives up when a folder took a file's place
@@ -349,6 +355,7 @@ class DockerSandbox(BackendSandbox):
         engine = self._host.engine
         running = bool(self._programs)
         if running:
+            # Paused, no program changes a file while the engine copies it.
             await engine.output("pause", self._container)
         try:
             with self._host.store.scratch() as scratch:
@@ -367,6 +374,7 @@ class DockerSandbox(BackendSandbox):
         source = os.open(changes, os.O_RDONLY | os.O_CLOEXEC)
         try:
             away, folders = replaced_paths(source)
+            # Away first: a copy into a container cannot put a folder where a file is, or the other way round.
             await self._each_path(_AWAY_SCRIPT, away)
             await self._each_path(_FOLDER_SCRIPT, folders)
             with self._host.store.scratch() as scratch:
@@ -385,6 +393,7 @@ class DockerSandbox(BackendSandbox):
 
     async def _owner(self) -> tuple[int, int]:
         """The user and group that programs run as, as numbers."""
+        # Asked inside: a Dockerfile may name its user by name.
         answer = await self._file_command("id -u; id -g", [], "/")
         user, group = (int(number) for number in answer.stdout.split())
         return user, group
@@ -404,6 +413,7 @@ def _control_group(pid: int) -> Path | None:
         return None
     for line in lines:
         _, controllers, path = line.split(":", 2)
+        # In version 1 each controller has its own tree, in version 2 the line with no controller is the one.
         roots = ["/sys/fs/cgroup/memory"] if controllers == "memory" else [] if controllers else ["/sys/fs/cgroup"]
         for root in roots:
             group = Path(root + path)
@@ -426,6 +436,7 @@ def _process_facts(pid: int) -> tuple[int, int, int] | None:
     except OSError:
         return None
     facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    # A zombie holds nothing, and cannot be killed again.
     if facts["State"].split()[0] in "ZX":
         return None
     return pid, int(facts["NSpid"].split()[-1]), int(facts["PPid"])

@@ -57,6 +57,7 @@ class Cgroups:
                 folder.mkdir()
             if self.version == 2:
                 (folders["memory"] / "memory.max").write_text(str(memory))
+                # Otherwise a sandbox at its limit would go on in swap and slow down the machine.
                 with contextlib.suppress(OSError):  # no swap accounting in this kernel
                     (folders["memory"] / "memory.swap.max").write_text("0")
             else:
@@ -73,6 +74,7 @@ class Cgroups:
     def _limit_processors(self, folder: Path, cpus: float) -> None:
         """Only where asked for: beside it, a group counts as one task against all others of the machine."""
         period = 100_000
+        # The kernel refuses a quota below 1 ms.
         quota = max(1000, int(cpus * period))
         if self.version == 2:
             (self._parents["cpu"] / "cgroup.subtree_control").write_text("+cpu")
@@ -141,6 +143,7 @@ def places(groups: str, mountinfo: str) -> list[tuple[int, dict[str, Path]]]:
             return None
         point, root = mounts[name]
         path = own[name]
+        # In a container the path in /proc/self/cgroup starts at a root that is not visible; mountinfo says which.
         inside = path.removeprefix(root) if root != "/" else path
         return point / inside.lstrip("/")
 
@@ -190,6 +193,7 @@ def _try(groups: Cgroups) -> None:
 
 def _remove_dead() -> None:
     """What dead launchers left, wherever in the hierarchies they were started."""
+    # Bounded, as a busy machine has many groups and every start of a launcher looks at them.
     for folder, inner, _ in islice(os.walk("/sys/fs/cgroup"), _MOST_FOLDERS):
         for name in [each for each in inner if each.startswith(PREFIX)]:
             inner.remove(name)

@@ -46,6 +46,7 @@ class Channel:
         self._last += 1
         self.send({**message, "id": self._last}, descriptors)
         futures = tuple(self._loop.create_future() for _ in range(answers))
+        # Some requests are answered twice: a program is started, and later it has ended.
         self._waiting[self._last] = deque(futures)
         return Request(self._last, futures)
 
@@ -86,6 +87,7 @@ class Channel:
             sent = wire.send_some(self._connection, data, descriptors)
         except BlockingIOError:
             return data, descriptors
+        # Not closed here: the other end's last message, with its reason, may still be in the socket.
         except OSError:  # the other end is gone: `_receive` sees that too, and closes with the reason
             return data[:0], ()
         return data[sent:], ()

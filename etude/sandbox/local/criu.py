@@ -70,7 +70,9 @@ def dump(target: TargetSandbox, criu: Criu, images: int, pid: int, report: int) 
     """Write a stopped process and all that it started into the folder behind `images`; it stays as it is."""
     with _reporting(report):
         opened = _OpenedCriu(criu, images)
+        # Without CLONE_NEWUSER: entering it would make CRIU an ordinary user, who may not read a system call filter.
         kernel.call("setns", target.init, _OURS)
+        # `--network-lock=skip`: a sandbox without network has no packets that need to be held back.
         opened.run("dump", "--tree", str(pid), "--leave-running", "--network-lock=skip", f"--ghost-limit={_GHOSTS}")
         _forget_the_user_namespace(images, pid)
         _report(report, {})
@@ -80,12 +82,14 @@ def dump(target: TargetSandbox, criu: Criu, images: int, pid: int, report: int) 
 def restore(target: TargetSandbox, criu: Criu, images: int, program: SavedProgram, report: int) -> NoReturn:
     """Make stopped processes of images, and be their supervisor from then on."""
     with _reporting(report):
+        # Before CRIU makes anything: memory of the restored processes is then counted from the first page.
         if target.group is not None:
             target.group.add(0)  # ourselves, and with us everything that we start
         with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - as in program_start.py
             file.write("1000")
         opened = _OpenedCriu(criu, images, program.streams)
         kernel.call("setns", target.init, _OURS)
+        # CRIU leaves the restored processes as orphans (`--restore-detached`); they come to us, their supervisor.
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         inherited = zip(program.streams, program.pipes, strict=True)
         named = [f"--inherit-fd=fd[{stream}]:pipe:[{pipe}]" for stream, pipe in inherited]
@@ -93,6 +97,7 @@ def restore(target: TargetSandbox, criu: Criu, images: int, program: SavedProgra
         opened.run("restore", "--restore-detached", user, *named)
         for stream in program.streams:
             os.close(stream)
+        # All of them are checked before any may go on: they are stopped.
         for process in _below(os.getpid()):
             _check(process, target.identity)
         _become_a_supervisor(target.init)
@@ -120,6 +125,7 @@ class _OpenedCriu:
         self._program = os.open(criu.program, os.O_RDONLY)
         self._images = images
         self._streams = streams
+        # The loader takes library folders by path. The host's root is only reachable through this descriptor.
         self._libraries = ":".join(f"{_descriptor_path(self._host)}{folder}" for folder in criu.libraries)
 
     def run(self, verb: str, *arguments: str) -> None:
@@ -142,6 +148,7 @@ class _OpenedCriu:
             os.setpriority(os.PRIO_PROCESS, 0, 0)  # processes may be made slower than we are, never faster
             for descriptor in (self._host, self._loader, self._program, self._images, *self._streams):
                 os.set_inheritable(descriptor, True)
+            # `--inhibit-cache`: the loader's cache is a file of the root that it runs in, which is the sandbox's.
             start = ["criu", "--inhibit-cache", "--library-path", self._libraries, _descriptor_path(self._program)]
             order = [verb, "--images-dir", _descriptor_path(self._images), "--work-dir", _SCRATCH, "--log-file", "log"]
             environment = {"XDG_RUNTIME_DIR": _SCRATCH, "PATH": ""}
@@ -153,10 +160,12 @@ class _OpenedCriu:
 def _first_error() -> str:
     """Why CRIU gave up: the first thing that it calls an error. Programs may have chosen some of the words."""
     try:
+        # CRIU's log calls many things warnings; only lines with "Error" say why it stopped.
         said = [line.partition("Error ")[2] for line in _text(f"{_SCRATCH}/log").splitlines() if "Error " in line]
     except FileNotFoundError:
         return "it could not be started"
     first = (said or ["it gave no reason"])[0].rpartition("): ")[2]
+    # It becomes a message in our log and terminal, and a program may have put control characters into a path.
     return "".join(each if each.isprintable() else "?" for each in first)
 
 
@@ -187,15 +196,18 @@ def _below(pid: int) -> list[int]:
 def _check(pid: int, identity: Identity) -> None:
     """A process that came back must stand still, and be held as every program of a sandbox is."""
     patience = time.monotonic() + _STILL_SECONDS
+    # A stop takes a moment to be seen; a zombie cannot be stopped any more.
     while (facts := _status(pid))["State"][0] not in "TZ" and time.monotonic() < patience:
         time.sleep(0.001)  # the signal that stops it was sent, and is on its way
     if facts["State"][0] == "Z":
         return  # it was dead before, and only waits to be buried
+    # Five capability sets, the bounding one included: none may hold anything.
     capabilities = {value for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") for value in facts[name]}
     expected = {
         "state": facts["State"][0] == "T",
         "user": facts["Uid"] == [str(identity.uid)] * 4 and facts["Gid"] == [str(identity.gid)] * 4,
         "capabilities": {int(each, 16) for each in capabilities} == {0} and facts["NoNewPrivs"] == ["1"],
+        # 2 is filter mode. A process without its filter could call everything again.
         "filter": facts["Seccomp"] == ["2"],
         "groups": _text(f"/proc/{pid}/cgroup") == _text("/proc/self/cgroup"),
         "root": os.readlink(f"/proc/{pid}/root") == PROGRAM_ROOT,  # noqa: PTH115 - /proc
@@ -224,6 +236,7 @@ def _reporting(report: int) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        # Programs may have chosen the text, so its length is bounded.
         text = error.strerror or str(error) if isinstance(error, OSError) else repr(error)
         _report(report, {"error": text[:500]})
         os._exit(1)

@@ -59,6 +59,7 @@ class LocalHost(BackendHost[LocalSandbox]):
         if not sys.platform.startswith("linux"):
             raise EtudeError("the local sandbox needs Linux; ask for the weaker backend by its name, plain")
         ours, theirs = socket.socketpair()
+        # A memfd: the log needs no name on disk, and is gone with the host.
         log = os.memfd_create("launcher", os.MFD_CLOEXEC)
         with theirs:
             process = subprocess.Popen(
@@ -70,11 +71,13 @@ class LocalHost(BackendHost[LocalSandbox]):
                 env={},
                 cwd="/",
                 pass_fds=(theirs.fileno(),),
+                # A terminal's Ctrl-C goes to the whole session: the orchestrator decides when the launcher ends.
                 start_new_session=True,
             )
         host = cls(store, process, log, ours, tuple(preload))
         try:
             host._memory = await host.within(_START_SECONDS, host._greeting, "the sandbox launcher to start")
+            # One trial start costs milliseconds, and turns "every rollout fails" into one sentence at the beginning.
             trial = await host.start(())
             await trial.close()
         except SandboxFailure as failure:
@@ -104,6 +107,7 @@ class LocalHost(BackendHost[LocalSandbox]):
     async def open_sandbox(self, recipe: SandboxRecipe, changes: Path | None) -> LocalSandbox:
         if changes is None:
             return await self.when_ready(self.begin(recipe))
+        # Kept open by init for resets, so the file may be removed from the store meanwhile.
         file = open_changes(changes)
         try:
             with Signal() as packed:
@@ -170,10 +174,13 @@ class LocalHost(BackendHost[LocalSandbox]):
             self._sandboxes.add(sandbox)
             try:
                 for layer in recipe.layers:
+                    # Layers are held before the message goes out: a prune in another process could remove them in
+                    # between.
                     sandbox.held.append(self.store.hold(layer))
                 message = {
                     "do": "start",
                     "id": sandbox.number,
+                    # The store lists layers bottom first, an overlay wants the top one first.
                     "layers": [str(layer.path) for layer in reversed(recipe.layers)],
                     "shows": recipe.shows,
                     "network": recipe.network,
@@ -221,6 +228,7 @@ class LocalHost(BackendHost[LocalSandbox]):
                 raise SandboxFailure("launcher", f"the sandbox launcher ended: {self._last_log_line()}")
             if left <= 0:
                 raise SandboxFailure("deadline", f"waited {seconds:g} s for {what}")
+            # In steps of half a second: a launcher that died is noticed before the deadline.
             await asyncio.wait({future}, timeout=min(left, 0.5))
         return future.result()
 

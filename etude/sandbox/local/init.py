@@ -87,10 +87,12 @@ class Init:
     def serve(self) -> None:
         """Until the orchestrator's end of the socket is closed, whoever closed it."""
         while True:
+            # One thread and one poll: a second thread would make the forks of `program_start.py` unsafe.
             ready = {descriptor for descriptor, _ in self._poll.poll(self._patience())}
             if self._woken.fileno() in ready:
                 self._drain_wakeups()
                 self._reap()
+            # Ends before deadlines: a program that ended just in time is not reported as timed out.
             for descriptor in ready & self._live.keys():
                 self._ended(self._live[descriptor])
             now = time.monotonic()
@@ -115,6 +117,7 @@ class Init:
     def _answer(self, message: wire.Message, descriptors: tuple[int, ...]) -> None:
         number = message["id"]
         try:
+            # An answer is sent in every case: the orchestrator would otherwise wait until its deadline.
             answer, attached = self._do(message, descriptors)
         except OSError as error:
             answer, attached = {"errno": error.errno or errno.EIO, "text": error.strerror or str(error)}, ()
@@ -167,6 +170,7 @@ class Init:
         started = program_start.start(program, self._confinement)
         now = time.monotonic()
         deadline = None if message["timeout"] is None else now + message["timeout"]
+        # Pipes are known by inode: CRIU's images name them so, and `restore` puts the new streams in their place.
         pipes = tuple(os.fstat(each).st_ino for each in started.streams)
         self._follow(LiveProgram(message["id"], started.supervisor, started.status, now, deadline, before, pipes))
         return started.streams
@@ -179,6 +183,7 @@ class Init:
 
     def _stop_for_freeze(self) -> dict[str, Any]:
         """Stop everything, and say which programs there are: their first process and the pipes of their streams."""
+        # A run has a deadline, which would pass while its process lies in the store.
         if self._stopped or any(each.deadline is not None for each in self._live.values()):
             return {"refused": "it is being frozen already" if self._stopped else "a run is going on"}
         self._stop()
@@ -186,14 +191,18 @@ class Init:
         everything = processes()
         found = []
         for program in sorted(self._live.values(), key=lambda each: each.number):
+            # CRIU dumps a tree by its root. A supervisor with two children has taken in orphans, which belong to no
+            # such tree.
             below = [row for row in everything if row.parent == program.supervisor]
             if len(below) != 1 or below[0].dead:
                 return self._refuse("a program has just ended, or has left processes that outlived their parent")
             found.append({"pid": below[0].pid, "pipes": program.pipes})
+        # /dev/shm is a tmpfs of its own: it is in no overlay, so packed changes do not hold it.
         if self._files.shared_memory():
             return self._refuse("files in /dev/shm are not carried over, and there are some")
         if _sockets_with_a_path():
             return self._refuse("a program has a Unix socket with a path, which CRIU looks for outside of its root")
+        # Threads take numbers of the pid namespace too.
         numbers = [int(thread) for row in everything for thread in _threads(row.pid)]
         return {"programs": found, "highest": max(numbers)}
 
@@ -219,6 +228,7 @@ class Init:
 
     def _ended(self, program: LiveProgram) -> None:
         """It ended by itself; whatever it left behind ends now."""
+        # The report is shorter than PIPE_BUF, so one read gets all of it.
         report = os.read(program.status, 4096)
         killed = -int(signal.SIGKILL)  # by a program: nothing else ends a supervisor before its time
         status = program_start.STATUS.unpack_from(report)[0] if report else killed
@@ -234,10 +244,12 @@ class Init:
         self._report(program, -int(signal.SIGKILL), timed_out)
 
     def _report(self, program: LiveProgram, code: int, timed_out: bool = False, failure: str = "") -> None:
+        # Before the sweep: the time that leftovers take to die is not the program's.
         seconds = time.monotonic() - program.started
         del self._live[program.status]
         self._poll.unregister(program.status)
         os.close(program.status)
+        # Leftovers die before the answer goes out: who reads the result may look at the files at once.
         self._sweep()
         oom = program.oom or self._oom_kills() > program.oom_before
         done = {"code": code, "timed_out": timed_out, "oom": oom, "seconds": seconds}
@@ -302,12 +314,15 @@ class Init:
 
     def _watch_memory(self) -> None:
         """Where no cgroup counts: end everything once its processes together hold more than the limit."""
+        # Process 1 is this one, which the limit is not about.
         pids = [row.pid for row in processes() if row.pid != 1]
         held = sum(_resident(pid) for pid in pids)
         self._watch_seconds = _CLOSE_SECONDS if held > self._confinement.limits.memory / 4 else _WATCH_SECONDS
         if held <= self._confinement.limits.memory:
             return
         if (
+            # Resident memory counts a page once for each process that shares it, so forks of one program look too
+            # large.
             sum(_share(pid) for pid in pids) <= self._confinement.limits.memory
         ):  # dearer to ask: pages held in common count once
             return
@@ -318,6 +333,7 @@ class Init:
     # Files. Every path is resolved with the programs' root as its root.
 
     def _open(self, path: str) -> int:
+        # O_NONBLOCK, or opening a pipe that nobody writes to would hang the whole sandbox.
         file = kernel.open_beneath(self._files.root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         return self._regular(file, path)
 
@@ -328,8 +344,10 @@ class Init:
         self._make_folders(folder)
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
         file = self._regular(kernel.open_beneath(self._files.root, path, flags, 0o666 if mode is None else mode), path)
+        # Not O_TRUNC: it is only known after the open that this is a regular file.
         os.ftruncate(file, 0)
         if mode is not None:
+            # The mode that was asked for, whatever the umask.
             os.fchmod(file, mode & 0o777)
         return file
 
@@ -357,6 +375,7 @@ class Init:
                 os.close(parent)
 
     def _pack(self, out: int) -> None:
+        # A freeze has stopped them already, and lets them go on itself.
         stop = bool(self._live) and not self._stopped
         if stop:
             self._stop()
@@ -371,6 +390,7 @@ class Init:
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGSTOP)
         patience = time.monotonic() + 1.0
+        # A stop signal is only noticed when a system call ends: a write that is going on would still change the files.
         while any(not row.still for row in processes() if row.pid != 1):
             if time.monotonic() > patience:
                 return
@@ -381,9 +401,11 @@ def settle(own_network: bool) -> None:
     """What a new init does for itself, before anything can be asked of it."""
     kernel.call("sethostname", b"sandbox", 7)
     if own_network:
+        # The loopback of a new network namespace is down, and servers under test listen on it.
         _loopback_up()
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)  # /proc/1 of the sandbox shows nothing of us
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    # The bounding set can only be emptied with a capability, so it is done before programs start.
     kernel.bar_capabilities()
 
 
@@ -403,6 +425,7 @@ def serve(
 def _loopback_up() -> None:
     get_flags, set_flags, up = 0x8913, 0x8914, 0x1
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        # With ioctl: no `ip` program needs to be on the host.
         request = ioctl(any_socket, get_flags, struct.pack("16sh14x", b"lo", 0))
         name, flags = struct.unpack("16sh14x", request)
         ioctl(any_socket, set_flags, struct.pack("16sh14x", name, flags | up))
@@ -410,6 +433,7 @@ def _loopback_up() -> None:
 
 def _in_memory(value: Any) -> int:
     """A value of any size, as JSON behind a descriptor."""
+    # A descriptor instead of a message: the list of a large diff does not fit into one.
     file = os.memfd_create("answer", os.MFD_CLOEXEC)
     with open(os.dup(file), "wb") as stream:  # noqa: PTH123 - a descriptor
         stream.write(json.dumps(value).encode())
@@ -419,6 +443,7 @@ def _in_memory(value: Any) -> int:
 
 def _sockets_with_a_path() -> bool:
     with open("/proc/net/unix", "rb") as file:  # noqa: PTH123 - beside its kind
+        # Names that start with @ are abstract ones, which have no path.
         return any(len(fields) > 7 and fields[7][:1] != b"@" for fields in list(map(bytes.split, file))[1:])
 
 
@@ -430,6 +455,7 @@ def _threads(pid: int) -> list[str]:
 
 def _resident(pid: int) -> int:
     with suppress(OSError, IndexError):
+        # The second field of statm is the resident set, in pages.
         return int(process_table.read(f"/proc/{pid}/statm").split()[1]) * _PAGE
     return 0
 

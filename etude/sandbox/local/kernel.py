@@ -79,6 +79,7 @@ PR_CAP_AMBIENT_CLEAR_ALL = 4
 def call(name: str, *arguments: int | bytes | ctypes.Array[ctypes.c_char] | None) -> int:
     """One system call by its name."""
     if MACHINE not in _MACHINES:
+        # Refused and not guessed: the number of one call is another call on another processor.
         raise OSError(errno.ENOSYS, f"{name}: no number is known for this processor ({MACHINE})")
     number = _NUMBERS[name][_MACHINES.index(MACHINE)]
     # Integers go as 64-bit values: a plain Python int would be cut to a C int.
@@ -123,6 +124,7 @@ def bind(source: int, target: int, attributes: int = 0) -> None:
     tree = call("open_tree", source, b"", _AT_EMPTY_PATH | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE)
     try:
         if attributes:
+            # Read-only is set before the mount is moved into place: there is no moment in which it is writable.
             wanted = struct.pack("=QQQQ", attributes, 0, 0, 0)
             call("mount_setattr", tree, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, wanted, len(wanted))
         call("move_mount", tree, b"", target, b"", _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
@@ -146,6 +148,7 @@ def prctl(option: int, argument: int = 0) -> None:
 
 def bar_capabilities() -> None:
     """Empty the bounding set: no exec from here on can bring a capability back."""
+    # The sets are 64 bits wide; this kernel may know fewer.
     for capability in range(64):
         try:
             prctl(PR_CAPBSET_DROP, capability)

@@ -55,11 +55,13 @@ class Launcher:
         self._connection = connection
         self._preloaded = preloaded
         self._reader = wire.Reader(connection)
+        # A pidfd, as a pid may be reused by another process once the orchestrator is dead.
         self._orchestrator = os.pidfd_open(orchestrator)
         self._groups = cgroups.find()
         self._identity = outside_identity()
         self._calls = seccomp.Filter(seccomp.build(counted_memory=self._groups is not None))
         self._children: dict[int, Child] = {}  # by handle
+        # The way back: `setns` into a sandbox's pid namespace changes where our next children are born.
         self._numbering = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._criu_processes: dict[int, int] = {}  # handle of a process that runs CRIU in a sandbox -> its pid
         self._reports: dict[int, int] = {}  # where such a process reports -> the request that it is for
@@ -80,6 +82,7 @@ class Launcher:
                 self._reap_criu(handle)
             for report in ready & self._reports.keys():
                 self._pass_report(report)
+            # A dead orchestrator may leave its socket open in a child of its own: the pidfd sees it all the same.
             if self._orchestrator in ready:
                 return
             if self._connection.fileno() in ready:
@@ -124,14 +127,17 @@ class Launcher:
             if self._groups is not None:
                 # Its files lie in a tmpfs, which the kernel counts as memory of whoever wrote them.
                 group = self._groups.make(limits.memory + limits.disk, limits.processes, limits.cpus)
+            # `network=True` shares the host's network namespace, loopback included.
             own_network = 0 if message["network"] else kernel.CLONE_NEWNET
             wait, release = os.pipe2(os.O_CLOEXEC)
             try:
+                # All namespaces in one clone: the user namespace is made first and owns the others.
                 pid = kernel.clone(_NAMESPACES | own_network)
                 if pid == 0:
                     os.close(release)
                     confinement = Confinement(self._calls, limits, counted_memory=group is not None)
                     _become_init(message, descriptors, wait, confinement, group, self._preloaded)
+                # The child waits for both: before the maps are written it is nobody, and its files would be nobody's.
                 self._map_user(pid)
                 if group is not None:
                     group.add(pid)
@@ -146,6 +152,7 @@ class Launcher:
                 os.waitpid(pid, 0)
             if group is not None:
                 group.remove()
+            # The host waits at the sandbox's socket, not at ours.
             with socket.socket(fileno=os.dup(descriptors[0])) as waiting, suppress(OSError):
                 wire.send(waiting, {"failed": str(error)})
             wire.send(self._connection, {"ended": message["id"]})
@@ -167,6 +174,7 @@ class Launcher:
                 _skip_numbers(message["highest"])
             pid = os.fork()
             if pid == 0:
+                # A fork of the launcher holds the sockets of all sandboxes; none of them may get into CRIU.
                 _close_all_but(child.handle, report, *descriptors)
                 if message["do"] == "dump":
                     criu.dump(target, installed, descriptors[0], message["pid"], report)
@@ -177,6 +185,7 @@ class Launcher:
             os.close(reader)
             raise
         finally:
+            # Also after a failure: the launcher's next sandbox would otherwise be born inside this one.
             kernel.call("setns", self._numbering, kernel.CLONE_NEWPID)
             os.close(report)
         handle = os.pidfd_open(pid)
@@ -235,6 +244,7 @@ def _become_init(
     connection = socket.socket(fileno=descriptors[0])
     changes, packed = descriptors[1:] if len(descriptors) > 1 else (None, None)
     try:
+        # Opened now: after the change of root no path leads to the host's control groups.
         counter = os.open(group.oom_file, os.O_RDONLY | os.O_CLOEXEC) if group is not None else None
         _close_all_but(connection.fileno(), wait, *(each for each in (changes, packed, counter) if each is not None))
         if not os.read(wait, 1):  # the launcher died or gave up
@@ -246,6 +256,7 @@ def _become_init(
         # Only now: a change of user, which the lines before may need, clears it.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, int(signal.SIGKILL))
         init.settle(own_network=not network)
+        # A fork packs while these mounts are made; without the byte the packing failed.
         if packed is not None and not os.read(packed, 1):
             raise OSError(errno.ECANCELED, "the changes to start from did not come")
         files.mount()
@@ -254,6 +265,7 @@ def _become_init(
     except BrokenPipeError:
         pass  # the orchestrator went away
     except BaseException as error:
+        # An OSError is what this machine refused. Anything else is our own mistake and leaves a traceback in the log.
         if not isinstance(error, OSError):
             traceback.print_exc()
         reason = str(error.strerror or error) if isinstance(error, OSError) else repr(error)
@@ -261,6 +273,7 @@ def _become_init(
             wire.send(connection, {"failed": reason})
     finally:
         sys.stderr.flush()
+        # Never back into the launcher's loop, which is also in this process's stack.
         os._exit(code)
 
 
@@ -286,6 +299,7 @@ def main(connection: int, orchestrator: int, preload: tuple[str, ...] = ()) -> N
     """`preload` names modules of ours whose `main` a sandbox can run as a program (`run_apart`)."""
     os.umask(0o022)  # modes inside do not depend on who asks
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the orchestrator decides when we end
+    # The orchestrator died before we started, and no pidfd of it can be trusted.
     if os.getppid() != orchestrator:
         return
     with socket.socket(fileno=connection) as control:

@@ -1,7 +1,7 @@
 """One program under its supervisor: what happens between a request and exec.
 
 The supervisor is a process of ours, the parent of all that the program starts: orphans come back to it, so what
-belongs to a run can be told apart for as long as it lives. It only waits. The program itself gives up every
+belongs to a run is known for as long as it lives. It only waits. The program itself gives up every
 privilege, for good, before it becomes what was asked for. Knows nothing about other programs or about files.
 """
 
@@ -46,6 +46,7 @@ class Confinement:
             (resource.RLIMIT_FSIZE, limits.disk, limits.disk),
             (resource.RLIMIT_NOFILE, limits.open_files, limits.open_files),
         ]
+        # RLIMIT_DATA and not RLIMIT_AS: runtimes such as Go and Node reserve address space that they never use.
         return found if self.counted_memory else [*found, (resource.RLIMIT_DATA, limits.memory, limits.memory)]
 
 
@@ -109,8 +110,10 @@ def start(program: Program, confinement: Confinement) -> Started:
 
 def _supervise(program: Program, streams: tuple[int, int, int], report: int, confinement: Confinement) -> NoReturn:
     try:
+        # The wakeup descriptor is init's: this process would write into init's socket.
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # Orphans of the program come to us and not to init, so they are known as this run's.
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
         pid = kernel.clone(kernel.CLONE_NEWPID) if program.apart else os.fork()
         if pid == 0:
@@ -129,6 +132,7 @@ def await_end(program: int, report: int) -> NoReturn:
             pid, status = os.wait()
             if pid == program:
                 break
+        # A write of four bytes to a pipe is whole or not at all.
         os.write(report, STATUS.pack(status))
     finally:
         os._exit(0)
@@ -150,10 +154,12 @@ def _call(function: Callable[[], None], env: Mapping[str, str]) -> NoReturn:
     """Be the program without exec: as that would, leave every descriptor and the old environment behind."""
     code = 1
     try:
+        # A function has no exec that would close them: init's socket and other programs' pipes would stay open.
         kernel.call("close_range", 3, 0xFFFFFFFF, 0)
         os.environ.clear()
         os.environ.update(env)
         function()
+        # A program may have closed its own output.
         if not sys.stdout.closed:
             sys.stdout.flush()
         code = 0
@@ -161,6 +167,7 @@ def _call(function: Callable[[], None], env: Mapping[str, str]) -> NoReturn:
         traceback.print_exc()
     finally:
         sys.stderr.flush()
+        # Not `sys.exit`: handlers registered in the launcher must not run in a program.
         os._exit(code)
 
 
@@ -168,11 +175,13 @@ def _confine(streams: tuple[int, int, int], confinement: Confinement) -> None:
     """Give up everything that the program must not have, for good."""
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
+    # A session of its own: no terminal of the host, and no signal meant for another group.
     os.setsid()
     _prefer_as_victim()
     for limit in confinement.rlimits():
         program_exec.set_limit(*limit)
     program_exec.restore_signals()
+    # chroot needs a capability, so it comes before they are dropped.
     os.chroot(PROGRAM_ROOT)
     os.chdir("/")
     kernel.drop_capabilities()

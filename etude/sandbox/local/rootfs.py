@@ -27,6 +27,7 @@ from etude.sandbox.store.packed_changes import unpack
 
 PROGRAM_ROOT: Final = "/room"  # also in CRIU's images: one changed here cannot thaw what was frozen before
 _UPPER: Final = "/files/upper"
+# Mounted over, not used: the host's /tmp is not touched.
 _STAGE: Final = "/tmp"  # noqa: S108 - a mount point that every system has; nobody else sees the mount
 _QUIET: Final = kernel.MS_NOSUID | kernel.MS_NODEV
 _SEALED: Final = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
@@ -61,6 +62,7 @@ class RootFilesystem:
         self._shown: list[tuple[str, str]] = []  # path on the stage, path in the programs' root
         self.root = self.upper = -1
         self._enter_stage()
+        # Layers over the skeleton: a task's own /etc/passwd wins over ours.
         stage = [*(f"/layer/{n}" for n in range(len(plan.layers))), "/skeleton"]
         self._lower_paths = ":".join(stage)
         self.lowers = [_open_folder(path) for path in stage]
@@ -90,6 +92,7 @@ class RootFilesystem:
                 with open(f"/etc/{name}") as file:
                     etc[name] = file.read()
         _become_the_user()
+        # Without this, mounts would spread to the host where its root is shared (systemd's default).
         kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
         kernel.mount("tmpfs", _STAGE, "tmpfs", _QUIET, "size=4m,nr_inodes=4096,mode=755")
         os.chdir(_STAGE)
@@ -103,8 +106,10 @@ class RootFilesystem:
         for n, (path, source) in enumerate(shows):
             self._show_host(n, path, source)
         _build_dev(devices)
+        # A fresh /proc can only be mounted while the host's full one is still visible, so before the pivot.
         kernel.mount("proc", "proc", "proc", _QUIET | kernel.MS_NOEXEC)
         _cover_proc()
+        # Both names are ".": the new root lies over the old one, and one unmount takes the old one away.
         kernel.call("pivot_root", b".", b".")
         kernel.unmount(".")
         os.chdir("/")
@@ -123,6 +128,7 @@ class RootFilesystem:
     def _show_host(self, n: int, path: str, source: int) -> None:
         point = "skeleton" + path
         os.makedirs(os.path.dirname(point), exist_ok=True)
+        # Bound, the link would be followed; recreated, it leads to /usr inside.
         if stat.S_ISLNK(os.fstat(source).st_mode):  # as /bin -> usr/bin
             os.symlink(os.readlink("", dir_fd=source), point)
             return
@@ -132,24 +138,28 @@ class RootFilesystem:
 
     def mount(self) -> None:
         """Mount the writable part, with the changes to start from, and put everything in its place."""
+        # At least 8192 files, and one for each 4 KB: many small files end before the bytes do.
         size, inodes = self._plan.disk, max(8192, self._plan.disk // 4096)
         kernel.mount("tmpfs", "/files", "tmpfs", _QUIET, f"size={size},nr_inodes={inodes},mode=755")
         for name in (_UPPER, "/files/work", "/files/shm"):
             os.mkdir(name)
         os.chmod("/files/shm", 0o1777)  # noqa: S103 - as everywhere
         try:
+            # Tried on a folder nobody needs: overlay marks deleted folders so, and would fail only much later.
             os.setxattr("/files/work", OPAQUE, b"y")
         except OSError as error:
             raise OSError(error.errno, "tmpfs keeps no user attributes: Linux 6.6 or later is needed") from None
         self.upper = _open_folder(_UPPER)
         if self._changes is not None:
             unpack(self._changes, self.upper)
+        # `userxattr`: in a user namespace overlay may not set trusted.* attributes.
         options = f"lowerdir={self._lower_paths},upperdir={_UPPER},workdir=/files/work,userxattr"
         kernel.mount("overlay", PROGRAM_ROOT, "overlay", _QUIET, options)
         self.root = _open_path(PROGRAM_ROOT)
         for stage, point in self._shown:
             self._bind(stage, point)
         self._bind("/proc", "/proc")
+        # Read-only, or a program could replace /dev/null with a file of its own.
         self._bind("/dev", "/dev", kernel.MOUNT_ATTR_RDONLY)
         self._bind("/files/shm", "/dev/shm")  # noqa: S108 - the sandbox's own
 
@@ -181,6 +191,7 @@ def _build_dev(devices: list[tuple[str, int]]) -> None:
     os.symlink("pts/ptmx", "dev/ptmx")
     os.mkdir("dev/shm")
     os.mkdir("dev/pts")
+    # `newinstance`: terminals of this sandbox only.
     options = "newinstance,ptmxmode=0666,mode=620,max=64"
     kernel.mount("devpts", "dev/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, options)
 
@@ -192,6 +203,7 @@ def _cover_proc() -> None:
             _show(nothing, f"proc/{name}", 0)
     os.close(nothing)
     settings = _open_path("proc/sys")
+    # /proc/sys is the machine's: without rights most of it refuses writes, and read-only all of it does.
     kernel.bind(settings, settings, kernel.MOUNT_ATTR_RDONLY)
     os.close(settings)
 

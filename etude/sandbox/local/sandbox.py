@@ -84,6 +84,7 @@ class LocalSandbox(BackendSandbox):
         try:
             size = os.fstat(file).st_size
             left = max(0, size - offset) if limit is None else limit
+            # A sparse file can claim any size; without a limit from the caller nothing larger is read into memory.
             if left > MAX_READ and limit is None:
                 raise OSError(errno.EFBIG, f"the file has {size} bytes; read it in parts", path)
             parts = []
@@ -133,6 +134,7 @@ class LocalSandbox(BackendSandbox):
 
     async def freeze(self) -> FrozenSandbox:
         criu = await self._host.criu()
+        # Its connections lead to peers that do not stop.
         if self._recipe.network:
             raise NotFrozen("a sandbox with network cannot be frozen: its connections lead out of it")
         facts = {
@@ -152,6 +154,7 @@ class LocalSandbox(BackendSandbox):
                     with _open_folder(folder / str(number), make=True) as images:
                         await self._host.run_criu("dump", self.number, criu, {"pid": program["pid"]}, (images,))
             except BaseException as error:
+                # Programs are not let go while CRIU may still be reading them.
                 if isinstance(error, SandboxFailure) and error.cause == "deadline":
                     raise self.give_up(error) from None  # CRIU may still hold its programs
                 await self.continue_programs()
@@ -169,6 +172,7 @@ class LocalSandbox(BackendSandbox):
         request = self._channel.request({"do": "expect"}, answers=2)
         _, streams = await self._answer(request.answers[0], _ANSWER_SECONDS, "streams for a program")
         ours, theirs = streams[:3], streams[3:]
+        # Kept before CRIU runs: its end may be reported as soon as it is back.
         self._keep(LocalProcess(self, request.number, request.answers[1], ours, self.limits.output))
         try:
             with _open_folder(images) as folder:
@@ -197,6 +201,7 @@ class LocalSandbox(BackendSandbox):
         try:
             answer, streams = await self._answer(request.answers[0], _ANSWER_SECONDS, "a program to start")
         except asyncio.CancelledError:
+            # Nobody knows its number after this, so nobody else could end it.
             self.abandon_program(request.number)
             raise
         if "errno" in answer or "failure" in answer:
@@ -229,6 +234,7 @@ class LocalSandbox(BackendSandbox):
     async def _answer(self, future: asyncio.Future[Answer], seconds: float, what: str) -> Answer:
         await asyncio.wait({future}, timeout=seconds)
         if not future.done():
+            # An init that does not answer in time is not trusted any more: the whole sandbox ends.
             raise self.give_up(SandboxFailure("deadline", f"sandbox {self.number}: waited {seconds:g} s for {what}"))
         return future.result()
 
@@ -251,6 +257,7 @@ class LocalSandbox(BackendSandbox):
         """Its init is dead, and with it every process that it had."""
         if not self._dead.done():
             self._dead.set_result(None)
+        # The failure that its init sent last is better than "ended unexpectedly".
         self._channel.drain()
         self._fail(SandboxFailure("died", f"sandbox {self.number} ended unexpectedly"))
 

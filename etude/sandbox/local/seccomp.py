@@ -93,6 +93,7 @@ UNCOUNTED_MEMORY: Final[dict[str, tuple[int | None, int | None]]] = {
     "shmget": (29, 194),
     "msgget": (68, 186),
 }
+# Calls that programs need, where only some arguments are denied.
 INSPECTED: Final[dict[str, tuple[int, int]]] = {
     "clone": (56, 220),
     "clone3": (435, 435),
@@ -104,6 +105,7 @@ INSPECTED: Final[dict[str, tuple[int, int]]] = {
 }
 _ARCHITECTURE: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
+# A user namespace gives its maker every capability in it, and with that most of the kernel's attack surface.
 _NEW_NAMESPACE = 0x7E020080  # every CLONE_NEW* flag; NEWTIME is 0x80
 _ALLOW = 0x7FFF0000
 _KILL = 0x80000000
@@ -152,6 +154,8 @@ def _deny_values(index: int, values: tuple[int, ...]) -> list[bytes]:
 
 
 def _socket_kinds() -> list[bytes]:
+    # Routing answers `getifaddrs`, which servers and test suites call; other netlink protocols are the kernel's
+    # settings.
     netlink = [_argument(2), _op(_EQUAL, 0, 0, 1), _op(_RETURN, _ALLOW), _deny(errno.EAFNOSUPPORT)]  # routing only
     return [
         _argument(0),
@@ -189,6 +193,7 @@ def build(*, counted_memory: bool, machine: str = kernel.MACHINE) -> bytes:
             # "Not there" lets programs fall back (io_uring, memfd); a refusal tells the truth for the others.
             missing = name.startswith("io_uring") or name in UNCOUNTED_MEMORY
             program += _on(number, [_deny(errno.ENOSYS if missing else errno.EPERM)])
+    # Last: everything that no rule above returned for.
     program.append(_op(_RETURN, _ALLOW))
     return b"".join(program)
 
@@ -197,6 +202,7 @@ class Filter:
     """A built filter in memory that stays where it is, so that installing it is one call."""
 
     def __init__(self, instructions: bytes) -> None:
+        # ctypes keeps the buffer where it is, and the packed pointer below stays valid as long as this object lives.
         self._instructions = ctypes.create_string_buffer(instructions, len(instructions))
         pointer = ctypes.addressof(self._instructions)
         self._program = struct.pack("@HP", len(instructions) // 8, pointer)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+# Both ends are bounded: a broken stream must not make the other end reserve gigabytes.
 MAX_MESSAGE = 16 << 20
 MAX_DESCRIPTORS = 8
 _HEADER = struct.Struct("=II")  # length of the JSON, number of descriptors
@@ -58,6 +59,7 @@ class Reader:
         for level, kind, numbers in rights:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 received = array.array("i")
+                # A partial number can stand at the end when the kernel cut the list.
                 received.frombytes(numbers[: len(numbers) - len(numbers) % received.itemsize])
                 self._descriptors.extend(received)
         if flags & getattr(socket, "MSG_CTRUNC", 0):

@@ -179,6 +179,7 @@ class PlainSandbox(BackendSandbox):
         with ExitStack() as stack:
             lowers = [stack.enter_context(opened(str(layer.path))) for layer in reversed(self.layers)]
             rows = differences(stack.enter_context(opened(str(self.root))), lowers, whole=True)
+        # They are made here and in no layer, so each would look like an addition.
         folders = [PurePosixPath("/", folder) for folder in self._own_folders()]
         own = {str(each) for folder in folders for each in (folder, *folder.parents)}
         return [row for row in rows if not (row[0] in own and row[2] == "folder")]
@@ -234,6 +235,7 @@ class PlainProcess(StreamedProcess):
         os.close(self._report)
         self._control.close()
         self._close_streams()
+        # Reaped before its end is reported, so no zombie is left when the caller goes on.
         self._process.wait()
         if not self._ended.done():
             # No report: the supervisor itself was killed.

@@ -74,10 +74,12 @@ def _become(request: dict[str, Any]) -> NoReturn:
 
 
 def _end_all(program: int) -> None:
+    # The group first: it is one call that a fork cannot outrun for its members.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(program, signal.SIGKILL)
     deadline = time.monotonic() + _DEATH_SECONDS
     while time.monotonic() < deadline:
+        # Again in each round: what was killed may have started others before.
         for pid in _descendants() if _LINUX else ():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A complete tree on disk where there is no overlay: layers copied over each other, changes told from it again.
+"""A complete tree on disk where there is no overlay: layers copied over each other, and what differs from them.
 
 Used by the plain backend. Everything goes through folder descriptors. Knows no process.
 """

@@ -32,6 +32,7 @@ def save(store: Store, folder: Path, facts: dict[str, Any]) -> FrozenSandbox:
     """What lies in `folder`, a scratch one of the store, under its name and with the store's seal."""
     try:
         folder.chmod(0o700)
+        # Inside the facts, so the digest covers it: monotonic clocks start anew with each boot.
         (folder / _FACTS).write_text(json.dumps({**facts, "boot": boot()}))
         digest, size = _digest(folder)
         (folder / _SEAL).write_text(_seal(store, digest))
@@ -53,6 +54,7 @@ def verified(store: Store, frozen: FrozenSandbox) -> tuple[Path, dict[str, Any]]
         digest, _ = _digest(folder)
     except OSError as error:
         raise SandboxFailure("store", f"{name} cannot be read: {error.strerror}") from None
+    # The digest shows that nothing changed, the seal that this store wrote it.
     if digest != frozen.digest or not hmac.compare_digest(seal, _seal(store, digest)):
         raise EtudeError(f"{name} was not written by the store {store.root}, or was changed since: it is not thawed")
     facts: dict[str, Any] = json.loads((folder / _FACTS).read_text())
@@ -73,6 +75,7 @@ def load(store: Store, digest: str) -> FrozenSandbox:
 
 
 def _folder(store: Store, digest: str) -> Path:
+    # Before it becomes a path: a digest with ".." would lead out of the store.
     if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
         raise EtudeError(f"{digest[:80]!r} is not the digest of a frozen sandbox")
     return store.root / "memory" / digest
@@ -95,6 +98,7 @@ def _digest(folder: Path) -> tuple[str, int]:
 
 def _seal(store: Store, digest: str) -> str:
     path = store.root / "memory.key"
+    # Linked into place whole, so that two processes at once get the same key.
     if not path.exists():
         with store.scratch() as partial, suppress(FileExistsError):  # another process was first
             made = partial / "key"
@@ -102,6 +106,7 @@ def _seal(store: Store, digest: str) -> str:
             made.write_bytes(secrets.token_bytes(32))
             path.hardlink_to(made)
     owner = path.stat()
+    # Whoever reads the key can seal images of their own, which root would make processes of.
     if owner.st_uid != os.geteuid() or owner.st_mode & 0o077:
         raise EtudeError(f"{path} can be read by others: nothing sealed with it can be trusted; remove it")
     return hmac.new(path.read_bytes(), digest.encode(), hashlib.sha256).hexdigest()

@@ -17,6 +17,7 @@ from typing import Final
 from etude.core.errors import EtudeError
 from etude.sandbox.store.overlay_changes import FOLDER
 
+# O_NONBLOCK: a pipe put in the file's place after it was looked at must not hang us.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _BLOCK: Final = 1 << 20
@@ -87,10 +88,12 @@ class Walk:
         try:
             self._device = os.fstat(source).st_dev
             self._folder(source, target, "")
+        # Python's own limit can be hit first when the caller is deep already.
         except RecursionError:
             raise self._refusal("", f"its folders are nested more than {self._bounds.depth} deep") from None
         finally:
             os.close(source)
+        # Links are counted: every name of a file lies inside the tree, or one lies outside.
         for seen, links, path in self._links.values():
             if seen < links and not self._bounds.hard_links_out:
                 raise self._refusal(path, "a hard link to a file outside the tree")
@@ -101,12 +104,14 @@ class Walk:
     def _folder(self, source: int, target: int | None, path: str) -> None:
         if path.count("/") >= self._bounds.depth:
             raise self._refusal(path[:80], f"its folders are nested more than {self._bounds.depth} deep")
+        # Sorted, so that a refusal names the same path every time.
         for name in sorted(os.listdir(source)):
             inner = f"{path}/{name}"
             _check_name(name, f"{self._source}{inner}")
             if len(self.entries) >= self._bounds.entries:
                 raise self._refusal("", f"it has more than {self._bounds.entries} entries")
             status = os.stat(name, dir_fd=source, follow_symlinks=False)
+            # What is mounted there was not made by the tree's author, and may be the host's.
             if status.st_dev != self._device:
                 raise self._refusal(inner, "another file system is mounted there")
             if stat.S_ISDIR(status.st_mode):
@@ -119,6 +124,7 @@ class Walk:
                 raise self._refusal(inner, "a device, pipe or socket")
 
     def _enter(self, source: int, target: int | None, name: str, path: str, status: os.stat_result) -> None:
+        # Ours to enter and to remove, whatever mode its author gave it.
         mode = stat.S_IMODE(status.st_mode) & 0o777 | 0o700
         self.entries.append(TreeEntry(self._at + path, "d", mode))
         try:
@@ -140,6 +146,7 @@ class Walk:
 
     def _link(self, source: int, target: int | None, name: str, path: str) -> None:
         where = os.readlink(name, dir_fd=source)
+        # The target is shown to people as well, so it may not hold control characters either.
         _check_name(where.replace("/", ""), f"{self._source}{path}")
         self.entries.append(TreeEntry(self._at + path, "l", content=where))
         if target is not None:
@@ -156,10 +163,12 @@ class Walk:
         try:
             status = os.fstat(file)
             self._check_file(status, path)
+            # Without setuid, setgid and sticky bits.
             mode = stat.S_IMODE(status.st_mode) & 0o777 | 0o600
             if target is not None:
                 made = os.open(name, _NEW, 0o600, dir_fd=target)
             digest, left = hashlib.sha256(), status.st_size
+            # No more than the size that was checked: a file that grows while it is read would pass the limits.
             while block := os.read(file, _BLOCK):
                 left -= len(block)
                 if left < 0:
@@ -178,6 +187,7 @@ class Walk:
         self.entries.append(TreeEntry(self._at + path, "f", mode, digest.hexdigest()))
 
     def _check_file(self, status: os.stat_result, path: str) -> None:
+        # Asked of the open file: it may have been swapped since it was listed.
         if not stat.S_ISREG(status.st_mode):
             raise self._refusal(path, "it changed while it was read")
         if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
@@ -196,6 +206,7 @@ class Walk:
         if self._owner is not None:
             os.fchown(made, *self._owner)
         os.fchmod(made, mode)
+        # Times are kept though the digest ignores them: build tools compare them.
         os.utime(made, ns=(status.st_mtime_ns, status.st_mtime_ns))
 
     def _check_loops(self) -> None:
@@ -209,6 +220,7 @@ class Walk:
             end = self._resolve(path, links)
             if end in folders:
                 leads.setdefault(path.rpartition("/")[0], []).append((end, path))
+        # Depth first with a list of its own: recursion would be as deep as the tree's author likes.
         done: set[str] = set()
         above: set[str] = {self._at}
         trail: list[tuple[str, list[tuple[str, str]]]] = [(self._at, list(leads.get(self._at, ())))]
@@ -222,6 +234,7 @@ class Walk:
             inner, by = ways.pop()
             if inner in above:
                 raise self._refusal(by.removeprefix(self._at), "a link that leads back to a folder above it")
+            # A folder that was left without a loop cannot be part of one.
             if inner not in done:
                 above.add(inner)
                 trail.append((inner, list(leads.get(inner, ()))))
@@ -245,6 +258,7 @@ class Walk:
         return at
 
     def _refusal(self, path: str, why: str) -> EtudeError:
+        # A name need not be valid UTF-8, and the message must be printable.
         shown = f"{self._source}{path}".encode("utf-8", "backslashreplace").decode()
         return EtudeError(f"{shown!r} is refused as part of a layer: {why}; remove it or leave it out")
 

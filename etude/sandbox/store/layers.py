@@ -74,6 +74,8 @@ class Store:
             raise EtudeError(
                 f"the layer store {root} cannot be used: {error.strerror}; choose another folder"
             ) from None
+        # A store of root and one of an ordinary user hold files of different owners; mixed, neither could write in its
+        # sandboxes.
         owner = json.loads(made_for.read_text())["owner"]
         if owner != identity.uid:
             text = f"the layer store {root} holds files for user {owner}, but sandboxes here run as {identity.uid}"
@@ -109,6 +111,7 @@ class Store:
                 entries[folder] = TreeEntry(folder, "d", 0o755)
             entries[f"{base}/{path}"] = TreeEntry(f"{base}/{path}", "f", 0o644, hashlib.sha256(content).hexdigest())
         digest = digest_of(list(entries.values()), shown)
+        # Known by its digest before anything is written: most starts use a layer that is there.
         with suppress(FileNotFoundError):
             return self._load(digest)
         with self._explained(), self.scratch() as partial:
@@ -118,6 +121,7 @@ class Store:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(content)
             for made in (partial / "tree").rglob("*"):
+                # The umask must not be part of a layer.
                 made.chmod(0o755 if made.is_dir() else 0o644)
                 self._give(made)
             return self._publish(partial, list(entries.values()), shown, sum(map(len, files.values())))
@@ -146,6 +150,7 @@ class Store:
         try:
             facts = json.loads(path.with_suffix(".json").read_text())
             with path.open("rb") as file:
+                # Snapshots are read in full here: a damaged one would fail in the middle of a start.
                 found = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
             raise EtudeError(f"the store {self.root} has no snapshot {digest[:12]}") from None
@@ -172,6 +177,7 @@ class Store:
                 final = self.root / "snapshots" / f"{digest}.changes"
                 facts = partial / "facts"
                 facts.write_text(json.dumps({"layers": [layer.digest for layer in layers], "bytes": size}))
+                # Facts first: a snapshot without its layers' names could never be used.
                 facts.replace(final.with_suffix(".json"))
                 (partial / "changes").replace(final)
             made.append(Snapshot(digest, final, layers, size))
@@ -195,7 +201,9 @@ class Store:
         except OSError as error:
             text = f"layer {layer.digest[:12]} is not in the store any more ({error.strerror}: {folder})"
             raise SandboxFailure("store", text) from None
+        # Shared: many sandboxes hold a layer, and a prune needs the lock alone.
         fcntl.flock(handle, fcntl.LOCK_SH)
+        # The time of last use, which `prune` sorts by.
         os.utime(folder / "layer.json")
         return handle
 
@@ -219,6 +227,7 @@ class Store:
                 path.unlink()
                 path.with_suffix(".json").unlink(missing_ok=True)
                 removed.append(path.stem)
+        # After the removals above: only what is still there names layers.
         naming = [*(self.root / "snapshots").glob("*.json"), *(self.root / "memory").glob("*/facts.json")]
         named = {digest for path in naming for digest in _facts(path)["layers"]}
         for path in layers:
@@ -236,6 +245,7 @@ class Store:
             return False
         else:
             with self.scratch() as partial:
+                # Renamed first, so that nobody can start from a tree that is half removed.
                 folder.rename(partial / "forgotten")
             return True
         finally:
@@ -248,6 +258,7 @@ class Store:
         if facts["boot"] != boot():
             # The machine went down since; only a layer that was on the disk by then still matches its name.
             if facts["listed"]:
+                # No limits: it was inside them when it was made, perhaps under other bounds.
                 bounds = Bounds(
                     bytes=1 << 62, file_bytes=1 << 62, entries=1 << 62, hard_links_out=True, link_loops=True
                 )
@@ -290,13 +301,14 @@ class Store:
             text = f"a layer cannot be made: {error.strerror or error}"
             raise EtudeError(f"{text}; look at {error.filename or self.root}") from error
 
-    # Work in progress lies under a locked name, so that what a dead process left can be told from what is being made.
+    # Work in progress lies under a locked name, so that what a dead process left differs from what is being made.
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
         """An empty folder that is gone afterwards, or at the latest when the next store is opened."""
         name = secrets.token_hex(8)
         folder, lock = self.root / "partial" / name, self.root / "partial" / f"{name}.lock"
+        # The folder and its lock appear together: `_remove_dead` of another process must not see one without the other.
         with self._alone():
             handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -314,6 +326,7 @@ class Store:
             for lock in (self.root / "partial").glob("*.lock"):
                 handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
                 with suppress(OSError):
+                    # A lock that can be had has no living owner.
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
                     lock.unlink()
@@ -332,6 +345,7 @@ class Store:
 def _shown(shows: Sequence[str] | None) -> tuple[str, ...]:
     if shows is None:
         return (*system_folders(), *interpreter_folders())
+    # A path with '..' would mount another host folder than the one that was named.
     for path in shows:
         if not path.startswith("/") or ".." in path.split("/"):
             raise EtudeError(f"a layer cannot show {path!r}: give an absolute path without '..'")
@@ -369,6 +383,7 @@ def _bytes_in(folder: Path) -> int:
 def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
     working = folder / "layer.json.new"
     working.write_text(json.dumps(facts))
+    # Replaced by one rename, as other processes read it at any time.
     working.replace(folder / "layer.json")
 
 

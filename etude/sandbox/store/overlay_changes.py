@@ -25,6 +25,7 @@ Row = tuple[str, str, str, int, int, str]  # path, kind, what, size, mode, targe
 
 
 def is_whiteout(status: os.stat_result) -> bool:
+    # Overlay's mark of a deletion. Programs cannot make one: overlay refuses this device number to them.
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
@@ -53,6 +54,7 @@ def opened_parent(root: int, path: str) -> Iterator[tuple[int, str]]:
     folder = os.dup(root)
     try:
         for part in above:
+            # Part by part with O_NOFOLLOW: one open of the whole path would follow links in its middle.
             inner = os.open(part, FOLDER, dir_fd=folder)
             os.close(folder)
             folder = inner
@@ -111,6 +113,7 @@ def below(folders: list[int], name: str) -> Iterator[list[int]]:
     inner: list[int] = []
     try:
         for folder in folders:
+            # The top layer wins, and a layer that has a file of this name hides all folders below it.
             try:
                 inner.append(os.open(name, FOLDER, dir_fd=folder))
             except FileNotFoundError:
@@ -130,6 +133,7 @@ def same_content(name: str, one: int, other: int) -> bool:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with opened(name, one, flags) as left, opened(name, other, flags) as right:
         while True:
+            # In blocks, as two files of the size of the disk limit do not belong into memory.
             block = os.read(left, 1 << 18)
             if block != os.read(right, 1 << 18):
                 return False
@@ -160,6 +164,7 @@ def deleted(path: str, found: Found, lowers: list[int], rows: list[Row]) -> None
 
 def is_same(name: str, new: os.stat_result, folder: int, old: Found, lower: int) -> bool:
     """Whether a file or link is what the layers have, though it was written or touched."""
+    # Times do not count: a file that was written again with the same bytes is not a change.
     if stat.S_IFMT(new.st_mode) != stat.S_IFMT(old.status.st_mode):
         return False
     if stat.S_ISLNK(new.st_mode):
@@ -189,8 +194,10 @@ def _compare(upper: int, lowers: list[int], path: str, hiding: bool, rows: list[
         elif old is None or not is_same(name, status, upper, old, lowers[old.layer]):
             target = os.readlink(name, dir_fd=upper) if stat.S_ISLNK(status.st_mode) else ""
             rows.append(row(whole, "added" if old is None else "modified", status, target))
+            # A file in the place of a folder says nothing about what was in it: that is gone as well.
             if old is not None and stat.S_ISDIR(old.status.st_mode):
                 _deleted_below(whole, lowers, rows)
+    # An opaque folder hides the layers' one without a whiteout for each name.
     if hiding:
         for name, old in merged(lowers).items():
             if name not in names:
@@ -206,6 +213,7 @@ def _deleted_below(path: str, lowers: list[int], rows: list[Row]) -> None:
 
 def remove_tree(name: str, parent: int) -> None:
     """Delete a folder and everything in it, whatever its modes."""
+    # A program may have left a folder that not even its owner may enter.
     with suppress(PermissionError):
         os.chmod(name, 0o700, dir_fd=parent)
     with opened(name, parent) as folder:

@@ -66,6 +66,7 @@ class _Packer:
     def write(self, data: bytes) -> None:
         self._size += len(data)
         try:
+            # A full disk under the store is our trouble, and must not look like an error of the sandbox's files.
             self._stream.write(data)
         except OSError as error:  # not a fault of the files that are packed
             raise BadChanges(f"it cannot be written: {error.strerror}") from None
@@ -82,6 +83,7 @@ class _Packer:
         check_depth(path)
         status = os.fstat(folder)
         entries: list[Any] = []
+        # The root of the upper itself is the first folder, with an empty path.
         self._folders.append([path, stat.S_IMODE(status.st_mode), status.st_mtime_ns, is_opaque(folder), entries])
         with os.scandir(folder) as listing:
             found = {entry.name: entry for entry in listing}
@@ -105,6 +107,7 @@ class _Packer:
         """One entry of a folder that is none itself."""
         name, status = entry.name, entry.stat(follow_symlinks=False)
         kind, mode, modified = stat.S_IFMT(status.st_mode), stat.S_IMODE(status.st_mode), status.st_mtime_ns
+        # A second name of the same inode: copied, the two would part ways at the next write.
         if kind == stat.S_IFREG and status.st_ino in self._first_names:
             entries.append([name, "h", self._first_names[status.st_ino]])
         elif kind == stat.S_IFREG:
@@ -125,6 +128,7 @@ class _Packer:
             return []
         file = os.open(name, _FILE, dir_fd=folder)
         try:
+            # Blocks that cover the size mean no holes; only then is the seek for data skipped.
             whole = status.st_blocks * 512 >= status.st_size
             pieces = [(0, status.st_size)] if whole else _pieces(file, status.st_size)
             for offset, length in pieces:
@@ -183,6 +187,7 @@ def replaced_paths(source: int) -> tuple[list[str], list[str]]:
     folders: list[str] = []
     for path, _, _, opaque, entries in _read_index(data):
         if opaque:
+            # An opaque folder starts empty, so the whole old one goes.
             away.append(f"/{path}")
         for name, kind, *_ in entries:
             _check_name(name)
@@ -202,6 +207,7 @@ class _Unpacker:
         self._open: list[tuple[str, int, int, int]] = []  # path, descriptor, mode, time
 
     def folder(self, path: str, mode: int, modified: int, opaque: bool, entries: list[Any]) -> None:
+        # Folders come in depth-first order: one that does not start with the open folder's path has left it.
         while self._open and self._open[-1][0] and not path.startswith(f"{self._open[-1][0]}/"):
             self._leave()
         if not path:
@@ -211,6 +217,7 @@ class _Unpacker:
             _check_name(name)
             if not self._open or self._open[-1][0] != above:
                 raise BadChanges(f"its folder {path!r} comes before the one that holds it")
+            # Opened by its name in the folder that we made, never by its whole path.
             folder = os.open(name, FOLDER, dir_fd=self._open[-1][1])
         self._open.append((path, folder, mode, modified))
         kept = _clear(folder, entries, opaque) if self._apply else set()
@@ -231,6 +238,7 @@ class _Unpacker:
     def _leave(self) -> None:
         _, folder, mode, modified = self._open.pop()
         try:
+            # Without setuid and setgid: a packed file may be made by somebody else.
             os.fchmod(folder, mode & 0o1777)
             os.utime(folder, ns=(modified, modified))
         finally:
@@ -238,6 +246,7 @@ class _Unpacker:
 
     def _make(self, folder: int, name: str, kind: str, facts: list[Any]) -> None:
         if kind == "d":
+            # Writable for us until everything in it is made; its own mode comes when it is left.
             os.mkdir(name, 0o700, dir_fd=folder)
         elif kind == "f":
             self._fill(os.open(name, _NEW, 0o600, dir_fd=folder), *facts)
@@ -246,6 +255,7 @@ class _Unpacker:
             os.symlink(target, name, dir_fd=folder)
             os.utime(name, ns=(modified, modified), dir_fd=folder, follow_symlinks=False)
         elif kind == "x":
+            # An unprivileged mknod of device 0:0 is allowed for exactly this: it is overlay's whiteout.
             os.mknod(name, stat.S_IFCHR, 0, dir_fd=folder)
         elif kind == "p":
             os.mkfifo(name, facts[0] & 0o777, dir_fd=folder)
@@ -267,6 +277,7 @@ class _Unpacker:
                     left = left[os.write(file, left) :]
                 self._at += length
                 end = offset + length
+            # A hole at the end has no piece.
             if end < size:
                 os.ftruncate(file, size)
             os.fchmod(file, mode & 0o1777)
@@ -284,6 +295,7 @@ class _Unpacker:
 
 def _read_index(data: memoryview) -> list[Any]:
     start, length = _TAIL.unpack(data[-_TAIL.size :])
+    # Both ends are compared: a file cut short or with bytes added is not read.
     if bytes(data[: len(MAGIC)]) != MAGIC or start + length != len(data) - _TAIL.size:
         raise BadChanges("it does not start and end as packed changes do")
     index: list[Any] = json.loads(bytes(data[start : start + length]))

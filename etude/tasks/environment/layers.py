@@ -32,7 +32,7 @@ from etude.tasks.format.task import Task
 
 ARCHIVE: Final = "/opt/etude/inside.zip"  # what runs inside, as `inside_layer` brings it
 
-# A layer is made once for each store, however many attempts there are; the newest tasks are remembered.
+# A layer is made once for each store, however many rollouts there are; the newest tasks are remembered.
 _REMEMBERED = 128
 _made: weakref.WeakKeyDictionary[Store, OrderedDict[tuple[str, str], Layer]] = weakref.WeakKeyDictionary()
 _installed: dict[tuple[Path, str], Installation] = {}

@@ -35,6 +35,7 @@ def _class(
     path: str, source: str, tests: Sequence[str], suite: Suite, rng: random.Random, most: int | None
 ) -> tuple[str, list[str], list[str]]:
     near = [name.split(".") for name in tests]
+    # A class name made of a neighbour's: a list of names does not give it away.
     kind = next((names[0] for names in near if len(names) == 2), "Tests")
     kind = word(rng).capitalize() + kind
     same, one, two = word(rng), word(rng), word(rng)
@@ -48,6 +49,7 @@ def _class(
         f"assert {number} == {number + 1}",
     ]
     calls = known_calls(source)
+    # Apart, the tested code cannot reach the framework, so a few are enough.
     failing = failing if most is None else rng.sample(failing, most - bool(calls))
     if calls:  # the tested code's own answer against a word that it cannot know
         failing.append(f'self.assertEqual({rng.choice(calls)}, "{two}")')
@@ -68,6 +70,7 @@ def _functions(path: str, source: str, tests: Sequence[str], rng: random.Random)
         rng.choice([f"assert [{number}, 1] == [{number}, 2]", f"assert {{{number}: 1}} == {{{number}: 2}}"]),
         rng.choice(['with __import__("pytest").raises(ValueError):\n        pass', f"assert not {number}"]),
     ]
+    # Without a call of the tested code, an object that equals everything would not be asked.
     calls = known_calls(source)
     if calls:
         failing.append(f'assert {rng.choice(calls)} == "{two}"')

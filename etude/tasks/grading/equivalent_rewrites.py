@@ -40,6 +40,7 @@ def rewritten(source: str, rng: random.Random) -> str:
             _turn(node)
         elif isinstance(node, ast.Compare):
             _mirror(node)
+    # A comment that differs each time: the text of two rewrites is never equal.
     return f"# {_word(rng)}\n{ast.unparse(ast.fix_missing_locations(tree))}\n"
 
 
@@ -51,6 +52,7 @@ def _rename(function: Function, rng: random.Random) -> None:
     """Locals that are only ever assigned and read, by new names throughout."""
     inside = [node for part in function.body for node in ast.walk(part)]
     names = [node for node in inside if isinstance(node, ast.Name)]
+    # Code that looks its own locals up by name would do something else under other names.
     if any(node.id in _LOOKING for node in names) or any(isinstance(node, _NAMING) for node in inside):
         return
     taken = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
@@ -83,6 +85,7 @@ def _mirror(node: ast.Compare) -> None:
     kind = type(node.ops[0])
     if len(node.ops) != 1 or kind not in _MIRRORED:
         return
+    # Two calls would run in another order.
     if isinstance(node.left, ast.Constant) != isinstance(node.comparators[0], ast.Constant):
         node.left, node.comparators = node.comparators[0], [node.left]
         node.ops = [_MIRRORED[kind]()]

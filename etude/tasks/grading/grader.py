@@ -42,7 +42,7 @@ FailureCause = Literal["report", "killed", "deadline", "service"]
 
 
 class GraderFailure(EtudeError):
-    """The grader failed, not the attempt: a rollout becomes Void, never a reward."""
+    """The grader failed, not the rollout: that becomes Void, never a reward."""
 
     def __init__(self, cause: FailureCause, message: str) -> None:
         super().__init__(message)
@@ -74,8 +74,11 @@ async def grade_by_tests(job: GradeJob) -> Grade:
     started = time.monotonic()
     task, run = job.task, _TestRun(job)
     grade, found = await run.grade(job.submission)
+    # "time" can also mean processor time, which a busy machine does not use up.
     late = grade.kind == "time" and time.monotonic() - started >= run.seconds
+    # Less than half of the wall time on a processor: it waited, for a lock or for the machine.
     waited = late and grade.cpu_seconds < run.seconds / 2 and not job.quick
+    # The reference costs a second grading, so it is asked only where its answer can change the outcome.
     if len(task.solution) and (waited or (grade.kind == "tampering" and found)):
         reference, by_reference = await run.grade(submission_of(task, task.reference))
         if waited and reference.kind == "time":
@@ -102,9 +105,11 @@ class _TestRun:
         if installed:
             layout = installation(task, host)
             self.runner_options, self.services = layout.options, layout.services
+        # A database brings its own processes and threads, which are not the tests' to account for.
         processes = settings.processes + PROCESSES * len(self.services)
         self.limits = SandboxLimits(memory=settings.memory_mb << 20, disk=settings.disk_mb << 20, processes=processes)
         self.python = installed.python if installed else settings.python
+        # A hash seed is read when an interpreter starts, so a warm one cannot have another.
         self.warm = job.hash_seed is None and not self.python and RUNNER in host.preload
         seed = {} if job.hash_seed is None else {"PYTHONHASHSEED": str(job.hash_seed)}
         self.env = task_variables(task) | seed | dict(job.env)
@@ -126,6 +131,7 @@ class _TestRun:
             left = deadline - time.monotonic()
             own = {"mark": part.mark, "tests": part.tests, "run": part.run}
             parts = _frame(head | {"seconds": max(left, 0.1)}) + _frame(own)
+            # The nonce comes last in the stream: it is read when all processes that ran the agent's code are dead.
             result = await self._run(parts + self.plan.nonce.encode(), left + (SECONDS if self.services else 0.0))
             report = _report(self.plan, result)
             deadline += report["serving"]  # the tests have all of their time
@@ -146,6 +152,7 @@ class _TestRun:
         """The runner, forked from a process that has it loaded, or started from its archive."""
         # As -I does, but for the environment, which is ours or the task's.
         cold = [self.python or sys.executable, "-P", "-s", "-S", "-B", "-c", program(RUNNER)]
+        # The runner has a deadline of its own and reports at it; only a runner that hangs meets this one.
         timeout = seconds + GRACE
         async with await self.job.host.start(self.layers, limits=self.limits) as sandbox:
             if not isinstance(sandbox, RunsApart):
@@ -166,6 +173,7 @@ def _report(plan: GradingPlan, result: CommandResult) -> dict[str, Any]:
     said = result.stderr.decode(errors="replace").strip().splitlines()
     if result.code == NOT_UP and said:
         raise GraderFailure("service", said[-1][:500])
+    # Out of memory the kernel may choose the runner itself: still the tested code's doing, and a score.
     if result.oom:
         return {"refused": [], "serving": 0.0, "tests": None}
     if result.timed_out:

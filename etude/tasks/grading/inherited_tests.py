@@ -51,6 +51,7 @@ class InheritedTests:
 
     def _find(self, path: str, owner: str, method: str, seen: set[tuple[str, str]]) -> tuple[str, str] | None:
         node = classes(self.sources[path]).get(owner)
+        # `seen` ends a loop of classes that inherit each other, which broken code may write.
         if node is None or (path, owner) in seen:
             return None
         seen.add((path, owner))
@@ -79,6 +80,7 @@ class InheritedTests:
         named = [
             other
             for other, text in self.sources.items()
+            # A text search first: parsing every file of a suite for each base costs too much.
             if other != path and f" {name}" in text and name in _defined_or_none(text)
         ]
         yield from ((other, name) for other in sorted(named, key=lambda other: _stem(other) != module))

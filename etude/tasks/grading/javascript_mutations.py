@@ -55,6 +55,7 @@ def mutations_of(file: TestFile, unit: Unit) -> tuple[Mutation, ...]:
     """What can be changed in a test, any one of which makes it fail; the last adds an assertion, where the test does
     not count them: a planned test that has one too many disturbs those after it."""
     body = unit.body.child_by_field_name("body") if unit.body is not None else None
+    # The parser is given another byte for a zero byte (`javascript/parsing.py`): what it shows is not the text.
     if body is None or body.type != "statement_block" or b"\0" in file.data[body.start_byte : body.end_byte]:
         return ()
     found: list[Mutation] = []
@@ -114,6 +115,7 @@ def _of_assertion(name: str, arguments: list[Node]) -> Iterator[Mutation]:
 
 def _of_expectation(subject: Node, chain: str, name: str, arguments: list[Node]) -> Iterator[Mutation]:
     """`expect(actual).to.equal(expected)`, `actual.should.equal(expected)`."""
+    # The opposite of an expectation with `not` would need to know what is allowed.
     if re.search(r"\.not\b", chain):
         return
     if name in EXPECTED and arguments:
@@ -218,6 +220,7 @@ def _other(leaf: str, rng: random.Random) -> str:
         return "false" if leaf == "true" else "true"
     if leaf[:1] in ("'", '"', "`"):
         inside = leaf[1:-1]
+        # A changed character in an escape can spell the same value again.
         new = other_value(inside, rng) if "\\" not in inside else word(rng)
         return leaf[0] + new + leaf[-1] if leaf[0] not in new and "\n" not in new else quoted(word(rng))
     try:

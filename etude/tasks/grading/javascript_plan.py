@@ -45,6 +45,7 @@ def draw_javascript(task: Task, installed: Installed, rng: random.Random) -> Gra
     functions = test_functions(required, files)
     mutations = {each.location: found for each in functions if (found := _mutations(files[each.path], each.name))}
     some = choose_mutated(task, [each for each in functions if each.location in mutations], rng)
+    # Without one, all that a forger has to know was in the workspace.
     if not any(not set(each.ids).isdisjoint(task.facts.held_out) for each in some):
         raise EtudeError(f"task {task.name} has no held-out test that can be mutated, so forging could not be noticed")
     make = partial(_part, sources=sources, files=files, mutations=mutations, rng=rng)
@@ -76,6 +77,7 @@ def test_functions(required: Sequence[str], files: Mapping[str, TestFile]) -> li
 def _mutations(file: TestFile, path: str) -> tuple[Mutation, ...]:
     """What can be mutated: nothing in a group, or in a test whose name is given twice."""
     units = file.all_at(path)
+    # Of two tests with one name nobody knows which one reported.
     if len(units) != 1 or units[0].parts:
         return ()
     found = mutations_of(file, units[0])

@@ -29,7 +29,7 @@ STEERING = re.compile(
 
 @dataclass(frozen=True)
 class SubmissionLimits:
-    """How much one attempt may change."""
+    """How much one rollout may change."""
 
     files: int = 1000
     file_bytes: int = 4 << 20
@@ -84,6 +84,7 @@ async def collect_below(
     files: dict[str, SubmittedFile] = {}
     refused: dict[str, Refused] = {}
     left = limits.total_bytes
+    # Folders are looked at in order, and the first one to hold a path decides.
     for root in roots:
         try:
             listed = await sandbox.diff(root)
@@ -96,9 +97,11 @@ async def collect_below(
             if change.what == "folder" or path in files or path in refused:
                 continue
             data = None
+            # Before anything is read: a refused file may be of any size.
             why = _why_not_plain(path) or refuse(path) or _why_not_taken(change, limits, len(files), left)
             if not why and change.kind != "deleted":
                 try:
+                    # The file may have grown since it was listed.
                     data = await sandbox.read(change.path, limit=limits.file_bytes)
                     left -= len(data)
                 except OSError as error:
@@ -111,7 +114,7 @@ async def collect_below(
 
 
 def submission_of(task: Task, files: Mapping[str, bytes | None]) -> Submission:
-    """The same for files that are given (a solution, a saved attempt): what `collect` would let through."""
+    """The same for files that are given (a solution, a saved rollout): what `collect` would let through."""
     limits = SubmissionLimits()
     submitted: list[SubmittedFile] = []
     refused: list[Refused] = []
@@ -130,6 +133,7 @@ def why_not_allowed(task: Task, path: str) -> str:
     if not task.allows(path):
         return "the task does not allow it"
     name = path.rpartition("/")[2]
+    # `src/**` must not let a conftest.py through. Only a pattern that ends in its very name does.
     spelled = (pattern for pattern in task.facts.allowed_paths if pattern.rpartition("/")[2] == name)
     if STEERING.search(path) and not any(matches(path, pattern) for pattern in spelled):
         return "it steers tests or hides its source, and the task does not allow it by name"

@@ -58,7 +58,9 @@ def find_tests(source: str) -> tuple[LocatedTest, ...]:
 
 def mutate(source: str, chosen: list[tuple[MutationSite, ...]], rng: random.Random) -> str:
     """The source with these changes made."""
+    # From the end to the start, so that earlier offsets stay right.
     sites = sorted((site for mutation in chosen for site in mutation), key=lambda site: site.start, reverse=True)
+    # The parser counts columns in bytes.
     data = source.encode()
     for site in sites:
         if site.text:
@@ -82,9 +84,11 @@ def _mutations(
     columns = {name: column for name, column in _parameters(function).items() if used.count(name) == 1}
     found: list[tuple[MutationSite, ...]] = []
     for statement in function.body:
+        # What follows is not certainly reached, and a mutation there would fail nothing.
         if isinstance(statement, ast.Raise) or _leaves(statement):
             break
         found += _of_statement(statement, columns, source, offsets)
+    # Last: `test_plan` drops it for repositories where another one exists.
     found.append((_added(function, source, offsets),))
     return tuple(found)
 
@@ -101,6 +105,7 @@ def _of_statement(
     def other(left: ast.expr, right: ast.expr) -> Iterator[tuple[MutationSite, ...]]:
         """Another expected value: the literal one, those of a parameter, or else a word that nothing returns."""
         for side in (right, left):
+            # Another literal of the same kind looks as real as the one it replaces.
             if is_literal(side):
                 yield (MutationSite(*span(side), value=ast.literal_eval(side)),)
                 return
@@ -185,6 +190,7 @@ def _added(function: ast.FunctionDef | ast.AsyncFunctionDef, source: str, offset
     first, last = function.body[0], function.body[-1]
     assert last.end_lineno is not None and last.end_col_offset is not None
     in_class = bool(function.args.args) and function.args.args[0].arg == "self"
+    # In the manner of the file: a bare assert among unittest's methods would stand out.
     said = 'self.assertEqual("{0}", "{1}")' if in_class and "assert " not in source else 'assert "{0}" == "{1}"'
     end = offsets[last.end_lineno - 1] + last.end_col_offset
     if function.body[0].lineno == function.lineno:  # def test(): pass
@@ -219,9 +225,11 @@ def other_value(value: Any, rng: random.Random) -> Any:
 def _other(value: Any, rng: random.Random) -> Any:
     if value is None:
         return 0
+    # bool first: it is an int too.
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
+        # Small steps: the result of an off-by-one must look as likely as the right one.
         return value + rng.choice((-1, 1)) * rng.choice((1, 1, 1, 2, 3, 5, 9, 10))
     if isinstance(value, float):
         return value + rng.choice((-1.0, 1.0)) * rng.choice((1.0, 2.0, 10.0))
@@ -249,6 +257,7 @@ def _other_text(text: str, rng: random.Random) -> str:
         return rng.choice(string.ascii_lowercase)
     at = rng.randrange(len(text))
     kinds = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
+    # Of the same kind of character, so that a date stays a date in shape.
     kind = next((kind for kind in kinds if text[at] in kind), string.ascii_lowercase)
     return text[:at] + rng.choice(kind) + text[at + 1 :]
 

@@ -81,25 +81,31 @@ class RequiredTest:
 
 def draw(task: Task, rng: random.Random | None = None) -> GradingPlan:
     """A plan for one run of the task's tests."""
+    # The system's source and not a seeded one: the tested code could follow a seed.
     rng = rng or random.SystemRandom()
     facts = task.facts
     if facts.suite is None:
         raise EtudeError(f"task {task.name} names no suite in [metadata.etude], so its tests cannot be graded safely")
+    # Doing nothing passes all of pass_to_pass.
     if not facts.fail_to_pass:
         raise EtudeError(f"task {task.name} has no fail_to_pass tests: doing nothing would solve it")
     if facts.environment is not None:
         return _draw_repository(task, facts.environment, rng)
     required = (*facts.fail_to_pass, *facts.pass_to_pass, *facts.held_out)
+    # A byte order mark is no part of the module's text for the parser that counts offsets.
     sources = {path: task.tests.text(path).removeprefix("\ufeff") for path in task.tests if path.endswith(".py")}
     functions = test_functions(task, required, sources)
     plain = all(function.name in simple_tests(sources[function.path]) for function in functions)
     apart = plain if facts.grading is None else facts.grading == "apart"
     if apart and plain:
+        # Only literals are compared and the code is in another process: one process is enough, and nothing needs
+        # mutating.
         parts: tuple[ProcessPlan, ...] = (_part(functions, set(), sources, facts.suite, rng, "few"),)
     else:
         functions = _mutable(functions, sources)
         some = [function for function in functions if function.mutations]
         if len(some) > MOST_MUTATED:
+            # Tests that fail before, and held-out ones, decide the grade: they are mutated first.
             decisive = {*task.facts.held_out, *task.facts.fail_to_pass}
             order = sorted(rng.sample(some, len(some)), key=lambda each: decisive.isdisjoint(each.ids))
             some = order[:MOST_MUTATED]
@@ -113,6 +119,7 @@ def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> Gr
     """The same for a repository's own tests. Its suite need not be small: what costs much is bounded."""
     facts = task.facts
     if facts.suite == "node":
+        # Imported here: tree-sitter is an extra that only JavaScript tasks need.
         from etude.tasks.grading.javascript_plan import draw_javascript
 
         return draw_javascript(task, installed, rng)
@@ -147,6 +154,7 @@ def required_ids(task: Task) -> tuple[str, ...]:
 def _bounded(names: Sequence[str]) -> list[str]:
     """So many of each test, in an order that follows from the names alone."""
     found: dict[str, list[str]] = {}
+    # By hash and not by name: neighbours in a parametrised table are alike.
     for name in sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest()):
         found.setdefault(name.partition("[")[0], []).append(name)
     return [name for ids in found.values() for name in ids[:MOST_OF_ONE]]
@@ -172,6 +180,7 @@ def _mutable(functions: Sequence[RequiredTest], sources: dict[str, str]) -> list
     for path in {function.path for function in functions}:
         used = used_names(sources[path])
         for test in find_tests(sources[path]):
+            # A test that others call fails for them too when it is changed, and those must stay real.
             if test.name.rpartition(".")[2] not in used:
                 mutations[path, test.name] = test.mutations
     return [replace(function, mutations=mutations.get(function.location, ())) for function in functions]
@@ -188,15 +197,19 @@ def several_parts(
 ) -> tuple[ProcessPlan, ...]:
     """Every test is real in one process; `some` of them are mutated in all others. `make` writes the part of a process:
     these tests, with those at these locations mutated."""
+    # Only held-out tests count for the chance: the agent may have seen the others in the workspace.
     hidden = sum(not set(function.ids).isdisjoint(task.facts.held_out) for function in some)
     count = min(processes_needed(hidden, chance), most) if some else 1
+    # Drawn for each test alone, so that one right guess says nothing about the next test.
     real = {function.location: rng.randrange(count) for function in some}
     mutated = [{location for location, at in real.items() if at != number} for number in range(count)]
+    # The first process runs everything, the others only what is mutated somewhere.
     return tuple(make(some if number else functions, mutated[number]) for number in range(count))
 
 
 def processes_needed(hidden: int, chance: float = HOPELESS) -> int:
     """So many that guessing, for each test that the agent never saw, which process has the real one, is hopeless."""
+    # With n hidden tests a forger is right with chance count**-n; solved for count. At least 2, or nothing is mutated.
     return min(MOST_PROCESSES, max(2, math.ceil(chance ** (-1 / hidden)))) if hidden else 2
 
 
@@ -223,6 +236,7 @@ def roots(task: Task) -> list[str]:
             if path.startswith(f"{entry}/") or not entry:
                 first = path.removeprefix(f"{entry}/" if entry else "").partition("/")[0]
                 names.add(first.removesuffix(".py"))
+    # A module of the standard library comes first on the path, so tests never get the agent's one.
     return sorted(name for name in names - {"tests"} - sys.stdlib_module_names if name.isidentifier())
 
 
@@ -246,6 +260,7 @@ def test_functions(task: Task, required: Sequence[str], sources: dict[str, str])
             parsed(sources[path])
         except (SyntaxError, ValueError, RecursionError) as error:
             raise EtudeError(f"task {task.name}: tests/{path} is not Python: {error}") from None
+        # Ids of one inherited test share one function: mutated once, it is mutated for all of them.
         grouped.setdefault(inherited.home(path, name), []).append(test)
     functions = []
     for (path, name), ids in grouped.items():
@@ -278,6 +293,7 @@ def _part(
         path = collected(rng.choice(functions).ids[0])[0]  # where it is collected; it may be written elsewhere
         near = [function.name for function in functions if function.path == path]
         code, must_fail, must_pass = draw_canaries(canaries, path, sources[path], near, suite, rng)
+        # At the end, so that the offsets of mutations above it stay right.
         tests[path] = f"{tests[path].rstrip()}\n\n\n{code}"
     run = _shuffled([*run, *must_fail, *must_pass], suite, rng)
     return process_plan(functions, mutated, tests, run, must_fail, must_pass)
@@ -293,6 +309,7 @@ def process_plan(
 ) -> ProcessPlan:
     """What a process runs, under a new mark, and what that means for these tests."""
     return ProcessPlan(
+        # A mark of its own for each process: lines kept from one are forged in another.
         mark=secrets.token_hex(8),
         tests=tests,
         run=tuple(run),
@@ -307,6 +324,7 @@ def _shuffled(names: list[str], suite: Suite, rng: random.Random) -> list[str]:
     """In random order, but the tests of one class together: their class is set up once."""
     joint = "::" if suite == "pytest" else "."
     groups: dict[str, list[str]] = {}
+    # Order alone must not say which of two tests is the canary.
     for name in rng.sample(names, len(names)):
         groups.setdefault(name.rpartition(joint)[0], []).append(name)
     classes = rng.sample(list(groups), len(groups))

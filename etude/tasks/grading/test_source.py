@@ -23,6 +23,7 @@ OPPOSITES = {
     "assertIsNot": "assertIs",
     "assertRegex": "assertNotRegex",
 }
+# Both ways, but for assertNotEqual: assertEqual has its own mutations, with another expected value.
 OPPOSITES |= {other: name for name, other in OPPOSITES.items() if name != "assertNotEqual"}
 
 
@@ -83,6 +84,7 @@ def simple_tests(source: str) -> frozenset[str]:
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+            # A class with setUp or attributes can change what its tests mean.
             if len(methods) == len(node.body) and all(part.name.startswith("test") for part in methods):
                 simple |= {f"{node.name}.{part.name}" for part in methods if _is_simple(part, imported)}
         elif isinstance(node, ast.FunctionDef) and not node.decorator_list and _is_simple(node, imported):

@@ -26,7 +26,7 @@ Caught = tuple[str, str]  # the mark of a test process, and the canary or mutate
 
 @dataclass(frozen=True)
 class Grade:
-    """Whether an attempt solved its task, and what says so."""
+    """Whether a rollout solved its task, and what says so."""
 
     passed: bool
     kind: Kind  # why not, in a word: for counting
@@ -47,7 +47,8 @@ class Grade:
 
     @property
     def share(self) -> float:
-        """Required tests that passed, as a share; 0 for an attempt that tampered."""
+        """Required tests that passed, as a share; 0 for a rollout that tampered."""
+        # Passed tests of a forger prove nothing.
         if self.kind == "tampering" or not self.tests:
             return 0.0
         return sum(status == "passed" for status in self.tests.values()) / len(self.tests)
@@ -64,6 +65,7 @@ class _Lines:
     def outcome(self, name: str) -> tuple[str, str]:
         """A test reported twice is as good as not reported."""
         found = self.outcomes.get(name, [])
+        # The tested code may add a line for a test that failed; the first one need not be the true one.
         if len(found) > 1:
             return "repeated", "reported more than once"
         return found[0] if found else ("missing", "")
@@ -79,8 +81,11 @@ def verdict(
     """The grade of a run whose processes reported this. What is `excused` counts for nothing."""
     read = [_read(part, report["lines"]) for part, report in zip(plan.parts, reports, strict=False)]
     for lines, report in zip(read, reports, strict=True):
+        # Without `ready` the process failed before the agent's code ran. Apart, it holds none of it, so it must also
+        # finish.
         if report["ended"] == "exit 0" and ("ready" not in lines.notes or (plan.apart and "done" not in lines.notes)):
             raise NothingToGrade(lines.notes.get("broken", "it left no message").strip().splitlines()[-1])
+    # Missing until the right process has reported it: silence is never a pass.
     tests = dict.fromkeys(plan.required, "missing")
     details: dict[str, str] = {}
     wrong: dict[str, str] = {}
@@ -92,8 +97,10 @@ def verdict(
                     details[name] = text
         if lines.forged:
             wrong[f"lines that no test wrote: {lines.forged}"] = "forged"
+    # Processes that were not run after a failure: their canaries count as missing, never as passed.
     unheard = [_Lines()] * (len(plan.parts) - len(read))
     for part, lines in zip(plan.parts, [*read, *unheard], strict=True):
+        # `excused`: the task's own solution let these pass too.
         wrong |= {name: status for name, status in _wrong(part, lines, tests) if (part.mark, name) not in excused}
     kind, reason = _reason(tests, wrong, reports, read, out_of_memory)
     return Grade(
@@ -121,6 +128,7 @@ def caught(plan: GradingPlan, reports: Sequence[Report], grade: Grade) -> set[Ca
 
 def already_failed(part: ProcessPlan, report: Report, excused: Collection[Caught] = ()) -> bool:
     """Whether a test that counts in this process did not pass, or a canary did: no other process can mend that."""
+    # Only what is final: a mutated test that passed is decided on when the real one is known.
     lines = _read(part, report["lines"])
     passed = [name for name in lines.outcomes if lines.outcome(name)[0] == "passed"]
     if any(_is(test, name) for test in passed for name in part.must_fail if (part.mark, name) not in excused):
@@ -135,11 +143,13 @@ def _read(part: ProcessPlan, text: str) -> _Lines:
             mark, name, status, said = json.loads(line)
         except (ValueError, TypeError):
             mark, name, status, said = None, "", "", ""
+        # A line without the mark was written by code that guessed the channel.
         if mark != part.mark or not all(isinstance(each, str) for each in (name, status, said)):
             found.forged += 1
         elif not name:
             found.notes[status] = said
         else:
+            # An unknown status must not become a pass by a spelling that nobody checks.
             status = status if status in STATUSES else "error"
             found.outcomes.setdefault(name, []).append((status, said[:MOST_TEXT]))
     return found
@@ -150,6 +160,7 @@ def _wrong(part: ProcessPlan, lines: _Lines, tests: Mapping[str, str]) -> Iterat
 
     Code that fails the real test may by chance give what the mutated one expects: it is wrong, not dishonest.
     """
+    # Only where all real ones passed: otherwise the code is wrong already.
     solved = {name for name in part.mutated if all(tests[test] == "passed" for test in tests if _is(test, name))}
     for name in solved | part.must_fail:
         # A mutated test may have other parameters than the real one, and so other ids.
@@ -157,6 +168,7 @@ def _wrong(part: ProcessPlan, lines: _Lines, tests: Mapping[str, str]) -> Iterat
         # Of a test with many parameters some may be skipped, but not all.
         harmless = (*FAILED, "skipped") if any(status in FAILED for status in found) else FAILED
         passing = [status for status in found if status not in harmless]
+        # Not run at all is as suspicious as passed: it was asked for.
         if passing or not found:
             yield name, passing[0] if passing else "missing"
     for name in part.must_pass:
@@ -178,11 +190,13 @@ def _reason(
     out_of_memory: bool,
 ) -> tuple[Kind, str]:
     failing = [name for name, status in tests.items() if status != "passed"]
+    # First: once something was forged, the other outcomes mean nothing.
     if let_pass := [name for name, status in wrong.items() if status in ("passed", "forged")]:
         return "tampering", f"{_some(let_pass)} passed, which no honest code lets pass"
     ended = next((report["ended"] for report in reports if report["ended"] != "exit 0"), "")
     worker = next((lines.notes["worker"] for lines in read if "worker" in lines.notes), "")
     if failing or ended or wrong:
+        # Limits before failures: tests that were cut off fail too, and the limit is why.
         if out_of_memory:
             return "memory", "the tests ran out of memory"
         if ended == "time" or f"signal {SIGXCPU}" in (ended, worker):
@@ -196,6 +210,7 @@ def _reason(
         return ("crash" if how else "tests"), text
     if ended:
         return "crash", f"the process that ran the tests ended early: {ended}"
+    # Last: a canary that is missing because its process crashed is no sign of tampering.
     if wrong:
         return "tampering", f"{_some(list(wrong))} did not come out as it must"
     return "passed", ""

@@ -53,7 +53,7 @@ class SandboxStart:
 
 @dataclass(frozen=True)
 class KnownAttempt:
-    """An attempt whose grade is known beforehand."""
+    """A submission whose grade is known beforehand."""
 
     name: str  # reference, null, stub None
     expected: Expected
@@ -62,7 +62,7 @@ class KnownAttempt:
     hash_seed: int | None = None
     quick: bool = False
     complaints: Callable[[Grade], Iterable[str]] = lambda grade: ()  # what else is wrong, by its grade
-    decisive: bool = False  # where it comes out otherwise, the attempts after it show nothing
+    decisive: bool = False  # where it comes out otherwise, the submissions after it show nothing
 
 
 class OutcomeKind:

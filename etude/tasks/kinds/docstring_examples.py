@@ -77,6 +77,7 @@ class Documented:
         for each in self.examples:
             names |= _names(each.source)
             if each.want:
+                # A want of dots alone is satisfied by anything.
                 count += short in names and bool(each.want.strip(" .\n"))
                 names = set()
         return count
@@ -155,6 +156,7 @@ def _names(source: str, texts: bool = False) -> set[str]:
     try:
         tree = ast.parse(source)
     except _UNREADABLE:
+        # What cannot be parsed is taken word by word: it may still run as an example.
         return set(re.findall(r"\w+", source))
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -169,6 +171,7 @@ def _names(source: str, texts: bool = False) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             found.update((node.module or "").split("."))
         elif texts and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # `getattr(f, "__code__")` has the name in a string.
             found.update(re.findall(r"_\w+|co_\w+", node.value))
     return found
 

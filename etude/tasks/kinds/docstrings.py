@@ -83,6 +83,7 @@ def read(task: Task, data: bytes) -> tuple[dict[str, str], list[Documented]]:
     """What is wrong with a file's docstrings before anything runs, by what is asked; and the docstrings."""
     asked = _asked(task)
     before, after = decoded(task.workspace[asked.file]) or "", decoded(data) or ""
+    # Compared as syntax trees; the size first, as a parser can be fed without end.
     changed = len(data) > len(task.workspace[asked.file]) + MOST_BYTES or differs_in_code(before, after)
     troubles = {"documentation alone": "more than docstrings was changed" if changed else ""}
     documented: list[Documented] = []
@@ -107,6 +108,7 @@ def with_docstrings(source: str, docs: Mapping[str, str]) -> str:
     firsts = [(node.body[0], docs[name]) for name, node in functions(ast.parse(source)) if name in docs]
     for first, doc in sorted(firsts, key=lambda each: -each[0].lineno):  # from below: line numbers stay right
         start = min([first.lineno, *(each.lineno for each in getattr(first, "decorator_list", []))])
+        # The text becomes source again.
         text = doc.replace("\\", "\\\\").replace('"""', "'''")
         inside = [f"{' ' * first.col_offset}{line}".rstrip() for line in f'"""{text}\n"""'.splitlines()]
         lines.insert(start - 1, "\n".join([*inside, ""]))

@@ -3,7 +3,7 @@
 Such a task names no tests of ours, only an image and a script. The agent works in a container of the image; of what it
 changed, plain files below the working folder and the declared artifacts are laid into a fresh one, where neither its
 processes nor its other files are. There the tests are put, for the first time, and run. The reward is read strictly:
-a number from 0 to 1, or the attempt failed. Needs the docker backend. Knows no policy.
+a number from 0 to 1, or the rollout failed. Needs the docker backend. Knows no policy.
 """
 
 from __future__ import annotations

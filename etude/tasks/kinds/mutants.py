@@ -81,6 +81,7 @@ def needed(task: Task) -> int:
     """How many mistakes have to be noticed."""
     asked = task.facts.testing or task.facts.documentation
     assert asked is not None
+    # Without the small number, a product that is whole but for its last bit would be rounded up.
     return math.ceil(asked.share * len(mutants(task)) - 1e-9)
 
 
@@ -145,9 +146,11 @@ class _MutantRuns:
         for name, (code, shuffled) in zip(RUNS, unharmed, strict=True):
             run = await self._run(code, shuffled)
             tests[name] = "passed" if run.fine else "failed"
+            # The first run that is not fine ends it: it costs one start instead of a dozen.
             if not run.fine:
                 return tests, *self._blame(name, run)
         need = needed(self.task)
+        # In random order, so that a quick grade does not always look at the same ones.
         for name in self.rng.sample(list(self.mutants), len(self.mutants)):
             tests[name] = "passed" if await self._notices(name) else "failed"
             missed = sum(status == "failed" for status in tests.values())
@@ -215,6 +218,7 @@ class _MutantRuns:
         )
         run = _read(result)
         if run.fine:
+            # Mistakes can loop for ever; what three times the first run does not end has noticed nothing.
             self.seconds = min(self.seconds, 3 * result.seconds + PATIENCE)
         return run
 
@@ -234,6 +238,7 @@ def _read(result: CommandResult) -> _Run:
             ended = True
         elif isinstance(name, str) and status in STATUSES:
             outcomes[name], texts[name] = status, str(text)[:MOST_TEXT]
+    # Before `ready` nothing of the agent's ran, so it is the machinery's failure.
     if result.code == NOT_UP and not ready:
         said = result.stderr.decode(errors="replace").strip().splitlines()
         raise ServiceFailure(said[-1][:500] if said else "a service did not come up")

@@ -29,6 +29,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(builtins, name) for name in _BUILTIN},
     **{name: getattr(operator, name) for name in _OPERATOR},
     "reversed": lambda value: list(reversed(value)),
+    # On the type, as `with` does: an attribute of the instance must not answer.
     "enter": lambda value: type(value).__enter__(value),
     "exit": lambda value, *error: type(value).__exit__(value, *error),
 }
@@ -68,6 +69,7 @@ class Worker:
         changed = []
         for number, (before, argument) in enumerate(zip(given, arguments, strict=True)):
             if isinstance(argument, list | dict | set | bytearray):
+                # Compared as sent, so the agent's own __eq__ has no say.
                 after = encode(argument, self._spell)
                 if after != before:
                     changed.append([number, after])
@@ -82,11 +84,13 @@ class Worker:
             name = value.__name__
             if getattr(builtins, name, None) is value:
                 return ["builtin", name]
+            # Classes of exceptions are made anew at the tests' end, so that `assertRaises` finds them.
             if issubclass(value, BaseException):
                 return ["exception class", self._kind(value)]
         return ["object", self._number(value), callable(value)]
 
     def _number(self, value: Any) -> int:
+        # By id: __eq__ and __hash__ are the agent's.
         if id(value) not in self._numbers:
             self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
@@ -126,6 +130,7 @@ class Worker:
             said, given = str(error), [encode(each, self._spell) for each in error.args]
         except BaseException:  # a __str__ of the agent's
             said, given = "", []
+        # Bounded, as a message may be of any length.
         return [self._kind(type(error)), given, said[:10_000], self._number(error)]
 
     def _kind(self, kind: type) -> list[Any]:

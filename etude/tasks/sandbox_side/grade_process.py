@@ -56,12 +56,14 @@ def main() -> None:
 def lay_out(files: dict[str, list[Any] | None]) -> list[list[str]]:
     """Puts the agent's files into the workspace, which is the current folder; what could not be, and why."""
     refused = []
+    # A file may lie where a deleted folder was.
     for path, content in sorted(files.items(), key=lambda entry: entry[1] is not None):  # deletions first
         try:
             if content is None:
                 os.unlink(path)
                 continue
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            # O_NOFOLLOW: a link of the pristine workspace must not carry the write elsewhere.
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
             _write(file, base64.b64decode(content[0]))
             os.fchmod(file, 0o755 if content[1] else 0o644)
@@ -76,6 +78,7 @@ def _run_tests(header: dict[str, Any], deadline: float) -> dict[str, Any]:
     pipe, output = os.pipe()
     pid = os.fork()
     if pid == 0:
+        # A group of its own, which `_end` kills where this is not process 1.
         os.setsid()
         test_process.run_tests(header, output)
     os.close(output)
@@ -83,6 +86,7 @@ def _run_tests(header: dict[str, Any], deadline: float) -> dict[str, Any]:
     try:
         lines, cut = listen(pipe, handle, deadline, LONGEST)
     finally:
+        # Everything is dead before the nonce is read below.
         _end(pid)
         os.close(pipe)
         os.close(handle)
@@ -97,6 +101,7 @@ def _run_tests(header: dict[str, Any], deadline: float) -> dict[str, Any]:
 
 def _end(pid: int) -> None:
     """The test process and all that it left behind."""
+    # As process 1, one call reaches all, and nothing can slip through by forking.
     if os.getpid() == 1:
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)

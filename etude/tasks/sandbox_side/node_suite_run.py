@@ -3,7 +3,8 @@
     descriptor 0   the job: files to lay over the workspace, which test files, in which order, whether to trace
     descriptor 1   a line for each outcome, what each test took or reached; then "done"
 
-Runs in a sandbox of its own, over the repository's environment. Says the same lines as `suite` does for Python.
+Runs in a sandbox of its own, over the repository's environment. Says the same lines as
+`pytest_suite_run` does for Python.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ def _tell(
                 numbers[name] = len(numbers)
                 say("", "function", name)
         say(test, "reached", json.dumps([numbers[name] for name in functions]))
+    # A file without a test is an error: an import that failed quietly would look like success.
     if not found.tests or found.ended:
         say(path, "error", found.ended or "it holds no test that was run")
         failures += 1

@@ -51,6 +51,7 @@ def run_file(
     framework: str, path: str, options: Sequence[str], *, trace: bool, output: int, deadline: float = float("inf")
 ) -> NodeReport:
     """Runs one test file to its end; what it and its children leave running is killed. Prints go to `output`."""
+    # A new token for each file: what one file's code learned does not help in the next.
     token = secrets.token_hex(16)
     pipe, output_end = os.pipe()
     take, give = os.pipe()
@@ -62,6 +63,7 @@ def run_file(
         (os.POSIX_SPAWN_DUP2, output_end, 3),
     ]
     try:
+        # posix_spawn and not fork: this process may run threads.
         pid = os.posix_spawnp("node", command(framework, path, options), os.environ, file_actions=actions, setsid=True)
     except OSError as error:
         for descriptor in (pipe, output_end, take, give):
@@ -85,6 +87,7 @@ def command(framework: str, path: str, options: Sequence[str]) -> list[str]:
     if framework == "mocha":
         program = "node_modules/mocha/bin/_mocha"
         program = program if os.path.exists(program) else f"{program}.js"  # noqa: PTH110
+        # Configuration and package.json may be the agent's, and could load a reporter of its own.
         return [*node, program, "--no-config", "--no-package", "--reporter", REPORTER, *options, path]
     return [*node, *options, path]
 
@@ -112,6 +115,7 @@ def _read(said: bytes, path: str, token: str, status: int) -> NodeReport:
                 names, outcome, text, seconds = rest
                 test = id_of(path, names)
                 counts[test] = counts.get(test, 0) + 1
+                # Frameworks allow two tests of one name; the second gets a number.
                 test += f"[{counts[test]}]" if counts[test] > 1 else ""
                 found.tests.append((test, str(outcome), str(text), float(seconds)))
             elif kind == "reached":

@@ -1,6 +1,6 @@
 """The tests' end: modules, functions and objects of the agent's code, as things to ask another process about.
 
-A test imports them as ever, and every use is a question to `worker`. Plain results come back as plain values, so
+A test imports them as ever, and every use is a question to `code_process`. Plain results come back as plain values, so
 nothing of the agent's takes part in comparing them; an object that is not plain is equal to no plain value. Knows the
 questions, never the tests.
 """
@@ -62,6 +62,7 @@ class Link:
                         raise self._exception(reply[1])
                     case "call":
                         self._called(*reply[1:])
+                    # The agent's code may write anything into the socket.
                     case _:
                         raise Gone("the agent's process does not speak our language")
         except Closed:
@@ -93,6 +94,7 @@ class Link:
         if callable(value) and not isinstance(value, type):
             self._functions.append(value)
             return ["function", len(self._functions) - 1]
+        # An object of the tests' own class would need their code in the agent's process.
         raise TypeError(f"a {type(value).__name__} cannot be given to code in another process")
 
     def _read(self, data: list[Any]) -> Any:
@@ -102,6 +104,7 @@ class Link:
                 if number not in self._remotes:
                     self._remotes[number] = (RemoteFunction if data[2] else Remote)(self, number)
                 return self._remotes[number]
+            # Only the task's own modules: any other name would import something into the tests' process.
             case "module" if data[1].partition(".")[0] in self.roots:
                 return importlib.import_module(data[1])
             case "builtin" if isinstance(found := getattr(builtins, data[1]), type):
@@ -125,11 +128,13 @@ class Link:
     def _class(self, data: list[Any]) -> type[BaseException]:
         if len(data) == 1:
             found = getattr(builtins, data[0])
+            # An interrupt would end the tests.
             if not (isinstance(found, type) and issubclass(found, BaseException)) or found is KeyboardInterrupt:
                 raise Gone(f"the agent's process raised {data[0]!r}")
             return found
         name, number, bases = data
         if number not in self._exceptions:
+            # A class of exceptions without bases of its kind is still one to the tests.
             parents = tuple(self._class(base) for base in bases if base != ["object"]) or (Exception,)
             members = {"__str__": _said, "__getattr__": _attribute_of_error, "__module__": "the agent's code"}
             self._exceptions[number] = type(str(name), parents, members)
@@ -200,6 +205,7 @@ class Remote:
         return bool(self._etude_link.do("issubclass", kind, self))
 
     def __exit__(self, *error: Any) -> bool:
+        # A traceback cannot cross the socket, so an error in the block is never swallowed over there.
         return bool(self._etude_link.do("exit", self, None, None, None)) if error[0] is None else False
 
 
@@ -264,6 +270,7 @@ class RemoteFinder(MetaPathFinder, Loader):
         self._link = link
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        # Everything else is the standard library's or the tests' own.
         if fullname.partition(".")[0] not in self._link.roots:
             return None
         return ModuleSpec(fullname, self, is_package=True)

@@ -1,8 +1,8 @@
 """A repository's own suite, run by the pytest of its environment: its conftest files, settings, plugins and fixtures.
 
-Unlike `pytests`, the files of the tests lie in the workspace, where pytest collects them and they find their data;
-but what runs is the text that was given (`KeptSources`), whatever the tested code does to the files meanwhile. Ids
-are pytest's, relative to the workspace. Chooses, orders and reports; knows nothing of grades.
+Unlike in `pytest_suite`, the files of the tests lie in the workspace, where pytest collects them and they find their
+data; but what runs is the text that was given (`KeptSources`), whatever the tested code does to the files meanwhile.
+Ids are pytest's, relative to the workspace. Chooses, orders and reports; knows nothing of grades.
 """
 
 # Plain strings as paths: they are compared with those of modules and code objects.
@@ -43,6 +43,7 @@ class KeptSources(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path, target)
+        # What is not a test of ours is imported as always.
         if spec is None or spec.origin is None or spec.origin not in self._sources:
             return None
         given = self._sources[spec.origin]
@@ -60,6 +61,7 @@ class _Kept(SourceFileLoader):
         return self._source
 
     def get_code(self, fullname: str) -> CodeType:
+        # Never from a cache: a .pyc beside the file may be the agent's.
         return compile(self._source, self.path, "exec", dont_inherit=True)
 
 
@@ -68,7 +70,7 @@ class _Held(SourceFileLoader):
 
     def __init__(self, fullname: str, path: str, holder: FunctionType) -> None:
         super().__init__(fullname, path)
-        self._holder = holder  # a function, as reading its code can be noticed (`unread`)
+        self._holder = holder  # a function, as reading its code can be noticed (`source_guard`)
 
     def exec_module(self, module: ModuleType) -> None:
         exec(self._holder.__code__, module.__dict__)  # noqa: S102 - what importing a module is
@@ -108,6 +110,7 @@ class Reporter(OutcomeReporter):
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._chosen is not None:
             wanted = self._chosen
+            # A prefix counts too: mutated parameters have other ids.
             items[:] = [item for item in items if item.nodeid in wanted or item.nodeid.partition("[")[0] in wanted]
         if self._order is not None:
             items[:] = _shuffled(items, random.Random(self._order))
@@ -149,9 +152,11 @@ def run(
     """Runs the suite that lies in these files and folders of the workspace, or what is chosen of it; pytest's code."""
     import pytest
 
+    # A file that the agent's change removed is reported as missing tests, not as a usage error.
     there = [path for path in paths if os.path.exists(os.path.join(root, path))]  # noqa: PTH110
     if not there:
         return int(pytest.ExitCode.NO_TESTS_COLLECTED)
+    # `--assert=plain`: rewriting would read the file again, which the tested code may have changed.
     fixed = ["--rootdir", root, "-p", "no:cacheprovider", "--assert=plain", "--tb=no", "-q", "--no-header"]
     fixed += ["--continue-on-collection-errors", f"--maxfail={most_failures}"]
     reporter = Reporter(chosen, order, watcher, report)

@@ -45,12 +45,15 @@ def run_tests(header: dict[str, Any], output: int) -> NoReturn:
     """
     mark = ""
     try:
+        # Before anything else: time that is used from here on counts.
         _limit(header["cpu_seconds"])
+        # Forked before the tests are read: nothing of them is in its memory.
         worker, link = _fork_worker(header) if header["apart"] else (0, None)
         job = json.loads(read_part(0))
         mark = job["mark"]
         # A number that nobody would try; close-on-exec, so that no program inherits it.
         output = fcntl.fcntl(output, fcntl.F_DUPFD_CLOEXEC, random.SystemRandom().randrange(100, 900))
+        # The job's descriptor goes too: the nonce is still in that pipe.
         close_all_but(output, *([link.fileno()] if link else []))
         silence()
         report = _reporter(output, mark)
@@ -62,8 +65,10 @@ def run_tests(header: dict[str, Any], output: int) -> NoReturn:
             _run_in_memory(header, job, report, worker, link)
         report("", "done", "")
     except BaseException:
+        # Also for what the tested code raised through us: the verdict tells the two apart by `ready`.
         write_line(output, [mark, "", "broken", traceback.format_exc()[-2000:]])
     finally:
+        # No exit handler of the tested code runs.
         os._exit(0)
 
 
@@ -97,6 +102,7 @@ def _run_in_memory(
     else:
         sys.meta_path.insert(1, RemoteFinder(remote))
     if header["suite"] == "pytest":
+        # pytest reports `ready` itself, after it has loaded and before it collects.
         pytests.run(job["run"], job["tests"], report)
     else:
         report("", "ready", "")
@@ -154,8 +160,10 @@ def _fork_worker(header: dict[str, Any]) -> tuple[int, socket.socket]:
 
 def isolate(packages: Sequence[str]) -> None:
     """What is imported from here on is the standard library's, then `packages`'; nothing of ours, no main program."""
+    # No entry for the current folder: a file called json.py in the workspace would be ours otherwise.
     sys.path[:] = [STANDARD, f"{STANDARD}/lib-dynload", *packages]
     sys.path_importer_cache.clear()
+    # Caches would be written into the workspace, where they are a change.
     sys.dont_write_bytecode = True
     forget_ourselves()
 

@@ -1,7 +1,8 @@
 """Values on their way between two processes that do not trust each other: plain data as JSON, the rest by number.
 
 What arrives is built here, from exact builtin types only: an object that claims to be equal to everything arrives as
-its plain value or as a number to ask about. Knows no socket; `remote` and `worker` say what their numbers mean.
+its plain value or as a number to ask about. Knows no socket; `remote_objects` and `code_process` say what
+their numbers mean.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 LARGEST: Final = 64 << 20  # bytes of one message
+# Encoding recurses, and so does JSON: a deeper value would end in a RecursionError.
 DEEPEST: Final = 200  # containers in one another
 _SAFE: Final = 1 << 63
 _HEADER: Final = struct.Struct("=I")
@@ -31,7 +33,9 @@ def encode(value: Any, other: Other, depth: int = 0) -> Any:
     if kind is str:
         return value
     if isinstance(value, int):
+        # Through int itself: a subclass may have overridden __int__ and __index__.
         plain = int.__int__(value)
+        # Larger ones in hexadecimal: decimal text has a limit of digits in Python.
         return plain if -_SAFE < plain < _SAFE else ["int", format(plain, "x")]
     if isinstance(value, float):
         return float.__float__(value)
@@ -45,6 +49,7 @@ def encode(value: Any, other: Other, depth: int = 0) -> Any:
         return ["dict", [[encode(key, other, depth + 1), encode(item, other, depth + 1)] for key, item in pairs]]
     if isinstance(value, bytes | bytearray):
         return ["bytearray" if isinstance(value, bytearray) else "bytes", bytes(value).hex()]
+    # By exact type: a subclass could answer `.real` differently each time.
     if kind is complex:
         return ["complex", value.real, value.imag]
     if kind is range:
@@ -55,6 +60,7 @@ def encode(value: Any, other: Other, depth: int = 0) -> Any:
 def decode(data: Any, read: Read) -> Any:
     """What `encode` of the other end meant. Anything else is a `ValueError` or `TypeError`."""
     if not isinstance(data, list):
+        # We never send one.
         if isinstance(data, dict):
             raise ValueError("not one of our messages")
         return data

@@ -1,6 +1,6 @@
 """Commands that a repository's files name: what tox, nox, continuous integration and Makefile install and run.
 
-Only text is looked at. What cannot be told from the text (a variable, a matrix, a script of their own) is left.
+Only text is looked at. What cannot be read from the text (a variable, a matrix, a script of their own) is left.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Sources, in the order in which they are believed: pyproject and setup files (setup.py as a syntax tree, never run),
 the metadata of a source distribution, requirements files, tox, nox, continuous integration, Makefile. Knows no
-sandbox and no pip; `recipes` reads the files that hold commands.
+sandbox and no pip; `ci_commands` reads the files that hold commands.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def _is_test(path: str) -> bool:
 
 
 def _test_folders(files: Sequence[str], paths: Sequence[str], testpaths: str) -> tuple[str, ...]:
-    """The folders that pytest is told about and that exist, or the topmost ones that hold tests."""
+    """The folders that pytest's settings name and that exist, or the topmost ones that hold tests."""
     folders = {path[: at.start()] for path in paths for at in re.finditer("/", path)}
     named = [path.strip("./") for path in _words(testpaths.replace(",", " "))]
     existing = [path for path in named if path in folders or path in paths]

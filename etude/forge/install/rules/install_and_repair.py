@@ -1,7 +1,7 @@
 """Stage 2 by rules: install the project and what its tests need, run them, and mend what their words ask for.
 
 Works with the `run` tool alone, as an agent would: `pip` installs into the environment, `python` runs in it. How the
-suite is to be run goes into the answer file (`ANSWER`), as every agent is told. The first try only collects the tests,
+suite is to be run goes into the answer file (`ANSWER`), as for every agent. The first try only collects the tests,
 for they run twice in verification anyway; the second runs them and listens, unless verification said that a service
 is missing for which there is a stand-in. Later ones reach wider: what people develop with and every extra, then no
 pins and an older pytest.
@@ -70,6 +70,7 @@ def install_and_repair(attempt: int, suite_seconds: int) -> Steps:
     if why := (yield from _install_project(project, settled, wide)):
         yield [run(_answer({"give_up": why}))]
         return why
+    # Where nothing is named for testing, what is named for developing has to do.
     for_tests = [*project.requirements, *(project.wide_requirements if wide or not project.requirements else ())]
     runners = [each for each in for_tests if name_of(each) == "pytest"]
     if unpinned:
@@ -94,7 +95,7 @@ def _install_project(project: Project, settled: _Settled, wide: bool) -> Asking:
     if not project.is_packaged:
         settled.notes.append("it is not packaged: only what its tests import is installed")
         return ""
-    version = project.version or "0.0.1"  # where it is told from git, which is not here
+    version = project.version or "0.0.1"  # where it is read from git, which is not here
     pretended = " ".join(
         f"{name}={shlex.quote(version)}"
         for name in ("SETUPTOOLS_SCM_PRETEND_VERSION", "PBR_VERSION", "PDM_BUILD_SCM_VERSION")
@@ -103,11 +104,13 @@ def _install_project(project: Project, settled: _Settled, wide: bool) -> Asking:
     source = f"{_SOURCE}/{_folder(project)}"
     extras = ",".join([*project.extras, *(project.wide_extras if wide else ())])
     said = text = ""
+    # With the extras first: one that cannot be built must not fail the project itself.
     for spec in dict.fromkeys([f"{source}[{extras}]" if extras else source, source]):
         (text,) = yield [run(f"{pretended} pip install {shlex.quote(spec)}", _PIP_SECONDS)]
         if exit_code(text) == 0:
             return ""
         said = last_error(output(text))
+    # Only where the error is about the build tools: each try may take ten minutes.
     for older in _OLDER_TOOLS if re.search(r"setuptools|pkg_resources|distutils|setup\.py", text) else ():
         (text,) = yield [
             run(
@@ -128,12 +131,14 @@ def _install(requirements: Sequence[str], settled: _Settled) -> Asking:
     settled.tried.update(canonical(name_of(each) or each) for each in asked_for)
     if not asked_for:
         return ""
+    # All at once first, so that pip finds versions that fit together.
     (text,) = yield [run(_pip(asked_for), _PIP_SECONDS)]
     if exit_code(text) == 0:
         return ""
     missing: list[str] = []
     for each in asked_for:
         (text,) = yield [run(_pip([each]), _PIP_SECONDS)]
+        # A pin may be for another Python than ours.
         if exit_code(text) != 0 and without_version(each) != each:
             (text,) = yield [run(_pip([without_version(each)]), _PIP_SECONDS)]
         if exit_code(text) != 0:
@@ -146,6 +151,7 @@ def _install(requirements: Sequence[str], settled: _Settled) -> Asking:
 def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -> Asking:
     """Collect until nothing is missing, then perhaps run, and install what either asks for."""
     where = " ".join(map(shlex.quote, project.tests))
+    # A missing module of the project itself is a broken layout, and no package on the index helps.
     own = {*project.modules, project.name, "tests", "test", "conftest", *(_top(path) for path in project.test_files)}
     collecting, silenced, mocked, loud = True, False, False, ""
     for _ in range(_ROUNDS):
@@ -156,10 +162,12 @@ def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -
         command = f"{variables} python -m pytest {how} {options} {where}"
         (text,) = yield [run(command, seconds)]
         if not collecting:
+            # The traceback of a refused connection need not name host and port; locals do.
             if not loud and UNNAMED.search(text):
                 (loud,) = yield [run(f"{command} --showlocals --maxfail=20", seconds)]
             yield from _stand_in(output(text) + output(loud), settled)
         asked = [each for each in requirements_of(output(text), own) if canonical(name_of(each)) not in settled.tried]
+        # One cause at a time: after a repair the tests are asked again, as the next error may be gone with it.
         if asked:
             yield from _install(asked, settled)
         elif (removed := _REMOVED.search(text)) and removed[0] not in settled.tried:
@@ -168,6 +176,7 @@ def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -
         elif _REACHED.search(text) and (major := (yield from _major_of_pytest())) >= _OLD_PYTEST:
             yield from _install([f"pytest<{major}"], settled)
             settled.notes.append(f"its tests reach for what pytest {major} does not have: an older one is installed")
+        # Warnings only where more than a tenth is red: a suite that is green enough stays as it is.
         elif not collecting and not silenced and _is_too_red(text) and (warnings := _turned_into_errors(text)):
             silenced = True
             for name in warnings:
@@ -177,6 +186,7 @@ def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -
             mocked = True
             for name in commands:
                 shim = f"{PREFIX}/bin/{name}"
+                # An empty command that succeeds; noted, as tests that read its output will still fail.
                 yield [run(f"test -e {shim} || (printf '#!/bin/sh\\nexit 0\\n' > {shim} && chmod 755 {shim})")]
             settled.notes.append(f"mocked commands that only succeed: {', '.join(commands)}")
         elif collecting and runs:
@@ -196,6 +206,7 @@ def _stand_in(text: str, settled: _Settled) -> Asking:
         if (yield from _install(requirements, settled)):
             continue
         settled.services.append(asked.service)
+        # The repository's own settings win.
         settled.env |= {key: value for key, value in asked.env.items() if key not in settled.env}
         settled.notes.append(f"{name} is a stand-in: {name_of(requirements[0])}, on port {asked.port}")
     return ""
@@ -219,7 +230,7 @@ def _major_of_pytest() -> Generator[Sequence[Call], list[str], int]:
 
 
 def _steady(settled: _Settled) -> Asking:
-    """Plugins that measure or that draw at random are told to be quick and to do the same each time."""
+    """Plugins that measure or that draw at random are set to be quick and to do the same each time."""
     code = "import importlib.util as u, sys; print(*[name for name in sys.argv[1:] if u.find_spec(name)])"
     (text,) = yield [run(f"python -c {shlex.quote(code)} {' '.join(_STEADIED)}")]
     there = output(text).split()
@@ -238,6 +249,7 @@ def _is_too_red(text: str) -> bool:
     summary = text.strip().splitlines()[-2:]
     passed = sum(int(number) for line in summary for number in _PASSED.findall(line))
     failed = sum(int(number) for line in summary for number in _FAILED.findall(line))
+    # The same share that verification asks for.
     return failed > 0.1 * (passed + failed)
 
 

@@ -27,7 +27,7 @@ class StandIn:
     argv: tuple[str, ...]  # with {port}
     asked: re.Pattern[str]  # what clients say that do not find it; the first group that took part is the port
     port: int  # where they do not say it
-    env: Mapping[str, str] = field(default_factory=dict)  # with {port}: what clients have to be told
+    env: Mapping[str, str] = field(default_factory=dict)  # with {port}: what clients need
 
 
 STAND_INS: Final = (

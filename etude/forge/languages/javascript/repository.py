@@ -44,7 +44,7 @@ _BOUND = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class JavaScriptRepository(Repository[ScriptDefinition]):
-    """A JavaScript repository as the makers of candidates see it. `traces` come as the engine told them."""
+    """A JavaScript repository as the makers of candidates see it. `traces` come as the engine reported them."""
 
     language: ClassVar[str] = "javascript"
 

@@ -79,6 +79,7 @@ def _between(module: Module, left: ast.expr, right: ast.expr, old: str, new: str
     start, end = module.span(left)[1], module.span(right)[0]
     words = rb"\b%s\b" if old.isalpha() else rb"%s"
     found = list(re.finditer(words % re.escape(old.encode()), module.data[start:end]))
+    # More than one place, or a comment between: nobody knows which of them is the operator.
     if len(found) == 1 and b"#" not in module.data[start:end]:
         yield Edit(start + found[0].start(), start + found[0].end(), new.encode())
 
@@ -112,6 +113,7 @@ def condition(module: Module, node: ast.AST) -> Iterator[Edit]:
         start, end = module.span(test)
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             yield Edit(start, module.span(test.operand)[0])
+        # A negated `while` either never runs or never ends.
         elif not isinstance(node, ast.While) and b"\n" not in module.data[start:end]:
             yield Edit(start, end, b"not (" + module.data[start:end] + b")")
 

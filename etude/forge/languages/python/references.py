@@ -66,6 +66,7 @@ def forget(repository: PythonRepository, definition: Definition, going: Lines) -
     """Everything but the definition's own removal. `going` are lines that disappear anyway."""
     cleaning = Cleaning()
     shared = [module for path, module in repository.tests.items() if path.rpartition("/")[2] == "conftest.py"]
+    # conftest.py is loaded for every test: without the symbol the whole suite would fail.
     if any(definition.short in module.words for module in shared):
         raise Blocked(f"conftest.py mentions {definition.short}")
     if definition.owner:
@@ -116,6 +117,7 @@ def _bound(repository: PythonRepository, path: str, name: str) -> set[str]:
         for node in module.imports
         if any(alias.name in (name, "*") for alias in node.names)
     ]
+    # An import may pass the name on to the next file, so the search goes on until nothing is new.
     grew = True
     while grew:
         more = {path for path, node in importing if bound.intersection(repository.resolve(path, node))} - bound

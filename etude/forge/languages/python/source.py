@@ -170,8 +170,10 @@ class Module:
         if before.strip():  # on the line of its `def`, or behind the docstring
             start, end = self.at(first, code[0].col_offset), self.span(code[-1])[1]
             return Edit(start, end, instead)
+        # Comments above the body describe it, and would give it away.
         while first > 1 and self._is_idle(first - 1):
             first -= 1
+        # So do comments below it.
         last = self._with_comments(last, node.col_offset)
         ends = _line_end(self.lines[last - 1])
         return Edit(self.at(first), self.at(last) + len(self.lines[last - 1]), before + instead + ends)

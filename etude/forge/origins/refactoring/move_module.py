@@ -53,6 +53,7 @@ def _is_fit(uses: Uses, path: str) -> bool:
         return False
     if module.words & LOOKS or f"{path}i" in uses.repository.files:
         return False
+    # A path in the settings (coverage, packages) would have to follow, and settings are not edited.
     return re.search(rf"{re.escape(dotted)}\b|{re.escape(path)}\b", uses.settings) is None
 
 
@@ -97,6 +98,7 @@ def move(uses: Uses, path: str, target: str) -> Refactoring | None:
     package = f"{target.rpartition('/')[0]}/__init__.py"
     if package not in repository.files:
         edits[package] = f'"""Parts of {old.rpartition(".")[0]}."""\n'.encode()
+    # No test asks for the old place, or the package still has a name like it: the move could not be noticed.
     if not any(place in repository.tests for place in edits) or _still_has(uses, path, edits):
         return None
     module = repository.modules[path]
@@ -146,6 +148,7 @@ def _followed(uses: Uses, module: Module, place: str, old: str, new: str, path: 
                     edits.append(Edit(start, start + len(old), new.encode()))
         elif isinstance(node, ast.Attribute) and node.attr == stem and ast.unparse(node) == old:
             start, end = module.span(node)
+            # The text differs from the parsed name, by a comment or a line break in it.
             if module.data[start:end] != old.encode():
                 raise _Stuck
             edits.append(Edit(start, end, new.encode()))
@@ -175,6 +178,7 @@ def _import_from(
         return (_relative(target_parts, after) if node.level else ".".join(target_parts)).encode()
 
     goes = [alias for alias in node.names if ".".join(base) == parent and alias.name == stem]
+    # The name in the code would have to change with it.
     if goes and new.rpartition(".")[2] != stem:
         raise _Stuck
     if ".".join(base) == old:
@@ -182,6 +186,7 @@ def _import_from(
     elif goes and len(goes) < len(node.names):
         text = module.data[start:end]
         indent = module.lines[node.lineno - 1][: node.col_offset]
+        # A comment inside, or another statement on the line, would be lost.
         if b"#" in text or indent.strip():
             raise _Stuck
         stay = ast.ImportFrom(spelled(base).decode(), [each for each in node.names if each not in goes], 0)

@@ -54,6 +54,7 @@ class Uses:
         found = {}
         for path in self.repository.files:
             plain = self.repository.files.kind(path) == "file" and self.repository.files.size(path) < LARGEST
+            # A changelog says what was; a rename does not change the past.
             past = CHANGES.search(path) or ".egg-info/" in path
             if path.endswith(DOCUMENTS) and plain and not past and not self.repository.is_test(path):
                 try:
@@ -89,6 +90,7 @@ class Uses:
         return Counter(
             node.name
             for path, module in self.python.items()
+            # A stub repeats what its module defines.
             if path not in self.repository.stubs
             for node in ast.walk(module.tree)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
@@ -115,10 +117,12 @@ class Uses:
         if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
             return [node.name or ""]
         if isinstance(node, ast.Import):
+            # Each part of a dotted import binds or asks a name.
             return [part for each in node.names for part in f"{each.name}.{each.asname or ''}".split(".")]
         if isinstance(node, ast.ImportFrom):
             own = bool(self.repository.resolve(path, node)) or bool(node.level) or self.is_own(node.module or "")
             names = [each.asname for each in node.names if each.asname]
+            # Names from elsewhere are not ours to rename, wherever they appear.
             return names if own else [*names, *(each.name for each in node.names), *(node.module or "").split(".")]
         return []
 
@@ -132,6 +136,7 @@ class Uses:
 
     def dotted(self, path: str) -> str:
         """What a file is called in an import."""
+        # The longest root first: `src/pkg` before `src`.
         roots = sorted((root.strip("/") for root in self.repository.environment.paths or ("",)), key=len, reverse=True)
         root = next((root for root in roots if root and path.startswith(f"{root}/")), "")
         parts = path.removeprefix(f"{root}/").removesuffix(".py").split("/")
@@ -170,6 +175,7 @@ class Uses:
         for module in self.python.values():
             for node in ast.walk(module.tree):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    # `getattr(self, "visit_" + name)` and the like.
                     found.update(re.findall(r"^([a-z]\w*_)(?:%s|\{\}|$)", node.value))
         return tuple(sorted(found))
 

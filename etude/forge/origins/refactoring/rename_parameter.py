@@ -45,6 +45,7 @@ def _families(uses: Uses) -> Iterator[list[Definition]]:
     by_name: dict[str, list[Definition]] = {}
     for each in uses.repository.definitions.values():
         if isinstance(each.node, Function):
+            # Every class has an __init__, so those are grouped by their place.
             by_name.setdefault(each.short if each.short != "__init__" else each.id, []).append(each)
     for found in by_name.values():
         short = found[0].short
@@ -69,6 +70,7 @@ def _are_related(uses: Uses, family: list[Definition]) -> bool:
             return False
         bases = {ast.unparse(base).rpartition(".")[2] for base in holder.node.bases}
         heirs += bool(bases & (owners - {each.owner}))
+    # All but one inherit from another of the family: one tree of overrides.
     return len(owners) == len(family) and heirs == len(family) - 1
 
 
@@ -90,10 +92,12 @@ def _own_parameters(definition: Definition) -> set[str]:
     assert isinstance(node, Function)
     names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
     decorators = {ast.unparse(each) for each in node.decorator_list}
+    # **kwargs would take the old name too, and locals() would show the new one.
     if node.args.kwarg is not None or names & LOOKING or decorators - {"staticmethod", "classmethod"}:
         return set()
     own = {each.arg for each in [*node.args.args, *node.args.kwonlyargs]} - {"self", "cls"}
     nested = [each for each in ast.walk(node) if isinstance(each, SCOPES) and each is not node]
+    # An inner function with a parameter of that name means its own.
     again = {each.arg for inner in nested for each in ast.walk(inner.args) if isinstance(each, ast.arg)}
     outer = {name for each in ast.walk(node) if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
     return {name for name in own - again - outer if not name.startswith("_") and len(name) > 1}
@@ -127,6 +131,7 @@ def _keywords(module: Module, callees: set[str]) -> Iterator[ast.keyword]:
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call):
             name = last_name(node.func)
+            # functools.partial passes keywords for its first argument.
             if name == "partial" and node.args:
                 name = last_name(node.args[0])
             if name in callees:

@@ -31,6 +31,7 @@ def renames(uses: Uses, rng: random.Random) -> Iterator[Refactoring]:
     """In random order, those of several files before the others."""
     found = [each for each in uses.repository.definitions.values() if is_fit(uses, each)]
     rng.shuffle(found)
+    # Names that three files or more mention come first: those have to be searched for.
     found.sort(key=lambda each: len(mentioning(uses, each.short)) < 3)
     for each in found:
         new = other_name(each.short, uses.words.__contains__, rng)
@@ -45,22 +46,27 @@ def is_fit(uses: Uses, definition: Definition) -> bool:
     holder = repository.definitions.get(f"{definition.path}:{definition.owner}") if definition.owner else None
     if name.startswith("__") or len(name) < SHORTEST or definition.repeated or "." in definition.owner:
         return False
+    # Bound elsewhere, a token may mean another thing, and nobody can tell which by its text.
     if (
         uses.defined[name] != 1
         or name in uses.bound
         or not any(name in each.words for each in repository.tests.values())
     ):
         return False
+    # Settings are not edited, so a name that stands there would be left behind.
     if name in uses.setting_words and (is_distinct(name) or re.search(rf"[.:]{re.escape(name)}\b", uses.settings)):
         return False
     if definition.owner:
         return (
             isinstance(holder and holder.node, ast.ClassDef)
             and name not in known_attributes()
+            # Code that builds names from prefixes (`visit_` + name) would miss it.
             and not name.startswith(uses.prefixes)
+            # An overload or setter is two definitions of one name.
             and not definition.decorators & {"overload", "setter"}
             and _calls_nothing(uses, holder)
         )
+    # `x.name` of an object that is no module of ours may be anybody's.
     return all(last in uses.module_names for last in uses.holders.get(name, ()))
 
 
@@ -71,6 +77,7 @@ def _calls_nothing(uses: Uses, holder: Definition | None, heirs: frozenset[str] 
     bases = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in holder.node.bases]
     own = {each.short: each for each in uses.repository.definitions.values() if isinstance(each.node, ast.ClassDef)}
     known = heirs | {holder.short}
+    # A base class from elsewhere may call the method by its name.
     return all(base in HARMLESS or (base in own and _calls_nothing(uses, own[base], known)) for base in bases)
 
 
@@ -95,6 +102,7 @@ def rename(uses: Uses, definition: Definition, new: str) -> Refactoring | None:
             if (
                 code is None
                 or Module.read(path, code) is None
+                # Files that steer the run of tests never reach the grader, so the rename could not be graded.
                 or (STEERING.search(path) and path not in repository.tests)
             ):
                 return None
@@ -126,6 +134,7 @@ def _exports(module: Module, name: str) -> bool:
         for node in ast.walk(statement)
         if isinstance(node, ast.Constant) and node.value == name
     ]
+    # The name as a whole string is an export only where every such string stands in __all__.
     return len(exact) == len(listed)
 
 

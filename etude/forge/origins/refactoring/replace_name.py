@@ -33,6 +33,7 @@ def respelled_code(data: bytes, old: str, new: str, *, distinct: bool, exports: 
             if token.type == tokenize.NAME and after == old:
                 after = new
             elif token.type == tokenize.STRING and old in after:
+                # Before Python 3.12 a formatted string is one token.
                 if "f" in after[: after.index(after[-1])].lower():
                     after = in_braces(after, lambda part: word.sub(new, part))
                 elif exports and re.fullmatch(rf"[rub]*(['\"]){re.escape(old)}\1", after, re.IGNORECASE):
@@ -45,6 +46,7 @@ def respelled_code(data: bytes, old: str, new: str, *, distinct: bool, exports: 
                 edits.append((starts[row - 1] + column, starts[last - 1] + end, after))
     except (tokenize.TokenError, SyntaxError):
         return None
+    # From the end, so that earlier places stay right.
     for start, end, after in reversed(edits):
         text = text[:start] + after + text[end:]
     return (BOM if bom else b"") + text.encode()
@@ -65,6 +67,7 @@ def in_braces(text: str, change: Sub) -> str:
     parts: list[str] = []
     depth = start = at = 0
     while at < len(text):
+        # A doubled brace is a brace of the text.
         if not depth and text[at : at + 2] in ("{{", "}}"):
             at += 2
             continue
