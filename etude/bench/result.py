@@ -103,7 +103,7 @@ class BenchResult:
     tasks: list[TaskRow]
     counts: dict[TaskSet, Counts]
     void: int = 0  # rollouts that stayed void
-    retried: int = 0  # void attempts that were made again
+    retried: int = 0  # void rollouts that were made again
     void_causes: dict[str, int] = field(default_factory=dict)  # both together
     engine: dict[str, float] = field(default_factory=dict)  # what the sampler says about itself
 
@@ -119,7 +119,7 @@ class BenchResult:
 
     @property
     def ks(self) -> list[int]:
-        """The k worth telling: 1, 4, and all samples."""
+        """The k worth reporting: 1, 4, and all samples."""
         return sorted({k for k in (1, 4, self.samples) if k <= self.samples})
 
 

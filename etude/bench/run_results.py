@@ -118,8 +118,8 @@ def numerics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def voids(metrics: Sequence[Mapping[str, Any]], benchmarks: Mapping[str, BenchResult]) -> int:
-    """Spoiled attempts in training and in the benchmarks, those included that were made again and went well."""
-    # Spoiled attempts are counted even where a repetition went well: they cost time, and may point at the machine.
+    """Void rollouts in training and in the benchmarks, those included that were made again and went well."""
+    # They are counted even where a repetition went well: they cost time, and may point at the machine.
     trained = sum(int(row["void"]) for row in metrics if row.get("stage") == "rl" and is_number(row.get("void")))
     return trained + sum(result.void + result.retried for result in benchmarks.values())
 

@@ -143,6 +143,7 @@ def bench_tasks(settings: BenchSettings) -> list[tuple[TaskSet, Task]]:
         if len(tasks) < count:
             raise EtudeError(f"{where} has only {len(tasks)} tasks where the benchmark asks for {count}")
         found += [(which, task) for task in tasks]
+    # Two results are paired task by task, by name.
     names = Counter(task.name for _, task in found)
     if twice := [name for name, times in names.items() if times > 1]:
         raise EtudeError(f"the task {twice[0]} is twice in the benchmark; give every task a name of its own")

@@ -75,7 +75,7 @@ def share_interval(values: Sequence[float]) -> Interval:
     if count < 2:
         return Interval(mean, 0.0, 1.0)
     # As many independent yes-or-no answers as would have this standard error. Where all tasks agree there is no spread
-    # to tell, and each task counts as one answer. Rollouts that differ within tasks make it more than the tasks.
+    # to measure, and each task counts as one answer. Rollouts that differ within tasks make it more than the tasks.
     spread = mean * (1 - mean)
     size = spread / error**2 if error > 0 and spread > 0 else float(count)
     # Wilson with this size: no pass in 100 tasks is 0 to 3.8%, where mean and error alone would claim certainty.

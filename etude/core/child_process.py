@@ -28,7 +28,7 @@ from pathlib import Path
 from etude.core.errors import EtudeError
 
 LOG_LINES = 30  # of a dead child's log, shown in the error
-LOOK = 0.5  # seconds between two looks at the parent where the kernel cannot tell us of its end
+LOOK = 0.5  # seconds between two looks at the parent where the kernel cannot report its end
 LACK_OF_MEMORY = (
     " (it was killed; if nobody did that, the system had no memory left: free some, or ask for less at once)"
 )
@@ -138,6 +138,7 @@ async def start(
             said = await child.last_words()
             raise EtudeError(said or f"the {name} process said {line!r} where {ready!r} belongs")
     except BaseException as failed:
+        # Read now: `close` removes the folder that the log may lie in.
         said = child.log_end()
         await child.close(0)
         if isinstance(failed, TimeoutError):
@@ -167,6 +168,7 @@ def die_with(parent: int, leaves: Sequence[Path]) -> None:
     def watch() -> None:
         _wait_for_end(parent)
         remove(leaves)
+        # Not sys.exit: this is not the main thread, and that one may be in the middle of a long computation.
         os._exit(1)
 
     threading.Thread(target=watch, name="parent watch", daemon=True).start()
@@ -186,6 +188,7 @@ def _wait_for_end(parent: int) -> None:
 def listen(path: Path) -> sockets.socket:
     """A listening local socket that this user alone can open."""
     listener = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+    # By umask: with a chmod afterwards there would be a moment in which others could connect.
     before = os.umask(0o177)
     try:
         if path.is_socket():  # what a process that was killed left behind
@@ -226,10 +229,12 @@ def _remove_abandoned() -> None:
     """Folders of processes that were killed together with their children, so that nobody was left to remove them."""
     for path in _place().glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
+            # Another user's folder, or a link to one, is not ours to remove.
             if path.is_symlink() or path.stat().st_uid != os.getuid():
                 continue
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
+                # A folder whose lock cannot be taken belongs to a living process.
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path, ignore_errors=True)
             finally:

@@ -52,9 +52,11 @@ def commit_folder(final: Path, **facts: Any) -> Iterator[Path]:
 def _swap(working: Path, final: Path) -> None:
     aside = final.with_name(f".{final.name}.replaced")
     if final.exists():  # a resumed run that saves its last step again
+        # In two steps, because a folder cannot be renamed over one that is not empty; `sweep` mends a kill in between.
         shutil.rmtree(aside, ignore_errors=True)
         final.rename(aside)
     working.rename(final)
+    # A rename is safe only when the folder that it happened in is on the disk.
     sync(final.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
@@ -109,6 +111,7 @@ def write_whole(path: Path, text: str) -> None:
 
 def append_line(path: Path, line: str) -> None:
     try:
+        # Without a sync for each row: a checkpoint syncs metrics.jsonl before it counts (run.py).
         with path.open("a") as file:
             file.write(line + "\n")
     except OSError as error:

@@ -68,7 +68,7 @@ class ToolResult:
 
 
 Experts = npt.NDArray[np.int16]  # [tokens, blocks with experts, experts of a token]
-UNROUTED = -1  # stands for the experts of a token that nobody has told
+UNROUTED = -1  # stands for the experts of a token that are not known
 Message = System | User | Assistant | ToolResult
 Part = Literal["thinking", "final", "call", "output", "prompt"]
 StopReason = Literal["stop", "length", "abort"]
@@ -93,7 +93,7 @@ class Sampling:
     top_k: int = 0  # 0 is off
     seed: int = 0  # token i of a request depends on (seed, i) alone, never on its neighbours in the batch
     stop_ids: tuple[int, ...] = ()  # sampled, kept as the last id, and ends the sample
-    top_logprobs: int = 0  # likeliest alternatives told for each token; served over the OpenAI routes only
+    top_logprobs: int = 0  # likeliest alternatives reported for each token; served over the OpenAI routes only
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,6 @@ class Policy(Protocol):
 
 
 class Scorer(Protocol):
-    """A policy that can also tell the log-probability of given ids (the first id has none: 0.0)."""
+    """A policy that also gives the log-probability of given ids (the first id has none: 0.0)."""
 
     async def score(self, ids: tuple[int, ...], temperature: float = 1.0) -> tuple[float, ...]: ...

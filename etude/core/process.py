@@ -59,6 +59,7 @@ def let_waiting_threads_sleep() -> None:
 def available_cores() -> int:
     """Cores this process may use: affinity and container limits counted, at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    # A container may show all cores of the machine and be allowed a part of their time.
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         if quota != "max":

@@ -91,6 +91,7 @@ class Run:
             raise
 
     def __enter__(self) -> Run:
+        # Python lets the main thread alone set signal handlers.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._signals[number] = signal.signal(number, self._on_signal)
@@ -112,6 +113,7 @@ class Run:
         if self._at_once or (self.stopping and number == signal.SIGINT):
             raise KeyboardInterrupt
         self.stopping = True
+        # os.write and not print: the signal may have interrupted a print that holds the stream's lock.
         os.write(2, b"\nstopping after this step; press Ctrl-C again to stop at once\n")
 
     @contextmanager
@@ -186,6 +188,7 @@ class Run:
         try:
             with durable.commit_folder(final, stage=stage, step=step, lineage=self.lineage) as folder:
                 yield folder
+                # Rows up to this step are on the disk before the checkpoint that continues them.
                 if (self.path / "metrics.jsonl").exists():
                     durable.sync(self.path / "metrics.jsonl")
         except durable.CannotSave as error:
@@ -225,6 +228,7 @@ class Run:
     def _open_lineage(self) -> None:
         if self._opened:
             return
+        # Rows past these steps are no part of this lineage's history; -1 keeps none of a stage's rows.
         resumed = {}
         for stage in self._facts["stages"]:
             if not self.finished(stage):

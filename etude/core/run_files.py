@@ -60,6 +60,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return [
         row
         for row in rows
+        # A later lineage that went on from before this row's step has abandoned the row.
         if all(
             row["step"] <= later["resumed"].get(stage_of_row(row["stage"]), math.inf)
             for later in lineages[row["lineage"] + 1 :]
@@ -128,6 +129,7 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
 
 def check_recipe(path: Path, facts: dict[str, Any], recipe: dict[str, Any]) -> None:
     """Refuse a recipe that differs from the recorded one in a key that a begun stage has read."""
+    # Nothing depends on the recipe before a stage has begun.
     changes = changed_keys(read_recipe(path), as_toml(recipe)) if facts["stages"] else {}
     reads = [entry.get("reads") for entry in facts["stages"].values()]
     refused = {

@@ -75,6 +75,7 @@ def read_prefix(data: bytes) -> tuple[int, int]:
 def read_frame(head: bytes, body: bytes) -> Frame:
     try:
         header = json.loads(head)
+    # Deep nesting ends in a RecursionError: a refusal like any other.
     except (ValueError, RecursionError) as broken:
         raise EtudeError(f"a frame's header is not JSON ({broken})") from None
     if not isinstance(header, dict) or not isinstance(header.get("arrays"), list):
@@ -99,6 +100,7 @@ def read_frame(head: bytes, body: bytes) -> Frame:
 def _described(described: Any) -> tuple[str, str, list[int]]:
     match described:
         case [str(name), str(dtype), list(shape)] if dtype in _DTYPES and len(shape) <= MOST_DIMENSIONS:
+            # `type(...) is int`, because True and False are ints as well.
             if all(type(count) is int and count >= 0 for count in shape):
                 return name, dtype, shape
     raise EtudeError(f"an array is described as {described!r}; it takes a name, a dtype and a shape")
@@ -121,6 +123,7 @@ def pack(message: Any, **header: Any) -> Frame:
 def unpack(kind: type[Message], frame: Frame) -> Message:
     """The message of a frame; refused if anything is missing, superfluous or of another type."""
     arrays = dict(frame.arrays)
+    # Frames may say infinity: a correction without an upper bound has it.
     message: Message = _read(kind, frame.header.get("message"), "", _Source(arrays, finite=False))
     if arrays:
         raise EtudeError(f"the array {next(iter(arrays))!r} belongs to no field")
@@ -151,6 +154,7 @@ def _write(value: Any, path: str, arrays: dict[str, Array]) -> Any:
         return str(value)
     if is_dataclass(value):
         written = {name: _write(part, _join(path, name), arrays) for name, part in vars(value).items()}
+        # The class goes along: where a field may hold several dataclasses, it says which one this is.
         return {"class": type(value).__name__} | written
     if isinstance(value, list | tuple):
         return [_write(part, _join(path, place), arrays) for place, part in enumerate(value)]

@@ -147,6 +147,7 @@ def _plan(
     ]
     corpus = dataclasses.asdict(settings) | {"sources": described}
     plan = {"corpus": corpus, "tokens": dataclasses.asdict(tokens), "seed": seed, "forbidden_texts": forbidden}
+    # As JSON gives it back, so that it equals the plan that is read from disk.
     return dict(json.loads(json.dumps(plan)))
 
 
@@ -158,6 +159,7 @@ def _begin(out: Path, plan: dict[str, Any]) -> Path:
         before = json.loads(noted.read_text())
         if before["plan"] == plan:
             return work
+        # Trained for the abandoned plan. One that a user put there is not ours to remove.
         if not before["own_tokenizer"]:
             shutil.rmtree(out / TOKENIZER, ignore_errors=True)
         shutil.rmtree(shards, ignore_errors=True)
@@ -176,6 +178,7 @@ def _finished(out: Path, plan: dict[str, Any]) -> Manifest:
             f"the corpus in {out} was built with other settings ({', '.join(changed)}): "
             "remove it or choose another folder"
         )
+    # Opening a shard checks its size and offsets: a damaged corpus is refused before training begins.
     for shard in made.shards:
         OpenShard(out / SHARDS, shard, made.dtype)
     shutil.rmtree(out / WORK, ignore_errors=True)

@@ -91,6 +91,7 @@ def read_texts(paths: Sequence[str]) -> list[tuple[str, str]]:
             if not problem:
                 texts.append((str(path) if only else f"{path}/{file.path}", text))
                 found += 1
+        # Nothing to look for would make every corpus look clean.
         if not found:
             raise EtudeError(f"corpus.decontaminate names {path}, which holds no text: correct the path")
     return texts

@@ -1,7 +1,7 @@
 """The nouns of the corpus: a Document, a Rejected file, a Source; and how a file's bytes become a document.
 
 Each kind of source only lists and reads files (`File`); which paths are wanted, which names are refused, what
-counts as text and whose licence applies is decided here, once for all of them. Quality is judged later.
+counts as text and whose licence applies is decided here, once for all of them. Quality is a matter of filters.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CODE_SUFFIXES = [
 
 
 class SourceSettings(BaseModel):
-    """What every source can be told. Subclass it for a source of your own."""
+    """Settings of every source. Subclass it for a source of your own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,7 +41,7 @@ class SourceSettings(BaseModel):
 
 
 class FilesSettings(SourceSettings):
-    """What every source that reads files can be told."""
+    """Settings of every source that reads files."""
 
     path: str = Field(description="where it is")
     suffixes: list[str] = Field(default=CODE_SUFFIXES, description="file names must end in one of these")

@@ -1,6 +1,6 @@
 """Why a file is not worth training on: one named reason for each rejection, cheapest question first.
 
-Thresholds are for code as people write it; each says what it was set against. Licences are judged elsewhere.
+Thresholds are for code as people write it; each says what it was set against. Licences are a matter of licenses.py.
 """
 
 from __future__ import annotations

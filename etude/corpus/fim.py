@@ -1,4 +1,4 @@
-"""Fill-in-the-middle: part of the documents are cut in three and told in another order.
+"""Fill-in-the-middle: part of the documents are cut in three and put into another order.
 
     prefix-suffix-middle   <fim_prefix> prefix <fim_suffix> suffix <fim_middle> middle
     suffix-prefix-middle   <fim_prefix> <fim_suffix> suffix <fim_middle> prefix middle

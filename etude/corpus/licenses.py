@@ -2,7 +2,7 @@
 
 Looked at in this order: an SPDX tag or a licence named in the file's own header; the nearest licence file
 upward; for installed packages and wheels, the metadata of the distribution that the file belongs to. This
-sorts code for training by the words people use; it is no legal advice, and what it cannot tell is `unknown`.
+sorts code for training by the words people use; it is no legal advice, and what it cannot decide is `unknown`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ COMMENT = re.compile(r"\s*(#|//|/\*|\*|;|--|<!--|$)")
 
 
 class Licenses:
-    """The licences of one source: told what its licence files say, asked which applies to a file."""
+    """The licences of one source: `add` takes its licence files, `of` says which one applies to a file."""
 
     def __init__(self) -> None:
         self._folders: dict[str, License] = {}
@@ -100,7 +100,7 @@ class Licenses:
 
 
 def is_license_file(path: str) -> bool:
-    """Whether the path tells about licences: LICENSE and its kin, or the metadata of an installed distribution."""
+    """Whether the path is about licences: LICENSE and its kin, or the metadata of an installed distribution."""
     folder, _, name = path.rpartition("/")
     if folder.endswith(".dist-info"):
         return name in ("METADATA", "RECORD")

@@ -32,6 +32,7 @@ class Mix:
             raise EtudeError(f"a sequence of {sequence} tokens has nothing to predict: use 2 or more")
         self.manifest: Manifest = load_manifest(directory)
         self._identity = {"corpus": self.manifest.fingerprint, "split": split, "sequence": sequence, "seed": seed}
+        # Left out for files, so that positions which were saved without it still fit.
         if unit != "file":
             self._identity["unit"] = unit
         self._piles: list[_Pile] = []

@@ -35,6 +35,7 @@ def order(texts: Mapping[str, str]) -> list[str]:
         opened: set[str] = set()
         while pending:
             path = pending[-1]
+            # All that it imports is done by now, or it is part of a circle.
             if path in done or path in opened:
                 pending.pop()
                 done.setdefault(path)

@@ -54,6 +54,7 @@ class Selection:
         durable.sync(directory / SIDES)
         facts = {"stopped": self.stopped, "near_duplicates": self.near_duplicates, "contaminated": self.contaminated}
         facts |= {"by_repository": self.by_repository, "funnel": asdict(self.funnel)}
+        # Last: with this file a selection is finished.
         durable.write_whole(directory / FILE, json.dumps(facts))
 
     @classmethod
@@ -171,6 +172,7 @@ def _find_contaminated(spool: Spool, numbers: Sequence[int], forbidden: Forbidde
 def _split(spool: Spool, sides: npt.NDArray[np.int8], settings: CorpusSettings) -> bool:
     """Sets the side of every document that stays; whether whole repositories could be held out."""
     staying = np.flatnonzero(sides != DROPPED).tolist()
+    # Of a few repositories none can be spared: then single files are held out.
     by_repository = len({head.repo for head in spool.heads(staying)}) >= FEWEST_REPOSITORIES
     for number, head in zip(staying, spool.heads(staying), strict=True):
         sides[number] = SPLITS.index(side_of(head.repo, head.path, settings.held_out, by_repository))

@@ -74,6 +74,7 @@ class ShardWriter:
         self._file.close()
         offsets = np.array(self._offsets, "<i8").tobytes()
         (self._directory / f"{self._name}.offsets.partial").write_bytes(offsets)
+        # On the disk before it gets its name: a shard under its own name is whole.
         for suffix in ("ids", "offsets"):
             partial = self._directory / f"{self._name}.{suffix}.partial"
             durable.sync(partial)

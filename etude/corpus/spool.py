@@ -61,6 +61,7 @@ class SpoolWriter:
         self._signatures.close()
         if kind is None:
             np.save(self._directory / SOURCES, np.array(self._sources, np.int16))
+            # Last: a spool that has its offsets is whole.
             np.save(self._directory / OFFSETS, np.array(self._offsets, np.int64))
             for name in (RECORDS, SIGNATURES, SOURCES, OFFSETS):
                 durable.sync(self._directory / name)

@@ -27,6 +27,7 @@ def first_link(version: Version) -> bytes:
 
 def next_link(parent: bytes, tokens: Sequence[int]) -> bytes:
     """The hash of a full block from its parent's and its own tokens."""
+    # 8 bytes for each token: with a fixed width no two sequences of tokens spell the same bytes.
     return blake2b(parent + array("q", tokens).tobytes(), digest_size=16).digest()
 
 
@@ -82,6 +83,7 @@ class BlockPool:
             raise RuntimeError(f"{count} cache blocks asked for, {self.available} available")
         blocks = []
         for _ in range(count):
+            # Free blocks first: an idle one may still save somebody a prefill.
             block = self._free.pop() if self._free else self._evict()
             self._references[block] = 1
             blocks.append(block)
@@ -91,6 +93,7 @@ class BlockPool:
         """From now on the held block can be found by its hash. Of two blocks with equal contents the first stays."""
         if self._references[block] == 0 or self._hash[block] is not None:
             raise RuntimeError(f"cache block {block} cannot be registered: it is unreferenced or has a hash already")
+        # Two requests can compute equal blocks at the same time. The second copy stays its owner's and is never found.
         if link not in self._found:
             self._found[link] = block
             self._hash[block] = link
@@ -102,6 +105,7 @@ class BlockPool:
             if self._references[block] < 1:
                 raise RuntimeError(f"cache block {block} was released more often than it was taken")
             self._references[block] -= 1
+            # What is not worth keeping may hold NaN: nobody may find it, not even while another request still holds it.
             if not keep:
                 self._forget(block)
             if self._references[block] == 0:

@@ -32,6 +32,7 @@ class KeyValueCache:
         self.block_tokens = settings.block_tokens
         blocks = settings.cache_tokens // settings.block_tokens
         layers, (planes, heads, dims) = config.num_hidden_layers, config.cache_shape
+        # The MTP heads attend to keys of their own, so drafting needs their layers in the cache, too.
         if settings.speculate:
             layers = config.cache_layers
         longest = -(-settings.max_length // self.block_tokens) * self.block_tokens
@@ -44,6 +45,7 @@ class KeyValueCache:
         )
         routed = (len(config.sparse_layers), config.num_experts_per_tok)
         self.routes = all(routed)
+        # int16: there is one entry for each token, sparse layer and choice, and the numbers of experts are small.
         if self.routes:
             self.block_routes_NBEC = torch.zeros(blocks, self.block_tokens, *routed, device=device, dtype=torch.int16)
             self.row_routes_RSEC = torch.zeros(settings.max_running, longest, *routed, device=device, dtype=torch.int16)

@@ -53,6 +53,7 @@ def fits(decoder: Decoder) -> bool:
         return False
     blocks = [block for block in decoder.model.layers if isinstance(block, Block)]
     inside = [part for block in blocks for half in (block.self_attn, block.mlp) for part in half.children()]
+    # Exact types: an adapter or another precision is a subclass or a setting that this forward does not compute.
     return all(type(part) is RMSNorm or (type(part) is Linear and part.precision is PLAIN) for part in inside)
 
 
@@ -139,6 +140,7 @@ class _Layer:
         turned_TXD = self._turned(joint_TXD[:, : self.both], turns_T1D)
         q_THD, k_TKD = turned_TXD[:, : self.heads], turned_TXD[:, self.heads :]
         out_THD = attend(self.number, q_THD, k_TKD, joint_TXD[:, self.both :])
+        # The product adds the residual: one operation less in each half of a block.
         x_DT = torch.addmm(x_DT, self.output, out_THD.flatten(1).t())
         if self.output_bias is not None:
             x_DT += self.output_bias
@@ -158,6 +160,7 @@ class _Layer:
         """
         if self.norms is not None:
             of_q, of_k = self.norms
+            # One call for both: the scale depends on width and eps alone, which queries and keys share.
             x_TXD.mul_(of_q.scale(x_TXD, -1))
             x_TXD[:, : self.heads].mul_(of_q.weight_D)
             x_TXD[:, self.heads :].mul_(of_k.weight_D)
@@ -170,6 +173,7 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
     """The parameters one below the other. From now on that is where they lie, if they did not before."""
     memory = {part.untyped_storage().data_ptr() for part in parts}
     ends = [part.data_ptr() + part.nbytes for part in parts]
+    # A second engine over the same decoder finds them joined already, and must leave them where the first reads them.
     if len(memory) > 1 or ends[:-1] != [part.data_ptr() for part in parts[1:]]:
         joint = torch.cat([part.detach() for part in parts])
         for part, place in zip(parts, torch.split(joint, [len(part) for part in parts]), strict=True):

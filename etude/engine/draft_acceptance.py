@@ -13,7 +13,7 @@ from torch import Tensor
 
 from etude.engine.sampler import pick
 
-DRAFTING, ACCEPTING = 0x5DEECE66D, 0x2545F4914F6CDD1D  # what tells the streams of one seed apart; drawing has the seed
+DRAFTING, ACCEPTING = 0x5DEECE66D, 0x2545F4914F6CDD1D  # what separates the streams of one seed; drawing has the seed
 
 
 def verify(
@@ -34,10 +34,13 @@ def verify(
     q_RKV = q_RKV * drafted_RK[:, :, None]  # where nothing was drafted, all of p is what p has more
     at_RK1 = drafts_RK[:, :, None]
     p_RK, q_RK = p_RJV[:, :many].gather(-1, at_RK1)[..., 0], q_RKV.gather(-1, at_RK1)[..., 0]
+    # u * q < p and not u < p / q: where q rounds to 0 there is nothing to divide by.
     kept_RK = drafted_RK & (accepting_RK * q_RK < p_RK)
+    # The product is cumulative: behind the first rejected draft none is kept, whatever came out there.
     kept_R = kept_RK.long().cumprod(1).sum(1)
     rows_R = torch.arange(len(kept_R), device=kept_R.device)
     p_RV = p_RJV[rows_R, kept_R]
+    # Behind the last draft nothing was drafted, so all of p counts: q is padded with zeros.
     behind_RV = torch.nn.functional.pad(q_RKV, (0, 0, 0, 1))[rows_R, kept_R]
     rest_RV = (p_RV - behind_RV).clamp_(min=0)
     # a rejection means that p has less than q somewhere, so more elsewhere; rounding may have eaten it

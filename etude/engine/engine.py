@@ -68,7 +68,7 @@ class Engine:
         self.paused = False
         self._requests: dict[int, Request] = {}
         self._flights: deque[_Flight] = deque()  # launched and not read yet, oldest first
-        self._done: list[Request] = []  # finished, and not told yet
+        self._done: list[Request] = []  # finished, and not returned by `step` yet
 
     @property
     def busy(self) -> bool:
@@ -121,6 +121,7 @@ class Engine:
         if version == self.version:
             raise EtudeError(f"the engine is at version {version} already; a version names one set of weights")
         self._drain()
+        # The steps under way are over by now: they read the very memory that `load` writes over.
         load(self.decoder)
         self.version = version
         self.counts.updates += 1
@@ -143,7 +144,7 @@ class Engine:
                 chunks = self.scheduler.plan(self.version)
             if chunks:
                 self._launch(chunks)
-            # on a GPU one step stays under way: planning and booking then cost it no time (docs/engine.md)
+            # on a GPU one step stays under way: planning and booking then cost it no time (docs/rooms/engine.md)
             while len(self._flights) > (self.runner.depth if chunks else 0):
                 self._settle()
         done, self._done = self._done, []
@@ -199,7 +200,7 @@ class Engine:
         self._flights.append(_Flight(chunks, ready, self.version, read))
 
     def _drain(self) -> None:
-        """Reads all steps that are under way; who finished in them is told by the next `step`."""
+        """Reads all steps that are under way; the next `step` returns who finished in them."""
         while self._flights:
             self._settle()
 
@@ -223,6 +224,7 @@ class Engine:
                 request.computed += 1  # of several tokens all but the last were drafts, and are computed already
             else:
                 request.ahead, taker = request.ahead - 1, request
+            # Only this request failed: its neighbours' logits come from rows of their own.
             if not finite and not math.isfinite(logprob):
                 request.error = (
                     f"request {request.number}: the logits after {len(request.tokens)} tokens are not finite at "
@@ -251,6 +253,7 @@ class Engine:
             # a step that is under way may have computed the last token, too; nobody asked for its experts
             end = min(request.computed, len(request.tokens) - 1)
             request.experts = self.cache.experts(request, min(request.routed, end), end)
+        # Blocks of a failed request may hold NaN, which nobody may find as a prefix.
         self.scheduler.remove(request, keep=request.error is None)
 
 

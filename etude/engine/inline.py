@@ -32,6 +32,7 @@ class InlinePolicy:
         try:
             await done
         except asyncio.CancelledError:
+            # Nobody will read the answer. Without the abort it would hold its row and blocks until its end.
             self.engine.abort(request.number)
             raise
         finally:
@@ -54,6 +55,7 @@ class InlinePolicy:
                     if done is not None and not done.done():
                         done.set_result(request)
                 await asyncio.sleep(0)  # lets those who got their answer ask again before the next step
+        # Whoever waits has to hear of it: a driver that ends in silence would leave them waiting.
         except Exception as crash:
             for done in self._waiting.values():
                 if not done.done():

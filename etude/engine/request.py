@@ -17,7 +17,7 @@ from etude.core.settings import EngineSettings
 
 WAITING = -1
 COLDEST = 1e-3  # logits divided by less would overflow
-MOST_TOP = 20  # alternatives told for a token
+MOST_TOP = 20  # alternatives reported for a token
 
 Top = tuple[tuple[int, float], ...]  # the likeliest tokens with their log-probabilities, likeliest first
 
@@ -73,6 +73,7 @@ class Request:
     @property
     def missing(self) -> int:
         """Tokens to compute before the next one can be sampled; none if the last one is under way."""
+        # Its last token is being sampled on the device already, and what comes behind it nobody wants.
         if self.ahead and len(self.logprobs) + self.ahead >= self.sampling.max_tokens:
             return 0
         return len(self.tokens) + self.ahead - self.computed
@@ -106,6 +107,7 @@ class Request:
         self.tokens.append(token)
         self.logprobs.append(logprob)
         self.versions.append(version)
+        # A stop id comes before the length: an answer whose last allowed token is a stop id did end by itself.
         if token in self.sampling.stop_ids:
             self.stop = "stop"
         elif len(self.logprobs) >= self.sampling.max_tokens:
@@ -151,6 +153,7 @@ def refuse_ids(ids: Sequence[int], vocab_size: int, settings: EngineSettings, po
         raise EtudeError(f"{wanted} pass engine.max_length = {settings.max_length}; shorten one or raise the setting")
     if total > positions:
         raise EtudeError(f"{wanted} pass the {positions} positions of this model")
+    # It has to fit alone: the oldest request is never preempted, which only helps if it can run to its end.
     if answer and -(-total // settings.block_tokens) > settings.cache_tokens // settings.block_tokens:
         raise EtudeError(
             f"{wanted} do not fit in the cache of engine.cache_tokens = {settings.cache_tokens}, even alone; "

@@ -129,6 +129,7 @@ class CachedAttend:
         [rows, 1, count, places], or for one token each [rows * key heads, 1, places]. As such a row grows, so does the
         beginning that all may see: it has `ahead` places too many there.
         """
+        # Prompts without a past need no mask: plain causal attention is the faster way on a CPU.
         if span.fresh and not self.ahead:
             return None
         positions = self.positions_T[span.tokens].view(span.rows, 1, span.count, 1)

@@ -81,6 +81,7 @@ class RowRunner:
     def launch(self, chunks: Sequence[Chunk], ready: Sequence[Request]) -> Read:
         rows, starts = [chunk.request.row for chunk in chunks], [chunk.request.computed for chunk in chunks]
         counts = [chunk.count for chunk in chunks]
+        # Everybody decodes, which is most steps: those skip all that a batch with prompts needs.
         if len(chunks) == len(ready) == sum(counts):
             return self._decode(rows, starts, ready)
         self._streak = None
@@ -96,6 +97,7 @@ class RowRunner:
         hidden_TD = self._hidden(tokens_T, rows_T, attend, max(positions) + 1)
         if not ready:
             return lambda: Sampled([], [], {})
+        # Logits of last tokens only: of a whole prompt they would be tokens x vocabulary numbers that nobody reads.
         hidden_TD = hidden_TD[torch.tensor(last, device=self.device)]
         sampled = sample(self.forward.logits(hidden_TD), *_sampling(ready))
         return lambda: sampled
@@ -119,7 +121,7 @@ class RowRunner:
 
 
 # What the next 32 steps need (masks, places in the cache, settings, uniform numbers) is made together: a step of 1M
-# parameters with 32 requests was 1,220 calls into torch, most of a few microseconds, and is 640 (docs/engine.md).
+# parameters with 32 requests was 1,220 calls into torch, most of a few microseconds, and is 640 (docs/rooms/engine.md).
 class _Streak:
     """The same requests decoding step after step, at most `AHEAD` steps more."""
 
@@ -141,6 +143,7 @@ class _Streak:
         """Whether this is its next step; then it takes it."""
         if self.attend.steps == AHEAD or rows != self.rows or ready != self.ready:
             return False
+        # A request that was preempted and came back may sit in the same row, but not one token further.
         if starts != [start + 1 for start in self.starts]:
             return False
         self.starts = starts

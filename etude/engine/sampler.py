@@ -56,6 +56,7 @@ def mixed(seed: NDArray[np.uint64], counter: NDArray[np.uint64]) -> NDArray[np.f
     with np.errstate(over="ignore"):
         # the seed is mixed before the counter is added, or seed s + 1 would repeat seed s shifted by one token
         bits = _mix(_mix(seed + _STEP) + (counter + np.uint64(1)) * _STEP)
+    # 53 bits are what a float64 holds, so the number never rounds up to 1.
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -111,6 +112,7 @@ def read(choice: Choice) -> Sampled:
 
 def choose(logits_RV: Tensor, sampling: Sequence[Sampling], counters: Sequence[int]) -> Choice:
     uniform_R1 = torch.from_numpy(uniforms([s.seed for s in sampling], counters))[:, None]
+    # A copy, because `choose_at` writes over the logits.
     return choose_at(logits_RV.clone(), Settings(sampling, logits_RV.device), uniform_R1.to(logits_RV.device))
 
 
@@ -119,6 +121,7 @@ def choose_at(logits_RV: Tensor, settings: Settings, uniform_R1: Tensor) -> Choi
     logits_RV = logits_RV.float()
     if settings.temperature_R1 is not None:
         logits_RV /= settings.temperature_R1
+    # From the logits: as weights, two that differ by less than float32's precision at 1 would tie.
     best_G1 = logits_RV[settings.greedy.index].argmax(-1, keepdim=True) if settings.greedy else None
     weights_RV = logits_RV.sub_(logits_RV.amax(-1, keepdim=True)).exp_()
     if settings.limited:

@@ -92,6 +92,7 @@ class Scheduler:
     def _grow(self) -> bool:
         """Whether everybody has the blocks for its next tokens now, or has stepped back."""
         size = self.pool.block_tokens
+        # Most requests have room in their last block at most steps; `reach` is only worked out for the others.
         full = [r for r in self.running if len(r.tokens) + r.ahead + r.draft_slots > len(r.table) * size]
         growing = [request for request in full if request.reach > len(request.table) * size]
         if not growing:
@@ -100,6 +101,7 @@ class Scheduler:
         # steps under way may end requests and free blocks: they are read before anybody is preempted
         if sum(wanted) > self.pool.available and any(request.ahead for request in self.running):
             return False
+        # Oldest first, and the newest steps back: the oldest always gets on, so nobody starves.
         for short, request in sorted(zip(wanted, growing, strict=True), key=lambda pair: _age(pair[1])):
             while request.running and self.pool.available < short:
                 self._preempt(max(self.running, key=_age))
@@ -108,7 +110,9 @@ class Scheduler:
         return True
 
     def _admit(self, version: Version) -> None:
+        # Blocks that somebody is about to fill. A mixed request registers none, so nobody may wait for those.
         coming = {link for request in self.running if not request.mixed for link in request.chain[request.stored :]}
+        # Prompts that are admitted and not computed. Past a step's worth, more would only tie up rows and blocks.
         backlog = sum(request.missing for request in self.running if request.missing > 1)
         for request in list(self.waiting):
             if len(self.running) >= self.settings.max_running or backlog >= self.settings.prefill_tokens:
@@ -120,6 +124,7 @@ class Scheduler:
             # a group of equal prompts computes its prompt once: the others wait for the blocks of the first
             if len(found) < len(shareable) and shareable[len(found)] in coming:
                 continue
+            # Nobody overtakes one that does not fit: small requests could keep a large one out for ever.
             if not self._seat(request, found):
                 break
             coming.update(chain[len(found) :])
@@ -127,6 +132,7 @@ class Scheduler:
 
     def _seat(self, request: Request, found: list[int]) -> bool:
         """Gives the request a row, the blocks found for its beginning and new ones for the rest, if they suffice."""
+        # Taken before the rest is allocated, which might evict the very blocks that were found.
         self.pool.share(found)
         fresh = self.pool.needed(request.length) - len(found)
         # a block for each running request, so that letting one in does not push another out at once
@@ -138,7 +144,9 @@ class Scheduler:
         request.row = len(self.running)
         request.stored = len(found)
         request.computed = len(found) * self.pool.block_tokens
+        # Whatever it was before a preemption: from here on all of its keys are of one version.
         request.mixed = False
+        # After a preemption it finds its own blocks again; that is no prefix hit to report.
         if not request.preemptions:
             request.cached_tokens = request.computed
         self.running.append(request)
@@ -164,6 +172,7 @@ class Scheduler:
         self.preemptions += 1
         request.preemptions += 1
         self._vacate(request, keep=True)
+        # Back to its place by age, not to the end: older is never set back for newer.
         insort(self.waiting, request, key=_age)
 
     def _vacate(self, request: Request, keep: bool) -> None:
@@ -180,9 +189,11 @@ class Scheduler:
     def store(self, request: Request) -> list[int]:
         """Registers the blocks that have become full, and returns them: their contents must be kept."""
         size = self.pool.block_tokens
+        # Keys of a request that ran across an update are of several versions: nobody may share them.
         if request.mixed or request.settled < (request.stored + 1) * size:
             return []
         chain = self._chain(request, request.chain_version)
+        # `settled` and not `computed`: a hash needs the tokens, and those under way only the device knows.
         blocks = request.table[request.stored : request.settled // size]
         for block, link in zip(blocks, chain[request.stored :], strict=False):
             self.pool.register(block, link)
@@ -192,6 +203,7 @@ class Scheduler:
     def _chain(self, request: Request, version: Version | None) -> list[bytes]:
         """The hashes of all full blocks of the request's tokens under this version."""
         assert version is not None
+        # The hashes cover the version, so an update makes the old chain worthless.
         if request.chain_version != version:
             request.chain, request.chain_version = [], version
         chain, size = request.chain, self.pool.block_tokens

@@ -69,6 +69,7 @@ def distributions(logits_NV: Tensor, sampling: Sequence[Sampling]) -> Distributi
         weights_NV[rows] = heaviest(weights_NV[rows], [sampling[i] for i in limited])
     total_N1 = weights_NV.sum(-1, keepdim=True, dtype=torch.float64)
     chances_NV = (weights_NV / total_N1).float()
+    # Greedy is the case of a certain p and q, so one rule of acceptance serves all requests.
     greedy = [i for i, s in enumerate(sampling) if not s.temperature]
     if greedy:
         rows = torch.tensor(greedy, device=device)
@@ -89,6 +90,7 @@ class _Drafts:
     def of(self, request: Request) -> list[int]:
         """Those that still fit: an answer ends at `max_tokens`, and its tokens lie in the blocks that it has."""
         seat = self.seats.get(request.number)
+        # Drafts stand behind one exact token: a request that went on without them has none.
         if seat is None or self.lengths[seat] != len(request.tokens):
             return []
         return self.tokens[seat][: request.draft_slots]
@@ -173,6 +175,7 @@ class SpeculatingRunner:
     def launch(self, chunks: Sequence[Chunk], ready: Sequence[Request]) -> Read:
         if self.graphs is not None:
             requests = [chunk.request for chunk in chunks]
+            # Requests of the graph that was launched last: the device has their tokens and drafts, the host neither.
             if self.graphs.holds(requests):
                 return self._replay(self.graphs, requests, [])
             drafts = [self._room(request) for request in requests]
@@ -181,6 +184,7 @@ class SpeculatingRunner:
                 if len(self._drafts.beliefs_RKV):
                     self.graphs.beliefs[: len(requests)] = self._drafts.beliefs_RKV[seats_R]
                 return self._replay(self.graphs, requests, drafts)
+            # A mixed step is read at once, and then what the last graph left is not where these requests stand.
             self.graphs.forget()
         return self._mixed(chunks, ready)
 
@@ -191,6 +195,7 @@ class SpeculatingRunner:
         for request, answer in zip(ready, answers, strict=True):
             self._count(len(drafts[request.number]), len(answer) - 1)
         self._drafts = step.draft(ready, answers)
+        # Before the next plan, so that the scheduler has blocks for the drafts.
         for request, answer in zip(ready, answers, strict=True):
             request.draft_slots = self._reserve(request, len(answer))
         tokens = [token for answer in answers for token, _, _ in answer]
@@ -213,6 +218,7 @@ class SpeculatingRunner:
                 counts.append(count)
                 lengths.append(len(request.tokens) + count)
                 more.append(answer.drafts[: self.wanted(request, answer.tokens)])
+                # One that ended before this step was read was computed once too often: its drafts say nothing.
                 if not request.finished:
                     self._count(self.wanted(request, ()), count - 1)
                     request.draft_slots = self._reserve(request, count + request.ahead - 1)
@@ -224,6 +230,7 @@ class SpeculatingRunner:
 
     def wanted(self, request: Request, new: Sequence[int]) -> int:
         """How many drafts are of use behind the new tokens: with all of them accepted there is one token more."""
+        # Nothing is sampled behind a stop id.
         if any(token in request.sampling.stop_ids for token in new):
             return 0
         left = request.sampling.max_tokens - len(request.logprobs) - len(new)
@@ -232,6 +239,7 @@ class SpeculatingRunner:
     def _reserve(self, request: Request, new: int) -> int:
         """Places for drafts behind the new tokens: of the next step, and of one whose outcome is not known by then."""
         left = request.sampling.max_tokens - len(request.logprobs) - new
+        # With a step under way, two rounds of drafts may be accepted before the host hears of the first.
         return max(0, min((1 + self.depth) * self.most, left - 1))
 
     def _count(self, drafted: int, kept: int) -> None:
@@ -247,6 +255,7 @@ class SpeculatingRunner:
     def _plain(self, chunk: Chunk, drafts: Sequence[int]) -> bool:
         """Whether this is a request in the middle of its answer with nothing out of the ordinary."""
         sampling = chunk.request.sampling
+        # A recorded step samples from whole distributions only.
         limited = sampling.top_k or sampling.top_p < 1 or sampling.top_logprobs
         return chunk.count == 1 and len(drafts) == self.wanted(chunk.request, ()) and not limited
 
@@ -280,6 +289,7 @@ class _Step:
         asked = [drafts[request.number] for request in ready]
         most = max(map(len, asked))
         ends = [(self.last[request.number], len(mine)) for request, mine in zip(ready, asked, strict=True)]
+        # All requests get as many places as the one with most drafts; the surplus ones are not `drafted`.
         places = [[last + min(j, many) for j in range(most + 1)] for last, many in ends]
         logits_NV = self.view.logits(self.hidden_TD[self._put(places).flatten()])
         found = distributions(logits_NV, [request.sampling for request in ready for _ in range(most + 1)])
@@ -334,6 +344,7 @@ class _Step:
                 ahead += part + [0] * (count - len(part))
             hidden_TD = self.view.ahead(depth, hidden_TD, self._put(ahead))
             drawing = [seat for seat, many in enumerate(wanted) if many >= depth]
+            # No `break`: the deeper heads have to run as well, or their cache would have holes.
             if not drawing:
                 continue
             asking = [ready[seat] for seat in drawing]

@@ -85,6 +85,7 @@ class EngineThread:
         def job(engine: Engine) -> None:
             try:
                 result = work(engine)
+            # Refusals go back to who asked. Anything else is a bug of ours, and ends the thread (`_run`).
             except EtudeError as refused:
                 self._settle([(done, refused)])
             else:
@@ -109,6 +110,7 @@ class EngineThread:
         numbers: list[int] = []
 
         def submit(engine: Engine) -> None:
+            # Its client left while it was still in the queue.
             if done.cancelled():
                 return
             try:
@@ -137,6 +139,7 @@ class EngineThread:
         try:
             return await done
         finally:
+            # In every case: the name has to be free again, and aborting a finished request does nothing.
             self._jobs.put(leave)
 
     async def abort(self, name: str) -> bool:
@@ -145,6 +148,7 @@ class EngineThread:
         def work(engine: Engine) -> bool:
             request = engine.abort(self._numbers.get(name, -1))
             if request is not None:
+                # An aborted request is not among those that a later step reports, so it is answered here.
                 self._answer([request])
             return request is not None
 
@@ -153,6 +157,7 @@ class EngineThread:
     async def stop(self) -> None:
         """Ends the thread after the step it is in; whoever still waits gets an error."""
         self._jobs.put(None)
+        # With a limit: the thread may hang in a step, and as a daemon it does not keep the process alive.
         await asyncio.to_thread(self._thread.join, timeout=30)
         self._fail(EngineGone("the engine was stopped before it answered"))
 
@@ -162,6 +167,7 @@ class EngineThread:
             while self._work_off(wait=not self._engine.busy):
                 self._answer(self._engine.step())
                 self.turned = time.monotonic()
+        # Whatever ends the thread, those who wait have to hear of it: nobody else will.
         except BaseException as crash:
             self.crash = crash
             self._loop.call_soon_threadsafe(self._fail, EngineGone(f"the engine crashed: {crash!r}"))
@@ -180,6 +186,7 @@ class EngineThread:
         return True
 
     def _answer(self, finished: list[Request]) -> None:
+        # Tokens and results go over in one call, tokens first: a reader has all of them when the answer comes.
         news = [(reader.listen, new) for reader in self._readers.values() if (new := reader.news())]
         for request in finished:
             self._readers.pop(request.number, None)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ErrorClass = Literal[
     "InvalidArguments",  # the call itself is wrong: no such tool, a missing or unreadable argument
-    "UnexpectedEnvironment",  # the call is right, the world is not as the model thought: no such file, no such text
+    "UnexpectedEnvironment",  # the call is right, the files are not as the model thought: no such file, no such text
     "ProviderError",  # a service behind the tool failed
     "UserAborted",  # a person said no
     "Timeout",  # the tool's time was over

@@ -229,10 +229,12 @@ class _Rollout:
                     result = ToolResult(outcome.call.name, outcome.observation.text)
                     seen.append(MessageRecord(result, self.segment, outcome.observation.error, seconds=outcome.seconds))
         except HarnessFailure as failure:
+            # For people who read the trajectory; the model never sees it.
             bug = MessageRecord(ToolResult(failure.tool, ""), self.segment, "HarnessBug", str(failure))
             self.trajectory.entries.extend([*seen, bug])
             raise
         fits = self.add(seen)
+        # Whoever finished has finished, even where the last results no longer fit into the context.
         if ended:
             return "finish"
         return "" if fits else "context"

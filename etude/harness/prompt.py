@@ -1,4 +1,4 @@
-"""The first words of a rollout: what the agent is told of itself, of its tools, of recent files and of the task.
+"""The first messages of a rollout: what they say of the agent, its tools, recent files and the task.
 
 Every token here is paid for in every rollout, so the texts are short, and a model that was trained on the tools needs
 none of them (`spec = "none"` and no system text leave only the task). Knows no tokens; `loop` renders.

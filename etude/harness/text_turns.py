@@ -62,6 +62,7 @@ def read_turn(text: str) -> Assistant | Malformed:
 def _call(text: str) -> tuple[Call | str, str]:
     """The call at the start of a text and what follows it; a sentence instead when there is none."""
     try:
+        # raw_decode ends where the JSON ends, so an argument may spell the end mark of a call.
         value, end = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
         return 'a call is not JSON: {"name": ..., "arguments": {...}}', ""

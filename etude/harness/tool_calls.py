@@ -80,6 +80,7 @@ async def _run(call: Call, tools: Mapping[str, Tool], context: ToolContext, appr
         observation = Observation(f"error: {error.text}", error.error)
     except TimeoutError:
         observation = Observation(f"error: {call.name} took too long", "Timeout")
+    # Not the model's doing: the rollout is void, so this must not become an observation.
     except SandboxFailure:
         raise
     except Exception as error:

@@ -93,7 +93,7 @@ class ToolContext:
     async def run(
         self, argv: Sequence[str], *, seconds: float, directory: str | None = None, max_output: int | None = None
     ) -> CommandResult:
-        """A program in the sandbox with a quiet environment, in the workspace unless told."""
+        """A program in the sandbox with a quiet environment, in the workspace unless `directory` is given."""
         for word in argv:
             if "\0" in word:
                 raise ToolError("InvalidArguments", "an argument cannot hold a NUL byte")
@@ -115,6 +115,7 @@ class ToolContext:
         absolute = self.locate(path)
         prune = [word for name in SKIPPED for word in ("-o", "-name", name)][1:]
         result = await self.run(
+            # -H: the folder that was asked for may be a link, those below it are not followed.
             ["find", "-H", absolute]
             + ([] if depth is None else ["-maxdepth", str(depth)])
             + ["(", *prune, ")", "-prune", "-o"]

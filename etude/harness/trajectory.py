@@ -4,7 +4,7 @@ A `Segment` is one append-only token sequence that keeps, for each token, its or
 version that sampled it, in step with the ids and spans that a dialect renders. One segment is one training sequence.
 A trajectory without ids (a policy that speaks text alone) can be graded, never trained on.
 
-Knows no sandbox, no tool and no file: `loop` fills it, `files` saves it.
+Knows no sandbox, no tool and no file: `loop` fills it, `trajectory_files` saves it.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class Segment:
         if not dialect.extend(self.rendered, messages, open_turn=open_turn, tools=tools):
             return "rewrite"
         if len(self.rendered.ids) > most:
+            # All or nothing: half of a message would be a prompt that nobody meant.
             self.rendered.rewind(before)
             return "full"
         self.messages.extend(entries)

@@ -251,11 +251,13 @@ def _segment(
         raise _Refused(f"{where} has a negative token id")
     if length and found["origin"].max() >= len(ORIGINS):
         raise _Refused(f"{where} has an origin that does not exist")
+    # Rounding may put a log-probability a little above 0.
     if not np.isfinite(found["logprob"]).all() or (found["logprob"] > 1e-3).any():
         raise _Refused(f"{where} has a log-probability that is not one")
     if (found["version"] < -1).any():
         raise _Refused(f"{where} has a version below -1")
     versioned = (found["version"] >= 0).any(axis=1)
+    # Otherwise a forged file could have tokens trained that no policy wrote.
     if ((found["origin"] != ORIGINS.index("sampled")) & (versioned | (found["logprob"] != 0))).any():
         raise _Refused(f"{where} has a version or a log-probability on a token that was not sampled")
     if not 0 <= facts.copied <= length:

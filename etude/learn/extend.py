@@ -40,6 +40,7 @@ def stretched(config: ModelConfig, settings: ExtendSettings, short: int) -> Mode
 def stretch(decoder: Decoder, settings: ExtendSettings, short: int) -> Decoder:
     """The same weights, with rotary positions as the settings ask for."""
     weight = decoder.lm_head.weight
+    # A new decoder, since the rotary tables follow from its shape. The weights know nothing of positions.
     longer = Decoder(stretched(decoder.config, settings, short)).to(weight.device, weight.dtype)
     longer.load_state_dict(decoder.state_dict())
     return longer

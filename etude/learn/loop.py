@@ -89,12 +89,14 @@ def train(
         last_save = learner.steps
 
     with track(stage, learner.total_steps, "steps", done=learner.steps) as bar:
+        # Ctrl-C is looked for between steps: a step is whole, or not there.
         while learner.steps < learner.total_steps and not run.stopping:
             began = time.perf_counter()
             drawn = draw()
             metrics = learner.forward_backward(drawn.batch)
             report = learner.step()
             speed = sum(len(item.tokens_T) for item in drawn.batch.items) / (time.perf_counter() - began)
+            # Some skipped steps are bad luck; if they are most of them, nothing is being learnt.
             if learner.skipped > max(HOPELESS, learner.steps // 2):
                 raise EtudeError(
                     f"{learner.skipped} of {learner.steps} steps of {stage} had gradients that were not finite; "
@@ -113,6 +115,7 @@ def train(
                 run.log(stage, learner.steps, **found)
             if learner.steps % save_every == 0 or last:
                 save()
+    # Stopped between two saves.
     if last_save != learner.steps:
         save()
     if learner.steps == learner.total_steps:

@@ -29,7 +29,7 @@ FOLDER = "adapter"  # in a checkpoint; beside its config.json, PEFT would take t
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."  # PEFT's, before the name in the model
 BLOCKS = "model.layers."
-SAMPLE = 1024  # values of each weight that tell one model from another
+SAMPLE = 1024  # values of each weight, by which models are distinguished
 
 
 @torch.no_grad()
@@ -62,7 +62,7 @@ def adapt(decoder: Decoder, settings: LoraSettings, seed: int) -> Decoder:
 
 
 def fingerprint(decoder: Decoder) -> str:
-    """Tells the frozen weights of one model from another's, by a few values of each."""
+    """Distinguishes the frozen weights of one model from another's, by a few values of each."""
     found = 0
     for name, weight in named_weights(decoder).items():
         sample = weight.detach().flatten()[:: max(1, weight.numel() // SAMPLE)].float().cpu()

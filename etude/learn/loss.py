@@ -1,7 +1,6 @@
 """One micro-batch: items and their streams -> gradients of the decoder. Knows neither optimisers nor algorithms.
 
-Hidden states are computed once for all streams; logits only where a stream counts, forward and backward a
-chunk of positions at a time, so [tokens, vocabulary] never exists whole.
+Hidden states are computed once for all streams; logits only where a stream counts, a chunk of positions at a time.
 
 Shapes: T flat positions, R rows of a chunk, E entries (weighted tokens of like streams), D width, V vocabulary.
 """

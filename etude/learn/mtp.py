@@ -46,6 +46,7 @@ def train_heads(
 ) -> Path:
     """Trains new heads on `decoder`, or continues where the run stopped; returns the last checkpoint."""
     grown = attach(decoder, settings.heads, machine.seed)
+    # All but the heads stand still, to the bit: what the model says must not change while they learn.
     for name, parameter in grown.named_parameters():
         parameter.requires_grad_(name.startswith("mtp."))
     first = held_out.position() if held_out is not None else {}
@@ -84,11 +85,13 @@ def acceptance(decoder: Decoder, documents: Documents, tokens: int, micro_tokens
     while tokens > 0:
         pieces = documents.take(min(micro_tokens, tokens))
         tokens -= sum(map(len, pieces))
+        # In a piece this short the deepest head predicts nothing.
         chance_ET, agree_ET = _drafts(decoder, [ids for ids in pieces if len(ids) > heads + 1])
         for d in range(heads):
             kept[d] += float(chance_ET[d].sum())
             agreed[d] += float(agree_ET[d].sum())
             seen[d] += chance_ET.shape[1]
+        # Cumulative over depths: a draft counts only where all before it were kept.
         length += float(chance_ET.cumprod(0).sum())
     found = {f"accepted.{d + 1}": kept[d] / max(1, seen[d]) for d in range(heads)}
     found |= {f"greedy.{d + 1}": agreed[d] / max(1, seen[d]) for d in range(heads)}

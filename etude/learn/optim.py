@@ -1,8 +1,7 @@
 """AdamW for embeddings, head, routers, norms, biases and adapters; Muon (or AdamW) for the matrices inside the blocks.
 
-Muon moves a matrix along the orthogonal factor of its momentum. What acts as one matrix is orthogonalised as
-one: each attention head's slice of the query, key, value and output projections by itself, and each expert's.
-Slices of one shape go through Newton-Schulz as one batch. Knows nothing of schedules, clipping or files.
+Muon moves a matrix along the orthogonal factor of its momentum; each attention head's slice of a projection and each
+expert is a matrix by itself. Slices of one shape are one batch. Knows nothing of schedules, clipping or files.
 """
 
 from __future__ import annotations

@@ -94,6 +94,7 @@ def pretrain(
     every = settings.eval_every if held_out is not None else 0
     if measure is not None:
         every, evaluate = settings.eval_every or settings.steps, partial(measure, learner)
+        # Only where training begins: a run that continues has this row already.
         if saved is None:
             run.log(stage, 0, **evaluate())
     return loop.train(

@@ -71,6 +71,7 @@ def tokenise(
                 size = len(rendered.ids)
                 if size > longest:
                     refused.append(f"{_name(number, messages)} has {size} tokens, sft.sequence is {longest}")
+                # Entry 0 is predicted from nothing, so a turn that is there alone teaches nothing.
                 elif not own_T[1:].any():
                     refused.append(f"{_name(number, messages)} has no turn of the assistant to learn from")
                 pieces.append((np.array(rendered.ids, np.int64), own_T))
@@ -90,6 +91,7 @@ def sequences(messages: Sequence[Message], dialect: Dialect, tools: Sequence[Too
     for place, message in enumerate(messages):
         if isinstance(message, Assistant):
             if not dialect.extend(found[-1], messages[written:place], open_turn=True, tools=tools):
+                # The template would rewrite what stands there: most of those that know thinking drop it from history.
                 found.append(Rendered())
                 dialect.extend(found[-1], messages[:place], open_turn=True, tools=tools)
             dialect.extend(found[-1], [message], open_turn=False, tools=tools)
@@ -107,6 +109,7 @@ def plan(lengths: Sequence[int], batch_tokens: int, epochs: int, seed: int) -> l
     steps: list[list[int]] = []
     for epoch in range(epochs):
         tokens = batch_tokens + 1
+        # By seed and epoch: orders differ between epochs, and a resumed run draws the same ones.
         for i in np.random.default_rng((seed, epoch)).permutation(len(lengths)).tolist():
             if tokens + lengths[i] > batch_tokens:
                 steps.append([])

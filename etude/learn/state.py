@@ -50,6 +50,7 @@ def restore(learner: Learner, directory: Path) -> None:
         steps, skipped = int(counters["steps"]), int(counters["skipped"])
     except (OSError, ValueError, KeyError, TypeError):
         raise EtudeError(f"{directory} cannot be resumed: {COUNTERS} is missing or damaged") from None
+    # Read before anything is written: a checkpoint whose model is damaged leaves the learner as it was.
     weights = _weights(learner.decoder, directory, counters)
     path, tensors = directory / TENSORS, _tensors(learner)
     try:

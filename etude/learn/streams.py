@@ -1,9 +1,8 @@
 """What a batch asks of the learner: plain data, written by algorithms, read by the loss.
 
-An item is one token sequence. A stream says, for one head of the decoder and for each token, how much it
-counts (`weight_T`) and towards what (`target`). Entry t of every array concerns token t, which is predicted
-from what stands before it, so entry 0 is never used. The loss is the plain sum, over streams and tokens, of
-weight times term: normalisation lives in the weights, so any cut into micro-batches is exact.
+An item is one token sequence. A stream says, for one head of the decoder and for each token, how much it counts
+(`weight_T`) and towards what (`target`). Entry t of every array concerns token t, which is predicted from what stands
+before it; entry 0 is never used. The loss is the plain sum of weight times term: any cut into micro-batches is exact.
 """
 
 from __future__ import annotations

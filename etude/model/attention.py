@@ -104,6 +104,7 @@ class PackedAttend:
             return causal_attention(q_THD, k_TKD, v_TKD, self.groups)
         if self.groups:
             return _causal(q_THD, k_TKD, v_TKD, len(self.lengths)).flatten(0, 1)
+        # What the flash kernel takes; keys of latent attention are wider than its values.
         if self.ends is not None and q_THD.dtype == torch.bfloat16 and q_THD.shape[2] == v_TKD.shape[2] <= 256:
             return _bounded(q_THD, k_TKD, v_TKD, self.ends, max(self.lengths))
         return self.padded(q_THD, k_TKD, v_TKD)

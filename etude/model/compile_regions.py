@@ -52,6 +52,7 @@ def in_stages(block: Block, x_TD: Tensor, angles: Angles, attend: Attend, routin
     q_THD, k_TKD, v_TKD = run(_before, block, x_TD, angles)
     layer = block.self_attn.layer
     if block.stages.recompute and torch.is_grad_enabled():
+        # `partial` binds x_TD now. It is rebound below, and a closure over it gave experts a wrong gradient.
         again = _Again((q_THD, k_TKD, v_TKD), partial(run.forward, _before, block, x_TD, angles))
         with saved_tensors_hooks(again.pack, again.unpack):
             out_THD = attend(layer, q_THD, k_TKD, v_TKD)
@@ -142,6 +143,7 @@ class _Again:
 
     def pack(self, x: Tensor) -> Tensor | _Kept:
         for number, (place, shape, _) in enumerate(self.inputs):
+            # By address and size: attention keeps views of its inputs, not the tensors that it was given.
             if x.data_ptr() == place and x.numel() == shape.numel():
                 return _Kept(number, x.shape, x.stride())
         return x
@@ -153,6 +155,7 @@ class _Again:
             with torch.no_grad():
                 self.found = dict(enumerate(self.compute()))
         found, (_, shape, stride) = self.found.pop(x.number), self.inputs[x.number]
+        # What is computed again may be laid out in another way than the views of the first time expect.
         if found.stride() != stride:
             found = torch.empty_strided(shape, stride, dtype=found.dtype, device=found.device).copy_(found)
         return found.as_strided(x.shape, x.stride, found.storage_offset())

@@ -1,7 +1,7 @@
 """The shape of a decoder, with the field names of a Hugging Face `config.json`.
 
-Knows what the shapes have in common and what tells them apart, and how each reads and writes that file's contents;
-opening files is checkpoint.py's work.
+Knows what the shapes have in common and where they differ, and how each reads and writes that file's contents;
+opening files is the work of checkpoint/directory.py.
 """
 
 from __future__ import annotations

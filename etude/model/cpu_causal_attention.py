@@ -93,6 +93,7 @@ class _Batch:
         dq_THD = g_THD.new_empty(*g_THD.shape[:2], self.k_MLD.shape[2])
         # transposed: a product with a thin left factor is faster than one with a thin right factor
         dk_MDL, dv_MDL = (x_MLD.new_zeros(x_MLD.mT.shape) for x_MLD in (self.k_MLD, self.v_MLD))
+        # What softmax's gradient subtracts in each row, from outputs instead of probabilities: one number a query.
         along_TH1 = (g_THD * self.out_THD).sum(-1, keepdim=True)
         for block, (q_MRD, kept) in zip(self._blocks(), self.kept, strict=True):
             p_MRL = self._probabilities(q_MRD, block) if kept is None else kept

@@ -41,6 +41,7 @@ class Block(nn.Module):
     def forward(
         self, x_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend, routing: Routing | None = None
     ) -> Tensor:
+        # Stages are for training; whoever hands over latents samples from a cache.
         if self.stages is not None and not attend.latent:
             return in_stages(self, x_TD, angles, attend, routing)
         x_TD = x_TD + self.self_attn(self.input_layernorm(x_TD), angles, attend)

@@ -102,6 +102,7 @@ class Router(nn.Module):
             chosen_TK = preference_TE.topk(self.config.num_experts_per_tok, -1).indices.sort(-1).values
             if routing is not None:
                 chosen_TK = routing.settle(scores_TE, preference_TE, chosen_TK)
+        # Only training moves the bias, so only training counts the load.
         if torch.is_grad_enabled():
             self.load_E += _visits(chosen_TK, self.config.num_experts)
         return chosen_TK
@@ -109,6 +110,7 @@ class Router(nn.Module):
     def weights(self, scores_TE: Tensor, chosen_TK: Tensor) -> Tensor:
         weight_TK = scores_TE.gather(-1, chosen_TK)
         if self.config.norm_topk_prob:
+            # Scores may all underflow to 0.
             weight_TK = weight_TK / (weight_TK.sum(-1, keepdim=True) + 1e-20)
         return weight_TK * self.config.routed_scaling_factor
 

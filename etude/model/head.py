@@ -124,6 +124,7 @@ def _fused(function: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
     """One operation of several, on a GPU: compiled for this vocabulary and any number of rows."""
     if not arguments[0].is_cuda:
         return function(*arguments)
+    # Any number of rows, but a known vocabulary: compiled for any, the passes took 49 ms of a step instead of 31.
     for x in arguments:
         torch._dynamo.maybe_mark_dynamic(x, 0)
     return _compiled(function)(*arguments)

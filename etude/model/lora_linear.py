@@ -74,6 +74,7 @@ Copied = TypeVar("Copied", bound=nn.Module)
 
 def copy_trained(decoder: Copied) -> Copied:
     """A copy with trained parameters of its own; those that are frozen it shares."""
+    # Frozen parameters are in deepcopy's memo, so it takes them for copied already.
     return copy.deepcopy(decoder, {id(p): p for p in decoder.parameters() if not p.requires_grad})
 
 

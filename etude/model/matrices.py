@@ -34,6 +34,7 @@ def slices(name: str, x: Tensor, heads: Mapping[str, int]) -> Tensor:
         x = x.view(2 * x.shape[0], -1, x.shape[2])
     elif x.ndim == 2:
         x = x[None]
+    # Wide, so that the Gram matrix in Newton-Schulz is the small one.
     return x.mT if x.shape[-2] > x.shape[-1] else x
 
 

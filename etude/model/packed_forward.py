@@ -62,6 +62,8 @@ class Packed:
         """Hidden states of the main head and of the MTP heads up to `depth`."""
         hidden = [self.decoder(self.tokens_T, self.positions_T, self.attend, self.longest, self.routing)]
         for d in range(1, depth + 1):
+            # At a sequence's end this brings in its neighbour's tokens. No stream counts those places, and as attention
+            # is causal they reach no earlier one.
             ahead_T = self.tokens_T.roll(-d)
             facts = self.positions_T, self.attend, self.longest
             hidden.append(self.decoder.mtp_hidden(d, hidden[-1], ahead_T, *facts))

@@ -22,6 +22,7 @@ class Replicas:
         for _ in range(self.lanes.count - 1):
             replica = copy.deepcopy(decoder)
             for own, shared in zip(replica.parameters(), decoder.parameters(), strict=True):
+                # One memory for the weights of all; gradients stay each replica's own.
                 own.data = shared.data
             for mine, router in zip(_routers(replica), _routers(decoder), strict=True):
                 if router.config.scoring == "sigmoid":

@@ -28,6 +28,7 @@ class Rope(nn.Module):
     def forward(self, positions_T: Tensor, longest: int) -> tuple[Tensor, Tensor]:
         """`longest` is an upper bound of the positions, known on the host, so no device sync is needed."""
         if self.table.shape[0] < longest or self.table.device != positions_T.device:
+            # At least doubled, so that a sequence that grows does not make a table at every step.
             self.table = self._angles(max(longest, 2 * self.table.shape[0], 512), positions_T.device)
         rows = self.table[positions_T].unsqueeze(1)  # [T, 1, 2, D/2]
         return rows[:, :, 0], rows[:, :, 1]

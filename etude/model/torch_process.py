@@ -54,10 +54,12 @@ class Lanes:
 
         if self._pool is None or len(shares) < 2:
             return [work(share) for share in shares]
+        # One thread inside each lane, or the lanes would compete for the same cores.
         torch.set_num_threads(1)
         others = [self._pool.submit(work, share) for share in shares[1:]]
         try:
             return [work(shares[0]), *(other.result() for other in others)]
         finally:
+            # After an error as well: nobody may write gradients any more when the caller goes on.
             wait(others)
             torch.set_num_threads(self.count)

@@ -39,6 +39,7 @@ class Yarn:
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, 2 * pairs - 1)
+        # A ramp of no length would divide by 0.
         high += 0.001 if low == high else 0
         place_F = plain_F.new_tensor(range(pairs))
         slow_F = ((place_F - low) / (high - low)).clamp(0, 1)

@@ -119,6 +119,7 @@ class EngineClient:
                 answer = await response.json()
         except TimeoutError:
             raise EtudeError(f"the engine at {self.address} did not answer {path} within {seconds:g} s") from None
+        # A server that dies while it answers leaves half of a JSON text.
         except (aiohttp.ClientError, json.JSONDecodeError) as broken:
             died = await self.server.last_words() if self.server is not None else None
             raise EtudeError(died or f"the engine at {self.address} cannot be reached for {path}: {broken}") from None

@@ -29,7 +29,9 @@ class Admission:
 
     def may_begin(self, waiting: int, begun: int, published: int) -> bool:
         """Whether one more group may begin with the `published` weights while so many are `waiting` to be trained."""
+        # No more groups than the remaining steps can train: nothing that was finished is dropped.
         missing = self.groups * (self.steps - begun)
+        # Places in the queue that are trained before a group that begins now would be too old.
         in_time = self.groups * (published + self.staleness - begun + 1)
         return waiting < min(missing, in_time)
 
@@ -45,6 +47,7 @@ class Admission:
         batch = ready[: self.groups]
         chosen = {group.number for group in batch}
         rest = [group for group in ordered if group.number not in chosen]
+        # An older group is left behind. If it could not be trained in time after that, the step waits for it.
         passed_over = any(not group.ready and _age(group) < _age(batch[-1]) for group in rest)
         if passed_over and not self._in_time(rest, begun + 1):
             return None

@@ -43,6 +43,7 @@ async def prepare(
             rewards = [r - settings.kl * k1 for r, k1 in zip(rewards, divergence[place], strict=True)]
         found = False
         for rollout, items in zip(group.rollouts, algorithm.items(group.rollouts, rewards, plan), strict=True):
+            # A group of equal rewards has advantages of 0: its items cannot move the gradient and cost no forward.
             counting = [item for item in items if item.forward_tokens]
             found = found or bool(counting)
             if settings.overlong == "mask" and rollout.overlong:

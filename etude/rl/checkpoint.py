@@ -36,6 +36,7 @@ class Checkpoint:
     def read(cls, directory: Path) -> Checkpoint:
         try:
             found: dict[str, Any] = json.loads((directory / FILE).read_text())
+            # Unknown totals are dropped, so that a checkpoint of another version still opens.
             known = {each.name for each in fields(Totals)}
             totals = Totals(**{name: value for name, value in found.pop("totals").items() if name in known})
             return cls(**found, totals=totals)
@@ -48,6 +49,7 @@ class Checkpoint:
 def keep_readable(newest: Iterable[tuple[str, Scored]], root: Path, keep: int) -> None:
     """Writes these rollouts for people, and removes all but the newest `keep` of what lies there."""
     for name, outcome in newest:
+        # A killed process may have written it already.
         if not (root / name).exists():
             save_rollout(outcome, root, name)
     if not root.is_dir():

@@ -96,6 +96,7 @@ class Dispatcher:
         chosen = self.admission.choose(waiting, self.steps_begun, last=self.exhausted)
         if chosen is None:
             return None
+        # A begun step makes room in admission, so new groups may begin at once.
         self.steps_begun += 1
         groups = [self.groups.pop(number) for number in chosen]
         self.fill()
@@ -168,6 +169,7 @@ class Dispatcher:
 
     def _begin(self) -> None:
         group = RolloutGroup(self._next_group, self.published, [Slot() for _ in range(self.settings.group)])
+        # Opened when the first new group begins: a resumed run goes on behind the groups that it has.
         if self._stream is None:
             self._stream = self._source.tasks(self.settings.first_task + group.number)
         group.task = next(self._stream, None)
@@ -189,6 +191,7 @@ class Dispatcher:
             self._void(group, index, outcome)
         else:
             rollout = compact(outcome)
+            # In the journal before it counts as ready: a kill between the two lines loses nothing.
             self.journal.ready(number, index, pack(rollout))
             slot.rollout, slot.state = rollout, "ready"
             self.newest.append((f"{number:06d}-{index:02d}-{self.journal.lineage}", outcome))
@@ -201,13 +204,16 @@ class Dispatcher:
     async def _run(self, group: RolloutGroup, index: int, task: Task) -> Outcome:
         """One try of a slot."""
         self._change(group, index, "running")
+        # From numbers alone, so that a slot that is sampled again after a resume has the same seed.
         seed = random.Random(f"{self.seed}/rl/{group.number}/{index}").getrandbits(31)
         on_grading = partial(self._change, group, index, "grading")
         outcome = await self.environment.run_rollout(task, seed, on_grading)
+        # Without ids or log-probabilities nothing can be learnt from it, and a second try would have none either.
         if isinstance(outcome, Scored) and not (trainable := outcome.trajectory.trainable):
             outcome = Void(outcome.task, "harness", False, f"it cannot be trained on: {trainable.why_not}")
         self.finished_at = time.monotonic()
         if isinstance(outcome, Void):
+            # A dead engine or host ends the run here, before it voids group after group.
             await self.environment.check_void(outcome)
         return outcome
 

@@ -71,6 +71,7 @@ def compact(scored: Scored) -> Rollout:
     for segment in trajectory.segments:
         arrays = segment.arrays()
         sampled_T = arrays["origin"] == ORIGINS.index("sampled")
+        # Tokens that a segment repeats from an earlier one are trained there, not twice.
         sampled_T[: segment.copied] = False
         traces.append(Trace(arrays["ids"], sampled_T, arrays["logprob"], arrays["version"], arrays.get("experts")))
     return Rollout(
@@ -115,6 +116,7 @@ def unpack(data: bytes) -> Rollout:
             }
             if f"{i}.experts_TBK" in arrays:
                 columns["experts_TBK"] = arrays[f"{i}.experts_TBK"].astype(np.int16, copy=False)
+            # Damaged bytes have to fail here, and not as a shape error inside the learner.
             if {len(column) for column in columns.values()} != {len(columns["ids_T"])}:
                 raise ValueError("columns of different lengths")
             traces.append(Trace(**columns))

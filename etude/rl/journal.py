@@ -56,8 +56,10 @@ class Journal:
         self.lineage = lineage
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # Transactions are opened by hand (`_transaction`); Python's implicit ones would begin at other places.
             self._base = sqlite3.connect(path, isolation_level=None)
             self._base.execute("PRAGMA journal_mode = WAL")
+            # NORMAL waits for the disk in `sync` only. A kill loses nothing, a power cut what came after it.
             self._base.execute("PRAGMA synchronous = NORMAL")
             (found,) = self._base.execute("PRAGMA user_version").fetchone()
             if found == 0:
@@ -130,6 +132,7 @@ class Journal:
         """Lineage -> the last step of it that the present weights descend from, for all lineages before ours."""
         starts = dict(self._base.execute("SELECT lineage, step FROM lineages").fetchall())
         return {
+            # The smallest step: a later start may have gone back further than the one right after it.
             lineage: min(step for later, step in starts.items() if later > lineage)
             for lineage in starts
             if lineage < self.lineage
@@ -148,10 +151,12 @@ class Journal:
         written: list[tuple[int, int, State, int]] = []
         kept = dict.fromkeys(self._base.execute("SELECT number, slot FROM rollouts"))
         for (number, slot), (at, state) in sorted(newest.items()):
+            # Trained up to the checkpoint's row: its gradients are in the weights. After it: ready once more.
             if slot == GROUP or (number, GROUP) in newest or (state == "trained" and at <= row):
                 continue
             now: State = state
             if state != "void":
+                # Data that `forget` removed cannot become ready again, so such a slot is sampled anew.
                 now = "ready" if state in ("ready", "trained") and (number, slot) in kept else "queued"
             if now != state:
                 written.append((number, slot, now, step))
@@ -164,6 +169,7 @@ class Journal:
         found = {}
         for number, slots in open_groups.items():
             lineage, of = began[number]
+            # Nothing of it was sampled, or nothing is left: it begins with the weights of this step.
             fresh = all(slot.state != "ready" for slot in slots)
             found[number] = (step if fresh else min(of, step, branches.get(lineage, step)), slots)
         return Resumed(found, max((number for number, _ in newest), default=-1) + 1)

@@ -1,6 +1,6 @@
 """The learner from outside: its verbs as coroutines, spoken to learner_process.py, and the start of that process.
 
-Never imports torch. One verb at a time. While the process works it sends heartbeats, so a long step is told from a
+Never imports torch. One verb at a time. While the process works it sends heartbeats, so a long step is no
 dead or stuck process: every wait ends with an error that names the verb, and a death shows the end of the log.
 """
 
@@ -46,7 +46,7 @@ class LearnerClient:
         self.busy_seconds = 0.0
         self._reader, self._writer = reader, writer
         self._turn = asyncio.Lock()
-        self._number = 0  # of the last request: an answer to one that was cancelled is told from its successor's
+        self._number = 0  # of the last request
         self._answer: asyncio.Future[Frame] | None = None
         self._quiet = 0.0  # seconds since the process was last heard
         self._listening = asyncio.create_task(self._listen(), name="learner answers")
@@ -87,6 +87,7 @@ class LearnerClient:
         await self.close()
 
     async def _call(self, verb: str, message: object) -> Frame:
+        # The process has one connection and answers one verb after another.
         async with self._turn:
             self._number += 1
             data = write_frame(pack(message, verb=verb, number=self._number))
@@ -126,6 +127,7 @@ class LearnerClient:
             header, body = read_prefix(await self._reader.readexactly(PREFIX_BYTES))
             frame = read_frame(await self._reader.readexactly(header), await self._reader.readexactly(body))
             self._quiet = 0.0
+            # An answer to a verb whose caller was cancelled has an older number, and must not pass for the next one's.
             if frame.header.get("number") == self._number and self._answer is not None and not self._answer.done():
                 self._answer.set_result(frame)
 

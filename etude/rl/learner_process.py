@@ -137,6 +137,7 @@ class Line:
 
     def receive(self) -> Frame | None:
         """The next frame, however long that takes; None when the other side has left."""
+        # Between two verbs any time may pass; the rest of a frame that has begun has `PATIENCE` seconds (`_read`).
         self._connection.settimeout(None)
         prefix = self._read(PREFIX_BYTES)
         if prefix is None:
@@ -151,6 +152,7 @@ class Line:
         return read_frame(parts[0], parts[1])
 
     def send(self, frame: Frame) -> None:
+        # The heartbeat's thread writes as well, and two frames must not mix.
         with self._writing:
             self._connection.settimeout(None)
             self._connection.sendall(write_frame(frame))
@@ -178,6 +180,7 @@ class Line:
     def _read(self, count: int) -> bytes | None:
         data = bytearray()
         while len(data) < count:
+            # In pieces: what a prefix announces is no reason to take the memory before the bytes are there.
             piece = self._connection.recv(min(count - len(data), 1 << 20))
             if not piece:
                 return None
@@ -215,6 +218,7 @@ def main() -> int:
     leaves = [path for path in (spec.board, options.socket, options.folder) if path is not None]
     if options.parent is not None:
         child.die_with(options.parent, leaves)
+    # As an exception in the main thread, so that the `finally` below removes board and socket.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         prepare(spec.threads)

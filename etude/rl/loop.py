@@ -87,6 +87,7 @@ class Training:
         """Trains to the last step, or until Ctrl-C or the time limit; the facts of the stage."""
         try:
             with track("reinforcement learning", total=self.rl.steps, unit="steps", done=self.step) as bar:
+                # The figure before any training, which the others are compared with.
                 if self.step == 0 and self.rl.eval_every and not self.evaluations.rows:
                     await self.evaluations.begin(self.step)
                 self.dispatcher.fill()
@@ -102,11 +103,13 @@ class Training:
     async def _next_groups(self) -> list[RolloutGroup] | None:
         """The groups of the next step; None when there will be no other."""
         began, limits = time.monotonic(), self.recipe.harness.limits
+        # More than the longest rollout and its grade may take: silence for so long means that something hangs.
         patience = limits.seconds + limits.sample_seconds + self.recipe.grader.seconds + SLACK
         try:
             while not self.run.stopping and not self.out_of_time and not self.dispatcher.over:
                 if (groups := self.dispatcher.take()) is not None:
                     return groups
+                # Nothing is awaited between the look and this line, so no change is lost.
                 self.dispatcher.changed.clear()
                 try:
                     await asyncio.wait_for(self.dispatcher.changed.wait(), timeout=LOOK)
@@ -127,15 +130,18 @@ class Training:
         learnt: dict[str, float] = {}
         if prepared.batch.items:
             learnt = await self.learner.forward_backward(prepared.batch)
+        # The probe ran beside the gradients. The weights move only when the numerics of the old ones are known.
         waiting = time.monotonic()
         agreement = await self._probed()
         self.clock.wait("probe", time.monotonic() - waiting)
         if prepared.batch.items:
             learnt |= await self.learner.step()
+        # Before the next version exists. After a kill these rows lie behind the checkpoint's, and are taken back.
         self._tell_trained(groups)
         row = self._row(groups, prepared, learnt, agreement)
         self.step += 1
         version = Version(self.run.lineage, self.step)
+        # In this order: a rollout may begin at a version only when the engine has it.
         await self.learner.publish(version)
         await self.environment.engine.update(version)
         self.probing = self._start_probe()
@@ -210,12 +216,14 @@ class Training:
         self.totals.seconds = self.seconds
         voids = self.dispatcher.voids
         self.totals.void = {c: voids[c] + self.voids_before.get(c, 0) for c in {*voids, *self.voids_before}}
+        # The row is taken before the sync, so that every row the checkpoint knows is on the disk.
         checkpoint = Checkpoint(self.step, self.journal.row, self.evaluations.rows, self.totals)
         self.journal.sync()
         with self.run.checkpoint(STAGE, self.step) as directory:
             await self.learner.save(directory)
             checkpoint.write(directory)
         self.saved_step = self.step
+        # Up to the oldest checkpoint that is kept: a resume may still go back to it.
         self.journal.forget(Checkpoint.read(self.run.checkpoints(STAGE)[0]).row)
         if self.writing is not None:
             await self.writing
@@ -259,6 +267,7 @@ class Training:
     async def _watch(self, child: Child) -> None:
         """The end of a child is the end of the loop."""
         await child.process.wait()
+        # Nothing new begins: every rollout would fail at the dead process.
         self.dispatcher.scheduler.closed = True
         raise EtudeError(f"{await child.last_words()}\nrun the same command again to go on from the last checkpoint")
 

@@ -123,7 +123,7 @@ class Clock:
 
 
 def held(pid: int) -> tuple[float, int]:
-    """Memory in MB and open files of a process; 0 where the system does not tell."""
+    """Memory in MB and open files of a process; 0 where the system does not say."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, len(list(Path(f"/proc/{pid}/fd").iterdir()))
@@ -132,8 +132,9 @@ def held(pid: int) -> tuple[float, int]:
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time of a process and its ended children so far; 0 where the system does not tell."""
+    """Processor time of a process and its ended children so far; 0 where the system does not say."""
     try:
+        # A process's name may hold blanks and brackets, so the fields are counted from behind it.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0

@@ -4,12 +4,12 @@
 
 From the command to a step:
 
-    etude rl            cli/stages.py          reads the recipe and the options
-    execute             pipeline/execute.py    the stages that it needs, in order
-    _rl                 pipeline/stages.py     from which model
-    train               rl/orchestrator.py     opens journal, sandboxes, learner, engine
-    Training.work       rl/loop.py             steps, evaluations, checkpoints
-    Training._train     rl/loop.py             one step
+    etude rl            cli/runs.py                        reads the recipe and the options
+    execute             pipeline/execute.py                the stages that it needs, in order
+    reinforce           pipeline/stages/reinforcement.py   from which model
+    train               rl/orchestrator.py                 opens journal, sandboxes, learner, engine
+    Training.work       rl/loop.py                         steps, evaluations, checkpoints
+    Training._train     rl/loop.py                         one step
 
 This process never imports torch: it keeps rollouts in flight and drives the learner, while engine and learner are
 processes of their own. Whatever dies, the journal and the newest checkpoint say where to go on.
@@ -61,6 +61,7 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
     """
     started = time.monotonic()
     check_lengths(recipe.harness.limits, recipe.engine)
+    # This process talks for hours and computes nothing: docs/rooms/rl.md, "Memory".
     process.stay_small()
     run.begin(STAGE)  # opens our lineage before anything is sampled under its name
     try:
@@ -149,6 +150,7 @@ async def _launch(
 ) -> tuple[LearnerClient, EngineClient]:
     rl, machine = recipe.rl, recipe.run
     cores = machine.threads or process.available_cores()
+    # Half of the cores each: two threads that wait for each other on a busy core are slower than one.
     threads = max(1, cores // 2) if rl.concurrent else cores
     board = board_path(run)
     launched: tuple[Any, Any] = await asyncio.gather(
@@ -165,6 +167,7 @@ async def _launch(
                 compute=machine.compute,
                 threads=threads,
                 restore=latest,
+                # A second copy of the weights, so only where the KL term reads it.
                 frozen=model if rl.kl else None,
             ),
             log=logs / f"learner-{version.lineage}.log",
@@ -192,6 +195,7 @@ async def _launch(
 
 def board_path(run: Path) -> Path:
     """Where a run's weights are shared: one name for each run, so that what a killed process left is replaced."""
+    # In memory where the system has such a folder; a file on disk does the same, but slower.
     shared = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())  # noqa: S108
     return shared / f"etude-board-{os.getuid()}-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}"
 

@@ -55,6 +55,7 @@ class Probe:
         )
         samples = await asyncio.gather(*requests)
         other = {found for sample in samples for found in sample.versions or ()} - {version}
+        # No user's mistake: the loop must not publish while a probe runs.
         if other:
             raise RuntimeError(f"the probe of version {version} was sampled by version {min(other)}")
         items = [self._item(prompt, sample) for prompt, sample in zip(self.prompts, samples, strict=True)]
@@ -77,6 +78,7 @@ class Probe:
 
     def check(self, found: Agreement) -> None:
         bounds = self.settings
+        # Written with `not`, so that NaN fails, too.
         if not (found.mean <= bounds.probe_mean and found.max <= bounds.probe_max):
             raise EtudeError(
                 f"engine and learner disagree at version {found.version}: over {found.tokens} tokens their "

@@ -52,6 +52,7 @@ class RolloutEnvironment:
         if void.cause == "sandbox" and not void.retry:
             raise EtudeError(f"sandboxes cannot go on: {void.message}; put that right and run the same command again")
         if void.cause == "policy":
+            # A failed sample may be the engine's death; then this raises.
             await self.engine.health()
 
     async def check_broken(self, number: int, scored: Scored) -> None:

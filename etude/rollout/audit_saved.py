@@ -31,7 +31,7 @@ from etude.tasks.format.task import Task
 def audit_saved(
     paths: Sequence[Path], rules: Sequence[str], auditor: str, quarantine_broken: bool
 ) -> dict[str, dict[str, Any]]:
-    """File or folder of each attempt -> its verdict and findings."""
+    """File or folder of each rollout -> its verdict and findings."""
     policy = _auditor(rules, auditor)
     attempts = list(_attempts(paths))
 
@@ -55,7 +55,7 @@ def audit_saved(
 
 
 def behaviour_of(paths: Sequence[Path]) -> dict[str, dict[str, float]]:
-    """Folder -> figures of how its attempts behave, and what the rules say of them."""
+    """Folder -> figures of how its rollouts behave, and what the rules say of them."""
     rules, found = Rules(), {}
     for path in paths:
         views = [_open(folder)[0] for _, folder in _attempts([path])]
@@ -78,9 +78,9 @@ async def _rule_on(view: BlindView, policy: Policy) -> Ruling:
 
 
 def _attempts(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """(as it is called in the answer, its folder) of every attempt that is meant."""
+    """(name in the answer, folder) of every rollout that is meant."""
     for path in paths:
-        if path.is_file():  # a file of a saved attempt
+        if path.is_file():  # a file of a saved rollout
             yield str(path), path.parent
         elif (path / OUTCOME).is_file() or (path / FACTS).is_file():
             yield str(path), path
@@ -93,7 +93,7 @@ def _attempts(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
 
 
 def _open(folder: Path) -> tuple[BlindView, Task | None]:
-    """The blind view of a saved attempt; of a trajectory without its outcome, what its messages tell."""
+    """The blind view of a saved rollout; of a trajectory without its outcome, what its messages say."""
     if not (folder / OUTCOME).is_file():
         return open_conversation(load_trajectory(folder).messages), None
     saved = load_rollout(folder)

@@ -96,6 +96,7 @@ class GradeCache:
     forgotten, so that the next rollout is graded anew.
     """
 
+    # 512 grades took an hour to fill and looked like a leak; groups in flight need no more than these.
     def __init__(self, most: int = 128) -> None:
         self.most = most
         self.asked = self.reused = 0
@@ -104,6 +105,7 @@ class GradeCache:
     async def grade(
         self, task: Task, host: StoringHost, changes: Submission, settings: GraderSettings, *, answer: str = ""
     ) -> Grade:
+        # Most kinds grade files alone: for those, other last words are still the same submission.
         counted = answer if kind_of(task).reads_answer else ""
         key = (id(task), changes, counted)  # the task is kept beside its grade, so its id is nobody else's
         self.asked += 1
@@ -140,7 +142,7 @@ def build_setup(
     sandbox: SandboxLimits | None = None,
     native_calls: bool = False,
 ) -> RolloutSetup:
-    """A setup from the sections of a recipe. With `native_calls` the policy itself tells the model of the tools."""
+    """A setup from the sections of a recipe. With `native_calls` the policy itself shows the tools to the model."""
     harness = harness or HarnessSettings()
     tools = build_tools(harness.tools)
     spec = "none" if native_calls or (dialect is not None and dialect.shows_tools) else harness.spec
@@ -284,6 +286,7 @@ async def _run(
             )
             trajectory.task, trajectory.policy = task.name, policy_name
             changes = await kind.collect(task, sandbox, start.workdir)
+        # Behind the `async with`: every process of the agent is gone before the grade begins.
         return await score(task, trajectory, changes, host, setup, started)
     except SandboxFailure as failure:
         return void("sandbox", RETRIED[failure.cause], failure, trajectory)

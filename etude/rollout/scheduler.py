@@ -77,6 +77,7 @@ class Scheduler:
             if work.owner not in self._dropped:
                 raise
         except BaseException:
+            # Closed first: the error ends the task group, which takes no new tasks.
             self.closed = True
             raise
         finally:
@@ -114,6 +115,7 @@ class RolloutJob:
 
 def sample_seed(seed: int, task: str, sample: int) -> int:
     """The sampling seed of one rollout: the same for every model, so that two of them can be compared in pairs."""
+    # From names and not from the order of jobs: a task that is added changes no other's seed.
     return random.Random(f"{seed}/{task}/{sample}").getrandbits(31)
 
 
@@ -144,6 +146,7 @@ class JobRunner:
             try:
                 outcome: Outcome | Exception = await self.run(job)
             except Exception as error:
+                # Raised where outcomes are read: nobody awaits this task.
                 outcome = error
             finished.put_nowait((number, job, outcome))
 

@@ -124,6 +124,7 @@ def _saved(outcome: Outcome, changes: Submission, task: _TaskRef) -> _Saved:
         "seconds": outcome.seconds,
         "deleted": [each.path for each in changes.files if each.data is None],
         "executable": [each.path for each in changes.files if each.executable],
+        # An agent's file names may hold bytes that are no text, which JSON cannot say.
         "refused": [(each.path.encode("utf-8", "replace").decode(), each.why) for each in changes.refused],
     }
     if isinstance(outcome, Void):
@@ -159,6 +160,7 @@ def _keep_task(task: Task, root: Path) -> _TaskRef:
 def load_rollout(directory: Path) -> SavedRollout:
     """A saved rollout with its task, both checked; `EtudeError` says what is wrong."""
     file = directory / OUTCOME
+    # A link could lead to any file of whoever reads this.
     if not file.is_file() or file.is_symlink() or file.stat().st_size > LARGEST:
         raise EtudeError(f"{directory} is no saved rollout: it has no {OUTCOME} that can be read")
     try:
@@ -185,6 +187,7 @@ def load_rollout(directory: Path) -> SavedRollout:
 
 
 def _load_task(found: _TaskRef, directory: Path) -> Task:
+    # The digest becomes part of a path.
     if found.directory is None and not found.digest.isalnum():
         raise EtudeError(f"{directory / OUTCOME} names a task by {found.digest!r}, which is no digest")
     place = Path(found.directory) if found.directory is not None else directory.parent / TASKS / found.digest

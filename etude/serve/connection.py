@@ -76,6 +76,7 @@ def connections(
             response = say(http.status, http.text or http.reason)
         with contextlib.suppress(ConnectionError):  # aiohttp meets it again, and knows what to do
             try:
+                # Written here and with a deadline: aiohttp would wait for a client that does not take its answer.
                 async with asyncio.timeout(settings.stall_seconds):
                     await response.prepare(request)
                     await response.write_eof()

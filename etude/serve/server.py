@@ -1,8 +1,8 @@
 """The engine in a process of its own, behind HTTP on a local socket or loopback.
 
-The main thread speaks HTTP with asyncio; the engine steps in a thread of its own (thread.py). Here are the routes of
-the training loop, token ids in and out; with a
-`ServeAccess`, the process serves text to OpenAI's clients instead (openai/).
+The main thread speaks HTTP with asyncio; the engine steps in a thread of its own (engine/thread.py). Here are the
+routes of the training loop, token ids in and out; with a `ServeAccess`, the process serves text to OpenAI's clients
+instead (openai/).
 
     POST /generate  {ids, sampling, id?, routed?}   -> {ids, logprobs, versions, stop, cached_tokens, experts?}
     POST /score     {sequences, temperature?}       -> {logprobs, version}
@@ -89,6 +89,7 @@ class EngineRoutes:
 
     async def generate(self, http: web.Request) -> web.Response:
         request = await self._read(http, messages.GenerateRequest)
+        # Asked after the body has come, since that may take until the server is shutting down.
         if self.draining:
             raise web.HTTPServiceUnavailable(text="the engine is shutting down and takes no new requests")
         if not 0 <= request.routed <= len(request.ids):
@@ -218,6 +219,7 @@ def serve(
     from etude.engine.engine import Engine
     from etude.model.checkpoint.directory import load_model
 
+    # On a GPU the learner rounds each weight to bfloat16 where it is used, so both multiply the same numbers.
     dtype = torch.bfloat16 if torch.device(device).type == "cuda" else torch.float32
     engine = Engine(load_model(model_dir, device, dtype), settings, version)
     dialect = None
@@ -225,6 +227,7 @@ def serve(
         from etude.tokens.dialect import open_dialect
 
         dialect = open_dialect(model_dir)
+    # With the model loaded: whoever can connect is answered at once.
     listener = _listen_on(host, port, socket)
     print(f"key-value cache: {engine.cache.bytes >> 20} MiB", file=sys.stderr)
     try:
@@ -267,15 +270,18 @@ async def _serve(
     made = connections(runner.server, engine.settings, api.refuse, _quiet_log())
     listening = await asyncio.get_running_loop().create_server(made, sock=listener, backlog=BACKLOG)
     name = listener.getsockname()
+    # The parent waits for this line, and reads it as the first one of standard output.
     print(messages.READY, f"unix:{name}" if isinstance(name, str) else _url(*name[:2]), flush=True)
     try:
         waits = [asyncio.create_task(event.wait()) for event in (signalled, thread.ended)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        # New requests are refused from here on; those that run have `drain_seconds` to finish.
         api.draining = True
         deadline = time.monotonic() + engine.settings.drain_seconds
         while thread.pending and not thread.ended.is_set() and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
     finally:
+        # The engine first: those who still wait get an error, and their handlers can send it.
         await thread.stop()
         listening.close()
         await runner.cleanup()

@@ -101,6 +101,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         sizes = [len(side) for side in (left, right) if isinstance(side, str | list | tuple)]
         numbers = [abs(side) for side in (left, right) if isinstance(side, int | float)]
+        # A large power takes time and memory before there is any text to measure.
         if operator == "**" and any(number > 1000 for number in numbers):
             raise _TooMuch
         if sizes and (sum(sizes) > MOST_CHARACTERS or (operator == "*" and any(n > MOST_REPEATS for n in numbers))):
@@ -146,6 +147,7 @@ class _Guard(Extension):
 
     def tick(self) -> str:
         _work.steps += 1
+        # The clock only now and then: asking it costs more than most steps.
         if _work.steps > MOST_STEPS or (_work.steps % 64 == 0 and time.monotonic() > _work.deadline):
             raise _TooMuch
         return ""

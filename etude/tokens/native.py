@@ -1,4 +1,4 @@
-"""This project's own format as a dialect: `Tokenizer`, `render` and `parse` behind one door.
+"""This project's own format as a dialect: `Tokenizer`, `render` and `parse` behind one interface.
 
 Every message only appends, so nothing is ever rewritten. Tools are not shown: a model that we train knows them, and
 the system text says the rest.

@@ -3,7 +3,7 @@
 A model may sample anything. Nothing here raises for it: a turn that does not follow the format comes back as
 `Malformed`, which says what is wrong in words that an observation can carry, and holds what could be read.
 
-Callers keep the ids they were given: parsing tells what ids mean, and a turn is never tokenised again from the
+Callers keep the ids they were given: parsing says what ids mean, and a turn is never tokenised again from the
 messages found here (sampled ids need not be the ids that `encode` would choose for the same text). Append them
 with `render.append_sampled`.
 

@@ -160,6 +160,7 @@ def _environment_ids(
         return [control["system"], *encode(message.text)], "prompt"
     if isinstance(message, User):
         return [control["user"], *encode(message.text)], "prompt"
+    # By bytes: one name may come as two texts that differ in lone surrogates.
     if unanswered and to_bytes(unanswered[0]) == to_bytes(message.name):
         del unanswered[0]
         return [control["tool"], *encode(message.text)], "output"

@@ -134,6 +134,7 @@ class TemplateDialect:
         if state.phase != "sampled":
             return len(state.text)
         places = [text.find(one, len(state.text)) for one in state.marks]
+        # The template left a part of the turn out, as most do with old thinking.
         if min(places) < 0:
             return None
         last = max(place + len(one) for place, one in zip(places, state.marks, strict=True))

@@ -1,8 +1,8 @@
 """Messages as chat templates take them (rows), and the state of a conversation between two calls of a dialect.
 
-Every text goes into a row hidden (see `hiding`). A turn that was sampled goes in as a stand-in: a turn of the same
-parts whose texts are marks. The template cannot change what it does not see, and the marks show where it put the turn
-and whether it kept all of it. Knows no tokens.
+Every text goes into a row hidden (`template_escaping`). A turn that was sampled goes in as a stand-in: a turn of the
+same parts whose texts are marks. The template cannot change what it does not see, and the marks show where it put the
+turn and whether it kept all of it. Knows no tokens.
 """
 
 from __future__ import annotations

@@ -81,6 +81,7 @@ class Tokenizer:
             raise EtudeError("the tokenizer has other control tokens than this version of Etude: train a new one")
         if _around_model(saved) != _around_model(json.loads(_untrained().to_str())):
             raise EtudeError("the tokenizer splits text in another way than this version of Etude: train a new one")
+        # By a merge, text could become a control token although none is matched in text.
         if not {left + right for left, right in self._merges}.isdisjoint(tokens[: len(CONTROL_NAMES)]):
             raise EtudeError("the tokenizer merges text into a control token: train a new one")
         self._bytes = [b""] * len(CONTROL_NAMES) + [token_bytes(token) for token in tokens[len(CONTROL_NAMES) :]]
@@ -107,6 +108,7 @@ class Tokenizer:
             max_token_length=LONGEST_TOKEN,
             show_progress=False,
         )
+        # The library takes valid Unicode only.
         encoder.train_from_iterator((text.encode("utf-8", "replace").decode() for text in texts), trainer)
         # The trainer registers its special tokens for matching inside text. Taking them out of that list, while
         # they stay in the vocabulary, is what makes them impossible to spell.

@@ -45,6 +45,7 @@ class Vocabulary:
         """Takes the contents of a `tokenizer.json`; `path` names it in errors."""
         try:
             saved = json.loads(data)
+            # A file may ask for truncation or padding, which would change prompts in silence.
             saved |= {"truncation": None, "padding": None}
             added: list[dict[str, Any]] = saved.get("added_tokens") or []
             self.control: dict[str, int] = {one["content"]: one["id"] for one in added if _is_control(one)}
@@ -96,6 +97,7 @@ class Vocabulary:
             ids = []
             for piece in split_bytes(text):
                 ids += [self._byte_ids[piece]] if isinstance(piece, int) else self.encode(piece)
+        # Checked and not assumed: merges of a file from elsewhere may still lead to one.
         if not self.spelling.keys().isdisjoint(ids):
             raise EtudeError("the tokenizer merges plain text into a control token: it cannot be used")
         return ids

@@ -1,7 +1,7 @@
 """Code to measure on: a folder, or a fixed sample of the running Python's standard library.
 
 Which files are taken depends on their paths alone, so the same folder gives the same text on every machine, and a
-fingerprint tells whether two figures are of the same text.
+fingerprint says whether two figures are of the same text.
 """
 
 from __future__ import annotations

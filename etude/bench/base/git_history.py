@@ -1,8 +1,8 @@
 """How files came to be what they are: their versions on the main line of a git repository.
 
-A repository is data that somebody else wrote, so git sees only its objects (`corpus.git` says how), and it is asked for
-two plain things: which blobs each commit changed, and their bytes. Diffs are made here, by `difflib`: no driver, no
-filter and no attribute of the repository has a say.
+A repository is data that somebody else wrote, so git sees only its objects (`corpus/sources/git.py` says how), and it
+is asked for two plain things: which blobs each commit changed, and their bytes. Diffs are made here, by `difflib`: no
+driver, no filter and no attribute of the repository has a say.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ class ModelUnderTest:
         device = decoder.lm_head.weight.device
         if device.type == "cpu":
             return cls(decoder, text, batch_tokens)
+        # Training has float32 weights there, which is not what an engine on a GPU serves.
         with device:
             served = Decoder(decoder.config)
         served.load_state_dict(decoder.state_dict())
@@ -124,6 +125,7 @@ class ModelUnderTest:
         return [list(request.answer().ids or ()) for request in asked]
 
     def _reached(self, request: Request, until: str) -> bool:
+        # The tail alone: decoding a whole answer after each of its tokens would take quadratic time.
         tail = request.tokens[max(len(request.prompt), request.length - TAIL) :]
         return until in self.text.decode(tail)
 

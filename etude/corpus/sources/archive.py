@@ -116,6 +116,7 @@ def _zip_problem(info: zipfile.ZipInfo, name: str, limit: int) -> str:
 def _check_contents(stream: IO[bytes], path: Path) -> None:
     """Refuse a list of contents that would fill the memory: the library reads it whole when it opens the file."""
     size = stream.seek(0, io.SEEK_END)
+    # A comment of up to 65,535 bytes may follow the end record.
     stream.seek(max(0, size - ZIP_END.size - 0xFFFF))
     tail = stream.read()
     at = tail.rfind(b"PK\x05\x06")

@@ -142,5 +142,6 @@ def _read_file(location: str, path: str, limit: int) -> File:
             return File(path, problem="link or unreadable")
         if facts.st_size > limit:
             return File(path, problem="too big", size=facts.st_size)
+        # It may have grown since it was measured.
         data = file.read(limit + 1)
     return File(path, data) if len(data) <= limit else File(path, problem="too big", size=len(data))

@@ -113,6 +113,7 @@ class Reader:
 
     def fetch(self, batch: Sequence[Blob]) -> Iterator[File]:
         asked = "".join(f"{blob.id}\n" for blob in batch).encode()
+        # Beside its bytes each blob has a line of git's, which is shorter than that.
         expected = sum(blob.size for blob in batch) + 200 * len(batch)
         output = self.git(["cat-file", "--batch"], asked, expected)
         at = 0

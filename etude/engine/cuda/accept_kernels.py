@@ -1,9 +1,9 @@
 """Triton kernels around a step with drafts: what its tokens are, which drafts are kept, and what is drawn behind them.
 
-The rule is that of engine/accept.py, from logits on both sides. Three launches: pieces of the vocabulary are summed up,
-for the model's logits and for those that drafts came from; then what the model has more than the drafts, by pieces
-again; then one program a request finds its token and writes what the next step begins with. Each decides for itself
-which drafts are kept, which takes no time beside waiting for another launch.
+The rule is that of engine/draft_acceptance.py, from logits on both sides. Three launches: pieces of the vocabulary are
+summed up, for the model's logits and for those that drafts came from; then what the model has more than the drafts, by
+pieces again; then one program a request finds its token and writes what the next step begins with. Each decides for
+itself which drafts are kept, which takes no time beside waiting for another launch.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def _mix(x):
 def _uniform(seed, counter):
     """The number of (seed, counter), as sampler.py has it."""
     seed = seed.to(tl.uint64, bitcast=True)
+    # Splitmix64 as in sampler.py, bit for bit: a seed draws the same numbers wherever it is computed.
     bits = _mix(_mix(seed + 0x9E3779B97F4A7C15) + (counter + 1).to(tl.uint64) * 0x9E3779B97F4A7C15)
     return (bits >> 11).to(tl.float64) * 1.1102230246251565e-16
 
@@ -68,6 +69,7 @@ def begin_kernel(
             known = tl.load(told + (1 + 2 * J + j) * told_rows + seat)
         token = tl.where(from_host, tl.load(asked_ids + r * J + j), known)
         place = end + j
+        # Places from `stop` on belong to no token: they write to the slot `nobody` and see nothing (length 0).
         there = place < stop
         block = tl.load(table + r * blocks + place // BLOCK, mask=there, other=0)
         tl.store(ids + r * J + j, token)
@@ -171,6 +173,7 @@ def _kept(
         p = tl.exp(tl.load(logits + (r * J + k).to(tl.int64) * vocabulary + draft) * inverse - top) / total
         q_top, q_total = _row(tops, sums, line + J, pieces, PIECES_PAD)
         q = tl.exp(tl.load(beliefs + (seat * K + k).to(tl.int64) * vocabulary + draft) * inverse - q_top) / q_total
+        # u * q < p and not u < p / q: where q rounds to 0 there is nothing to divide by.
         fair = _uniform(seed ^ ACCEPTING, counter + k).to(tl.float32) * q < p
         sure = _best(tops, bests, line, pieces, PIECES_PAD) == draft
         going = going * (tl.where(greedy, sure, fair) & (k < left)).to(tl.int32)
@@ -226,6 +229,7 @@ def rests_kernel(
     minus = tl.where(kept < left, 1.0, 0.0)
     rest_V = _rest(logits, beliefs, r * (J + K) + kept, r * J + kept, seat, kept, v, vocabulary, inverse, tops, sums,
                    pieces, K, PIECES_PAD, minus)  # fmt: skip
+    # Sums in float64, as in sampler.pick: in float32 a token rarer than 1e-7 would be lost.
     tl.store(rests + r * pieces + piece, tl.sum(rest_V.to(tl.float64), 0))
 
 
@@ -286,6 +290,7 @@ def settle_kernel(
                    PIECES_PAD, minus)  # fmt: skip
     inside_V = tl.cumsum(rest_V.to(tl.float64), 0)
     token = tl.min(tl.where((inside_V > point) & (rest_V > 0), v, vocabulary), 0)
+    # Rounding can put the point behind the last token that has any weight: then that one is taken.
     last = tl.max(tl.where(rest_V > 0, v, 0), 0)
     token = tl.where(token < vocabulary, token, last)
     token = tl.where(greedy, _best(tops, bests, line, pieces, PIECES_PAD), token)

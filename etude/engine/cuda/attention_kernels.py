@@ -36,6 +36,7 @@ def grouped_kernel(
     head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV_HEADS
     length = tl.load(lengths + row)
+    # Shares of whole tiles, so that no tile is read by two programs.
     share = tl.cdiv(tl.cdiv(length, SPLITS), TILE) * TILE
     start = split * share
     stop = tl.minimum(start + share, length)
@@ -43,6 +44,7 @@ def grouped_kernel(
     q_at = row.to(tl.int64) * q_row + (head * GROUP + g[:, None]) * DIMS + d[None, :]
     mine = (g[:, None] < GROUP) & (d[None, :] < DIMS)
     q_GX = tl.load(q + q_at, mask=mine, other=0.0)
+    # A large finite number: with -inf a split without tokens would compute -inf minus -inf, which is NaN.
     best_G = tl.full([GROUP_PAD], -1.0e30, tl.float32)
     sum_G = tl.zeros([GROUP_PAD], tl.float32)
     out_GX = tl.zeros([GROUP_PAD, DIMS_PAD], tl.float32)
@@ -62,6 +64,7 @@ def grouped_kernel(
         sum_G = sum_G * fade_G + tl.sum(weights_GN, 1)
         out_GX = out_GX * fade_G[:, None] + tl.dot(weights_GN.to(v_NX.dtype), v_NX, input_precision="ieee")
         best_G = new_G
+    # Empty rows of a recorded graph have length 0: they give zeros, not 0 / 0.
     whole_G = tl.where(sum_G == 0.0, 1.0, sum_G)
     out_GX = out_GX / whole_G[:, None]
     place_G = (row.to(tl.int64) * HEADS + head * GROUP + g) * SPLITS + split

@@ -1,4 +1,4 @@
-"""What a step is told, on its way from the host to the device: one copy for a decoding step, into memory that stays.
+"""The arguments of a step, from the host to the device: one copy for a decoding step, into memory that stays.
 
 Host memory is a ring: a step's part is written again only when that step has been read. Knows the layout, no requests.
 """
@@ -44,6 +44,7 @@ class Staging:
         self._arrays = [Fields(*(view.numpy() for view in self._views(host))) for host in self._hosts]
         self._turn = 0
         self.fields = self._views(self._device)
+        # A graph is recorded over these fields before any step: rows must point to `nobody` from the start.
         self.send(0)
 
     def host(self) -> Fields:
@@ -53,8 +54,10 @@ class Staging:
     def send(self, rows: int) -> None:
         """The arrays that `host` gave are those of the next step, which has so many rows."""
         host = self.host()
+        # Rows without a request: length 0 reads nothing, and what they write goes to a block of nobody.
         host.sources[rows:], host.lengths[rows:], host.slots[rows:] = -1, 0, self.nobody
         host.positions[rows:] = 0
+        # From pinned memory, without waiting: the host goes on planning while the copy runs.
         self._device.copy_(self._hosts[self._turn], non_blocking=True)
         self._turn = (self._turn + 1) % RING
 

@@ -46,7 +46,7 @@ class PageMemory:
 
 class PageView:
     def __init__(self, memory: PageMemory, positions_T: Tensor, table_TM: Tensor) -> None:
-        """All of it int32, as everything that kernels are told."""
+        """All of it int32, as every argument of the kernels."""
         size = memory.cache.block_tokens
         blocks_T = table_TM.gather(1, (positions_T // size).long()[:, None])[:, 0]
         self.forward = memory.forward

@@ -90,6 +90,7 @@ class DraftGraphs:
     def _follow(self, asking: DraftInputStaging, requests: Sequence[Request]) -> None:
         """The same requests a step later: nothing is new but blocks at the ends of tables."""
         host, changed = asking.host, False
+        # In the step before, sources were rows of another batch; from now on each request sits where it sat.
         if self._moved:
             host.sources[: len(requests)] = np.arange(len(requests))
             self._moved, changed = False, True
@@ -102,6 +103,7 @@ class DraftGraphs:
 
     def _say(self, asking: DraftInputStaging, requests: list[Request], drafts: Sequence[Sequence[int]]) -> None:
         host = asking.host
+        # With a stop of 0 every place of a row without a request is nobody's.
         host.stops[:], host.sources[:] = 0, -1
         for row, request in enumerate(requests):
             prompt = len(request.prompt)

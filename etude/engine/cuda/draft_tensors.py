@@ -48,10 +48,11 @@ class DraftInputStaging:
         return self._arrays[self._turn]
 
     def send(self) -> None:
-        """What `host` holds is what the next steps are told; a copy of it is what is changed for a later one."""
+        """The next steps read what `host` holds now; what is changed for later ones is a copy of it."""
         sent = self._turn
         self._device.copy_(self._hosts[sent], non_blocking=True)
         self._turn = (sent + 1) % RING
+        # The next part of the ring starts as a copy, since later steps change a few entries at most.
         self._hosts[self._turn].copy_(self._hosts[sent])
 
     def _views(self, memory: Tensor) -> list[Tensor]:

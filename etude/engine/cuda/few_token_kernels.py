@@ -47,6 +47,7 @@ def thin_kernel(
         if ADD:
             x_D += tl.load(y + d, mask=d < DIMS, other=0.0).to(tl.float32)
             rounded_D = x_D.to(summed.dtype.element_ty)
+            # All programs compute the sum, as each needs all of it; one writes it.
             if tl.program_id(0) == 0:
                 tl.store(summed + d, rounded_D, mask=d < DIMS)
             x_D = rounded_D.to(tl.float32)

@@ -56,6 +56,7 @@ class Forward:
         """The state after the last norm of every token."""
         ops, routing = self.ops, Routing()
         x_TD = ops.embed(self.decoder.model.embed_tokens.weight, step.tokens_T, step.sources_T, sampled_S)
+        # What a block adds last is left to the norm behind it: x + y and the norm are one kernel.
         y_TD: Tensor | None = None
         for number in range(self.decoder.config.num_hidden_layers):
             x_TD, y_TD = self._block(number, x_TD, y_TD, step, routing)
@@ -111,6 +112,7 @@ class Forward:
             assert out is not None
             return out
         k, v = k_TKX[first:], v_TKX[first:]
+        # A prompt in pieces, or behind a shared prefix: its earlier keys lie in the cache only.
         if step.prompts.slots_S is not None:
             k, v = (_gather(plane, step.prompts.slots_S) for plane in planes)
         behind = ops.attend_runs(q_THX[first:], k, v, step.prompts.runs, dims**-0.5).flatten(1)

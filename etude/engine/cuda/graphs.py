@@ -30,6 +30,7 @@ class Graphs:
         self.device = answers.device_2S.device
         self.sizes = sizes(rows)
         self._recorded: dict[int, tuple[Staging, Replay]] = {}
+        # One pool for all sizes: only one of the graphs runs at a time, so they can use the same memory.
         self._memory = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
 
     def record_all(self) -> None:

@@ -1,7 +1,7 @@
 """The engine's steps on a GPU: decoding as recorded graphs, prompts beside it launched one operation at a time.
 
 The host is not in the way: a step's tokens stay on the device, where the next one takes them from, and are read while
-that one computes. What the host knows before it is told (lengths, tables, seeds) is all that a step needs from it.
+that one computes. A step needs from the host only what that knows before it reads (lengths, tables, seeds).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Choices = list[tuple[list[int], Choice]]  # of the rows that are sampled the gen
 
 
 class _Streak:
-    """The same requests decoding step after step: what a step is told of them, as arrays."""
+    """The same requests decoding step after step: the arguments of a step, as arrays."""
 
     def __init__(self, requests: list[Request], block_tokens: int, blocks: int) -> None:
         self.requests, self.steps, self.block_tokens = requests, 0, block_tokens
@@ -47,6 +47,7 @@ class _Streak:
 
     def next(self) -> _Streak:
         """A step later: everybody computes the token that it sampled in the last."""
+        # The first step takes its tokens from wherever the step before put them; from then on seats stay.
         if not self.steps:
             self.sources = np.arange(len(self.requests), dtype=np.int32)
         self.steps += 1
@@ -114,6 +115,7 @@ class PagedRunner:
 
     def _decode(self, requests: list[Request]) -> Choices:
         """One token for each. As long as the same requests decode, only what moves on is written anew."""
+        # With ahead == 1 the last token lies unread on the device, where the recorded step takes it from.
         if requests == self._streak.requests and all(request.ahead == 1 for request in requests):
             streak = self._streak.next()
         else:
@@ -132,6 +134,7 @@ class PagedRunner:
 
     def _mixed(self, chunks: Sequence[Chunk]) -> tuple[list[Request], Choices]:
         """Decoding and prompts together. Those who decode come first, and so they do among the answers."""
+        # A mixed step gives new seats, so no streak survives it.
         self._streak = self._begin([])
         decoding = [chunk.request for chunk in chunks if chunk.count == 1]
         prompts = [chunk for chunk in chunks if chunk.count > 1]
@@ -181,6 +184,7 @@ class PagedRunner:
         queries = [chunk.count for chunk in chunks]
         keys = [chunk.request.computed + chunk.count for chunk in chunks]
         slots = None
+        # Some keys were computed in earlier steps. Otherwise those just made are all, and nothing is gathered.
         if keys != queries:
             seen = [
                 slot

@@ -24,6 +24,7 @@ def pieces_kernel(
 ):
     row, piece = tl.program_id(0), tl.program_id(1)
     temperature = tl.load(temperatures + row).to(tl.float32)
+    # Greedy rows report their log-probability at temperature 1.
     temperature = tl.where(temperature == 0.0, 1.0, temperature)
     v = piece * PIECE + tl.arange(0, PIECE)
     x_V = tl.load(logits + row.to(tl.int64) * vocabulary + v, mask=v < vocabulary, other=-float("inf")) / temperature

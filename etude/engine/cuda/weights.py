@@ -86,6 +86,7 @@ def join(*linears: nn.Module) -> Joint:
     widths = [len(linear.weight) for linear in plain]
     weight = torch.cat([linear.weight for linear in plain])
     for linear, part in zip(plain, torch.split(weight, widths), strict=True):
+        # By `.data`: the parameter stays the same object, only its memory moves.
         linear.weight.data = part
     if all(linear.bias is None for linear in plain):
         return Joint(weight, None, widths)

@@ -24,7 +24,7 @@ from etude.tokens.tokenizer import to_text
 # that writes there itself can only mislead itself.
 SCRIPT = 'exec 3>&2 2>&1; cd -- "$2" || cd -- "$3" || exit; trap \'pwd -P >&3 2>/dev/null\' EXIT; eval "$1"'
 MAX_OUTPUT = 1 << 20  # bytes taken from the sandbox before cutting
-# Test runners tell how long they took: noise that makes equal rollouts differ.
+# Test runners report how long they took: noise that makes equal rollouts differ.
 TIMES = re.compile(
     r"(?m)\b(tests?|ran|passed|failed|errors?|skipped|deselected|xfailed|xpassed|warnings?)"
     r" in [\d.]+s(?: \([\d:]+\))?(?= =+$|$)"

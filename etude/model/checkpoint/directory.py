@@ -1,7 +1,7 @@
 """Decoders to and from Hugging Face directories: `config.json` and safetensors, one file or sharded.
 
 Owns the names: which parameter, or which part of a stacked one, a tensor on disk is. How values are stored and read
-is stored.py's. Whatever is wrong with a checkpoint is said in a sentence that names the tensor, the key or the file.
+is tensors.py's. Whatever is wrong with a checkpoint is said in a sentence that names the tensor, the key or the file.
 
 On disk every expert has tensors of its own, and the multi-token-prediction modules of the DeepSeek shapes are blocks
 after the last (`model.layers.{L}.enorm`, `.shared_head.norm` and so on); other shapes keep our names (`mtp.0.enorm`).
@@ -104,6 +104,7 @@ def load_model(directory: Path, device: str | torch.device = "cpu", dtype: torch
         _give_memory(decoder, device, dtype, str(directory))
         wanted = named_weights(decoder)
         with torch.no_grad(), track("reading weights", len(wanted), "tensors") as bar:
+            # File by file: only a few shards are mapped at a time.
             for name in sorted(wanted, key=lambda name: stored.place(names[name])):
                 wanted[name].copy_(stored.read(names[name], tuple(wanted[name].shape)))
                 bar.advance(1)
@@ -163,6 +164,7 @@ def _check_weights(
 ) -> None:
     """Every weight is there and has its shape, and nothing else is; before any memory is taken."""
     if config.tie_word_embeddings and EMBEDDING not in names and HEAD in names:
+        # Some writers store a tied matrix under the head's name alone.
         names[EMBEDDING] = names[HEAD]
     ignored = {HEAD, *_copies(config)} if config.tie_word_embeddings else set(_copies(config))
     if unknown := set(names) - set(wanted) - ignored:

@@ -264,6 +264,7 @@ def _weight_map(directory: Path) -> dict[str, str]:
     if not names:
         raise EtudeError(f"{index} is damaged: its weight_map is empty")
     for name in names:
+        # A name with a slash in it could lead out of the directory.
         if not isinstance(name, str) or Path(name).name != name:
             raise EtudeError(f"{index} names {name!r}, which is not a file of that directory")
         if not name.endswith(".safetensors"):
@@ -288,6 +289,7 @@ def _cut_off(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
+            # A damaged length could ask for any amount of memory.
             if length > path.stat().st_size:
                 return None
             header = json.loads(file.read(length))

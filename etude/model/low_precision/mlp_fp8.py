@@ -3,7 +3,7 @@
 Between its two products lies SwiGLU, whose result is only wanted quantised. As operations of their own it would be
 written whole, read twice and written again, and its gradient, twice as wide, too; here a GPU makes both inside the
 kernels that quantise (quantise_kernels.py). Elsewhere the same is computed in plain torch. What is quantised, and how,
-is precision.py's.
+is products.py's.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def gated_slopes(inner_T2F: Tensor, g_TF: Tensor) -> Twice:
     gate_TF, up_TF = inner_T2F.float().chunk(2, -1)
     open_TF, g_TF = gate_TF.sigmoid(), g_TF.float()
     slope_TF = g_TF * up_TF * open_TF * (1 + gate_TF * (1 - open_TF))
+    # Rounded as the forward pass had it, since that is what the gradient is of.
     rounded_TF = (gate_TF * open_TF).to(inner_T2F.dtype).float()
     return by_rows_and_columns((torch.cat((slope_TF, g_TF * rounded_TF), -1),), inner_T2F.dtype)
 

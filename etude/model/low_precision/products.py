@@ -39,6 +39,7 @@ class Precision:
 
     dtype: torch.dtype | None = None  # of activations; None: that of the embedding
 
+    # Each precision is one object, also in a copied model: `is PLAIN` has to stay true there.
     def __deepcopy__(self, memo: dict[int, Any]) -> Precision:
         return self
 
@@ -154,6 +155,7 @@ def hold(projections: Sequence[nn.Module]) -> None:
     if linears is None or not isinstance(linears[0].precision, RowwiseFP8):
         return
     weights, first = [linear.weight.detach() for linear in linears], linears[0]
+    # An address or a count of writes that changed makes the copies old; optim.py counts the fused writes.
     written = tuple((weight_MD.data_ptr(), weight_MD._version) for weight_MD in weights)
     if first.held_of != written and all(map(fits, weights)):
         first.held = None  # its memory may go before the next copies come
@@ -171,6 +173,7 @@ def set_precision(model: nn.Module, precision: Precision) -> None:
 
 def quantised(x: Tensor) -> tuple[Tensor, Tensor]:
     """8-bit numbers and the scale of each row: x is about their product."""
+    # A row of zeros has no largest entry to divide by.
     largest = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-12)
     return (x.float() * (largest.reciprocal() * LARGEST)).clamp(-LARGEST, LARGEST).to(EIGHT), largest * (1 / LARGEST)
 
@@ -197,6 +200,7 @@ def product(a_MK: Tensor, a_scale_M: Tensor, b_NK: Tensor, b_scale_N: Tensor, dt
     """a times b transposed."""
     if a_MK.is_cuda:
         scales = a_scale_M[:, None], b_scale_N[None]
+        # Exact accumulation was no better: the same run ended at a loss of 1.204, and at 1.191 with this.
         return torch._scaled_mm(a_MK, b_NK.t(), *scales, out_dtype=dtype, use_fast_accum=True)
     return (a_MK.float() @ b_NK.float().t() * a_scale_M[:, None] * b_scale_N).to(dtype)
 

@@ -4,7 +4,7 @@ A product sums along one dimension, and the scales of row-wise FP8 lie along the
 every operand a second copy, scaled by columns and stored transposed, since the GPU's 8-bit product takes no other
 layout. Both copies need all maxima first: one pass takes the maxima of rows and columns, tile by tile, and a second one
 reads each tile again, scales it twice and writes it twice, once turned. SwiGLU and its gradient can be made on the way,
-in both passes, and are then never written whole. The numbers of plain matrices are those of `precision.quantised`, bit
+in both passes, and are then never written whole. The numbers of plain matrices are those of `products.quantised`, bit
 for bit. Knows matrices, not what they are of.
 """
 
@@ -22,6 +22,7 @@ LARGEST, UNIT = tl.constexpr(448.0), tl.constexpr(1 / 448)
 SMALLEST = tl.constexpr(1e-12)  # of a row's largest number: rows of zeros have a scale too
 MULTIPLE = 16  # columns of the turned copy are padded to it with zeros, which add nothing to a sum
 
+# Tiles of 32 x 128, 64 x 64, 64 x 128 and 128 x 64 differ by a few percent; larger ones are slower.
 # rows and columns of a tile, and warps: of the pass that takes maxima and of the one that writes
 MAXIMA, WRITING = (64, 128, 4), (64, 128, 4)
 SLOPES = (64, 64, 4)  # two tiles at once

@@ -53,9 +53,11 @@ class DeviceBoard(WeightBoard):
         weights = named_weights(decoder)
         self._check_shapes(weights, dtypes=False)
         slot, turn = self._next()
+        # Before the first byte changes: from now on nobody takes this slot for the version that it held.
         self._write_seal(slot, Seal(*version, turn, 0, WRITING))
         for name, tensor in merged(decoder, weights):
             self._part(name, slot).copy_(tensor)
+        # The copies are only queued: the seal must not say complete before they have happened.
         _wait(self._opened())
         self._write_seal(slot, Seal(*version, turn, 0, COMPLETE))
 

@@ -84,6 +84,7 @@ class WeightBoard:
         header = json.dumps(facts).encode()
         base = _aligned(len(_MAGIC) + 8 + len(header) + _SLOTS * _SEAL.size)
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Removed and not written over: an engine that still has the old board mapped keeps what it reads.
         path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -127,10 +128,12 @@ class WeightBoard:
         weights = named_weights(decoder)
         self._check_shapes(weights)
         slot, turn = self._next()
+        # Before the first byte changes: from now on nobody takes this slot for the version that it held.
         self._write_seal(slot, Seal(*version, turn, 0, WRITING))
         start = self._base + slot * self._slot_bytes
         for name, tensor in merged(decoder, weights):
             self._tensor(self._memory, name, start).copy_(tensor)
+        # Against torn writes and damage, not against an attacker: the file is this user's alone.
         checksum = zlib.crc32(memoryview(self._memory)[start : start + self._slot_bytes])
         self._write_seal(slot, Seal(*version, turn, checksum, COMPLETE))
 
@@ -160,6 +163,7 @@ class WeightBoard:
     def _next(self) -> tuple[int, int]:
         """The slot that was written longer ago, and the number of the next write."""
         seals = self._seals()
+        # An unfinished slot first: a learner that died left it, and the complete one has to stay readable.
         slot = min(seals, key=lambda slot: (seals[slot].state == COMPLETE, seals[slot].turn))
         return slot, 1 + max(seal.turn for seal in seals.values())
 

@@ -54,6 +54,7 @@ def native_messages(
     number = 0
 
     def leave_none_open() -> Iterator[dict[str, Any]]:
+        # A rollout may have ended in the middle of its calls; every call needs its one answer.
         while open_calls:
             yield {"role": "tool", "tool_call_id": open_calls.pop(0), "content": ""}
 
@@ -140,7 +141,7 @@ def _call(item: Any) -> Call:
         except (ValueError, RecursionError):
             values = None
     if not isinstance(values, dict):
-        # The model's own mistake. No tool takes an argument of this name, so the model is told, and sees what it wrote.
+        # The model's own mistake. No tool takes an argument of this name, so the call fails and shows what was written.
         return Call(function["name"], {UNREADABLE: raw if isinstance(raw, str) else json.dumps(raw)})
     return Call(function["name"], {key: _text(value) for key, value in values.items()})
 

@@ -95,9 +95,11 @@ class EndpointPolicy:
         if len(sampled) > sampling.max_tokens:
             raise self._broken(f"it gives {len(sampled)} tokens where at most {sampling.max_tokens} were asked for")
         asked = choice.get("prompt_token_ids", answer.get("prompt_token_ids"))
+        # A server may put a token before the prompt. What it samples then is no answer to our ids.
         if asked is not None and asked != list(ids):
             raise self._broken("it answers another prompt than the one sent")
         logprobs = self._logprobs(choice, len(sampled))
+        # Raw log-probabilities are those of what was sampled from only where nothing bends the distribution.
         exact = self.settings.logprobs == "sampled" or (
             sampling.temperature == 1 and sampling.top_p == 1 and not sampling.top_k
         )

@@ -77,6 +77,7 @@ class Transport:
             except _Fault as fault:
                 if number == self.settings.tries:
                     raise self._error(f"failed {_times(number)}, the last time: it {fault}") from None
+                # Half of the pause is random: those who failed together should not come back together.
                 pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (number - 1)) * (1 + self._jitter()) / 2
                 pause = max(pause, fault.after * (1 + 0.1 * self._jitter()))  # those who wait should not come at once
                 if self._now() + pause > deadline:
@@ -115,6 +116,7 @@ class Transport:
             try:
                 await self._tokens.take(worst.tokens, deadline)
             except BaseException:
+                # Or a request that was never sent would use up a turn of the others.
                 self._requests.give_back(1)
                 raise
             if self._now() > deadline:

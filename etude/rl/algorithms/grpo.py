@@ -18,6 +18,7 @@ class Grpo(Algorithm):
     settings: Settings
 
     def advantages(self, rewards: Sequence[float]) -> list[float]:
+        # Exactly nothing: rounding of the mean, divided by so small an eps, would not be.
         if min(rewards) == max(rewards):
             return [0.0] * len(rewards)
         mean = sum(rewards) / len(rewards)

@@ -38,7 +38,7 @@ T = TypeVar("T")
 Body = ChatRequest | CompletionRequest
 OPEN = ("/health",)  # routes that never need the key
 LARGE_TEXT = 1 << 16  # bytes of a body from which on its text is turned into ids in a thread, not on the event loop
-LOOK_SECONDS = 5.0  # for the engine to tell its figures
+LOOK_SECONDS = 5.0  # for the engine to report its figures
 
 
 class OpenAIRoutes:
@@ -59,6 +59,7 @@ class OpenAIRoutes:
         self.draining = False
         self.metrics = Metrics()
         self._engine, self._settings, self._dialect, self._model = engine, settings, dialect, model
+        # A request has to fit in the cache alone, and that is made of whole blocks.
         whole_blocks = settings.cache_tokens // settings.block_tokens * settings.block_tokens
         self._prompts = Prompts(dialect, min(settings.max_length, positions, whole_blocks))
         self._created = int(time.time())
@@ -69,6 +70,7 @@ class OpenAIRoutes:
         self._opening: list[int] | None = None  # of a call, once somebody needs it
 
     def application(self) -> web.Application:
+        # Outermost first: refusals are counted with the status that they are answered with.
         app = web.Application(
             client_max_size=self._settings.body_bytes, middlewares=[self._count, errors_as_json, self._admit]
         )
@@ -81,6 +83,7 @@ class OpenAIRoutes:
             web.get("/metrics", self.show_metrics),
             web.get("/openapi.json", self.openapi),
         ]
+        # Both sides have /health. This one says 503 once the server is shutting down.
         taken = {route.path for route in own}
         app.add_routes([*own, *(route for route in self._engine_routes if route.path not in taken)])
         return app
@@ -148,9 +151,11 @@ class OpenAIRoutes:
         for prompt in prompts:
             room = self._prompts.room(len(prompt), sampling.max_tokens)
             for number in range(body.choices):
+                # Each choice has a seed of its own: with one for all of them, all would be equal.
                 own = replace(sampling, seed=sampling.seed + number, max_tokens=room, stop_ids=stop_ids)
                 choices.append(Choice(len(choices), number, tuple(prompt), own, reader()))
         began = time.monotonic()
+        # Where nobody reads along the engine hands over nothing before the end.
         answering = Answering(self._engine, choices, follow=bool(body.stream or body.stops))
         try:
             if body.stream:
@@ -205,6 +210,7 @@ class OpenAIRoutes:
             async with asyncio.timeout(self._settings.stall_seconds):
                 await (response.write_eof(data) if end else response.write(data))
         except TimeoutError:
+            # `abort`: `close` would wait until the client has taken what lies in the buffer.
             if request.transport is not None:
                 request.transport.abort()
             raise _Stalled from None
@@ -227,6 +233,7 @@ class OpenAIRoutes:
         return card | {"max_model_len": self._prompts.context}
 
     async def _in_thread_if_large(self, request: web.Request, work: Callable[[], T]) -> T:
+        # A body that does not say its length counts as large.
         if (request.content_length or LARGE_TEXT) < LARGE_TEXT:
             return work()
         return await asyncio.to_thread(work)
@@ -243,6 +250,7 @@ class OpenAIRoutes:
     async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path not in OPEN:
             self._gate.check(request)
+        # What only looks (/health, /metrics, /v1/models) is answered until the end.
         if self.draining and request.method == "POST":
             raise self._closing()
         return await handler(request)

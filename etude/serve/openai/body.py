@@ -30,6 +30,7 @@ class Bodies:
             raise ApiError(415, "the body must have the content type application/json", close=True)
         if (request.content_length or 0) > self.limit:
             raise self._too_large()
+        # A body that does not say its length may become as large as is allowed.
         length = request.content_length if request.content_length is not None else self.limit
         reckoned = length if length >= LARGE else 0
         if reckoned and self.arriving and self.arriving + reckoned > ALL_LARGE:

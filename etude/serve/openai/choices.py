@@ -122,6 +122,7 @@ class Answering:
             self._wake.clear()
             for choice in list(open_choices):
                 task = self._tasks[choice.index]
+                # Asked before tokens are taken: a request that is done has handed over all of them.
                 done = task.done()
                 if done and (failed := task.exception()) is not None:
                     raise failed
@@ -130,6 +131,7 @@ class Answering:
                 if done and not choice.finished:
                     yield choice, choice.end(task.result())
                 if choice.finished:
+                    # A stop text may have ended it: the engine must not sample on.
                     task.cancel()
                     open_choices.remove(choice)
 

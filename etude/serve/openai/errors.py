@@ -23,7 +23,7 @@ RETRY = {"Retry-After": "1"}
 
 
 class ApiError(Exception):
-    """Something the client is told: a status, one sentence, the field at fault and a word for programs."""
+    """An error for the client: a status, one sentence, the field at fault and a word for programs."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ApiError(Exception):
 
 
 def api_error_of(error: BaseException) -> ApiError:
-    """What a client is told about an error. One that is a bug of ours goes to the log and is not told in detail."""
+    """An error as the client gets it. The details of a bug of ours go to the log alone."""
     match error:
         case ApiError():
             return error

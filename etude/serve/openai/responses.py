@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class ResponseOptions:
-    """What of an answer is told."""
+    """What of an answer goes to the client."""
 
     model: str
     dialect: Dialect
@@ -87,7 +87,7 @@ class ChatWriter(ResponseWriter):
     def __init__(self, options: ResponseOptions, functions: Sequence[ToolFunction]) -> None:
         super().__init__(options, "chatcmpl", "chat.completion.chunk")
         self._types = {function.name: argument_types(function.parameters or {}) for function in functions}
-        self._calls: dict[int, int] = {}  # told so far, by choice
+        self._calls: dict[int, int] = {}  # sent so far, by choice
 
     def whole(self, choices: Sequence[Choice], wholes: Sequence[ChoiceDelta]) -> Json:
         said = []
@@ -114,6 +114,7 @@ class ChatWriter(ResponseWriter):
         tokens = self._tokens(piece, self._logprobs(piece))
         for delta in deltas:
             yield self._chunk({"index": choice.index, "delta": delta, "finish_reason": None} | tokens)
+            # A piece's log-probabilities and ids go out once, with its first chunk.
             tokens = {"logprobs": None}
         if piece.finish is not None:
             entry = {"index": choice.index, "delta": {}, "logprobs": None, "finish_reason": piece.finish}

@@ -122,6 +122,7 @@ class TurnReader:
             self.stopped, text = True, text[:place]
         elif not ended:
             text = without_begun(_settled(text), self._stops)
+        # Thinking is over once there is text behind it.
         if not ended and not text:
             thinking = _settled(thinking)
         # a parser may change its mind about the end of a text, but what was sent stays sent

@@ -54,6 +54,7 @@ def _read(body: Any, model: type[Body]) -> Body:
         return model.model_validate(body)
     except ValidationError as refused:
         errors = refused.errors(include_url=False)
+        # A wrong value says more about the mistake than a field that is missing beside it.
         first = next((error for error in errors if error["type"] != "missing"), errors[0])
         raise _api_error(first, model) from None
 
