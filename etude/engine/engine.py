@@ -143,7 +143,7 @@ class Engine:
                 chunks = self.scheduler.plan(self.version)
             if chunks:
                 self._launch(chunks)
-            # on a GPU one step stays under way: planning and booking then cost it no time (docs/engine.md)
+            # on a GPU one step stays under way: planning and booking then cost it no time (docs/rooms/engine.md)
             while len(self._flights) > (self.runner.depth if chunks else 0):
                 self._settle()
         done, self._done = self._done, []

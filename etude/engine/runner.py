@@ -119,7 +119,7 @@ class RowRunner:
 
 
 # What the next 32 steps need (masks, places in the cache, settings, uniform numbers) is made together: a step of 1M
-# parameters with 32 requests was 1,220 calls into torch, most of a few microseconds, and is 640 (docs/engine.md).
+# parameters with 32 requests was 1,220 calls into torch, most of a few microseconds, and is 640 (docs/rooms/engine.md).
 class _Streak:
     """The same requests decoding step after step, at most `AHEAD` steps more."""
 

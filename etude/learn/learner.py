@@ -85,7 +85,7 @@ class Learner:
 
     def step(self) -> dict[str, float]:
         """Moves the weights along the gradients gathered since the last step, and forgets those."""
-        # one of the two waits for a GPU in a step; the other is for the metrics (docs/gpu.md)
+        # one of the two waits for a GPU in a step; the other is for the metrics (docs/operate/gpu.md)
         norm = float(torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), self.optim.clip or math.inf))
         factor = rate(self.steps, self.total_steps, self.optim)
         self.steps += 1

@@ -1,7 +1,7 @@
 """Decoders to and from Hugging Face directories: `config.json` and safetensors, one file or sharded.
 
 Owns the names: which parameter, or which part of a stacked one, a tensor on disk is. How values are stored and read
-is stored.py's. Whatever is wrong with a checkpoint is said in a sentence that names the tensor, the key or the file.
+is tensors.py's. Whatever is wrong with a checkpoint is said in a sentence that names the tensor, the key or the file.
 
 On disk every expert has tensors of its own, and the multi-token-prediction modules of the DeepSeek shapes are blocks
 after the last (`model.layers.{L}.enorm`, `.shared_head.norm` and so on); other shapes keep our names (`mtp.0.enorm`).

@@ -3,7 +3,7 @@
 Between its two products lies SwiGLU, whose result is only wanted quantised. As operations of their own it would be
 written whole, read twice and written again, and its gradient, twice as wide, too; here a GPU makes both inside the
 kernels that quantise (quantise_kernels.py). Elsewhere the same is computed in plain torch. What is quantised, and how,
-is precision.py's.
+is products.py's.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A product sums along one dimension, and the scales of row-wise FP8 lie along the
 every operand a second copy, scaled by columns and stored transposed, since the GPU's 8-bit product takes no other
 layout. Both copies need all maxima first: one pass takes the maxima of rows and columns, tile by tile, and a second one
 reads each tile again, scales it twice and writes it twice, once turned. SwiGLU and its gradient can be made on the way,
-in both passes, and are then never written whole. The numbers of plain matrices are those of `precision.quantised`, bit
+in both passes, and are then never written whole. The numbers of plain matrices are those of `products.quantised`, bit
 for bit. Knows matrices, not what they are of.
 """
 
