@@ -25,11 +25,11 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
-from etude.policies.inline import InlinePolicy
 
 from etude.core.policy import Assistant, Call, Version
 from etude.core.settings import AgentLimits, EngineSettings, HarnessSettings, ModelSettings, OptimSettings
 from etude.engine.engine import Engine
+from etude.engine.inline import InlinePolicy
 from etude.learn.learner import Learner
 from etude.learn.sft import tokenise
 from etude.learn.streams import Batch, Correction, Item, Label, Stream
@@ -41,7 +41,7 @@ from etude.rl.algorithms.base import BatchShape
 from etude.rl.algorithms.table import build_algorithm
 from etude.rl.groups import Rollout, compact
 from etude.rollout.rollout import GradeCache, RolloutSetup, Scored, build_setup, temporary_host
-from etude.rollout.scheduler import RolloutJob, run_all
+from etude.rollout.scheduler import JobRunner, RolloutJob
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Facts
 from etude.tasks.format.files import Files
@@ -103,7 +103,7 @@ async def demonstrate(size: Size, host: StoringHost, setup: RolloutSetup) -> lis
         word = task.facts.family if rng.random() < 0.5 else rng.choice(list(BODIES))
         edit = Call("edit", {"path": next(iter(task.workspace)), "old": HOLE, "new": BODIES[word]})
         jobs.append(RolloutJob(task, policy=Scripted([Assistant(calls=(edit, Call("finish")))], setup.dialect)))
-    outcomes = await run_all(jobs, Scripted(()), host, setup, concurrency=8)
+    outcomes = await JobRunner(Scripted(()), host, setup).run_all(jobs, concurrency=8)
     return [outcome for outcome in outcomes if isinstance(outcome, Scored)]
 
 
@@ -154,7 +154,7 @@ class Loop:
     async def rollouts(self, task: Task, seeds: Sequence[int]) -> list[Rollout]:
         """Rollouts of one task: fresh sandbox, agent, hidden tests, reward. What the machinery spoiled is left out."""
         jobs = [RolloutJob(task, seed=seed) for seed in seeds]
-        outcomes = await run_all(jobs, self.policy, self.host, self.setup, concurrency=len(jobs))
+        outcomes = await JobRunner(self.policy, self.host, self.setup).run_all(jobs, concurrency=len(jobs))
         return [compact(outcome) for outcome in outcomes if isinstance(outcome, Scored)]
 
     async def play(self, group: Group, task: Task) -> None:

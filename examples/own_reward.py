@@ -13,7 +13,7 @@ class Tidy(Part):
 
     def score(self, rollout):
         grown = 0
-        for file in rollout.changes.carried:
+        for file in rollout.changes.files:
             before = rollout.task.workspace.get(file.path, b"")
             grown += (file.data or b"").count(b"\n") - before.count(b"\n")
         entries = rollout.trajectory.entries

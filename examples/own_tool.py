@@ -22,11 +22,11 @@ class Outline(Tool):
     )
     reads_only = True
 
-    async def call(self, arguments, workbench):
+    async def call(self, arguments, context):
         path = arguments["path"]
         if not path.endswith(".py"):
             raise ToolError("InvalidArguments", f"{path} is not a Python file")
-        text = await workbench.read(path, most=1_000_000)
+        text = await context.read(path, most=1_000_000)
         found = []
         for number, line in enumerate(text.split("\n"), start=1):
             definition = DEFINITION.match(line)

@@ -1,1 +1,5 @@
-"""Policies."""
+"""Policies: who can act. None of them loads torch.
+
+In reading order: `table` (policies by name), `scripted` (the reference, nobody, a stub), `engine_client` (an engine by
+its address), `endpoint/` (hosted models).
+"""

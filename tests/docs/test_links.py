@@ -126,6 +126,17 @@ def test_every_page_is_in_the_index():
     assert missing == []
 
 
+def test_reading_lists_name_every_module_of_their_folder():
+    missing = {}
+    for init in sorted((ROOT / "etude").glob("*/**/__init__.py")):
+        listed = re.findall(r"\w+", ast.get_docstring(ast.parse(init.read_text())) or "")
+        modules = {path.stem for path in init.parent.glob("*.py")} - {"__init__"}
+        folders = {path.parent.name for path in init.parent.glob("*/__init__.py")}
+        if forgotten := sorted((modules | folders).difference(listed)):
+            missing[named(init)] = forgotten
+    assert missing == {}
+
+
 def test_lines_of_the_log_are_short():
     long = {
         f"{named(page)}:{number}"

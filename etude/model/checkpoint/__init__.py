@@ -1,1 +1,5 @@
-"""Checkpoint."""
+"""Checkpoints on disk, as Hugging Face directories.
+
+In reading order: `directory` (decoders to and from directories), `tensors` (where each tensor lies, and its values),
+`quantised_formats` (weights stored in fewer bits).
+"""

@@ -1,1 +1,5 @@
-"""How models spell tool calls. One small file a format; `base` says what one is, `table` knows their names."""
+"""How models spell tool calls, one small file for each format.
+
+In reading order: `base` (what a format is), `hermes`, `qwen_coder`, `deepseek`, `kimi`, `table` (all of them, in the
+order in which a template is asked).
+"""

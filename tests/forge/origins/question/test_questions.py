@@ -368,5 +368,5 @@ def test_a_patch_without_its_bug_is_part_of_the_patch(shop_repository: PythonRep
     found = list(reviews(shop_repository, Links(shop_repository), random.Random(5)))
     assert found
     for each in found:
-        assert set(each.without) <= set(each.changes) and each.without != each.changes
+        assert set(each.without_bug) <= set(each.changes) and each.without_bug != each.changes
         assert each.accepted[0] in each.choices and each.patch.count("\n+") >= 3
