@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
-from etude.forge.katas.source import FAMILIES, katas
+from etude.forge.katas.task_source import FAMILIES, katas
 from etude.policies.scripted import Scripted
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Outcome, Scored, build_setup, run_rollout

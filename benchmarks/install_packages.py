@@ -22,7 +22,7 @@ from etude.core.errors import EtudeError
 from etude.forge.install.checkout import Repo, open_repo
 from etude.forge.install.command import install_repository
 from etude.forge.install.install import repositories
-from etude.forge.install.package_index import read_index
+from etude.forge.install.pip_settings import read_index
 from etude.sandbox.store.layers import Store, default_store
 
 CANDIDATES = """

@@ -20,7 +20,7 @@ from pathlib import Path
 from etude.core.errors import EtudeError
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
-from etude.forge.install.package_index import read_index
+from etude.forge.install.pip_settings import read_index
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
@@ -28,7 +28,7 @@ from etude.forge.steps.baseline import baseline
 from etude.forge.steps.context import MakeRequest
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.grading.grader import RUNNER
 
 SUITES, EXTRA = 16, 5.0  # what a valid task may cost

@@ -28,7 +28,7 @@ from etude.audit.python_actions import parse
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
 from etude.forge.gates.attacks.table import ATTACKS, attack_script
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.harness.trajectory import Trajectory
 from etude.rollout.rollout import RolloutSetup, build_setup, temporary_host
 from etude.rollout.store import load_rollout, saved_rollouts

@@ -46,7 +46,7 @@ class Luck(Part):
 
 
 def make_model(path: Path) -> None:
-    from etude.forge.katas.source import katas
+    from etude.forge.katas.task_source import katas
     from etude.model.checkpoint.directory import save_model
     from etude.model.config import ModelConfig
     from etude.model.decoder import Decoder

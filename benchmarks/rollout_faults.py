@@ -30,7 +30,7 @@ import pydantic
 
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling
 from etude.core.settings import AgentLimits, GraderSettings, HarnessSettings
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.harness.tools.base import Observation, Tool
 from etude.policies.scripted import Scripted, reference
 from etude.rollout.rollout import Outcome, RolloutSetup, Scored, Void, build_setup, run_rollout

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from etude.core.policy import Assistant, Call
 from etude.core.process import available_cores
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.policies.scripted import Scripted, edits_between
 from etude.rollout.rollout import Scored, Void, build_setup, run_rollout
 from etude.sandbox.hosts import open_host

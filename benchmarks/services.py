@@ -22,7 +22,7 @@ from typing import Any
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
-from etude.forge.install.package_index import read_index
+from etude.forge.install.pip_settings import read_index
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.environment.layers import environment_variables
 from etude.tasks.environment.services import serve

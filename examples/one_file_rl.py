@@ -44,7 +44,7 @@ from etude.rollout.rollout import GradeCache, RolloutSetup, Scored, build_setup,
 from etude.rollout.scheduler import JobRunner, RolloutJob
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Facts
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import TESTS, WORKSPACE, Task
 from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ from itertools import islice
 import pydantic
 from pydantic import Field
 
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.tasks.format.task import Task
 
 

@@ -28,7 +28,7 @@ from etude.model.torch_process import prepare
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.importing import Bounds
 from etude.tasks.format.config import Config, Facts, Installed
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 from etude.tasks.grading.grader import RUNNER
 

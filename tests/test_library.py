@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import etude
-from etude.forge.katas.source import write_katas
+from etude.forge.katas.task_source import write_katas
 
 ROOT = Path(__file__).parents[1]
 

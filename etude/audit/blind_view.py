@@ -16,7 +16,7 @@ import pydantic
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Message, ToolResult, User
 from etude.harness.trajectory import MessageRecord, Trajectory
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task, matches
 from etude.tasks.grading.submission import Submission
 

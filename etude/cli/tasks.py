@@ -27,7 +27,7 @@ def tasks_katas(
 
     def work() -> dict[str, Any]:
         from etude.core.errors import EtudeError
-        from etude.forge.katas.source import write_katas
+        from etude.forge.katas.task_source import write_katas
 
         chosen = [int(level) for level in levels.split(",") if level.isdigit()]
         wrong = [level for level in chosen if level not in (1, 2, 3)]
@@ -160,7 +160,7 @@ def tasks_combine(
 
     def work() -> dict[str, Any]:
         from etude.core.progress import track
-        from etude.forge.curriculum.combine import combine_checked
+        from etude.forge.curriculum.composite_tasks import combine_checked
         from etude.rollout.rollout import temporary_host
         from etude.tasks.format.task import Task, given_tasks
 

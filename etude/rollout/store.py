@@ -26,7 +26,7 @@ from etude.harness.trajectory_files import FACTS, load_trajectory, save_trajecto
 from etude.rollout.rollout import Cause, Outcome, RolloutSetup, Scored, Void, score
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import PromptStyle
-from etude.tasks.format.files import Files, TreeLimits
+from etude.tasks.format.file_tree import Files, TreeLimits
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import Refused, Submission, SubmittedFile
 from etude.tasks.grading.verdict import Grade

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from etude.core.errors import EtudeError
 from etude.tasks.format.config import Artifact, unknown_keys
-from etude.tasks.format.files import TreeLimits
+from etude.tasks.format.file_tree import TreeLimits
 from etude.tasks.format.task import CONFIG, INSTRUCTION, SOLUTION, TESTS, WORKSPACE, Task, matches
 from etude.tasks.grading.inherited_tests import InheritedTests, collected
 from etude.tasks.grading.packaging_config import FILES

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from etude.core.policy import Assistant, Call
 from etude.core.settings import GraderSettings
 from etude.forge.gates.attacks.table import ATTACKS, attack_script
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.policies.scripted import Scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from etude.core.errors import EtudeError
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.forge.leaks.audit import audit_files
 from etude.forge.leaks.deleted_code import Deleted, definitions
 from etude.policies.scripted import Scripted

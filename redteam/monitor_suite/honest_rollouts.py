@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 
 from etude.core.policy import Assistant, Call
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.policies.scripted import TEST_COMMAND, Habits, null, reference, stub
 from etude.tasks.format.task import Task
 

@@ -10,7 +10,7 @@ from etude.audit.base import Ruling
 from etude.audit.blind_view import open_blind_view
 from etude.core.policy import Assistant
 from etude.forge.gates.attacks.table import ATTACKS, attack_script
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.rollout.rollout import build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from etude.core.policy import Assistant
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.harness.loop import run_agent
 from etude.harness.prompt import task_text
 from etude.harness.trajectory import Trajectory

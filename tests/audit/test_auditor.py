@@ -21,7 +21,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling, System, ToolResult, User
 from etude.core.settings import DemosSettings, RewardSettings
 from etude.forge.curriculum.sources import open_source
-from etude.forge.katas.source import katas, write_katas
+from etude.forge.katas.task_source import katas, write_katas
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.scripted import reference
 from etude.reward.base import GradedRollout

@@ -22,7 +22,7 @@ from etude.bench.result import BenchResult, Counts, Shown, TaskRow, TaskSet, Tur
 from etude.core import recipe as recipes
 from etude.core.policy import Assistant
 from etude.core.run import Run
-from etude.forge.katas.source import Katas
+from etude.forge.katas.task_source import Katas
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.packed_forward import Packed

@@ -18,7 +18,7 @@ from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Sample
 from etude.core.settings import BenchSettings
-from etude.forge.katas.source import write_katas
+from etude.forge.katas.task_source import write_katas
 from etude.harness.text_turns import write_turn
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig

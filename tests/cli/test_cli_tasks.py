@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from etude.cli.main import app
 from etude.forge.gates.attacks.table import ATTACKS
-from etude.forge.katas.source import write_katas
+from etude.forge.katas.task_source import write_katas
 
 
 def etude(*arguments: object) -> Result:

@@ -6,7 +6,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.forge.curriculum.sources import open_source
-from etude.forge.katas.source import Katas
+from etude.forge.katas.task_source import Katas
 from etude.reward.compose import build_reward
 from etude.tasks.format import config
 

@@ -15,7 +15,7 @@ from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.reward.base import GradedRollout
 from etude.reward.compose import build_reward
 from etude.reward.effort import penalty
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import WORKSPACE, Task
 from etude.tasks.grading.submission import Submission, SubmittedFile
 from etude.tasks.grading.verdict import Grade

@@ -15,7 +15,7 @@ import pytest
 from etude.forge.environments.environment import Environment, Suite
 from etude.forge.install.checkout import Repo, open_repo
 from etude.forge.install.install import install
-from etude.forge.install.package_index import PackageIndex
+from etude.forge.install.pip_settings import PackageIndex
 from etude.forge.install.result import InstallResult
 from etude.forge.languages.javascript.repository import JavaScriptRepository
 from etude.forge.pipeline.make import make_tasks
@@ -23,7 +23,7 @@ from etude.forge.steps.context import MakeRequest
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.store.layers import Store
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.grading.grader import RUNNER
 
 pytest.importorskip("tree_sitter_javascript", reason="the extra etude[languages] is not installed")

@@ -19,7 +19,7 @@ from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.steps import verify
 from etude.sandbox.base import WORKSPACE, Layer
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 
 FILES = {
     "pyproject.toml": '[tool.pytest.ini_options]\naddopts = "-p no:cacheprovider"\n',

@@ -19,7 +19,7 @@ from etude.core import recipe
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
 from etude.core.settings import EndpointSettings
-from etude.forge.katas.source import Katas
+from etude.forge.katas.task_source import Katas
 from etude.harness.prompt import task_text
 from etude.harness.text_turns import write_turn
 from etude.harness.tools.table import build_tools

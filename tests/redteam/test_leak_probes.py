@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.rollout.rollout import Scored
 from etude.tasks.format.task import Task
 from redteam.leaks.leak_probes import LEAK_PROBES, leak_probe_script

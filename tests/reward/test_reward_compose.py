@@ -15,7 +15,7 @@ from etude.reward.base import GradedRollout, Part
 from etude.reward.compose import Reward, Weighted, build_reward
 from etude.rollout.rollout import build_setup
 from etude.tasks.format.config import Facts, Installed
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, WORKSPACE, Task
 from etude.tasks.grading.submission import Submission, SubmittedFile
 from etude.tasks.grading.verdict import Grade

@@ -16,7 +16,7 @@ import pytest
 from etude.core import recipe as recipes
 from etude.core.recipe import Recipe
 from etude.core.run import Run
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder

@@ -19,7 +19,7 @@ from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import GradeCache, Scored, build_setup
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Answer, Facts
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, Task
 from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import Grade

@@ -13,7 +13,7 @@ from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.core.run import Run
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.harness.trajectory import Trajectory
 from etude.pipeline.stages.table import STAGES
 from etude.rl.checkpoint import Checkpoint, keep_readable

@@ -20,7 +20,7 @@ from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.core.run_files import read_metrics
-from etude.forge.katas.source import write_katas
+from etude.forge.katas.task_source import write_katas
 from etude.rl.orchestrator import board_path, train
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import Outcome, Void

@@ -19,7 +19,7 @@ from rich.console import Console
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Sample
 from etude.core.settings import AgentLimits, GraderSettings, HarnessSettings, RewardSettings
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.harness.loop import Event
 from etude.policies.scripted import Scripted, reference
 from etude.policies.table import make_policy

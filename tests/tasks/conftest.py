@@ -12,7 +12,7 @@ from etude.core.settings import GraderSettings
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.check import CheckReport, check
 from etude.tasks.format.config import Config, Facts
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.submission import submission_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.tasks.check import CheckReport, check
 from etude.tasks.format.task import Task
 from etude.tasks.kinds.stubs import stub

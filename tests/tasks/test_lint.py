@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from etude.tasks.format import config as toml
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task
 from etude.tasks.lint import RULES, Finding, lint, lint_directory
 

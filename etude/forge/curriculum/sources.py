@@ -21,7 +21,7 @@ from etude.core.errors import EtudeError
 from etude.tasks.format.task import CONFIG, Task, task_folders
 
 SOURCES = {
-    "katas": "etude.forge.katas.source:Katas",
+    "katas": "etude.forge.katas.task_source:Katas",
     "folder": "etude.forge.curriculum.sources:Folder",
     "curriculum": "etude.forge.curriculum.curriculum:Curriculum",
 }

@@ -29,7 +29,7 @@ from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted_code import Deleted
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import task_layers, workspace_layer
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.grader import NO_DATA, GraderFailure

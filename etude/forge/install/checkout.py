@@ -21,10 +21,10 @@ from typing import Any, Literal
 from etude.core.errors import EtudeError
 from etude.forge.install.fetch_package import NAME, VERSION, Fetched, fetch_package, fetched_tree
 from etude.forge.install.git_files import take_checkout
-from etude.forge.install.javascript import npm
-from etude.forge.install.package_index import PackageIndex, read_index
+from etude.forge.install.javascript import npm_settings as npm
+from etude.forge.install.pip_settings import PackageIndex, read_index
 from etude.sandbox.store.layers import Store
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 
 Origin = Literal["path", "git", "package", "npm"]
 NPM = "npm:"  # before the name of a package of npm's index

@@ -11,7 +11,7 @@ from etude.core.policy import Policy
 from etude.core.progress import track
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
-from etude.forge.install.package_index import read_index
+from etude.forge.install.pip_settings import read_index
 from etude.forge.install.result import InstallResult
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etude.core.errors import EtudeError
-from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
+from etude.forge.install.pip_settings import PackageIndex, interpreter, shown_folders
 from etude.forge.install.rules.missing_packages import last_error
 from etude.forge.install.sandbox_files import plain_folder, unpacked_snapshot
 from etude.sandbox.base import CommandResult, Sandbox, SandboxLimits, Snapshot

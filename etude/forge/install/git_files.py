@@ -13,7 +13,7 @@ from pathlib import Path
 
 from etude.core.errors import EtudeError
 from etude.corpus.sources.git import LONGEST_LISTING, Reader, find_store, resolve_head
-from etude.tasks.format.files import TreeLimits
+from etude.tasks.format.file_tree import TreeLimits
 
 _SECONDS = 300.0
 _SHALLOW = re.compile(r"(?:[0-9a-f]{40,64}\n)*")

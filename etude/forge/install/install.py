@@ -18,10 +18,10 @@ from etude.forge.install.checkout import Repo
 from etude.forge.install.javascript.installer import JavaScriptInstaller
 from etude.forge.install.javascript.project_facts import is_script_project
 from etude.forge.install.make_layer import UnverifiedEnvironment
-from etude.forge.install.package_index import PackageIndex
+from etude.forge.install.pip_settings import PackageIndex
 from etude.forge.install.python_installer import Agents, PythonInstaller, rules
 from etude.forge.install.result import InstallFailed, InstallResult, Memory
-from etude.forge.install.rules.proposal import Proposal, choose_targets
+from etude.forge.install.target_commands import Proposal, choose_targets
 from etude.forge.install.verify import verify
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost

@@ -17,7 +17,7 @@ from etude.core.errors import EtudeError
 from etude.forge.environments.environment import PREFIX, Environment, Suite, with_digest
 from etude.forge.install import strip_and_lock
 from etude.forge.install.checkout import Repo
-from etude.forge.install.package_index import interpreter
+from etude.forge.install.pip_settings import interpreter
 from etude.forge.install.result import InstallFailed
 from etude.forge.install.sandbox_files import add_root_layer, last_line, plain_folder, unpacked_snapshot
 from etude.forge.leaks.minimal_host import minimal_host_folders

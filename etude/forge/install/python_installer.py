@@ -17,13 +17,13 @@ from etude.core.settings import AgentLimits
 from etude.forge.environments.environment import PREFIX
 from etude.forge.install.checkout import Repo
 from etude.forge.install.make_layer import REPORTS, UnverifiedEnvironment, make_environment
-from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
+from etude.forge.install.pip_settings import PackageIndex, interpreter, shown_folders
 from etude.forge.install.result import InstallFailed, Memory
 from etude.forge.install.rules.explore import explore
 from etude.forge.install.rules.install_and_repair import ANSWER, EARLIER, install_and_repair
-from etude.forge.install.rules.proposal import PROPOSALS, Proposal, Propose, proposals_of
-from etude.forge.install.rules.step_policy import StepPolicy
+from etude.forge.install.rules.scripted_policy import StepPolicy
 from etude.forge.install.sandbox_files import last_line
+from etude.forge.install.target_commands import PROPOSALS, Proposal, Propose, proposals_of
 from etude.forge.install.verify import FEWEST
 from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text

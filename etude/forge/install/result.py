@@ -13,7 +13,7 @@ from typing import Any, Final
 from etude.core import durable
 from etude.core.errors import EtudeError
 from etude.forge.environments.environment import Environment
-from etude.forge.install.rules.proposal import Proposal
+from etude.forge.install.target_commands import Proposal
 from etude.sandbox.base import Layer
 from etude.sandbox.store.layers import Store
 

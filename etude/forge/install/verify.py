@@ -15,7 +15,7 @@ from typing import Final
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import SuiteRun, run_suite
 from etude.forge.install.result import InstallFailed
-from etude.forge.install.rules.proposal import Proposal
+from etude.forge.install.target_commands import Proposal
 from etude.sandbox.base import WORKSPACE, Layer, SandboxLimits
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import environment_variables

@@ -1,6 +1,6 @@
 """Katas: small generated tasks, without end, the same for the same seed.
 
 In reading order: `vocabulary` (the words, and what is held out), `draft` (what a family is), `families/`,
-`kata_repository` (drafts to files and tests), `instructions` (three prompt styles), `source` (tasks),
+`kata_repository` (drafts to files and tests), `instructions` (three prompt styles), `task_source` (tasks),
 `training_text` (their text, for pretraining).
 """

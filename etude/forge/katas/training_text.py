@@ -13,7 +13,7 @@ from pydantic import Field
 
 from etude.corpus.document import Document, Rejected, SourceSettings
 from etude.forge.katas.draft import Level
-from etude.forge.katas.source import PROMPT_STYLES, katas
+from etude.forge.katas.task_source import PROMPT_STYLES, katas
 from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.task import Task
 

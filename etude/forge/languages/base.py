@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar
 from etude.forge.environments.environment import Environment, Suite
 from etude.forge.languages.edits import Edit
 from etude.tasks.format import config
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 
 
 class Symbol(Protocol):

@@ -12,11 +12,11 @@ from etude.core.errors import EtudeError
 from etude.core.progress import track
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
-from etude.forge.install.package_index import read_index
+from etude.forge.install.pip_settings import read_index
+from etude.forge.origins.packaging.build_environment import open_building
 from etude.forge.origins.table import find_origins
 from etude.forge.pipeline.journal import Journal, JournalEntry
 from etude.forge.pipeline.make import make_tasks
-from etude.forge.steps.building import open_building
 from etude.forge.steps.context import MakeRequest
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store, default_store

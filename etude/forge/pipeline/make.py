@@ -28,7 +28,7 @@ from etude.forge.pipeline.journal import Journal, JournalEntry
 from etude.forge.pipeline.make_task import make_task
 from etude.forge.steps.candidate import Candidate
 from etude.forge.steps.context import MakeContext, MakeRequest, Opening, Refused
-from etude.forge.steps.turns import in_turns
+from etude.forge.steps.round_robin import in_turns
 from etude.forge.steps.write import VERSION
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost

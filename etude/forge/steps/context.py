@@ -24,7 +24,7 @@ from etude.forge.steps.baseline import Baseline, baseline
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import PromptStyle
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 
 ORIGINS: Final = ("deletion", "bug", "commit")
 PROMPT_STYLES: Final[tuple[PromptStyle, ...]] = ("terse", "plain", "detailed")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from etude.forge.steps.candidate import Candidate, RemovedCode
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 
 C = TypeVar("C", bound=Candidate)
 

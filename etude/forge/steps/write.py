@@ -17,7 +17,7 @@ from etude.forge.steps.context import MakeContext
 from etude.forge.steps.difficulty import level
 from etude.forge.steps.instructions import Instructions
 from etude.tasks.format.config import SCHEMA, Config, Environment, Facts, Installed, PromptStyle, Verifier
-from etude.tasks.format.files import Files, Kind
+from etude.tasks.format.file_tree import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 from etude.tasks.kinds.mutants import FOLDER
 

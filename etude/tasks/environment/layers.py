@@ -27,7 +27,7 @@ from etude.sandbox.environment import ENVIRONMENT
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.layers import Store, default_store
 from etude.tasks.environment.services import Service, read_services, serve
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task
 
 ARCHIVE: Final = "/opt/etude/inside.zip"  # what runs inside, as `inside_layer` brings it

@@ -20,7 +20,7 @@ import pydantic
 from etude.core.errors import EtudeError
 from etude.corpus.sources.git import Reader, find_store
 from etude.tasks.format.config import SCHEMA, Config, Environment, Facts, Installed, Package, Verifier
-from etude.tasks.format.files import Files, Kind
+from etude.tasks.format.file_tree import Files, Kind
 from etude.tasks.format.patches import apply
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 

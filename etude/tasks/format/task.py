@@ -20,7 +20,7 @@ from pathlib import Path
 from etude.core.errors import EtudeError
 from etude.tasks.format import config as toml
 from etude.tasks.format.config import Config, Facts
-from etude.tasks.format.files import Files, TreeLimits
+from etude.tasks.format.file_tree import Files, TreeLimits
 
 CONFIG = "task.toml"
 INSTRUCTION = "instruction.md"

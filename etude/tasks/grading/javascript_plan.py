@@ -16,7 +16,7 @@ from functools import partial
 from etude.core.errors import EtudeError
 from etude.tasks.format.config import Installed
 from etude.tasks.format.task import Task
-from etude.tasks.grading.javascript_mutations import Mutation, failing, mutate, mutations_of
+from etude.tasks.grading.javascript_test_mutations import Mutation, failing, mutate, mutations_of
 from etude.tasks.grading.test_mutations import word
 from etude.tasks.grading.test_plan import (
     MOST_PROCESSES,

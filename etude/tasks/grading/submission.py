@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from etude.core.errors import EtudeError
 from etude.sandbox.base import WORKSPACE, Change, Sandbox
-from etude.tasks.format.files import check_path
+from etude.tasks.format.file_tree import check_path
 from etude.tasks.format.task import Task, matches
 from etude.tasks.grading.packaging_config import steering_change
 

@@ -20,7 +20,7 @@ from etude.sandbox.base import WORKSPACE, CommandResult, Sandbox, SandboxLimits
 from etude.sandbox.docker.host import DockerHost, ImageLayer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import Artifact
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import TESTS, Task
 from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import Submission, SubmissionLimits, SubmittedFile, collect_below

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from etude.tasks.sandbox_side.child_output import listen
-from etude.tasks.sandbox_side.unittest_suite import Report
+from etude.tasks.sandbox_side.unittest_grading import Report
 
 REPORTER: Final = "/opt/etude/report.cjs"  # beside the archive of our code
 JOINT: Final = " > "

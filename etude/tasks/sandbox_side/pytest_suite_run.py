@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from etude.tasks.sandbox_side import detect_source_reading as unread
 from etude.tasks.sandbox_side import repository_suite as repository
-from etude.tasks.sandbox_side import source_guard as unread
 from etude.tasks.sandbox_side import start_services as services
 from etude.tasks.sandbox_side import test_process
 from etude.tasks.sandbox_side.function_tracing import Tracer

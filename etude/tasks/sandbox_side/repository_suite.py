@@ -1,6 +1,6 @@
 """A repository's own suite, run by the pytest of its environment: its conftest files, settings, plugins and fixtures.
 
-Unlike in `pytest_suite`, the files of the tests lie in the workspace, where pytest collects them and they find their
+Unlike in `pytest_grading`, the files of the tests lie in the workspace, where pytest collects them and they find their
 data; but what runs is the text that was given (`KeptSources`), whatever the tested code does to the files meanwhile.
 Ids are pytest's, relative to the workspace. Chooses, orders and reports; knows nothing of grades.
 """
@@ -19,8 +19,8 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from etude.tasks.sandbox_side.pytest_suite import OutcomeReporter, said
-from etude.tasks.sandbox_side.unittest_suite import Report
+from etude.tasks.sandbox_side.pytest_grading import OutcomeReporter, said
+from etude.tasks.sandbox_side.unittest_grading import Report
 
 if TYPE_CHECKING:
     import pytest
@@ -70,7 +70,7 @@ class _Held(SourceFileLoader):
 
     def __init__(self, fullname: str, path: str, holder: FunctionType) -> None:
         super().__init__(fullname, path)
-        self._holder = holder  # a function, as reading its code can be noticed (`source_guard`)
+        self._holder = holder  # a function, as reading its code can be noticed (`detect_source_reading`)
 
     def exec_module(self, module: ModuleType) -> None:
         exec(self._holder.__code__, module.__dict__)  # noqa: S102 - what importing a module is

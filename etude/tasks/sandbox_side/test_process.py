@@ -24,13 +24,13 @@ from types import ModuleType
 from typing import Any, Final, NoReturn
 
 from etude.tasks.sandbox_side import node_tests as node
-from etude.tasks.sandbox_side import pytest_suite as pytests
+from etude.tasks.sandbox_side import pytest_grading as pytests
 from etude.tasks.sandbox_side import repository_suite as repository
-from etude.tasks.sandbox_side import unittest_suite as unittests
+from etude.tasks.sandbox_side import unittest_grading as unittests
 from etude.tasks.sandbox_side.code_process import Worker
 from etude.tasks.sandbox_side.remote_objects import Link, RemoteFinder
 from etude.tasks.sandbox_side.tests_in_memory import MemoryFinder
-from etude.tasks.sandbox_side.unittest_suite import Report
+from etude.tasks.sandbox_side.unittest_grading import Report
 
 _PR_SET_DUMPABLE: Final = 4
 LENGTH: Final = struct.Struct("=Q")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from etude.forge.curriculum.combine import combine, pairs
+from etude.forge.curriculum.composite_tasks import combine, pairs
 from etude.tasks.format.config import Facts, Installed
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task
 
 WHOLE = {"shop/a.py": b"def a(): return 1\n", "shop/b.py": b"def b(): return 2\n", "shop/__init__.py": b""}

@@ -13,7 +13,7 @@ from etude.audit.quarantine import quarantined
 from etude.core.errors import EtudeError
 from etude.forge.curriculum.curriculum import Curriculum
 from etude.forge.curriculum.sources import Listens, curriculum_file, open_source
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.forge.gates.attacks.outside_the_workspace import OUTSIDE
 from etude.forge.gates.attacks.table import ATTACKS, attack_script
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.tasks.format.task import Task
 
 # What an exit code of the suite, run in the workspace that the agent left, is fooled by.

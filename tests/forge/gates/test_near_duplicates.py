@@ -14,7 +14,7 @@ from etude.corpus.build import build_corpus
 from etude.corpus.sources.table import open_sources
 from etude.forge.gates.near_duplicates import KnownTasks, compare_tasks, task_texts
 from etude.tasks.format.config import Config, Facts
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 from redteam.leaks.leak_probes import deleted_of
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from etude.forge.environments.environment import PREFIX, Environment
-from etude.forge.install.build_environment import building_environment
+from etude.forge.install.add_build_backend import building_environment
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
-from etude.forge.install.package_index import read_index
+from etude.forge.install.pip_settings import read_index
 from etude.forge.install.result import InstallFailed
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store

@@ -20,15 +20,15 @@ from etude.core.policy import Call, Policy
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
-from etude.forge.install.package_index import PackageIndex, read_index
+from etude.forge.install.pip_settings import PackageIndex, read_index
 from etude.forge.install.python_installer import Stage, rules
 from etude.forge.install.result import InstallFailed, InstallResult, Memory
-from etude.forge.install.rules.step_policy import StepPolicy, Steps, run
+from etude.forge.install.rules.scripted_policy import StepPolicy, Steps, run
 from etude.forge.install.verify import verify
 from etude.forge.leaks.minimal_host import minimal_host_folders
 from etude.sandbox.hosts import open_host
 from etude.sandbox.store.layers import Store
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 
 Tiny = Callable[..., Path]
 

@@ -9,7 +9,7 @@ from etude.forge.install.project.pytest_options import options_without_reports
 from etude.forge.install.project.requirements import needed, read_requirements, without_version
 from etude.forge.install.rules.explore import propose
 from etude.forge.install.rules.missing_packages import commands_of, requirements_of
-from etude.forge.install.rules.proposal import PROPOSALS, TARGETS, choose_targets
+from etude.forge.install.target_commands import PROPOSALS, TARGETS, choose_targets
 
 PATHS = ["pyproject.toml", "src/thing/__init__.py", "src/thing/core.py", "tests/test_core.py", "docs/test_docs.py"]
 

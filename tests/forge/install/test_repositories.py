@@ -14,9 +14,9 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.forge.install import fetch_package as fetch
 from etude.forge.install.checkout import open_repo
-from etude.forge.install.package_index import read_index
+from etude.forge.install.pip_settings import read_index
 from etude.sandbox.base import SandboxLimits
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 
 
 def leftovers(folder: Path) -> list[str]:

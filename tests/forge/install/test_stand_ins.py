@@ -14,11 +14,11 @@ from etude.core.policy import Assistant, Call, Policy, ToolResult
 from etude.forge.gates import gates
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
-from etude.forge.install.package_index import read_index
+from etude.forge.install.pip_settings import read_index
 from etude.forge.install.python_installer import Stage, rules
 from etude.forge.install.result import InstallResult
+from etude.forge.install.rules.scripted_policy import StepPolicy, Steps, run
 from etude.forge.install.rules.service_stand_ins import UNNAMED, stand_ins_of
-from etude.forge.install.rules.step_policy import StepPolicy, Steps, run
 from etude.forge.leaks.audit import Leak, audit_tree
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.pipeline.command import make_from

@@ -19,7 +19,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import System, ToolResult, User
 from etude.forge.curriculum.sources import open_source
 from etude.forge.katas import vocabulary as words
-from etude.forge.katas.source import FAMILIES, PROMPT_STYLES, Katas, choose_families, katas, write_katas
+from etude.forge.katas.task_source import FAMILIES, PROMPT_STYLES, Katas, choose_families, katas, write_katas
 from etude.forge.katas.vocabulary import is_held_out
 from etude.harness.prompt import system_text
 from etude.harness.tools.table import build_tools
@@ -167,7 +167,7 @@ def test_the_same_seed_gives_the_same_tasks_and_another_seed_others():
 
 
 def test_tasks_do_not_depend_on_the_process():
-    code = "from etude.forge.katas.source import katas\nprint(*(task.digest for task in katas('unseen', 30, 4)))"
+    code = "from etude.forge.katas.task_source import katas\nprint(*(task.digest for task in katas('unseen', 30, 4)))"
     digests = {
         subprocess.run(
             [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True

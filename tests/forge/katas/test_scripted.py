@@ -11,7 +11,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Message, Sampling, ToolResult, User
-from etude.forge.katas.source import choose_families, katas
+from etude.forge.katas.task_source import choose_families, katas
 from etude.harness.text_turns import read_turn
 from etude.policies.scripted import Habits, Scripted, edits_between, null, reference, scripted, stub
 from etude.tasks.format.function_bodies import replace_bodies

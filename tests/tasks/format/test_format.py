@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from etude.core.errors import EtudeError
 from etude.tasks.format import config as toml
-from etude.tasks.format.files import Files, TreeLimits
+from etude.tasks.format.file_tree import Files, TreeLimits
 from etude.tasks.format.task import Task, matches, without_canary
 
 # Every documented field of schema 1.4, none at its default.

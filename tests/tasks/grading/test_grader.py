@@ -9,7 +9,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.sandbox.base import CommandResult, SandboxLimits
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade

@@ -15,7 +15,7 @@ from etude.core.settings import GraderSettings
 from etude.forge.gates.attacks.around_the_code import AROUND
 from etude.forge.gates.attacks.inside_the_code import INSIDE
 from etude.forge.gates.attacks.table import ATTACKS
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.tasks.format.task import Task
 from redteam.grader.run import PUBLISHED
 from redteam.grader.targeted_attacks import TARGETED

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from etude.forge.katas.source import katas
+from etude.forge.katas.task_source import katas
 from etude.tasks.format.task import Task
 from etude.tasks.grading.test_mutations import find_tests, mutate, other_value, spell
 from etude.tasks.grading.test_source import known_calls, simple_tests
-from etude.tasks.sandbox_side import unittest_suite as unittests
+from etude.tasks.sandbox_side import unittest_grading as unittests
 from etude.tasks.sandbox_side.tests_in_memory import MemoryFinder, module_of
 
 

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("tree_sitter_javascript", reason="the extra etude[languages] is not installed")
 
 from etude.core.errors import EtudeError
-from etude.tasks.grading.javascript_mutations import mutate, mutations_of
 from etude.tasks.grading.javascript_plan import draw_canaries
+from etude.tasks.grading.javascript_test_mutations import mutate, mutations_of
 from etude.tasks.javascript import parsing
 from etude.tasks.javascript.test_source import TestFile, read
 from etude.tasks.sandbox_side.node_tests import id_of, plain_name

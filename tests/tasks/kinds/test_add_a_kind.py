@@ -15,7 +15,7 @@ from etude.rollout.rollout import GradeCache, Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.check import check
 from etude.tasks.format.config import Config, Facts
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, WORKSPACE, Task
 from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import submission_of

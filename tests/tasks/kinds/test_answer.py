@@ -17,7 +17,7 @@ from etude.sandbox.base import WORKSPACE as PLACE
 from etude.tasks.check import check
 from etude.tasks.environment.layers import task_layers
 from etude.tasks.format.config import Answer, Config, Facts, read
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import TESTS, WORKSPACE, Task
 from etude.tasks.grading.submission import Refused, Submission
 from etude.tasks.kinds.answer import all_names, grade_answer, is_right, read_answer, reference_answer

@@ -12,7 +12,7 @@ from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.tasks.check import CheckReport
 from etude.tasks.format.config import Config, Documentation, Facts, Installed
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 from etude.tasks.grading.verdict import Grade
 from etude.tasks.kinds.docstring_examples import differs_in_code, module_name, read_documented

@@ -14,7 +14,7 @@ from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.tasks.check import CheckReport, check
 from etude.tasks.format import config
 from etude.tasks.format.config import Config, Facts, Installed
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.verdict import Grade

@@ -1,1 +1,1 @@
-"""JavaScript repositories: `npm` (where packages come from), `project_facts`, `installer`."""
+"""JavaScript repositories: `npm_settings` (where packages come from), `project_facts`, `installer`."""

@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from etude.forge.environments.environment import PREFIX, Environment, Suite, with_digest
 from etude.forge.install.checkout import Repo
-from etude.forge.install.javascript.npm import node, read_npm
+from etude.forge.install.javascript.npm_settings import node, read_npm
 from etude.forge.install.javascript.project_facts import Developing, Project, manifest, read_project
 from etude.forge.install.make_layer import UnverifiedEnvironment
-from etude.forge.install.package_index import interpreter, shown_folders
+from etude.forge.install.pip_settings import interpreter, shown_folders
 from etude.forge.install.result import InstallFailed
-from etude.forge.install.rules.proposal import Proposal
 from etude.forge.install.sandbox_files import add_root_layer, plain_folder, unpacked_snapshot
+from etude.forge.install.target_commands import Proposal
 from etude.forge.leaks.minimal_host import minimal_host_folders
 from etude.sandbox.base import WORKSPACE, Layer, Sandbox, SandboxLimits
 from etude.sandbox.hosts import StoringHost

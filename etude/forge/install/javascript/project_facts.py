@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from etude.forge.install.javascript.npm import NAME
+from etude.forge.install.javascript.npm_settings import NAME
 from etude.forge.install.result import InstallFailed
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.javascript.parsing import ENDINGS
 from etude.tasks.javascript.test_source import required_in
 

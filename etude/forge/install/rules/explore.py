@@ -11,8 +11,8 @@ from posixpath import basename
 
 from etude.core.policy import Call
 from etude.forge.install.project.facts import Project, files_to_read, read_project
-from etude.forge.install.rules.proposal import PROPOSALS, Kind, Proposal
-from etude.forge.install.rules.step_policy import Steps, output, run
+from etude.forge.install.rules.scripted_policy import Steps, output, run
+from etude.forge.install.target_commands import PROPOSALS, Kind, Proposal
 
 _LIST = "find . -type f -size -4096k -not -path './.git/*' | head -n 20000"
 

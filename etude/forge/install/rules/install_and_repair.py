@@ -23,8 +23,8 @@ from etude.forge.install.project.pytest_options import options_without_reports
 from etude.forge.install.project.requirements import canonical, name_of, without_version
 from etude.forge.install.rules.explore import look
 from etude.forge.install.rules.missing_packages import commands_of, last_error, requirements_of
+from etude.forge.install.rules.scripted_policy import Steps, exit_code, output, run
 from etude.forge.install.rules.service_stand_ins import UNNAMED, stand_ins_of
-from etude.forge.install.rules.step_policy import Steps, exit_code, output, run
 
 ANSWER = f"{PREFIX}/suite.json"  # {"tests": [], "paths": [], "options": [], "env": {}, "services": [], "notes": []}
 EARLIER = "/home/agent/earlier.txt"  # what came of earlier tries

@@ -15,7 +15,7 @@ from typing import Any, Final
 from etude.forge.languages.base import Repository
 from etude.forge.steps.candidate import Candidate, RemovedCode
 from etude.forge.steps.choose_functions import LEAST_TESTS, Links
-from etude.forge.steps.mistakes import combined
+from etude.forge.steps.killed_mutants import combined
 
 COMBINED: Final = (1, 1, 2, 2, 3, 4)  # how many changes a candidate has
 WIDEST: Final = 0.9  # share of the tests that may reach a function: a bug rarely breaks all who call it

@@ -1,6 +1,7 @@
 """Docstrings to write: mistakes are found that the removed examples notice.
 
-They are chosen as those of tests to write are (`steps/mistakes`). The suite has to be green without the docstrings.
+They are chosen as those of tests to write are (`steps/killed_mutants`). The suite has to be green without the
+docstrings.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from etude.forge.origins.docstrings.propose import (
 )
 from etude.forge.steps.context import MakeContext, Refused
 from etude.forge.steps.instructions import Instructions
-from etude.forge.steps.mistakes import LEAST, SHARE, TEST_SH, choose_mistakes, noticed, versions_with_mistakes
+from etude.forge.steps.killed_mutants import LEAST, SHARE, TEST_SH, choose_mistakes, noticed, versions_with_mistakes
 from etude.forge.steps.proof import Proof
 from etude.forge.steps.trial import refuse_failing
 from etude.forge.steps.write import TaskTree, assemble

@@ -17,7 +17,7 @@ from etude.forge.languages.edits import Edit
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Definition, Module
 from etude.forge.steps.candidate import Candidate, RemovedCode
-from etude.forge.steps.mistakes import LEAST
+from etude.forge.steps.killed_mutants import LEAST
 from etude.tasks.kinds.docstring_examples import Documented, read_documented
 
 TOGETHER: Final = (1, 1, 2, 3)  # functions of a task

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from etude.core import durable
 from etude.core.errors import EtudeError
+from etude.forge.origins.packaging.build_environment import free_test_file
 from etude.forge.origins.packaging.expectations import BUILT, Expectation, Facts, follows
-from etude.forge.steps.building import free_test_file
 from etude.forge.steps.context import MakeContext, Opening
 from etude.sandbox.base import WORKSPACE as PLACE
 from etude.sandbox.base import SandboxLimits
 from etude.tasks.environment.layers import environment_variables
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 
 FORMAT: Final = 1  # of what is kept about a distribution
 OTHER_VERSION: Final = "9.8.7"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from etude.forge.steps.candidate import Candidate, RemovedCode
-from etude.forge.steps.turns import in_turns
-from etude.tasks.format.files import Files
+from etude.forge.steps.round_robin import in_turns
+from etude.tasks.format.file_tree import Files
 from etude.tasks.kinds.packaging.config_entries import FILES, TARGET, ConfigEntry, entries, exchanged, without
 
 Area = Literal["scripts", "extras", "dependencies", "python", "contents", "version", "metadata"]

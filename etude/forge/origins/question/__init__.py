@@ -1,5 +1,6 @@
 """Questions with one right answer.
 
-In reading order: `candidate`, `propose` (all kinds in turns), `reviews` and `plans` (two of the kinds), `prove` and
+In reading order: `candidate`, `propose` (all kinds in turns), `propose_review` and `propose_plan` (two of
+the kinds), `prove` and
 `prove_plan` (answered by execution), `instruct`, `origin`.
 """

@@ -22,11 +22,11 @@ from etude.forge.languages.edits import Edit
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import PLUMBING, Definition
 from etude.forge.origins.question.candidate import Question
-from etude.forge.origins.question.plans import plans
-from etude.forge.origins.question.reviews import reviews
+from etude.forge.origins.question.propose_plan import plans
+from etude.forge.origins.question.propose_review import reviews
 from etude.forge.steps.candidate import RemovedCode
 from etude.forge.steps.choose_functions import Links
-from etude.forge.steps.turns import in_turns
+from etude.forge.steps.round_robin import in_turns
 from etude.tasks.format.config import AnswerKind
 
 CHOICES: Final = 8  # functions that are asked about

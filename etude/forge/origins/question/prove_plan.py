@@ -21,11 +21,11 @@ from etude.forge.languages.base import Mutation, outermost
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Definition
 from etude.forge.origins.question.candidate import Question
-from etude.forge.origins.question.plans import could_be_blamed
-from etude.forge.origins.question.reviews import BLUNT
+from etude.forge.origins.question.propose_plan import could_be_blamed
+from etude.forge.origins.question.propose_review import BLUNT
 from etude.forge.steps.choose_functions import MOST_SHARE
 from etude.forge.steps.context import MakeContext, Refused
-from etude.forge.steps.mistakes import combined
+from etude.forge.steps.killed_mutants import combined
 from etude.forge.steps.trial import failing
 
 TRIED: Final = 4  # mistakes of each function

@@ -11,7 +11,7 @@ from etude.forge.origins.refactoring.move_module import moves
 from etude.forge.origins.refactoring.name_uses import Uses
 from etude.forge.origins.refactoring.rename_parameter import parameters
 from etude.forge.origins.refactoring.rename_symbol import renames
-from etude.forge.steps.turns import in_turns
+from etude.forge.steps.round_robin import in_turns
 
 
 def refactorings(repository: PythonRepository, rng: random.Random) -> Iterator[Refactoring]:

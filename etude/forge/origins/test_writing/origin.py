@@ -16,7 +16,15 @@ from etude.forge.origins.test_writing.instruct import instruct
 from etude.forge.origins.test_writing.propose import UntestedFunctions, can_go, home, take_out, untested_functions
 from etude.forge.steps.context import MakeContext, Refused
 from etude.forge.steps.instructions import Instructions
-from etude.forge.steps.mistakes import LEAST, SHARE, TEST_SH, TRIED, choose_mistakes, noticed, versions_with_mistakes
+from etude.forge.steps.killed_mutants import (
+    LEAST,
+    SHARE,
+    TEST_SH,
+    TRIED,
+    choose_mistakes,
+    noticed,
+    versions_with_mistakes,
+)
 from etude.forge.steps.proof import Proof
 from etude.forge.steps.trial import refuse_failing
 from etude.forge.steps.write import TaskTree, assemble

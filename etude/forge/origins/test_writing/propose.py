@@ -21,7 +21,7 @@ from etude.forge.languages.python.source import Module
 from etude.forge.languages.python.tests import is_movable, without_tests
 from etude.forge.steps.candidate import Candidate, RemovedCode
 from etude.forge.steps.choose_functions import choose
-from etude.forge.steps.mistakes import LEAST
+from etude.forge.steps.killed_mutants import LEAST
 
 MOST_FUNCTIONS: Final = 4
 SAME: Final = 0.9  # share of the tests that two sets of functions may have in common

@@ -12,7 +12,7 @@ from etude.forge.languages.javascript.repository import JavaScriptRepository
 from etude.forge.languages.javascript.source import JavaScriptFile
 from etude.forge.origins.deletion.propose import delete, deletions
 from etude.forge.steps.choose_functions import FunctionSet
-from etude.tasks.grading.javascript_mutations import mutations_of
+from etude.tasks.grading.javascript_test_mutations import mutations_of
 from etude.tasks.javascript.test_source import read
 from tests.forge.javascript_repository import FILES, script_repository
 

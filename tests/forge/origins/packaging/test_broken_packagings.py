@@ -10,7 +10,7 @@ import pytest
 
 from etude.forge.origins.packaging.expectations import expectations, written_tests
 from etude.forge.origins.packaging.propose import area_of, broken_packagings
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.kinds.packaging.config_entries import entries, exchanged, without
 
 TOML = """[build-system]

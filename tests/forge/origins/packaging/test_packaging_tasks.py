@@ -23,7 +23,7 @@ from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.importing import Bounds
 from etude.tasks.check import check
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.submission import submission_of

@@ -18,7 +18,7 @@ from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.python.source import Module
 from etude.forge.origins.question import origin
 from etude.forge.origins.question.candidate import Question
-from etude.forge.origins.question.plans import could_be_blamed, plans
+from etude.forge.origins.question.propose_plan import could_be_blamed, plans
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.choose_functions import Links

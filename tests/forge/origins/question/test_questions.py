@@ -17,7 +17,7 @@ from etude.forge.gates.near_duplicates import KnownTasks
 from etude.forge.install.checkout import Repo
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.origins.question.propose import implementations, questions, reaches
-from etude.forge.origins.question.reviews import reviews
+from etude.forge.origins.question.propose_review import reviews
 from etude.forge.pipeline.journal import Journal
 from etude.forge.pipeline.make import make_tasks
 from etude.forge.steps.choose_functions import Links

@@ -14,7 +14,7 @@ from pathlib import Path
 from etude.forge.steps.git_history import merged
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.check import check
-from etude.tasks.format.files import Files, Kind
+from etude.tasks.format.file_tree import Files, Kind
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 
 HARDEST = 5  # the highest level

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from etude.core.errors import EtudeError
 from etude.forge.environments.environment import Environment
-from etude.forge.install.build_environment import building_environment
+from etude.forge.install.add_build_backend import building_environment
 from etude.forge.install.checkout import Repo
-from etude.forge.install.package_index import PackageIndex
+from etude.forge.install.pip_settings import PackageIndex
 from etude.forge.install.result import InstallFailed
 from etude.sandbox.hosts import StoringHost
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 
 
 async def open_building(repo: Repo, environment: Environment, host: StoringHost, index: PackageIndex) -> Environment:

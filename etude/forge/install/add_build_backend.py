@@ -19,7 +19,7 @@ from etude.core.errors import EtudeError
 from etude.forge.environments.environment import PREFIX, Environment, with_digest
 from etude.forge.install.checkout import Repo
 from etude.forge.install.make_layer import GENERATED, LOCK_LINE, add_environment, is_inside, strip_command
-from etude.forge.install.package_index import PackageIndex, interpreter, shown_folders
+from etude.forge.install.pip_settings import PackageIndex, interpreter, shown_folders
 from etude.forge.install.project.config_files import read_toml
 from etude.forge.install.result import InstallFailed
 from etude.forge.install.sandbox_files import last_line, unpacked_snapshot

@@ -16,7 +16,7 @@ from typing import Final
 
 from etude.core.errors import EtudeError
 from etude.forge.install.fetch_package import Fetched, fetch_archive
-from etude.forge.install.package_index import PackageIndex, is_shown
+from etude.forge.install.pip_settings import PackageIndex, is_shown
 from etude.forge.install.sandbox_files import last_line
 from etude.sandbox.base import CommandResult, Sandbox
 from etude.sandbox.store.layers import Store

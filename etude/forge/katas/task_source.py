@@ -19,22 +19,14 @@ from pydantic import Field
 from etude.core import progress
 from etude.core.errors import EtudeError
 from etude.forge.katas.draft import Draft, Family, Level, Pick
-from etude.forge.katas.families import (
-    arithmetic,
-    branches,
-    loops,
-    mappings,
-    pairs,
-    scanning,
-    sequences,
-    strings,
-    systems,
-)
+from etude.forge.katas.families import arithmetic, branches, loops, mappings, scanning, sequences, strings
+from etude.forge.katas.families import two_file_data_structures as systems
+from etude.forge.katas.families import two_file_text as pairs
 from etude.forge.katas.instructions import instruct
 from etude.forge.katas.kata_repository import PoorDraw, Repository, build
 from etude.forge.katas.vocabulary import PACKAGES
 from etude.tasks.format.config import SCHEMA, Config, Environment, Facts, PromptStyle, Split, Suite, Verifier
-from etude.tasks.format.files import Files
+from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task, solve_script
 
 VERSION = 1  # goes into each task's provenance: a change to a family makes other tasks of the same seed

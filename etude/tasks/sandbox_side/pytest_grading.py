@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.tasks.sandbox_side.tests_in_memory import FOLDER, module_of
-from etude.tasks.sandbox_side.unittest_suite import Report
+from etude.tasks.sandbox_side.unittest_grading import Report
 
 if TYPE_CHECKING:
     import pytest

@@ -18,7 +18,7 @@ from etude.forge.languages.python.source import Definition
 from etude.forge.origins.question.candidate import Question
 from etude.forge.steps.candidate import RemovedCode
 from etude.forge.steps.choose_functions import LEAST_TESTS, MOST_SHARE, Links
-from etude.forge.steps.mistakes import edited_files
+from etude.forge.steps.killed_mutants import edited_files
 
 CHANGED: Final = (3, 4, 5)  # functions of a patch
 LONGEST: Final = 160  # lines of a patch
