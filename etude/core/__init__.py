@@ -3,5 +3,6 @@
 In reading order: `errors` (the one exception for people), `settings` (every setting of a recipe) and `recipe` (TOML to
 settings and back), `component` (small classes that a recipe names), `renamed` (old names on disk), `durable` (files
 that survive a kill), `run` (a run directory, written) and `run_files` (read), `progress`, `policy` (the types that
-sampler and harness share), `process` and `child_process` (this process, and ours beside it), `version`.
+sampler and harness share), `process` and `child_process` (this process, and ours beside it), `transport` (messages
+between them), `version`.
 """
