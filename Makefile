@@ -26,7 +26,7 @@ quickstart: $(VENV)/.installed
 	$(BIN)/etude run nano --run $(RUN)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # One JSON object in place of the table: make redteam REDTEAM=--json
 redteam: $(VENV)/.installed-dev

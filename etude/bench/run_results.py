@@ -86,6 +86,7 @@ def gain(
         return None
     try:
         interval = compare(before, after, k, which)
+    # Benchmarks of other tasks cannot be paired; a run may hold such.
     except EtudeError:
         return None
     return list(interval) if interval else None
@@ -100,6 +101,7 @@ def stage_seconds(facts: Mapping[str, Any]) -> dict[str, float]:
     """How long each finished stage took: what it says itself, or else from its beginning to its end."""
     seconds = {}
     for name, entry in facts.get("stages", {}).items():
+        # From beginning to end would count the time between two starts of a resumed run as well.
         own = entry.get("facts", {}).get("seconds")
         if is_number(own):
             seconds[name] = float(own)

@@ -68,6 +68,7 @@ def load_class(kind: str, use: str, table: Mapping[str, str]) -> Any:
             classes = [key for key, value in vars(module).items() if isinstance(value, type)]
             raise EtudeError(f"{file} has no class {name}{hint(name, classes)}")
         return found
+    # Recipes made before a renaming name components by their old names.
     use = use if use in table else COMPONENTS.get(use, use)
     if use not in table:
         near = hint(use, list(table)) or f"; known: {', '.join(table)}"

@@ -279,6 +279,7 @@ def _take(lock: int, path: Path) -> None:
                     f"{path} is in use by another command (process {holder}); wait for it, or choose another --run"
                 ) from None
             time.sleep(0.02)
+    # For the sentence that another command shows while we hold the run.
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 

@@ -82,6 +82,7 @@ class Series:
         self._finished: list[Shard] = []
         self.taken = 0  # documents in finished shards and the open one
         records.mkdir(exist_ok=True)
+        # A record is written after its shard, so every record that is there stands for a whole one.
         while (record := self._record()).exists():
             facts = json.loads(record.read_text())
             self.taken = facts.pop("taken")
@@ -106,6 +107,7 @@ class Series:
         assert self._writer is not None
         shard = self._writer.finish(self._split, self._source)
         self._writer = None
+        # Only now: a kill before this line makes the shard once more, to the same bytes.
         durable.write_whole(self._record(), json.dumps(asdict(shard) | {"taken": self.taken}))
         self._finished.append(shard)
 

@@ -84,6 +84,7 @@ class Engine:
         positions = config.max_position_embeddings
         refuse_sampling(sampling)
         refuse_ids(ids, config.vocab_size, self.settings, positions, answer=sampling.max_tokens)
+        # Bounded: whoever asks too fast should hear of it now, and not when a deadline has passed.
         if len(self.scheduler.waiting) >= self.settings.max_waiting:
             raise QueueFull(f"the engine already has {self.settings.max_waiting} requests waiting; ask again later")
         request = Request(self.counts.submitted, tuple(ids), sampling, routed)

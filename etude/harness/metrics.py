@@ -82,6 +82,7 @@ def measure(trajectories: Iterable[Trajectory]) -> HarnessMetrics:
         known = set(trajectory.tools)
         waiting: list[Call] = []
         for entry in trajectory.entries:
+            # The history of an earlier conversation is no work of this rollout.
             if entry.segment < 0:
                 continue
             if isinstance(entry.message, Assistant):

@@ -72,6 +72,7 @@ def training_bytes(
     """
     trained = adapter_parameters(config, rank) if rank else parameters(config)
     weights = parameters(config) + (trained if rank else 0)
+    # A weight is rounded where it is used, so there is a second, smaller copy of each.
     rounded = parameters(config) if activation is not None and activation < number else 0
     sizes = [_activations(config, layer) for layer in range(config.cache_layers)]
     if recompute:

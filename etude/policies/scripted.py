@@ -32,6 +32,7 @@ class Scripted:
         self.dialect = dialect
 
     async def sample(self, context: Context, sampling: Sampling) -> Sample:
+        # Counted from the context and not remembered: one instance may serve several rollouts at once.
         said = sum(isinstance(message, Assistant) for message in context.messages)
         turn = self.turns[said] if said < len(self.turns) else Assistant(final="Done.")
         text = write_turn(turn)
@@ -134,6 +135,7 @@ def edits_between(before: str, after: str) -> list[tuple[str, str]]:
             continue
         lines = now.splitlines(keepends=True)
         start, end, new = i + shift, j + shift, "".join(new_lines[k:m])
+        # Widened line by line until it is there once: the edit tool takes nothing else.
         while not _is_once(old := "".join(lines[start:end]), now):
             if start == 0 and end == len(lines):
                 break

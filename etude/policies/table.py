@@ -49,6 +49,7 @@ def hosted_policy(
 ) -> EndpointPolicy:
     """`openai` as the settings say, or `openai:URL?model=NAME`. With a dialect it samples token ids."""
     address, _, query = name.removeprefix(HOSTED).removeprefix(":").partition("?")
+    # A model's name may hold a plus sign, which a query would turn into a blank.
     given = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
     if unknown := [key for key in given if key != "model"]:
         raise EtudeError(

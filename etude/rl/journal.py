@@ -59,7 +59,8 @@ class Journal:
             # Transactions are opened by hand (`_transaction`); Python's implicit ones would begin at other places.
             self._base = sqlite3.connect(path, isolation_level=None)
             self._base.execute("PRAGMA journal_mode = WAL")
-            # NORMAL waits for the disk in `sync` only. A kill loses nothing, a power cut what came after it.
+            # NORMAL waits for the disk only where the log is checkpointed (`sync`): a kill loses nothing, a power
+            # cut the rows since then.
             self._base.execute("PRAGMA synchronous = NORMAL")
             (found,) = self._base.execute("PRAGMA user_version").fetchone()
             if found == 0:

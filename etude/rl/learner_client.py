@@ -1,6 +1,6 @@
 """The learner from outside: its verbs as coroutines, spoken to learner_process.py, and the start of that process.
 
-Never imports torch. One verb at a time. While the process works it sends heartbeats, so a long step is no
+Never imports torch. One verb at a time. While the process works it sends heartbeats, so a long step is not taken for a
 dead or stuck process: every wait ends with an error that names the verb, and a death shows the end of the log.
 """
 

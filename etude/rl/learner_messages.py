@@ -105,6 +105,7 @@ def _check_items(items: Sequence[Item]) -> None:
     for item in items:
         if not 0 <= item.plausible <= 1:
             raise EtudeError(f"an item's experts are plausible at {item.plausible!r}; it must be between 0 and 1")
+        # Written as a range, so that NaN is refused as well.
         if not 0 < item.temperature < math.inf:
             raise EtudeError(f"an item's temperature is {item.temperature!r}; it must be a number above 0")
         if item.experts_TBK is not None and 0 in item.experts_TBK.shape[1:]:

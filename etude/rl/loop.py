@@ -235,6 +235,7 @@ class Training:
         self.writing = self.tasks.create_task(writing)
 
     async def _finish(self) -> dict[str, Any]:
+        # Rollouts end first; an evaluation that is under way keeps its places.
         await self.dispatcher.stop()
         stopped = self.run.stopping
         await self._probed()

@@ -39,6 +39,7 @@ def read_conversations(path: Path | str) -> list[tuple[Message, ...]]:
 
 def write_conversations(path: Path | str, conversations: Iterable[Iterable[Message]]) -> None:
     try:
+        # ASCII with escapes: UTF-8 cannot hold the lone surrogates that stand for stray bytes.
         with Path(path).open("w", encoding="ascii") as file:
             for messages in conversations:
                 file.write(json.dumps({"messages": [message_to_json(message) for message in messages]}) + "\n")

@@ -1,4 +1,4 @@
-"""Ids back to messages: the mirror of `render`, and the reading of what a model sampled.
+"""Ids back to messages: the inverse of `render`, and the reading of what a model sampled.
 
 A model may sample anything. Nothing here raises for it: a turn that does not follow the format comes back as
 `Malformed`, which says what is wrong in words that an observation can carry, and holds what could be read.

@@ -122,6 +122,7 @@ def append_sampled(rendered: Rendered, ids: Sequence[int], tokenizer: Tokenizer)
         raise EtudeError("sampled tokens go on after the end of their turn: sample with stop_ids(tokenizer)")
     message = rendered.spans[-1].message
     openers = {control[part]: part for part in TURN_PARTS}
+    # Tokens before the first part break the format, but every token needs a part.
     part: Part = "final" if rendered.spans[-1].part == "prompt" else rendered.spans[-1].part
     start = 0
     for position, token in enumerate(ids):
@@ -201,6 +202,7 @@ def _open_turn(rendered: Rendered, tokenizer: Tokenizer) -> None:
 def _close_turn(rendered: Rendered, tokenizer: Tokenizer) -> None:
     if _is_open(rendered, tokenizer):
         last = rendered.spans[-1]
+        # The harness writes it, so it is not the model's own and never trained.
         rendered.append(last.message, last.part, [tokenizer.control["cut"]], own=False)
 
 

@@ -108,6 +108,7 @@ def value_of(text: str, kind: object) -> Any:
     """An argument as its schema has it, where the text says exactly such a value; otherwise the text."""
     if kind == "boolean" and text in ("true", "false"):
         return text == "true"
+    # Only what a template writes as the same text again: no leading zeros, no digits that a float would lose.
     if kind == "integer" and re.fullmatch(r"0|-?[1-9]\d{0,14}", text, re.ASCII):
         return int(text)
     return text

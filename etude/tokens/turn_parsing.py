@@ -75,6 +75,7 @@ class _Reader:
             mark, text = piece.mark, piece.text
             if mark == THINK and self._may_open():
                 self.thinking, self.open, self.marked = [text], True, True
+                # White space before the thinking is layout, not words.
                 self.words.clear()
                 self.parts.append(("thinking", piece.start))
             elif mark == END_THINK and self.open:
@@ -102,6 +103,7 @@ class _Reader:
     def _take_calls(self, pieces: Sequence[MarkedText]) -> tuple[Kind, str] | None:
         odd = next((p for p in pieces if p.mark and p.mark not in self.style.format.marks), None)
         self.calls = self.style.format.read(pieces)
+        # A control token in the middle of a call explains the fault better than the JSON that it broke.
         if self.calls.fault is None or odd is None:
             return self.calls.fault
         if odd.mark == UNKNOWN:
@@ -120,6 +122,7 @@ class _Reader:
         if not self.open:
             thinking = thinking.removesuffix(style.tail)
             if self.thinking is not None:
+                # A turn that was cut inside the gap has only the beginning of it.
                 words = "" if style.gap.startswith(words) else words.removeprefix(style.gap)
         if self.calls.calls:
             words = words.removesuffix(style.call_gap) if words.strip() else ""

@@ -76,6 +76,7 @@ def read_histories(repository: Path, seed: int = 0) -> Iterator[History]:
 def _chains(reader: Reader) -> dict[str, list[str]]:
     """Path -> ids of its blobs, newest first, from HEAD back to where it was last created."""
     code_files = FilesSettings(path=".", suffixes=CODE_SUFFIXES)
+    # The main line alone, so that one version follows the other; a renamed file begins a new history.
     argv = ["log", "--first-parent", "-m", "--raw", "-z", "--no-renames", "--no-abbrev", "--format="]
     log = reader.git([*argv, f"--max-count={MOST_COMMITS}", reader.commit], b"", LONGEST_LOG)
     fields = log.split(b"\0")[:-1]
@@ -93,6 +94,7 @@ def _chains(reader: Reader) -> dict[str, list[str]]:
         chain.append(new.decode())
         if status == b"A" or old_mode not in PLAIN_FILES:
             ended.add(path)
+        # The oldest change that is kept still needs the version that it changed.
         elif len(chain) == MOST_VERSIONS - 1:
             chain.append(old.decode())
             ended.add(path)

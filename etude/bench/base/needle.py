@@ -142,6 +142,7 @@ def _ask(tested: ModelUnderTest, needles: Sequence[Needle], length: int, depth: 
         scores = np.array([part.sum() for part in tested.score([ScoredText(ids, shared) for ids in whole])])
         odds = np.exp(scores - scores.max())
         probability.append(float(odds[0] / odds.sum()))
+        # Ties count against the model.
         rank.append(1 + int((scores[1:] >= scores[0]).sum()))
     for answer, rest in zip(tested.greedy(prompts, [len(rest) for rest in rests]), rests, strict=True):
         exact.append(tested.text.decode(answer) == tested.text.decode(rest))

@@ -167,6 +167,7 @@ def _ticks(low: float, high: float) -> list[float]:
         low, high = (low - abs(low) / 2, high + abs(high) / 2) if low else (0.0, 1.0)
     rough = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(rough))
+    # A little less than asked for is enough, or rounding would take the next larger step.
     step = next(size * power for size in (1, 2, 2.5, 5, 10) if size * power >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(i * step, 12) for i in range(first, last + 1)]

@@ -63,6 +63,7 @@ def comparison(data: RunData) -> Html | None:
 def _comparison(data: RunData, which: TaskSet, head: list[Child], ks: list[int]) -> Html:
     results = {name: result for name, result in data.benchmarks.items() if result.rows(which)}
     gains = {name: gain(data.before, result, 1, which) for name, result in results.items() if name != BEFORE}
+    # At least five points to each side, or a tiny gain would look large.
     reach = max([0.05, *(abs(edge) for found in gains.values() if found for edge in found)])
     body = []
     for name, result in results.items():

@@ -163,6 +163,7 @@ class Reader:
             timer.start()
             assert process.stdout is not None
             try:
+                # At most so much: a listing without an end must not fill the memory.
                 output = process.stdout.read(limit + 1)
                 if len(output) > limit:
                     raise EtudeError(
@@ -209,11 +210,13 @@ def resolve_head(store: Path, root: Path) -> str:
     if OBJECT_ID.fullmatch(head):
         return head
     name = head.removeprefix("ref:").strip()
+    # The name becomes part of a path.
     if head.startswith("ref:") and REF_NAME.fullmatch(name) and ".." not in name:
         loose = store / name
         if loose.is_file() and loose.resolve().is_relative_to(store) and OBJECT_ID.fullmatch(_read_small(loose)):
             return _read_small(loose)
         packed = store / "packed-refs"
+        # A link could lead to any file of whoever runs this.
         if packed.is_file() and not packed.is_symlink():
             with packed.open("rb") as file:
                 for line in iter(lambda: file.readline(SMALL_FILE), b""):

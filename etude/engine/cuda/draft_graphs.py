@@ -71,6 +71,7 @@ class DraftGraphs:
         """One step. `drafts` are those of requests whose last step was read; their beliefs are in place by then."""
         count = len(requests)
         asking, replay = self._find(next(size for size in self.sizes if size >= count))
+        # The last step is not read yet, so the device knows where they stand. Otherwise the host says it anew.
         if requests == self._requests and requests[0].ahead:
             self._follow(asking, requests)
         else:

@@ -30,6 +30,7 @@ def norm_kernel(x, y, weight, summed, out, eps, x_row, DIMS: tl.constexpr, PAD: 
     x_D = tl.load(x + t * x_row + d, mask=real, other=0.0).to(tl.float32)
     if ADD:
         x_D += tl.load(y + t * DIMS + d, mask=real, other=0.0).to(tl.float32)
+        # The sum is rounded before its norm is taken, as the learner's own addition is.
         rounded_D = x_D.to(summed.dtype.element_ty)
         tl.store(summed + t * DIMS + d, rounded_D, mask=real)
         x_D = rounded_D.to(tl.float32)

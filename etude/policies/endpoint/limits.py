@@ -41,6 +41,7 @@ class Rate:
         start = max(now, self._paid_off - BURST)
         if start > deadline:
             raise TooLate
+        # Booked before the wait, so that whoever comes next queues behind it.
         self._paid_off = max(self._paid_off, now) + amount / self._per_second
         if start > now:
             try:

@@ -45,6 +45,7 @@ class Gate:
         if self._hash is None:
             return
         scheme, _, said = request.headers.get("Authorization", "").partition(" ")
+        # Of hashes, which have one length: comparing the keys themselves would show how long ours is.
         if scheme.lower() != "bearer" or not hmac.compare_digest(_digest(said.strip()), self._hash):
             sentence = "the request lacks the server's API key, or has a wrong one: Authorization: Bearer KEY"
             raise ApiError(401, sentence, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

@@ -168,6 +168,7 @@ class OpenAIRoutes:
         except TimeoutError:
             raise self._late() from None
         finally:
+            # Of requests that failed or were dropped as well: they used the engine, too.
             self._count_tokens(choices, began, answering.first)
 
     async def _stream(

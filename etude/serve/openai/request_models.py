@@ -332,6 +332,7 @@ class GenerationRequest(RequestObject):
             temperature=temperature if temperature >= COLDEST else 0.0,
             top_p=max(1.0 if self.top_p is None else self.top_p, LEAST_TOP_P),
             top_k=max(0, self.top_k or 0),
+            # A seed of its own, so that equal requests without one differ.
             seed=self.seed if self.seed is not None else secrets.randbits(63),
             stop_ids=tuple(self.stop_token_ids or ()),
             top_logprobs=tops,

@@ -72,6 +72,7 @@ def read_section(
         name, number, lead = head(pieces[at].text, pieces[at + 1].text)
         value = read_json(pieces, at + 1, lead)
         if isinstance(value, str):
+            # Without its end the call was cut off; with it, the model wrote it wrong.
             closed = any(piece.mark == marks.call_end for piece in pieces[at:])
             found.fault = ("WrongOrder", value) if closed else ("CutOff", f"a call has no {marks.call_end}")
             return found
@@ -98,6 +99,7 @@ def read_json(pieces: Sequence[MarkedText], at: int, lead: str = "") -> tuple[An
     none. Marks inside it are text: a string may spell them.
     """
     text = pieces[at].text.lstrip().removeprefix(lead).lstrip()
+    # A mark may be text inside a string: where the JSON does not end, it is read again with one piece more.
     for last in range(at, min(at + MOST_JOINED, len(pieces))):
         if last > at:
             text += pieces[last].mark + pieces[last].text
