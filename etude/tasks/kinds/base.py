@@ -1,7 +1,7 @@
 """What all kinds of outcome have in common: how a task's sandbox starts, what is collected, graded, linted and checked.
 
 The base class is the usual kind, files of the workspace that the task's own tests grade; a kind is a subclass of it
-that says what differs, in a file of its own and a line of `table`. Knows no policy and no rollout.
+that says what differs, in a file of its own whose `KIND` the `table` finds. Knows no policy and no rollout.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class KnownAttempt:
 
 class OutcomeKind:
     facts: ClassVar[str] = ""  # the table of [metadata.etude] that tasks of this kind have
+    order: ClassVar[int] = 0  # who is asked first whether a task is its own
     reads_answer: ClassVar[bool] = False  # the agent's last message is graded, and not only its files
 
     def owns(self, task: Task) -> bool:

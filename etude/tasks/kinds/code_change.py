@@ -14,6 +14,8 @@ from etude.tasks.kinds.base import FACTS, Finding, OutcomeKind, Severity
 
 
 class CodeChange(OutcomeKind):
+    order = 3  # last: it owns all
+
     def owns(self, task: Task) -> bool:
         return True
 
@@ -67,3 +69,6 @@ def _defined_tests(task: Task) -> Iterator[str]:
         module = path if pytest else path.removesuffix(".py").replace("/", ".")
         names = (name for name, _ in functions(tree))
         yield from (joint.join([module, *name.split(".")]) for name in names if pytest or "." in name)
+
+
+KIND = CodeChange()

@@ -159,3 +159,6 @@ def _expression(example: doctest.Example) -> str:
 def _shown(source: str, want: str) -> str:
     first, *rest = source.rstrip("\n").split("\n")
     return "\n".join([f">>> {first}", *(f"... {line}" for line in rest), want])
+
+
+KIND = Docstrings()

@@ -42,6 +42,8 @@ class BadReward(Exception):
 
 
 class ForeignScript(OutcomeKind):
+    order = 1  # after the kinds that facts name
+
     def owns(self, task: Task) -> bool:
         """Whether only `tests/test.sh` can grade it: it is somebody else's task."""
         facts = task.facts
@@ -283,3 +285,6 @@ def _placed(files: Files, at: str) -> dict[str, tuple[bytes, int] | None]:
         f"{at}/{path}": (data, 0o755 if files.kind(path) == "executable" or path.endswith(".sh") else 0o644)
         for path, data in files.items()
     }
+
+
+KIND = ForeignScript()

@@ -32,3 +32,6 @@ class Refactoring(OutcomeKind):
 def _asked(task: Task) -> Refactor:
     assert task.facts.refactor is not None
     return task.facts.refactor
+
+
+KIND = Refactoring()

@@ -1,27 +1,30 @@
-"""All kinds of outcome, and which one a task has. A new kind is a file with its class, and a line here."""
+"""All kinds of outcome, and which one a task has. A new kind is one file here, or one folder with a module `kind`."""
 
 from __future__ import annotations
 
-from etude.tasks.format.task import Task
-from etude.tasks.kinds.answer import WrittenAnswer
-from etude.tasks.kinds.base import OutcomeKind
-from etude.tasks.kinds.code_change import CodeChange
-from etude.tasks.kinds.docstrings import Docstrings
-from etude.tasks.kinds.foreign_script import ForeignScript
-from etude.tasks.kinds.packaging.kind import Packaging
-from etude.tasks.kinds.refactoring import Refactoring
-from etude.tasks.kinds.test_writing import TestWriting
+import importlib
+import pkgutil
+from collections.abc import Iterator
 
-# The first that owns a task is its kind. A code change owns all.
-KINDS: list[OutcomeKind] = [
-    WrittenAnswer(),
-    TestWriting(),
-    Docstrings(),
-    ForeignScript(),
-    Refactoring(),
-    Packaging(),
-    CodeChange(),
-]
+from etude.tasks import kinds as folder
+from etude.tasks.format.task import Task
+from etude.tasks.kinds.base import OutcomeKind
+
+
+def all_kinds() -> list[OutcomeKind]:
+    """In the order in which they are asked: the first that owns a task is its kind."""
+    return sorted(_found(), key=lambda kind: kind.order)
+
+
+def _found() -> Iterator[OutcomeKind]:
+    """The `KIND` of every module that has one."""
+    for each in pkgutil.iter_modules(folder.__path__):
+        module = importlib.import_module(f"{folder.__name__}.{each.name}" + (".kind" if each.ispkg else ""))
+        if isinstance(kind := getattr(module, "KIND", None), OutcomeKind):
+            yield kind
+
+
+KINDS = all_kinds()
 
 
 def kind_of(task: Task) -> OutcomeKind:

@@ -67,3 +67,6 @@ def false_tests(task: Task) -> dict[str, bytes]:
         "a test of the text": "\n".join(["def test_text():", *read, ""]).encode(),
         "a test of the tree": "\n".join(["import ast", "import hashlib", "", "def test_tree():", *parsed, ""]).encode(),
     }
+
+
+KIND = TestWriting()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from etude.core.settings import GraderSettings
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import GradeCache, Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost
+from etude.tasks import kinds
 from etude.tasks.check import check
 from etude.tasks.format.config import Config, Facts
 from etude.tasks.format.file_tree import Files
@@ -20,6 +23,7 @@ from etude.tasks.format.task import SOLUTION, WORKSPACE, Task
 from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.verdict import Grade
+from etude.tasks.kinds import table
 from etude.tasks.kinds.base import FACTS, Finding, KnownAttempt, OutcomeKind
 from etude.tasks.kinds.table import KINDS, kind_of
 from etude.tasks.lint import lint
@@ -114,3 +118,14 @@ def test_rollouts_collect_and_grade_through_it(grounds: Any, kind: SortedFile, t
         assert isinstance(outcome, Scored)
         passed[name] = outcome.passed
     assert passed == {"reference": True, "null": False, "stub": False}
+
+
+def test_one_file_in_the_folder_is_all_that_a_new_kind_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "from etude.tasks.kinds.base import OutcomeKind\n\n\nclass Essay(OutcomeKind):\n    facts = 'essay'\n\n\n"
+    (tmp_path / "essay.py").write_text(text + "KIND = Essay()\n")
+    monkeypatch.setattr(kinds, "__path__", [*kinds.__path__, str(tmp_path)])
+    monkeypatch.setattr(table, "KINDS", table.all_kinds())
+    task = Task("t", "Write.", facts=Facts.model_validate({"essay": {"words": 100}}))
+    assert type(table.kind_of(task)).__name__ == "Essay"
+    assert type(table.kind_of(Task("t", "Do it."))).__name__ == "CodeChange"
+    monkeypatch.delitem(sys.modules, "etude.tasks.kinds.essay")
