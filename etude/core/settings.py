@@ -173,8 +173,9 @@ class LoraSettings:
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """Continued pretraining on token shards."""
+    """Pretraining on token shards: of a new decoder, or continued from a checkpoint that somebody brings."""
 
+    model: str = setting("", "checkpoint to continue from, with its own tokenizer; empty trains a new decoder")
     steps: int = setting(600, "optimiser steps", least=1)
     batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
@@ -183,7 +184,8 @@ class PretrainSettings:
     eval_tokens: int = setting(65_536, "tokens of one evaluation", least=2)
     save_every: int = setting(100, "steps between checkpoints", least=1)
     mtp_weight: float = setting(0.1, "share of the MTP heads' distillation beside the main head's loss", least=0)
-    optim: OptimSettings = setting(OptimSettings(), "optimiser")
+    optim: OptimSettings = setting(OptimSettings(), "optimiser; its rates are for a new decoder, continue with less")
+    lora: LoraSettings = setting(LoraSettings(), "low-rank adapters")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Builds a corpus: select documents, train the tokenizer, encode, and only then write the manifest.
 
     OUT/building/      documents between the steps; gone when the corpus is finished
-    OUT/tokenizer/     trained here, unless one is there already
+    OUT/tokenizer/     trained here, unless one is there already or a checkpoint's own is asked for
     OUT/shards/        token ids
     OUT/manifest.json  makes it a corpus
 
@@ -39,6 +39,7 @@ from etude.corpus.shards import OpenShard
 from etude.corpus.sources.table import check_names
 from etude.corpus.spool import Spool
 from etude.corpus.stable_random import permuted, stable_hash
+from etude.tokens.text_tokenizer import OwnTokenizer, TextTokenizer, open_tokenizer
 from etude.tokens.tokenizer import Tokenizer
 
 WORK = "building"
@@ -48,19 +49,32 @@ LOCK = ".lock"
 
 
 def build_corpus(
-    sources: Sequence[Source], settings: CorpusSettings, tokens: TokensSettings, out: Path, seed: int
+    sources: Sequence[Source],
+    settings: CorpusSettings,
+    tokens: TokensSettings,
+    out: Path,
+    seed: int,
+    checkpoint: Path | None = None,
 ) -> Manifest:
-    """The corpus in `out`: the finished one when it is there, otherwise built or continued."""
+    """The corpus in `out`: the finished one when it is there, otherwise built or continued.
+
+    With `checkpoint` its ids are those of that model's own tokenizer, and none is trained.
+    """
     check_names(sources)
     _check_licenses(settings.licenses)
     texts = read_texts(settings.decontaminate)
     plan = _plan(sources, settings, tokens, seed, digest(texts))
+    given = open_tokenizer(checkpoint) if checkpoint is not None else None
+    if given is not None:
+        plan["tokenizer"] = given.fingerprint
     try:
         out.mkdir(parents=True, exist_ok=True)
         with _alone(out):
             if (out / FILE).exists():
                 return _finished(out, plan)
             work = _begin(out, plan)
+            if given is not None:
+                _put_tokenizer(given, out, work)
             made = _build(sources, settings, tokens, Forbidden(texts, settings.decontaminate_ngram), plan, out, work)
             made.save(out)
             shutil.rmtree(work)
@@ -108,22 +122,28 @@ def _build(
 
 def _tokenizer(
     spool: Spool, selection: Selection, settings: TokensSettings, out: Path, work: Path, seed: int
-) -> Tokenizer:
+) -> TextTokenizer:
     """The tokenizer that is there, or one trained on a random part of the train split."""
-    directory = out / TOKENIZER
-    if not directory.exists():
+    if not (out / TOKENIZER).exists():
         # The train split alone: a vocabulary that has seen held-out text would flatter its loss.
         train = np.flatnonzero(selection.sides == SPLITS.index("train"))
         with progress.track("training the tokenizer", unit="files") as bar:
             texts = _sample(spool, train.tolist(), settings.train_bytes, seed, bar)
             tokenizer = Tokenizer.train(texts, settings.vocab_size)
-        partial = work / TOKENIZER
-        tokenizer.save(partial)
-        # On the disk before the rename: a folder under its own name is always whole.
-        for file in [*partial.iterdir(), partial]:
-            durable.sync(file)
-        partial.rename(directory)
-    return Tokenizer.load(directory)
+        _put_tokenizer(OwnTokenizer(tokenizer), out, work)
+    return open_tokenizer(out / TOKENIZER)
+
+
+def _put_tokenizer(tokenizer: TextTokenizer, out: Path, work: Path) -> None:
+    """Writes it to its place, unless a killed build did."""
+    if (out / TOKENIZER).exists():
+        return
+    partial = work / TOKENIZER
+    tokenizer.save(partial)
+    # On the disk before the rename: a folder under its own name is always whole.
+    for file in [*partial.rglob("*"), partial]:
+        durable.sync(file)
+    partial.rename(out / TOKENIZER)
 
 
 def _sample(spool: Spool, numbers: Sequence[int], size: int, seed: int, bar: progress.Bar) -> Iterator[str]:

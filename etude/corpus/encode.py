@@ -1,6 +1,6 @@
 """Selected documents -> token shards, one series for each split and source.
 
-A document becomes its ids and an end_of_text; of the train split some become fill-in-the-middle examples
+A document becomes its ids between what begins and ends one; of the train split some become fill-in-the-middle examples
 instead. What a document turns into depends on it and the seed alone, so a build that was killed continues with
 the first shard that is missing and ends with the same bytes.
 """
@@ -23,7 +23,7 @@ from etude.corpus.selection import SPLITS, Selection
 from etude.corpus.shards import Shard, ShardWriter, id_type
 from etude.corpus.split import Side
 from etude.corpus.spool import Spool
-from etude.tokens.tokenizer import Tokenizer
+from etude.tokens.text_tokenizer import TextTokenizer
 
 BATCH_CHARACTERS = 1_000_000  # encoded at once; as Python numbers the ids take ten times the text
 
@@ -31,7 +31,7 @@ BATCH_CHARACTERS = 1_000_000  # encoded at once; as Python numbers the ids take 
 class Encoder:
     """Documents to sequences of ids."""
 
-    def __init__(self, tokenizer: Tokenizer, settings: CorpusSettings, seed: int) -> None:
+    def __init__(self, tokenizer: TextTokenizer, settings: CorpusSettings, seed: int) -> None:
         self.settings = settings
         self.dtype = id_type(tokenizer.vocab_size)
         self._tokenizer = tokenizer
@@ -42,7 +42,7 @@ class Encoder:
         examples = [self._examples(document, split) for document in documents]
         texts = [part for of in examples for example in of for part in _parts(example)]
         encoded = iter(self._tokenizer.encode_batch(texts))
-        end = self._tokenizer.control["end_of_text"]
+        begin, end, marks = self._tokenizer.begin, self._tokenizer.end, self._tokenizer.fim
         for of in examples:
             sequences = []
             for example in of:
@@ -50,15 +50,17 @@ class Encoder:
                 if isinstance(example, str):
                     ids = next(encoded)
                 else:
+                    assert marks is not None  # else there are no examples
                     parts = (next(encoded), next(encoded), next(encoded))
-                    ids = fim.order_ids(*parts, example.suffix_first, self._tokenizer.control)
-                sequences.append(([*ids, end], size))
+                    ids = fim.order_ids(*parts, example.suffix_first, marks)
+                sequences.append(([*begin, *ids, end], size))
             yield sequences
 
     def _examples(self, document: Document, split: Side) -> list[str | fim.Example]:
         """Held-out text stays as it is: its loss must mean the same whatever the training mix."""
         repo, path = document.repo, document.path
-        if split == "train" and fim.is_chosen(self._seed, repo, path, self.settings.fim_rate):
+        possible = split == "train" and self._tokenizer.fim is not None
+        if possible and fim.is_chosen(self._seed, repo, path, self.settings.fim_rate):
             return list(fim.make_examples(document.text, self.settings.fim_chars, self._seed, repo, path))
         return [document.text]
 

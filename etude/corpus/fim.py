@@ -5,15 +5,16 @@
 
 Cuts fall on characters, not on tokens, since a cursor stands anywhere, and the three parts are encoded apart, as
 they are when a model is asked. A long document becomes several examples that each fit a training sequence: cut
-in half, an example would teach nothing. Knows control tokens by name and no tokenizer.
+in half, an example would teach nothing. Knows the three tokens and no tokenizer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from etude.corpus.stable_random import stable_hash, stable_share
+from etude.tokens.text_tokenizer import FimTokens
 
 SHORTEST = 3  # characters: one for each part
 
@@ -47,13 +48,12 @@ def make_examples(text: str, window: int, seed: int, repo: str, path: str) -> It
 
 
 def order_ids(
-    prefix: Sequence[int], middle: Sequence[int], suffix: Sequence[int], suffix_first: bool, control: Mapping[str, int]
+    prefix: Sequence[int], middle: Sequence[int], suffix: Sequence[int], suffix_first: bool, marks: FimTokens
 ) -> list[int]:
     """The ids of an example, given those of its parts."""
-    before, after, fill = control["fim_prefix"], control["fim_suffix"], control["fim_middle"]
     if suffix_first:
-        return [before, after, *suffix, fill, *prefix, *middle]
-    return [before, *prefix, after, *suffix, fill, *middle]
+        return [marks.prefix, marks.suffix, *suffix, marks.middle, *prefix, *middle]
+    return [marks.prefix, *prefix, marks.suffix, *suffix, marks.middle, *middle]
 
 
 def _windows(text: str, window: int) -> Iterator[str]:

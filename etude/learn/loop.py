@@ -20,7 +20,7 @@ from etude.core.run import Run
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Floats, Ids, Item, Label, MainHead, Stream
 from etude.tokens.dialect import Dialect
-from etude.tokens.tokenizer import Tokenizer
+from etude.tokens.text_tokenizer import TextTokenizer
 
 HOPELESS = 10  # skipped steps before a run in which most are skipped gives up
 
@@ -53,7 +53,7 @@ def labelled(
     return Draw(Batch(items), predicted, size)
 
 
-def token_bytes(tokenizer: Tokenizer | Dialect) -> Ids:
+def token_bytes(tokenizer: TextTokenizer | Dialect) -> Ids:
     """How many bytes of text each id stands for; none for control tokens."""
     return np.array([len(tokenizer.bytes_of(token)) for token in range(tokenizer.vocab_size)])
 

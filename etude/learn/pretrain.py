@@ -20,10 +20,11 @@ from etude.core.run import Run
 from etude.core.settings import PretrainSettings, RunSettings
 from etude.learn import loop
 from etude.learn.learner import Learner
+from etude.learn.lora import adapt
 from etude.learn.streams import Ids, Item
 from etude.model.decoder import Decoder
 from etude.model.training import ready
-from etude.tokens.tokenizer import Tokenizer
+from etude.tokens.text_tokenizer import open_tokenizer
 
 STAGE = "pretrain"
 POSITION = "data.json"  # in a checkpoint: where in the documents its next batch begins
@@ -55,11 +56,13 @@ def pretrain(
     Without `main` only the MTP heads learn. What `measure` finds is logged in place of the held-out loss; it is also
     asked before the first step.
     """
+    adapt(decoder, settings.lora, machine.seed)
     ready(decoder, machine.compute, machine.device, settings.micro_tokens)
     learner = Learner(decoder, settings.optim, settings.steps, settings.micro_tokens, machine.device)
-    text = Tokenizer.load(tokenizer)
+    text = open_tokenizer(tokenizer)
     sizes_V = loop.token_bytes(text)
-    heads = [(f"mtp.{d}", settings.mtp_weight) for d in range(1, decoder.config.num_nextn_predict_layers + 1)]
+    modules = 0 if settings.lora.rank else decoder.config.num_nextn_predict_layers  # adapters leave heads as they are
+    heads = [(f"mtp.{d}", settings.mtp_weight) for d in range(1, modules + 1)]
     saved = run.latest(stage)
     if saved is not None:
         learner.restore(saved)

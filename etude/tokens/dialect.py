@@ -85,14 +85,14 @@ def open_dialect(directory: Path | str, options: Mapping[str, Any] | None = None
     from etude.tokens.native import Native
     from etude.tokens.tokenizer import Tokenizer
 
-    if _is_ours(Path(directory)):
+    if is_ours(Path(directory)):
         return Native(Tokenizer.load(directory))
     from etude.tokens.template import TemplateDialect
 
     return TemplateDialect.open(Path(directory), options)
 
 
-def _is_ours(directory: Path) -> bool:
+def is_ours(directory: Path) -> bool:
     """Our control tokens are no added tokens, and no other chat model can do without those."""
     path = directory / "tokenizer.json"
     try:

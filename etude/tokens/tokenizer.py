@@ -178,7 +178,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of many texts, on as many threads as RAYON_NUM_THREADS and TOKENIZERS_PARALLELISM allow."""
         ids: list[list[int]] = []
-        for batch in _batches(texts):
+        for batch in batches(texts):
             if all(map(is_plain, batch)):
                 encodings = self._encoder.encode_batch_fast(batch, add_special_tokens=False)
                 ids.extend(encoding.ids for encoding in encodings)
@@ -248,7 +248,8 @@ def split_bytes(text: str) -> Iterator[str | int]:
         yield "".join(run)
 
 
-def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+def batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Texts in lists that the library may encode at once."""
     batch: list[str] = []
     size = 0
     for text in texts:

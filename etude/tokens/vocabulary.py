@@ -15,14 +15,15 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import cached_property
+from itertools import accumulate, chain, takewhile
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Encoder
 
 from etude.core.errors import EtudeError
-from etude.tokens.tokenizer import bound_cache, is_plain, split_bytes, to_bytes, to_text, token_bytes
+from etude.tokens.tokenizer import batches, bound_cache, is_plain, split_bytes, to_bytes, to_text, token_bytes
 
 MARKUP = re.compile(r"[<>\[\]|｜]")  # an added token without any of these that is not special is only text
 UNKNOWN = "unknown"  # the mark of an id that is in no vocabulary
@@ -97,10 +98,31 @@ class Vocabulary:
             ids = []
             for piece in split_bytes(text):
                 ids += [self._byte_ids[piece]] if isinstance(piece, int) else self.encode(piece)
+        self._check_plain(ids)
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of many texts, on as many threads as RAYON_NUM_THREADS and TOKENIZERS_PARALLELISM allow."""
+        found: list[list[int]] = []
+        for batch in batches(texts):
+            if not all(map(is_plain, batch)):
+                found.extend(map(self.encode, batch))
+                continue
+            encoded = [one.ids for one in self._plain.encode_batch_fast(batch, add_special_tokens=False)]
+            self._check_plain(chain.from_iterable(encoded))
+            found.extend(encoded)
+        return found
+
+    @cached_property
+    def begin(self) -> tuple[int, ...]:
+        """Control tokens that the file puts before every text: <s> and the like; those behind it end a text."""
+        around = self._real.encode("a", add_special_tokens=True).ids
+        return tuple(takewhile(self.spelling.__contains__, around))
+
+    def _check_plain(self, ids: Iterable[int]) -> None:
         # Checked and not assumed: merges of a file from elsewhere may still lead to one.
         if not self.spelling.keys().isdisjoint(ids):
             raise EtudeError("the tokenizer merges plain text into a control token: it cannot be used")
-        return ids
 
     def encode_written(self, text: str, restore: Callable[[str], str] | None = None) -> list[int]:
         """Ids of what a template wrote: a spelled control token is that token.

@@ -4,6 +4,7 @@ import pytest
 
 from etude.corpus import fim
 from etude.corpus.split import side_of
+from etude.tokens.text_tokenizer import FimTokens
 
 NAMES = [(f"repo{n % 200}", f"src/file{n}.py") for n in range(6000)]
 
@@ -35,13 +36,13 @@ def test_a_larger_share_only_adds_files():
     assert small < {name for name in NAMES if side_of(*name, 0.2, True) == "held_out"}
 
 
-CONTROL = {"fim_prefix": 1000, "fim_suffix": 1001, "fim_middle": 1002}
+MARKS = FimTokens(prefix=1000, suffix=1001, middle=1002)
 
 
 def text_of(ids):
     """The inverse of what order_ids does, for texts whose ids are their code points plus 2000."""
-    assert ids[0] == CONTROL["fim_prefix"]
-    after, fill = ids.index(CONTROL["fim_suffix"]), ids.index(CONTROL["fim_middle"])
+    assert ids[0] == MARKS.prefix
+    after, fill = ids.index(MARKS.suffix), ids.index(MARKS.middle)
     prefix, suffix, middle = ids[1:after], ids[after + 1 : fill], ids[fill + 1 :]
     if not prefix:  # suffix first: the middle follows its prefix without a mark
         prefix, middle = middle, []
@@ -58,7 +59,7 @@ def test_examples_put_together_again_are_the_document(code, window):
         for example in examples:
             assert example.prefix and example.middle and example.suffix
             parts = [[ord(c) + 2000 for c in part] for part in (example.prefix, example.middle, example.suffix)]
-            whole += text_of(fim.order_ids(*parts, example.suffix_first, CONTROL))
+            whole += text_of(fim.order_ids(*parts, example.suffix_first, MARKS))
             assert len(example.prefix + example.middle + example.suffix) < window + 3
             kinds.add(example.suffix_first)
         assert whole == text

@@ -27,7 +27,7 @@ from etude.forge.leaks.deleted_code import added_lines
 from etude.tasks.format.task import Task, given_tasks
 from etude.tasks.kinds.mutants import FOLDER as MUTANTS
 from etude.tasks.kinds.table import kind_of
-from etude.tokens.tokenizer import Tokenizer
+from etude.tokens.text_tokenizer import open_tokenizer
 
 CHANGE: Final = 0.7  # of what two solutions put back
 WORDS: Final = 0.9  # of two instructions, where the tests are as much the same
@@ -246,7 +246,7 @@ def corpus_documents(directory: Path) -> Iterator[tuple[str, str]]:
     """(name, text) of every document to be trained on, decoded; a run's folder stands for the corpus in it."""
     folder = directory if (directory / SHARDS).is_dir() else directory / "corpus"
     manifest = load_manifest(folder)
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    tokenizer = open_tokenizer(folder / TOKENIZER)
     shards = [shard for shard in manifest.shards if shard.split == "train"]
     with track("reading the corpus", total=sum(shard.documents for shard in shards), unit="documents") as bar:
         for shard in shards:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from etude.core import process
@@ -11,8 +12,9 @@ from etude.core.run import Run
 from etude.core.settings import ExtendSettings, MtpSettings
 from etude.model.config import ModelConfig
 from etude.model.size import parameters, training_bytes
-from etude.pipeline.find_model import prepare_device
-from etude.pipeline.stages.base import Stage, check_model, starting_model
+from etude.pipeline.find_model import find_model, prepare_device
+from etude.pipeline.stages.base import Stage, check_model, starting_model, trained_weights
+from etude.tokens.text_tokenizer import check_vocabulary, open_tokenizer
 
 if TYPE_CHECKING:
     from etude.corpus.mix import Mix
@@ -24,7 +26,8 @@ def build(run: Run, recipe: Recipe) -> None:
 
     with run.stop_at_once():  # the build continues by itself where it was cut off
         sources = open_sources(recipe.corpus.sources)
-        manifest = build_corpus(sources, recipe.corpus, recipe.tokens, run.path / "corpus", recipe.run.seed)
+        out, seed = run.path / "corpus", recipe.run.seed
+        manifest = build_corpus(sources, recipe.corpus, recipe.tokens, out, seed, brought_model(recipe))
     kept = manifest.funnel.total("kept")
     run.finish(
         "corpus",
@@ -37,41 +40,86 @@ def build(run: Run, recipe: Recipe) -> None:
     )
 
 
+def brought_model(recipe: Recipe) -> Path | None:
+    """The checkpoint whose tokenizer the corpus is encoded with: the first that a stage on plain text begins with."""
+    given = recipe.pretrain.model or recipe.mtp.model or recipe.extend.model
+    return find_model(Path(given)) if given else None
+
+
 def check_sources(recipe: Recipe) -> None:
     from etude.corpus.sources.table import open_sources
 
     open_sources(recipe.corpus.sources)
+    brought = brought_model(recipe)
+    if brought is not None:
+        open_tokenizer(brought)
 
 
 def outline_corpus(recipe: Recipe) -> dict[str, Any]:
-    limit = recipe.corpus.max_bytes
+    limit, brought = recipe.corpus.max_bytes, brought_model(recipe)
+    tokenizer = open_tokenizer(brought) if brought is not None else None
+    whole = tokenizer is not None and tokenizer.fim is None and recipe.corpus.fim_rate > 0
     return {
         "sources": ", ".join(str(table["use"]) for table in recipe.corpus.sources),
         "text": f"at most {limit / 1e6:.0f} MB" if limit else "no limit",
-        "vocabulary": recipe.tokens.vocab_size,
-    }
+        "tokenizer": f"that of {brought}" if brought is not None else "trained on this corpus",
+        "vocabulary": tokenizer.vocab_size if tokenizer is not None else recipe.tokens.vocab_size,
+    } | ({"fill-in-the-middle": "none, the tokenizer has no tokens for it"} if whole else {})
 
 
 def pretrain(run: Run, recipe: Recipe) -> None:
     device = prepare_device(recipe)
     from etude.learn.pretrain import pretrain
+    from etude.model.checkpoint.directory import load_model
     from etude.model.decoder import Decoder
-    from etude.tokens.tokenizer import Tokenizer
 
     tokenizer, settings = run.path / "corpus" / "tokenizer", recipe.pretrain
-    vocabulary = Tokenizer.load(tokenizer).vocab_size
-    decoder = Decoder(ModelConfig.from_settings(recipe.model, vocabulary), seed=recipe.run.seed).to(device)
+    if settings.model:
+        start = find_model(Path(settings.model))
+        check_tokenizer(run, start)
+        decoder = load_model(start, device)
+    else:
+        vocabulary = open_tokenizer(tokenizer).vocab_size
+        decoder = Decoder(ModelConfig.from_settings(recipe.model, vocabulary), seed=recipe.run.seed).to(device)
     train, held_out = open_mixes(run, recipe, settings.sequence, bool(settings.eval_every))
     pretrain(run, decoder, train, held_out, settings, recipe.run, tokenizer)
 
 
+def check_tokenizer(run: Run, start: Path) -> None:
+    """Refuses to train a model on ids of another tokenizer, or on ids that it has no embeddings for."""
+    from etude.model.checkpoint.directory import read_config
+
+    own, corpus = open_tokenizer(start), open_tokenizer(run.path / "corpus" / "tokenizer")
+    check_vocabulary(own, read_config(start).vocab_size, start)
+    if own.fingerprint != corpus.fingerprint:
+        raise EtudeError(
+            f"the corpus in {run.path / 'corpus'} is encoded with another tokenizer than that of {start}: "
+            "build it anew in another run, whose pretrain.model, mtp.model or extend.model is this checkpoint"
+        )
+
+
+def pretrained_shape(recipe: Recipe) -> ModelConfig:
+    if not recipe.pretrain.model:
+        return ModelConfig.from_settings(recipe.model, recipe.tokens.vocab_size)
+    from etude.model.checkpoint.directory import read_config
+
+    return read_config(find_model(Path(recipe.pretrain.model)))
+
+
 def check_shape(recipe: Recipe) -> None:
-    ModelConfig.from_settings(recipe.model, recipe.tokens.vocab_size)
+    config = pretrained_shape(recipe)
+    if recipe.pretrain.model:
+        start = find_model(Path(recipe.pretrain.model))
+        check_vocabulary(open_tokenizer(start), config.vocab_size, start)
+    elif recipe.pretrain.lora.rank:
+        raise EtudeError("pretrain.lora adapts a checkpoint; set pretrain.model, or pretrain.lora.rank to 0")
 
 
 def outline_pretrain(recipe: Recipe) -> dict[str, Any]:
-    config = ModelConfig.from_settings(recipe.model, recipe.tokens.vocab_size)
+    config = pretrained_shape(recipe)
     return {
+        "from": recipe.pretrain.model or "random weights",
+        "trains": trained_weights(recipe.pretrain.lora),
         "parameters": parameters(config),
         "steps": recipe.pretrain.steps,
         "tokens": recipe.pretrain.steps * recipe.pretrain.batch_tokens,
@@ -87,6 +135,7 @@ def train_mtp_heads(run: Run, recipe: Recipe) -> None:
     from etude.model.checkpoint.directory import load_model
 
     start = starting_model(run, settings.model, "pretrain", "mtp")
+    check_tokenizer(run, start)
     train, held_out = open_mixes(run, recipe, settings.sequence, bool(settings.eval_every))
     tokenizer = run.path / "corpus" / "tokenizer"
     train_heads(run, load_model(start, device), train, held_out, settings, recipe.run, tokenizer)
@@ -114,6 +163,7 @@ def extend_context(run: Run, recipe: Recipe) -> None:
     from etude.tokens.dialect import open_dialect
 
     start = starting_model(run, settings.model, _before_extend(recipe), "extend")
+    check_tokenizer(run, start)
     decoder, dialect = stretch(load_model(start, device), settings, recipe.pretrain.sequence), open_dialect(start)
     # Whole repositories: single files are shorter than the sequences that are to be learnt.
     train, held_out = open_mixes(run, recipe, settings.sequence, True, "repository")
@@ -159,7 +209,14 @@ def _check_steps(name: str, settings: MtpSettings | ExtendSettings) -> None:
     check_model(settings.model)
 
 
-CORPUS = Stage("corpus", ("run.seed", "tokens", "corpus"), lambda _: (), build, outline_corpus, check_sources)
+CORPUS = Stage(
+    "corpus",
+    reads=("run.seed", "tokens", "corpus"),
+    needs=lambda _: (),
+    work=build,
+    outline=outline_corpus,
+    check=check_sources,
+)
 PRETRAIN = Stage(
     "pretrain",
     reads=("run.seed", "model", "pretrain"),

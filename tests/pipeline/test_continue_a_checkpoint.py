@@ -1,0 +1,100 @@
+"""`etude pretrain` on a checkpoint that somebody brings: its tokenizer for the corpus, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+
+from etude.core import recipe as recipes
+from etude.core.errors import EtudeError
+from etude.core.run_files import read_metrics
+from etude.corpus.manifest import load_manifest
+from etude.corpus.mix import Mix
+from etude.model.checkpoint.directory import load_model, save_model
+from etude.model.config import ModelConfig
+from etude.model.decoder import Decoder
+from etude.pipeline.execute import execute
+from etude.tokens.text_tokenizer import open_tokenizer
+from tests.tokens.test_text_tokenizer import with_tokens
+
+FIM = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+GENTLE = ["pretrain.optim.lr=1e-3", "pretrain.optim.muon_lr=5e-4", "corpus.fim_rate=0.5"]
+
+
+def bring(folder: Path, tokenizer: Path, rows: int = 0) -> Path:
+    """A small checkpoint with the tokenizer of another directory; `rows` embeddings, or more than it needs."""
+    shutil.copytree(tokenizer, folder)
+    vocabulary = rows or open_tokenizer(folder).vocab_size + 7
+    shape = ModelConfig(vocabulary, 16, 24, 2, 2, 1, 8, max_position_embeddings=256)
+    save_model(folder, Decoder(shape, seed=3))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def brought(tmp_path_factory: pytest.TempPathFactory, template_models: dict[str, Path]) -> Path:
+    root = tmp_path_factory.mktemp("brought")
+    return bring(root / "model", with_tokens(template_models["qwen3"], root / "tokenizer", *FIM))
+
+
+def test_the_corpus_is_in_its_own_tokens_and_the_result_is_its_checkpoint_trained(
+    tiny: Path, brought: Path, tmp_path: Path
+) -> None:
+    recipe = recipes.load(str(tiny), [f"pretrain.model={brought}", *GENTLE])
+    outcome = execute("pretrain", recipe, tmp_path / "run")
+    corpus, theirs = tmp_path / "run" / "corpus", transformers.AutoTokenizer.from_pretrained(brought)
+    assert load_manifest(corpus).tokenizer == open_tokenizer(brought).fingerprint
+    end, before, after, fill = (theirs.convert_tokens_to_ids(mark) for mark in ("<|endoftext|>", *FIM))
+    *pieces, _ = Mix(corpus, "held_out", 10_000, 0).take(3000)  # the last may be cut off
+    whole = {Path(path).read_text() for path in (tiny.parent / "code").iterdir()}
+    for ids in pieces:  # held-out files are as they are
+        assert ids[-1] == end and theirs.decode(ids[:-1]) in whole
+    trained = np.concatenate(Mix(corpus, "train", 10_000, 0).take(30_000))
+    assert (trained == before).sum() == (trained == after).sum() == (trained == fill).sum() > 0
+    rows = [row for row in read_metrics(tmp_path / "run") if "loss" in row]
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert outcome.model is not None and load_model(outcome.model).config == load_model(brought).config
+    assert (outcome.model / "tokenizer.json").read_bytes() == (brought / "tokenizer.json").read_bytes()
+    assert transformers.AutoTokenizer.from_pretrained(outcome.model).chat_template == theirs.chat_template
+
+
+def test_adapters_leave_the_rest_as_it_came(tiny: Path, brought: Path, tmp_path: Path) -> None:
+    settings = [f"pretrain.model={brought}", *GENTLE, "pretrain.lora.rank=2", "pretrain.lora.targets=['q_proj']"]
+    outcome = execute("pretrain", recipes.load(str(tiny), settings), tmp_path / "run")
+    assert outcome.model is not None
+    before, after = load_model(brought).state_dict(), load_model(outcome.model).state_dict()
+    moved = {name for name, tensor in after.items() if not tensor.equal(before[name])}
+    assert moved and all("q_proj" in name for name in moved)
+
+
+def test_longer_sequences_and_heads_are_trained_on_its_tokens_and_never_on_others(
+    tiny: Path, brought: Path, tmp_path: Path
+) -> None:
+    more = ["extend.steps=1", "extend.sequence=128", "extend.batch_tokens=128", "extend.micro_tokens=128"]
+    more += ["mtp.steps=1", "mtp.batch_tokens=128", "mtp.micro_tokens=128", "mtp.sequence=64"]
+    # on their own the corpus is made for the model they begin with
+    recipe = recipes.load(str(tiny), [f"mtp.model={brought}", *more])
+    execute("mtp", recipe, tmp_path / "heads")
+    assert load_manifest(tmp_path / "heads/corpus").tokenizer == open_tokenizer(brought).fingerprint
+    # a run that has a corpus of its own refuses the checkpoint of another tokenizer
+    for stage in ("mtp", "extend"):
+        execute("corpus", recipes.load(str(tiny)), tmp_path / stage)
+        given = recipes.load(str(tiny), [f"{stage}.model={brought}", *more])
+        with pytest.raises(EtudeError, match="is encoded with another tokenizer than that of"):
+            execute(stage, given, tmp_path / stage)
+
+
+def test_a_tokenizer_with_more_ids_than_embeddings_is_refused_before_any_work(
+    tiny: Path, template_models: dict[str, Path], tmp_path: Path
+) -> None:
+    small = bring(tmp_path / "small", template_models["kimi"], rows=300)
+    with pytest.raises(EtudeError, match=r"ids and the model only 300 embeddings"):
+        execute("pretrain", recipes.load(str(tiny), [f"pretrain.model={small}"]), tmp_path / "run")
+    assert not (tmp_path / "run" / "corpus" / "shards").exists()
+    with pytest.raises(EtudeError, match="there is no model or run at"):
+        execute("pretrain", recipes.load(str(tiny), ["pretrain.model=nowhere"]), tmp_path / "run")
+    with pytest.raises(EtudeError, match=r"set pretrain\.model, or pretrain\.lora\.rank to 0"):
+        execute("pretrain", recipes.load(str(tiny), ["pretrain.lora.rank=2"]), tmp_path / "run")
