@@ -3,7 +3,8 @@
 In reading order:
 
     document.py       the nouns: Document, Rejected, Source; how bytes of a file become a document
-    sources/          folders, archives, git checkouts, the standard library
+    sources/          folders, archives, git checkouts, the standard library, JSONL and Parquet
+    html_text.py      web pages to text
     licenses.py       permissive, copyleft or unknown, and for which files
     filters.py        why a file is not worth training on
     word_hashes.py    hashes of word sequences, shared by the next two

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,6 +26,9 @@ CODE_SUFFIXES = [
     *(".py", ".pyi", ".js", ".jsx", ".ts", ".tsx", ".go", ".rs", ".c", ".h", ".cc", ".cpp", ".hpp", ".java", ".kt"),
     *(".rb", ".php", ".cs", ".swift", ".scala", ".sh", ".sql", ".toml", ".md"),
 ]
+
+
+Kind = Literal["code", "text"]
 
 
 class SourceSettings(BaseModel):
@@ -50,13 +53,14 @@ class FilesSettings(SourceSettings):
 
 @dataclass(frozen=True)
 class Document:
-    """One file of code."""
+    """One file of code, or one text."""
 
     repo: str  # what belongs together when whole repositories are held out
     path: str  # inside the source, with forward slashes
     text: str
     license: License
     source: str
+    kind: Kind = "code"  # which filters apply
 
 
 @dataclass(frozen=True)

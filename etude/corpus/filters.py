@@ -61,7 +61,8 @@ def find_problem(document: Document, parse: bool) -> str | None:
     if visible < SHORTEST:
         return "too short"
     lines = text.split("\n")
-    if max(map(len, lines)) > LONGEST_LINE or len(text) / len(lines) > LONGEST_MEAN_LINE:
+    # Prose has paragraphs for lines.
+    if document.kind == "code" and (max(map(len, lines)) > LONGEST_LINE or len(text) / len(lines) > LONGEST_MEAN_LINE):
         return "long lines"
     if GENERATED.search("\n".join(lines[:GENERATED_LINES])):
         return "generated"
