@@ -176,6 +176,7 @@ class PretrainSettings:
     """Pretraining on token shards: of a new decoder, or continued from a checkpoint that somebody brings."""
 
     model: str = setting("", "checkpoint to continue from, with its own tokenizer; empty trains a new decoder")
+    weights: dict[str, float] = setting({}, "shares of the corpus's sources, by name; empty: as in corpus.sources")
     steps: int = setting(600, "optimiser steps", least=1)
     batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
@@ -193,6 +194,7 @@ class MtpSettings:
     """Multi-token-prediction heads, made from scratch on a pretrained model whose own weights stay as they are."""
 
     model: str = setting("", "checkpoint that gets the heads; empty takes this run's pretraining")
+    weights: dict[str, float] = setting({}, "shares of the corpus's sources, by name; empty: as in corpus.sources")
     heads: int = setting(1, "heads: how many tokens further ahead than the model itself they predict", least=1)
     steps: int = setting(0, "optimiser steps; 0 leaves this stage out", least=0)
     batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
@@ -209,6 +211,7 @@ class ExtendSettings:
     """Longer sequences: the last part of pretraining, on whole repositories. MTP heads are trained along."""
 
     model: str = setting("", "checkpoint to start from; empty takes what this run trained last")
+    weights: dict[str, float] = setting({}, "shares of the corpus's sources, by name; empty: as in corpus.sources")
     steps: int = setting(0, "optimiser steps; 0 leaves this stage out", least=0)
     sequence: int = setting(4096, "longest training sequence, tokens", least=2, most=1 << 20)
     batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)

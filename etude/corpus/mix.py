@@ -23,10 +23,19 @@ from etude.corpus.stable_random import permuted, stable_hash
 
 
 class Mix:
-    """Pieces of at most `sequence` ids from one split of a corpus, endlessly."""
+    """Pieces of at most `sequence` ids from one split of a corpus, endlessly.
+
+    `weights` are shares of its sources by name, in place of those that it was built with; others are left out.
+    """
 
     def __init__(
-        self, directory: Path, split: Side, sequence: int, seed: int, unit: Literal["file", "repository"] = "file"
+        self,
+        directory: Path,
+        split: Side,
+        sequence: int,
+        seed: int,
+        unit: Literal["file", "repository"] = "file",
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         if sequence < 2:
             raise EtudeError(f"a sequence of {sequence} tokens has nothing to predict: use 2 or more")
@@ -35,8 +44,10 @@ class Mix:
         # Left out for files, so that positions which were saved without it still fit.
         if unit != "file":
             self._identity["unit"] = unit
+        if weights:
+            self._identity["weights"] = dict(weights)
         self._piles: list[_Pile] = []
-        for name, weight in self.manifest.weights.items():
+        for name, weight in self._weights(weights).items():
             shards = [shard for shard in self.manifest.shards if (shard.split, shard.source) == (split, name)]
             if shards:
                 opened = [OpenShard(directory / SHARDS, shard, self.manifest.dtype) for shard in shards]
@@ -47,6 +58,20 @@ class Mix:
         if not self._piles:
             more = "; raise corpus.held_out or add sources" if split == "held_out" else ""
             raise EtudeError(f"the corpus {directory} has no text in its {split} split{more}")
+
+    def _weights(self, asked: Mapping[str, float] | None) -> dict[str, float]:
+        known = self.manifest.weights
+        for name, weight in (asked or {}).items():
+            if name not in known:
+                raise EtudeError(f"the corpus has no source {name!r} to weigh: its sources are {', '.join(known)}")
+            if weight < 0:
+                raise EtudeError(f"the weight of source {name!r} is {weight}; it must be 0 or more")
+        return {name: weight for name, weight in (asked or known).items() if weight > 0}
+
+    @property
+    def sources(self) -> list[str]:
+        """Those that have text in this split."""
+        return [pile.name for pile in self._piles]
 
     def take(self, tokens: int) -> list[Ids]:
         """The next pieces, `tokens` ids in all; the last one is cut to fit and its rest comes first next time."""

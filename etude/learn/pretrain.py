@@ -50,11 +50,13 @@ def pretrain(
     stage: str = STAGE,
     main: bool = True,
     measure: Callable[[Learner], dict[str, float]] | None = None,
+    by_source: Mapping[str, Documents] | None = None,
 ) -> Path:
     """Trains `decoder`, or continues where the run stopped; returns the last checkpoint.
 
     Without `main` only the MTP heads learn. What `measure` finds is logged in place of the held-out loss; it is also
-    asked before the first step.
+    asked before the first step. `by_source` are held-out documents whose loss is logged by name as well: what a model
+    loses of what it knew is seen there and not in the whole. A checkpoint that is continued is evaluated before it is.
     """
     adapt(decoder, settings.lora, machine.seed)
     ready(decoder, machine.compute, machine.device, settings.micro_tokens)
@@ -76,23 +78,20 @@ def pretrain(
         text.save(directory)
         (directory / POSITION).write_text(json.dumps(train.position()) + "\n")
 
-    first = held_out.position() if held_out is not None else {}
+    measured = {"": held_out, **{f"_{name}": documents for name, documents in (by_source or {}).items()}}
+    starts = {name: documents.position() for name, documents in measured.items() if documents is not None}
 
     def evaluate() -> dict[str, float]:
         """The same documents each time."""
-        assert held_out is not None
-        held_out.seek(first)
-        nats, predicted, size = 0.0, 0, 0
-        with track("evaluating", settings.eval_tokens, "tokens") as bar:
-            while bar.done < settings.eval_tokens:
-                pieces = held_out.take(min(settings.micro_tokens, settings.eval_tokens - int(bar.done)))
-                nats -= sum(
-                    float(scores.sum(dtype=np.float64)) for scores in learner.score([Item(p, ()) for p in pieces])
-                )
-                predicted += sum(len(p) - 1 for p in pieces)
-                size += sum(int(sizes_V[p[1:]].sum()) for p in pieces)
-                bar.advance(sum(map(len, pieces)))
-        return {"held_out_loss": nats / max(1, predicted), "held_out_bits_per_byte": loop.bits_per_byte(nats, size)}
+        found: dict[str, float] = {}
+        for name, start in starts.items():
+            documents = measured[name]
+            assert documents is not None
+            documents.seek(start)
+            nats, predicted, size = held_out_nats(learner, documents, settings, sizes_V)
+            found[f"held_out_loss{name}"] = nats / max(1, predicted)
+            found[f"held_out_bits_per_byte{name}"] = loop.bits_per_byte(nats, size)
+        return found
 
     every = settings.eval_every if held_out is not None else 0
     if measure is not None:
@@ -100,6 +99,8 @@ def pretrain(
         # Only where training begins: a run that continues has this row already.
         if saved is None:
             run.log(stage, 0, **evaluate())
+    elif every and settings.model and saved is None:
+        run.log(stage, 0, **evaluate())
     return loop.train(
         run,
         stage,
@@ -110,6 +111,21 @@ def pretrain(
         eval_every=every,
         evaluate=evaluate if every else None,
     )
+
+
+def held_out_nats(
+    learner: Learner, documents: Documents, settings: PretrainSettings, sizes_V: Ids
+) -> tuple[float, int, int]:
+    """The loss of the next `eval_tokens` of the documents, how many were predicted, and their bytes."""
+    nats, predicted, size = 0.0, 0, 0
+    with track("evaluating", settings.eval_tokens, "tokens") as bar:
+        while bar.done < settings.eval_tokens:
+            pieces = documents.take(min(settings.micro_tokens, settings.eval_tokens - int(bar.done)))
+            nats -= sum(float(scores.sum(dtype=np.float64)) for scores in learner.score([Item(p, ()) for p in pieces]))
+            predicted += sum(len(p) - 1 for p in pieces)
+            size += sum(int(sizes_V[p[1:]].sum()) for p in pieces)
+            bar.advance(sum(map(len, pieces)))
+    return nats, predicted, size
 
 
 def _read_position(directory: Path) -> dict[str, Any]:

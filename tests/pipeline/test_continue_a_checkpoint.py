@@ -98,3 +98,25 @@ def test_a_tokenizer_with_more_ids_than_embeddings_is_refused_before_any_work(
         execute("pretrain", recipes.load(str(tiny), ["pretrain.model=nowhere"]), tmp_path / "run")
     with pytest.raises(EtudeError, match=r"set pretrain\.model, or pretrain\.lora\.rank to 0"):
         execute("pretrain", recipes.load(str(tiny), ["pretrain.lora.rank=2"]), tmp_path / "run")
+
+
+def test_a_phase_has_its_own_mix_and_every_source_its_own_held_out_loss(
+    tiny: Path, brought: Path, tmp_path: Path
+) -> None:
+    code = tiny.parent / "code"
+    other = shutil.copytree(code, tmp_path / "other")
+    for file in other.iterdir():
+        file.write_text(file.read_text().replace("return x", "yield -x").replace("def f", "def generator_"))
+    sources = f"corpus.sources=[{{use='folder', path='{code}'}}, {{use='folder', path='{other}'}}]"
+    settings = [f"pretrain.model={brought}", *GENTLE, sources, "pretrain.weights={other=1}"]
+    execute("pretrain", recipes.load(str(tiny), settings), tmp_path / "run")
+    rows = [row for row in read_metrics(tmp_path / "run") if "held_out_loss" in row]
+    assert [row["step"] for row in rows] == [0, 2, 4]  # before the first step too: what the checkpoint brought
+    assert rows[-1]["held_out_loss_other"] < rows[0]["held_out_loss_other"]
+    assert {"held_out_loss_code", "held_out_bits_per_byte_other"} <= rows[0].keys()
+    corpus = tmp_path / "run" / "corpus"
+    taken = np.concatenate(Mix(corpus, "train", 64, 0, weights={"other": 1.0, "code": 0.0}).take(5000))
+    text = open_tokenizer(brought).decode(taken.tolist())
+    assert "generator_" in text and "def f" not in text
+    with pytest.raises(EtudeError, match="no source 'others' to weigh: its sources are code, other"):
+        Mix(corpus, "train", 64, 0, weights={"others": 1.0})

@@ -9,7 +9,7 @@ from etude.core import process
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.core.run import Run
-from etude.core.settings import ExtendSettings, MtpSettings
+from etude.core.settings import ExtendSettings, MtpSettings, PretrainSettings
 from etude.model.config import ModelConfig
 from etude.model.size import parameters, training_bytes
 from etude.pipeline.find_model import find_model, prepare_device
@@ -81,8 +81,9 @@ def pretrain(run: Run, recipe: Recipe) -> None:
     else:
         vocabulary = open_tokenizer(tokenizer).vocab_size
         decoder = Decoder(ModelConfig.from_settings(recipe.model, vocabulary), seed=recipe.run.seed).to(device)
-    train, held_out = open_mixes(run, recipe, settings.sequence, bool(settings.eval_every))
-    pretrain(run, decoder, train, held_out, settings, recipe.run, tokenizer)
+    train, held_out = open_mixes(run, recipe, settings, bool(settings.eval_every))
+    by_source = held_out_by_source(run, recipe, settings) if held_out is not None else {}
+    pretrain(run, decoder, train, held_out, settings, recipe.run, tokenizer, by_source=by_source)
 
 
 def check_tokenizer(run: Run, start: Path) -> None:
@@ -136,7 +137,7 @@ def train_mtp_heads(run: Run, recipe: Recipe) -> None:
 
     start = starting_model(run, settings.model, "pretrain", "mtp")
     check_tokenizer(run, start)
-    train, held_out = open_mixes(run, recipe, settings.sequence, bool(settings.eval_every))
+    train, held_out = open_mixes(run, recipe, settings, bool(settings.eval_every))
     tokenizer = run.path / "corpus" / "tokenizer"
     train_heads(run, load_model(start, device), train, held_out, settings, recipe.run, tokenizer)
 
@@ -166,7 +167,7 @@ def extend_context(run: Run, recipe: Recipe) -> None:
     check_tokenizer(run, start)
     decoder, dialect = stretch(load_model(start, device), settings, recipe.pretrain.sequence), open_dialect(start)
     # Whole repositories: single files are shorter than the sequences that are to be learnt.
-    train, held_out = open_mixes(run, recipe, settings.sequence, True, "repository")
+    train, held_out = open_mixes(run, recipe, settings, True, "repository")
 
     def memory(decoder: Decoder) -> dict[str, float]:
         return memory_figures(ModelUnderTest.of_training(decoder, dialect, recipe.base.batch_tokens), recipe.base)
@@ -187,7 +188,11 @@ def outline_extend(recipe: Recipe) -> dict[str, Any]:
 
 
 def open_mixes(
-    run: Run, recipe: Recipe, sequence: int, evaluate: bool, unit: Literal["file", "repository"] = "file"
+    run: Run,
+    recipe: Recipe,
+    settings: PretrainSettings | MtpSettings | ExtendSettings,
+    evaluate: bool,
+    unit: Literal["file", "repository"] = "file",
 ) -> tuple[Mix, Mix | None]:
     """The training text, and the held-out one where there is any and it is asked for."""
     from etude.corpus.manifest import load_manifest
@@ -195,8 +200,20 @@ def open_mixes(
 
     corpus, seed = run.path / "corpus", recipe.run.seed
     held_out = evaluate and load_manifest(corpus).tokens("held_out")
-    train = Mix(corpus, "train", sequence, seed, unit)
-    return train, Mix(corpus, "held_out", sequence, seed, unit) if held_out else None
+    length, weights = settings.sequence, settings.weights
+    train = Mix(corpus, "train", length, seed, unit, weights)
+    return train, Mix(corpus, "held_out", length, seed, unit, weights) if held_out else None
+
+
+def held_out_by_source(run: Run, recipe: Recipe, settings: PretrainSettings) -> dict[str, Mix]:
+    """The held-out text of each source of the corpus, where there are several, those that are not trained on too."""
+    from etude.corpus.mix import Mix
+
+    corpus, seed, length = run.path / "corpus", recipe.run.seed, settings.sequence
+    names = Mix(corpus, "held_out", length, seed).sources
+    if len(names) < 2:
+        return {}
+    return {name: Mix(corpus, "held_out", length, seed, weights={name: 1.0}) for name in names}
 
 
 def _before_extend(recipe: Recipe) -> str:
