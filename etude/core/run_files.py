@@ -127,10 +127,20 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
     return changes
 
 
-def check_recipe(path: Path, facts: dict[str, Any], recipe: dict[str, Any]) -> None:
+def with_defaults(data: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """`data` with the defaults of the keys that it lacks, tables inside it too: it may be older than a setting."""
+    filled = defaults | data
+    for key, value in defaults.items():
+        if isinstance(value, dict) and isinstance(data.get(key), dict):
+            filled[key] = with_defaults(data[key], value)
+    return filled
+
+
+def check_recipe(path: Path, facts: dict[str, Any], recipe: dict[str, Any], defaults: dict[str, Any]) -> None:
     """Refuse a recipe that differs from the recorded one in a key that a begun stage has read."""
     # Nothing depends on the recipe before a stage has begun.
-    changes = changed_keys(read_recipe(path), as_toml(recipe)) if facts["stages"] else {}
+    before = with_defaults(read_recipe(path), as_toml(defaults)) if facts["stages"] else {}
+    changes = changed_keys(before, as_toml(recipe)) if facts["stages"] else {}
     reads = [entry.get("reads") for entry in facts["stages"].values()]
     refused = {
         key: change

@@ -26,7 +26,7 @@ import numpy as np
 
 from etude.core import durable, progress
 from etude.core.errors import EtudeError
-from etude.core.run_files import changed_keys
+from etude.core.run_files import changed_keys, with_defaults
 from etude.core.settings import CorpusSettings, TokensSettings
 from etude.corpus import selection as selecting
 from etude.corpus.decontaminate import Forbidden, digest, read_texts
@@ -171,13 +171,19 @@ def _plan(
     return dict(json.loads(json.dumps(plan)))
 
 
+def _with_new_settings(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan that was made before some settings existed, with what they are worth by default."""
+    defaults = {"corpus": dataclasses.asdict(CorpusSettings()), "tokens": dataclasses.asdict(TokensSettings())}
+    return with_defaults(plan, dict(json.loads(json.dumps(defaults))))
+
+
 def _begin(out: Path, plan: dict[str, Any]) -> Path:
     """The folder to build in: what a killed build of the same plan left, or an empty one."""
     work = out / WORK
     shards, noted = out / SHARDS, work / PLAN
     if noted.exists():
         before = json.loads(noted.read_text())
-        if before["plan"] == plan:
+        if _with_new_settings(before["plan"]) == plan:
             return work
         # Trained for the abandoned plan. One that a user put there is not ours to remove.
         if not before["own_tokenizer"]:
@@ -193,7 +199,7 @@ def _begin(out: Path, plan: dict[str, Any]) -> Path:
 
 def _finished(out: Path, plan: dict[str, Any]) -> Manifest:
     made = load_manifest(out)
-    if changed := changed_keys(made.plan, plan):
+    if changed := changed_keys(_with_new_settings(made.plan), plan):
         raise EtudeError(
             f"the corpus in {out} was built with other settings ({', '.join(changed)}): "
             "remove it or choose another folder"

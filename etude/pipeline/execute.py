@@ -40,7 +40,7 @@ class Executed:
 def execute(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> Executed:
     """Brings the run at `path` to the end of `target`."""
     stages = checked_stages(target, recipe)
-    with Run.open(path, recipes.to_dict(recipe), fresh=fresh) as run:
+    with Run.open(path, recipes.to_dict(recipe), fresh=fresh, defaults=recipes.to_dict(Recipe())) as run:
         before = tuple(stage.name for stage in stages if run.finished(stage.name))
         done: list[str] = []
         stopped = ""
@@ -80,7 +80,7 @@ def _begun(path: Path, recipe: Recipe) -> dict[str, Any]:
     if not (path / "run.json").exists():
         return {}
     facts = read_facts(path)
-    check_recipe(path, facts, recipes.to_dict(recipe))
+    check_recipe(path, facts, recipes.to_dict(recipe), recipes.to_dict(Recipe()))
     stages: dict[str, Any] = facts["stages"]
     return stages
 

@@ -120,3 +120,16 @@ def test_a_phase_has_its_own_mix_and_every_source_its_own_held_out_loss(
     assert "generator_" in text and "def f" not in text
     with pytest.raises(EtudeError, match="no source 'others' to weigh: its sources are code, other"):
         Mix(corpus, "train", 64, 0, weights={"others": 1.0})
+
+
+def test_a_run_that_is_older_than_a_setting_goes_on(tiny: Path, tmp_path: Path) -> None:
+    recipe = recipes.load(str(tiny))
+    execute("corpus", recipe, tmp_path / "run")
+    written = tmp_path / "run" / "recipe.toml"
+    lines = written.read_text().splitlines(keepends=True)
+    older = [line for line in lines if not line.startswith(("fim_chars", "order = ", "eval_tokens"))]
+    assert len(older) < len(lines)
+    written.write_text("".join(older))
+    assert execute("pretrain", recipe, tmp_path / "run").done == ("pretrain",)
+    with pytest.raises(EtudeError, match=r"corpus\.fim_chars"):
+        execute("sft", recipes.load(str(tiny), ["corpus.fim_chars=17"]), tmp_path / "run")
