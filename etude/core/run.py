@@ -89,7 +89,7 @@ class Run:
             raise EtudeError(f"cannot use {path} as a run: {error.strerror}; choose another with --run") from error
         try:
             _take(lock, path)
-            facts = _prepare(path, recipe, fresh, defaults or {})
+            facts = _prepare(path, recipe, fresh, defaults)
             return cls(path, recipe, facts, lock)
         except BaseException:
             os.close(lock)
@@ -289,7 +289,7 @@ def _take(lock: int, path: Path) -> None:
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
 
-def _prepare(path: Path, recipe: dict[str, Any], fresh: bool, defaults: dict[str, Any]) -> dict[str, Any]:
+def _prepare(path: Path, recipe: dict[str, Any], fresh: bool, defaults: dict[str, Any] | None) -> dict[str, Any]:
     """run.json of the run to continue, or of a new one."""
     if _never_used(path):
         return _new_facts(path)

@@ -136,10 +136,12 @@ def with_defaults(data: dict[str, Any], defaults: dict[str, Any]) -> dict[str, A
     return filled
 
 
-def check_recipe(path: Path, facts: dict[str, Any], recipe: dict[str, Any], defaults: dict[str, Any]) -> None:
+def check_recipe(
+    path: Path, facts: dict[str, Any], recipe: dict[str, Any], defaults: dict[str, Any] | None = None
+) -> None:
     """Refuse a recipe that differs from the recorded one in a key that a begun stage has read."""
     # Nothing depends on the recipe before a stage has begun.
-    before = with_defaults(read_recipe(path), as_toml(defaults)) if facts["stages"] else {}
+    before = with_defaults(read_recipe(path), as_toml(defaults or {})) if facts["stages"] else {}
     changes = changed_keys(before, as_toml(recipe)) if facts["stages"] else {}
     reads = [entry.get("reads") for entry in facts["stages"].values()]
     refused = {

@@ -108,6 +108,16 @@ class ModelSettings:
 
 
 @dataclass(frozen=True)
+class QualitySettings:
+    """A classifier that sorts the corpus by quality, trained on examples that somebody labelled."""
+
+    labels: str = setting("", "JSONL of {text, label}, label 1 for what a corpus should hold and 0 else; empty: none")
+    levels: list[float] = setting(
+        [0.5], "scores from which on a document is of level 1, 2, ...; a phase of training takes a level and all above"
+    )
+
+
+@dataclass(frozen=True)
 class CorpusSettings:
     """Code -> filtered -> deduplicated -> decontaminated -> token shards."""
 
@@ -132,6 +142,7 @@ class CorpusSettings:
         "paths", "order of a repository's files, which long sequences keep: by path, or each after those it imports"
     )
     shard_tokens: int = setting(4_000_000, "tokens in one shard file", least=1024)
+    quality: QualitySettings = setting(QualitySettings(), "levels of quality, by a classifier of your own examples")
 
 
 @dataclass(frozen=True)
@@ -177,6 +188,7 @@ class PretrainSettings:
 
     model: str = setting("", "checkpoint to continue from, with its own tokenizer; empty trains a new decoder")
     weights: dict[str, float] = setting({}, "shares of the corpus's sources, by name; empty: as in corpus.sources")
+    quality: int = setting(0, "least level of corpus.quality that is trained on; 0 takes everything", least=0)
     steps: int = setting(600, "optimiser steps", least=1)
     batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
@@ -195,6 +207,7 @@ class MtpSettings:
 
     model: str = setting("", "checkpoint that gets the heads; empty takes this run's pretraining")
     weights: dict[str, float] = setting({}, "shares of the corpus's sources, by name; empty: as in corpus.sources")
+    quality: int = setting(0, "least level of corpus.quality that is trained on; 0 takes everything", least=0)
     heads: int = setting(1, "heads: how many tokens further ahead than the model itself they predict", least=1)
     steps: int = setting(0, "optimiser steps; 0 leaves this stage out", least=0)
     batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
@@ -212,6 +225,7 @@ class ExtendSettings:
 
     model: str = setting("", "checkpoint to start from; empty takes what this run trained last")
     weights: dict[str, float] = setting({}, "shares of the corpus's sources, by name; empty: as in corpus.sources")
+    quality: int = setting(0, "least level of corpus.quality that is trained on; 0 takes everything", least=0)
     steps: int = setting(0, "optimiser steps; 0 leaves this stage out", least=0)
     sequence: int = setting(4096, "longest training sequence, tokens", least=2, most=1 << 20)
     batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)

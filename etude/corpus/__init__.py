@@ -10,6 +10,7 @@ In reading order:
     word_hashes.py    hashes of word sequences, shared by the next two
     dedupe.py         exact and near-duplicates
     decontaminate.py  overlap with texts that must not be learnt
+    quality.py        how good a text is, learnt from labelled examples
     split.py          train or held out
     fim.py            fill-in-the-middle
     stable_random.py  random choices that are the same on every machine

@@ -34,6 +34,7 @@ from etude.corpus.document import Source
 from etude.corpus.encode import Encoder, write_shards
 from etude.corpus.licenses import License
 from etude.corpus.manifest import FILE, SHARDS, TOKENIZER, Manifest, load_manifest
+from etude.corpus.quality import labels_digest
 from etude.corpus.selection import SPLITS, Selection, select
 from etude.corpus.shards import OpenShard
 from etude.corpus.sources.table import check_names
@@ -67,6 +68,8 @@ def build_corpus(
     given = open_tokenizer(checkpoint) if checkpoint is not None else None
     if given is not None:
         plan["tokenizer"] = given.fingerprint
+    if settings.quality.labels:
+        plan["quality_labels"] = labels_digest(Path(settings.quality.labels))
     try:
         out.mkdir(parents=True, exist_ok=True)
         with _alone(out):

@@ -1,4 +1,4 @@
-"""Selected documents -> token shards, one series for each split and source.
+"""Selected documents -> token shards, one series for each split, source and level of quality.
 
 A document becomes its ids between what begins and ends one; of the train split some become fill-in-the-middle examples
 instead. What a document turns into depends on it and the seed alone, so a build that was killed continues with
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from etude.corpus.split import Side
 from etude.corpus.spool import Spool
 from etude.tokens.text_tokenizer import TextTokenizer
 
+ANY = -1  # in place of a level of quality
 BATCH_CHARACTERS = 1_000_000  # encoded at once; as Python numbers the ids take ten times the text
 
 
@@ -70,12 +72,17 @@ def _parts(example: str | fim.Example) -> tuple[str, ...]:
 
 
 class Series:
-    """The shards of one split and source. A shard is closed between two documents and noted in `records`."""
+    """The shards of one split, source and level of quality.
 
-    def __init__(self, name: str, split: Side, source: str, shards: Path, records: Path, dtype: str, most: int) -> None:
+    A shard is closed between two documents and noted in `records`.
+    """
+
+    def __init__(
+        self, name: str, split: Side, source: str, level: int, shards: Path, records: Path, dtype: str, most: int
+    ) -> None:
         self._name = name
         self._split: Side = split
-        self._source = source
+        self._source, self._level = source, level
         self._directory = shards
         self._records = records
         self._dtype = dtype
@@ -107,7 +114,7 @@ class Series:
 
     def _close(self) -> None:
         assert self._writer is not None
-        shard = self._writer.finish(self._split, self._source)
+        shard = self._writer.finish(self._split, self._source, self._level)
         self._writer = None
         # Only now: a kill before this line makes the shard once more, to the same bytes.
         durable.write_whole(self._record(), json.dumps(asdict(shard) | {"taken": self.taken}))
@@ -128,10 +135,15 @@ def write_shards(
     made: list[Shard] = []
     with progress.track("encoding", len(staying), unit="files") as bar:
         for side, split in enumerate(SPLITS):
-            for number, source in enumerate(sources):
-                chosen = staying[(selection.sides[staying] == side) & (spool.sources[staying] == number)].tolist()
-                name = f"{split}-{number:03}"
-                series = Series(name, split, source, shards, records, encoder.dtype, encoder.settings.shard_tokens)
+            # Held-out text is measured whole, whatever its quality.
+            levels = sorted(set(selection.levels[staying].tolist())) if split == "train" else [ANY]
+            for (number, source), level in product(enumerate(sources), levels):
+                wanted = (selection.sides[staying] == side) & (spool.sources[staying] == number)
+                wanted &= (selection.levels[staying] == level) | (level == ANY)
+                chosen = staying[wanted].tolist()
+                name = f"{split}-{number:03}" + (f"-q{level}" if level > 0 else "")
+                most = encoder.settings.shard_tokens
+                series = Series(name, split, source, max(0, level), shards, records, encoder.dtype, most)
                 bar.advance(series.taken)
                 # Only long sequences hold several files, and there what a file uses should stand before it.
                 if encoder.settings.order == "imports":

@@ -26,6 +26,7 @@ class Mix:
     """Pieces of at most `sequence` ids from one split of a corpus, endlessly.
 
     `weights` are shares of its sources by name, in place of those that it was built with; others are left out.
+    `quality` is the least level of the documents to train on.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Mix:
         seed: int,
         unit: Literal["file", "repository"] = "file",
         weights: Mapping[str, float] | None = None,
+        quality: int = 0,
     ) -> None:
         if sequence < 2:
             raise EtudeError(f"a sequence of {sequence} tokens has nothing to predict: use 2 or more")
@@ -46,9 +48,14 @@ class Mix:
             self._identity["unit"] = unit
         if weights:
             self._identity["weights"] = dict(weights)
+        if quality:
+            self._identity["quality"] = quality
+        # Held-out text is measured whole, whatever its quality.
+        least = quality if split == "train" else 0
         self._piles: list[_Pile] = []
         for name, weight in self._weights(weights).items():
-            shards = [shard for shard in self.manifest.shards if (shard.split, shard.source) == (split, name)]
+            of_source = [shard for shard in self.manifest.shards if (shard.split, shard.source) == (split, name)]
+            shards = [shard for shard in of_source if shard.level >= least]
             if shards:
                 opened = [OpenShard(directory / SHARDS, shard, self.manifest.dtype) for shard in shards]
                 bounds = [
@@ -57,6 +64,7 @@ class Mix:
                 self._piles.append(_Pile(name, weight, opened, bounds, sequence, seed))
         if not self._piles:
             more = "; raise corpus.held_out or add sources" if split == "held_out" else ""
+            more = f" of quality level {quality} or more; lower `quality` or corpus.quality.levels" if least else more
             raise EtudeError(f"the corpus {directory} has no text in its {split} split{more}")
 
     def _weights(self, asked: Mapping[str, float] | None) -> dict[str, float]:

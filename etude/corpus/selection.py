@@ -21,17 +21,19 @@ import pydantic
 
 from etude.core import durable, progress
 from etude.core.errors import EtudeError
-from etude.core.settings import CorpusSettings
+from etude.core.settings import CorpusSettings, QualitySettings
 from etude.corpus.decontaminate import Forbidden
 from etude.corpus.dedupe import SIZE, ExactDuplicates, MinHash, NearDuplicate, find_near_duplicates, shingles
 from etude.corpus.document import Document, Rejected, Source
 from etude.corpus.filters import find_problem
 from etude.corpus.manifest import CONTAMINATED, EXACT, KEPT, NEAR, Funnel
+from etude.corpus.quality import read_labels, train_classifier
 from etude.corpus.split import FEWEST_REPOSITORIES, Side, side_of
 from etude.corpus.spool import Spool, SpoolWriter
 
 FILE = "selection.json"
 SIDES = "sides.npy"
+LEVELS = "levels.npy"
 SPLITS: tuple[Side, ...] = get_args(Side)
 DROPPED = -1
 LISTED = 200  # duplicates and contaminated files that are named; all are counted
@@ -48,10 +50,13 @@ class Selection:
     near_duplicates: list[dict[str, Any]]
     contaminated: list[dict[str, Any]]
     by_repository: bool
+    levels: npt.NDArray[np.int8]  # of quality, of each document in the spool
 
     def save(self, directory: Path) -> None:
         np.save(directory / SIDES, self.sides)
-        durable.sync(directory / SIDES)
+        np.save(directory / LEVELS, self.levels)
+        for name in (SIDES, LEVELS):
+            durable.sync(directory / name)
         facts = {"stopped": self.stopped, "near_duplicates": self.near_duplicates, "contaminated": self.contaminated}
         facts |= {"by_repository": self.by_repository, "funnel": asdict(self.funnel)}
         # Last: with this file a selection is finished.
@@ -61,7 +66,7 @@ class Selection:
     def load(cls, directory: Path) -> Selection:
         facts = json.loads((directory / FILE).read_text())
         facts["funnel"] = pydantic.TypeAdapter(Funnel).validate_python(facts["funnel"])
-        return cls(np.load(directory / SIDES), **facts)
+        return cls(np.load(directory / SIDES), levels=np.load(directory / LEVELS), **facts)
 
 
 def select(sources: Sequence[Source], settings: CorpusSettings, forbidden: Forbidden, directory: Path) -> Selection:
@@ -90,6 +95,7 @@ def select(sources: Sequence[Source], settings: CorpusSettings, forbidden: Forbi
             [_name_near(spool, duplicate) for duplicate in near[:LISTED]],
             [{"file": _name(spool, number), **hit} for number, hit in hits[:LISTED]],
             by_repository,
+            _levels(spool, sides, settings.quality),
         )
     _check_not_empty(selection)
     selection.save(directory)
@@ -177,6 +183,20 @@ def _split(spool: Spool, sides: npt.NDArray[np.int8], settings: CorpusSettings) 
     for number, head in zip(staying, spool.heads(staying), strict=True):
         sides[number] = SPLITS.index(side_of(head.repo, head.path, settings.held_out, by_repository))
     return by_repository
+
+
+def _levels(spool: Spool, sides: npt.NDArray[np.int8], settings: QualitySettings) -> npt.NDArray[np.int8]:
+    """The level of quality of every document that stays; 0 where nothing was labelled."""
+    levels = np.zeros(len(spool), np.int8)
+    if settings.labels:
+        classifier = train_classifier(read_labels(Path(settings.labels)))
+        staying = np.flatnonzero(sides != DROPPED).tolist()
+        with progress.track("scoring quality", len(staying), unit="files") as bar:
+            for number in staying:
+                score = classifier.score(spool.document(number).text)
+                levels[number] = sum(score >= least for least in settings.levels)
+                bar.advance()
+    return levels
 
 
 def _name(spool: Spool, number: int) -> str:

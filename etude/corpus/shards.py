@@ -36,6 +36,7 @@ class Shard:
     ids_hash: str
     offsets_hash: str
     repositories: list[int] = field(default_factory=list)  # documents that each begin one; none: nobody wrote it down
+    level: int = 0  # of quality
 
 
 def id_type(vocab_size: int) -> str:
@@ -70,7 +71,7 @@ class ShardWriter:
         self._text_bytes += text_bytes
         self._offsets.append(self.tokens)
 
-    def finish(self, split: Side, source: str) -> Shard:
+    def finish(self, split: Side, source: str, level: int = 0) -> Shard:
         self._file.close()
         offsets = np.array(self._offsets, "<i8").tobytes()
         (self._directory / f"{self._name}.offsets.partial").write_bytes(offsets)
@@ -90,6 +91,7 @@ class ShardWriter:
             self._hash.hexdigest(),
             hashlib.sha256(offsets).hexdigest(),
             self._repositories,
+            level,
         )
 
 

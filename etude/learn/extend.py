@@ -70,7 +70,7 @@ def extend(
             found = loss_by_position(learner, held_out, settings.eval_tokens, settings.micro_tokens)
         return found | more(learner.decoder)
 
-    other = ("model", "weights", "rope_theta", "yarn", "yarn_positions")
+    other = ("model", "rope_theta", "yarn", "yarn_positions")
     taken = {name: value for name, value in vars(settings).items() if name not in other}
     return pretrain(
         run,

@@ -201,7 +201,7 @@ def open_mixes(
     corpus, seed = run.path / "corpus", recipe.run.seed
     held_out = evaluate and load_manifest(corpus).tokens("held_out")
     length, weights = settings.sequence, settings.weights
-    train = Mix(corpus, "train", length, seed, unit, weights)
+    train = Mix(corpus, "train", length, seed, unit, weights, settings.quality)
     return train, Mix(corpus, "held_out", length, seed, unit, weights) if held_out else None
 
 
