@@ -79,7 +79,7 @@ def test_each_phase_takes_its_level_and_all_above(tmp_path: Path) -> None:
     with pytest.raises(EtudeError, match=r"corpus\.quality\.levels"):
         build_corpus(sources, other, TokensSettings(vocab_size=300), out, 0)
     labels(tmp_path / "labels.jsonl", 31)
-    with pytest.raises(EtudeError, match="other settings .quality_labels"):
+    with pytest.raises(EtudeError, match=r"other settings \(quality_labels\)"):
         build_corpus(sources, settings, TokensSettings(vocab_size=300), out, 0)
 
 
