@@ -24,8 +24,10 @@ def setting(default: Any, doc: str, *, least: float | None = None, most: float |
 class ComputeSettings:
     """How the learner computes."""
 
-    precision: Literal["auto", "float32", "bfloat16", "fp8"] = setting(
-        "auto", "numbers of activations and products, weights being float32; auto: bfloat16 on a GPU, float32 elsewhere"
+    precision: Literal["auto", "float32", "bfloat16", "fp8", "mxfp8"] = setting(
+        "auto",
+        "numbers of activations and products, weights being float32; auto: bfloat16 on a GPU, float32 elsewhere; "
+        "fp8 scales rows; mxfp8 scales blocks of 32 and is emulated, so exact and slow",
     )
     compile: bool = setting(True, "compile the model's blocks on a GPU; the first step then takes a minute longer")
     recompute: bool = setting(

@@ -3,6 +3,7 @@
     float32     weights and activations as they are (any dtype: an engine's bfloat16 model computes in bfloat16)
     bfloat16    weights stay as they are (float32 masters); each is rounded where it is used, activations are bfloat16
     fp8         like bfloat16, but the products of the blocks' projections and of the experts take 8-bit operands
+    mxfp8       the same products in blocks of 32 with scales of their own, emulated (mxfp8.py)
 
 FP8 is row-wise: every row of both operands of a product has a scale of its own, along the dimension that is summed, so
 no token's numbers depend on another token's. Both products of the backward pass are made the same way, from copies
@@ -25,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from etude.core.errors import EtudeError
+from etude.model.low_precision import mxfp8
 
 EIGHT = torch.float8_e4m3fn
 LARGEST = 448.0  # of its numbers
@@ -85,13 +87,26 @@ class RowwiseFP8(BFloat16):
         return out_NM
 
 
+class EmulatedMXFP8(BFloat16):
+    def linear(self, x_TD: Tensor, weight_MD: Tensor, bias_M: Tensor | None = None) -> Tensor:
+        out_TM = mxfp8.linear(x_TD, weight_MD.to(x_TD.dtype))
+        return out_TM if bias_M is None else out_TM + bias_M.to(x_TD.dtype)
+
+    def joined(self, x_TD: Tensor, weights: Sequence[Tensor], held: Twice | None = None) -> Tensor:
+        return self.linear(x_TD, torch.cat([weight_MD.to(x_TD.dtype) for weight_MD in weights]))
+
+    def grouped(self, x_ND: Tensor, weight_EMD: Tensor, sizes_E: Tensor) -> Tensor:
+        parts = zip(torch.split(x_ND, sizes_E.tolist()), weight_EMD.to(x_ND.dtype).unbind(), strict=True)
+        return torch.cat([mxfp8.linear(rows_D, weight_MD) for rows_D, weight_MD in parts if len(rows_D)])
+
+
 def fits(weight: Tensor) -> bool:
     """Whether a GPU's 8-bit product takes it."""
     return not any(size % MULTIPLE for size in weight.shape[-2:])
 
 
 PLAIN = Precision()
-PRECISIONS = {"float32": PLAIN, "bfloat16": BFloat16(), "fp8": RowwiseFP8()}
+PRECISIONS = {"float32": PLAIN, "bfloat16": BFloat16(), "fp8": RowwiseFP8(), "mxfp8": EmulatedMXFP8()}
 
 
 def choose(name: str, device: str) -> Precision:
