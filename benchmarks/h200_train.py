@@ -3,7 +3,7 @@
     dense   Qwen3-0.6B shape, full parameters, documents of 16,384 tokens; a plain `transformers` loop beside it
     moe     1B parameters of which a token uses 0.2B, against the dense line in the same run
     fp8     Qwen3-4B shape, FP8 row-wise against bfloat16
-    loss    a small model trained for 300 steps in FP8 and in bfloat16, three seeds, loss on text held out
+    loss    a small model trained for 300 steps in FP8 (or --format mxfp8) and in bfloat16, three seeds, held-out loss
     rl      a step of reinforcement learning (three streams, one a twin) against a step of fine-tuning, 0.6B
     long    one optimiser step on one document of 262,144 tokens, 0.6B, blocks recomputed
     muon    steps that Muon takes to the loss that AdamW ends with, small model, three seeds
@@ -68,7 +68,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.device, self.tiny, self.profile = options.device, options.tiny, options.profile
         self.steps, self.documents, self.micro = options.steps, options.documents, options.micro
-        self.small, self.matrices = options.small, options.matrices
+        self.small, self.matrices, self.format = options.small, options.matrices, options.format
         self.rng = np.random.default_rng(0)
         self.estimate = 0  # bytes that the last learner should take
 
@@ -257,11 +257,16 @@ def loss_line(bench: Bench) -> dict[str, Any]:
     """Two equal runs in bfloat16 show how far apart chance alone brings them; means over seeds are compared."""
     optim, rows = SMALL[bench.matrices], list[dict[str, Any]]()
     for seed in range(3):
-        runs = {"bfloat16": "bfloat16", "again": "bfloat16", "fp8": "fp8"}
-        row = {name: trained(bench, optim, seed, 300, precision=kind).held_out for name, kind in runs.items()}
+        runs = {"bfloat16": "bfloat16", "again": "bfloat16", bench.format: bench.format}
+        row, seconds = dict[str, float](), dict[str, float]()
+        for name, kind in runs.items():
+            began = time.perf_counter()
+            row[name] = trained(bench, optim, seed, 300, precision=kind).held_out
+            seconds[name] = round(time.perf_counter() - began, 1)
         base = (row["bfloat16"] + row["again"]) / 2
         equal = abs(row["bfloat16"] - row["again"]) / base
-        rows.append({"seed": seed, **row, "apart": round(row["fp8"] / base - 1, 5), "equal_runs": round(equal, 5)})
+        apart = {"apart": round(row[bench.format] / base - 1, 5), "equal_runs": round(equal, 5)}
+        rows.append({"seed": seed, **row, **apart, "seconds": seconds})
         say(json.dumps(rows[-1]))
     apart = float(np.mean([row["apart"] for row in rows]))
     return {"rows": rows, "apart": round(apart, 5), "bar": 0.01, "ok": abs(apart) <= 0.01}
@@ -423,6 +428,7 @@ def main() -> None:
     parser.add_argument("--micro", type=int, default=1, help="of them in one forward and backward")
     parser.add_argument("--small", action="store_true", help="1M parameters for the lines about losses")
     parser.add_argument("--matrices", choices=("adamw", "muon"), default="muon", help="optimiser of the line `loss`")
+    parser.add_argument("--format", choices=("fp8", "mxfp8"), default="fp8", help="numbers of the line `loss`")
     parser.add_argument("--tiny", action="store_true", help="small shapes, to try the script itself")
     parser.add_argument("--profile", action="store_true", help="kernels of one step by time, on standard error")
     parser.add_argument("--json", action="store_true", help="one line of JSON only")
