@@ -33,6 +33,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.recipe import Recipe
 from etude.core.run import Run
+from etude.core.terms import Terms
 from etude.forge.curriculum.sources import Listens, curriculum_file, open_source
 from etude.policies.engine_client import EngineClient, launch
 from etude.rl.admission import Admission
@@ -112,7 +113,7 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
         seed=recipe.run.seed,
         step=checkpoint.step,
         groups=[
-            RolloutGroup(number, began, [_slot(saved) for saved in slots])
+            RolloutGroup(number, began, [_slot(saved) for saved in slots], terms=resumed.terms.get(number, Terms()))
             for number, (began, slots) in sorted(resumed.groups.items())
         ],
         next_group=resumed.next,

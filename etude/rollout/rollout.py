@@ -22,6 +22,7 @@ from typing import Literal
 
 from etude.audit.auditor import RolloutAudit, Rules
 from etude.audit.base import Ruling
+from etude.behaviours.base import Site
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy, Sampling
 from etude.core.settings import (
@@ -33,6 +34,7 @@ from etude.core.settings import (
     RewardSettings,
 )
 from etude.harness.failures import HarnessFailure, PolicyFailure
+from etude.harness.hinted import Hinted
 from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text, task_text
 from etude.harness.tools.base import Tool
@@ -204,6 +206,8 @@ class Scored:
     parts: dict[str, float]  # before their weights
     seconds: float = 0.0
     ruling: Ruling | None = None  # None: rollouts of this task are not audited
+    sites: tuple[Site, ...] = ()  # where behaviours happened
+    hints: tuple[Hinted, ...] = ()  # those of the sites that could be put above their turn
 
     @property
     def passed(self) -> bool:
