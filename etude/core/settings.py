@@ -328,6 +328,9 @@ class HarnessSettings:
         {}, "variables for the chat template of a loaded model, such as { enable_thinking = false }"
     )
     limits: AgentLimits = setting(AgentLimits(), "what one rollout may use")
+    effort: dict[str, float] = setting(
+        {}, "levels of effort and how often a group is told each: { low = 1, medium = 1, high = 1 }; empty: none"
+    )
 
 
 @dataclass(frozen=True)

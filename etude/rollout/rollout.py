@@ -33,6 +33,7 @@ from etude.core.settings import (
     HarnessSettings,
     RewardSettings,
 )
+from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import HarnessFailure, PolicyFailure
 from etude.harness.hinted import Hinted
 from etude.harness.loop import Event, run_agent
@@ -237,12 +238,16 @@ async def run_rollout(
     *,
     policy_name: str = "",
     seed: int = 0,
+    terms: Terms = NO_TERMS,
     on_event: Callable[[Event], None] | None = None,
     save: Callable[[Outcome], None] | None = None,
 ) -> Outcome:
-    """Lets a policy try a task once. `save` keeps the outcome; where it cannot, nothing was gained: Void."""
+    """Lets a policy try a task once, on the terms of its group.
+
+    `save` keeps the outcome; where it cannot, nothing was gained: Void.
+    """
     started = time.monotonic()
-    outcome = await _run(task, policy, host, setup, policy_name, seed, on_event, started)
+    outcome = await _run(task, policy, host, setup, policy_name, seed, terms, on_event, started)
     if save is not None:
         try:
             save(outcome)
@@ -259,6 +264,7 @@ async def _run(
     setup: RolloutSetup,
     policy_name: str,
     seed: int,
+    terms: Terms,
     on_event: Callable[[Event], None] | None,
     started: float,
 ) -> Outcome:
@@ -285,6 +291,7 @@ async def _run(
                 limits=setup.limits,
                 sampling=replace(setup.sampling, seed=seed),
                 system=setup.system,
+                terms=terms,
                 on_event=on_event,
                 root=start.workdir,
             )
