@@ -25,6 +25,7 @@ import tempfile
 import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from etude.rl.loop import STAGE, Training
 from etude.rl.probe import Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import GradeCache, RolloutSetup, build_setup, check_lengths
+from etude.rollout.terms import draw_terms
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.grading.grader import RUNNER
 from etude.tokens.dialect import open_dialect
@@ -117,6 +119,7 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
             for number, (began, slots) in sorted(resumed.groups.items())
         ],
         next_group=resumed.next,
+        terms=partial(draw_terms, recipe.harness, recipe.run.seed),
     )
     evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks, checkpoint.evaluations)
     return Training(

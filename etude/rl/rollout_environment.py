@@ -40,7 +40,7 @@ class RolloutEnvironment:
                 on_grading()
 
         return await run_rollout(
-            task, self.engine, self.host, self.setup, policy_name="rl", seed=seed, on_event=on_event
+            task, self.engine, self.host, self.setup, policy_name="rl", seed=seed, terms=terms, on_event=on_event
         )
 
     async def evaluate(self, job: RolloutJob) -> Outcome:
