@@ -421,6 +421,17 @@ class RLSettings:
     # Over 102 publishes of a CPU run the mean was 7.3e-7 at worst and the maximum 4.7e-5 (docs/log/2026-11.md).
     probe_mean: float = setting(1e-5, "largest mean difference of log-probabilities before the run stops", least=0)
     probe_max: float = setting(1e-3, "largest single difference before the run stops", least=0)
+    probe_p99: float = setting(
+        0.0, "largest 99th percentile of the differences before the run stops; 0 takes ten times probe_mean", least=0
+    )
+    probe_k3: float = setting(
+        0.0,
+        "largest mean k3 of engine and learner before the run stops; 0 takes 5 times probe_mean squared",
+        least=0,
+    )
+    probe_real_tokens: int = setting(
+        1024, "tokens of real rollouts scored at each step for the same comparison; 0 turns it off", least=0
+    )
     retries: int = setting(2, "times a rollout that the machinery spoiled is tried again", least=0)
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
     concurrent: bool = setting(True, "sample and learn at once; off alternates, both threads for each phase")

@@ -23,7 +23,6 @@ from etude.learn.optim import Optimiser
 from etude.learn.packing import pack
 from etude.learn.schedule import rate
 from etude.learn.streams import Batch, Floats, Item
-from etude.learn.update_size import measured_update
 from etude.model.decoder import Decoder
 from etude.model.experts import balance
 from etude.model.lora_linear import copy_trained
@@ -91,17 +90,14 @@ class Learner:
         factor = rate(self.steps, self.total_steps, self.optim)
         self.steps += 1
         self.skipped += not math.isfinite(norm)
-        update_rms = 0.0
         if math.isfinite(norm):
-            with measured_update(self.optimiser.parameters.values()) as update:
-                self.optimiser.step(factor)
-            update_rms = update.rms
+            self.optimiser.step(factor)
             if self.optim.ema:
                 averages = dict(self.weights["ema"].named_parameters())
                 for name, live in self.optimiser.parameters.items():
                     averages[name].lerp_(live.detach(), 1 - self.optim.ema)
         self.decoder.zero_grad(set_to_none=True)
-        report = {"lr": self.optim.lr * factor, "grad_norm": norm, "update_rms": update_rms, "skipped": self.skipped}
+        report = {"lr": self.optim.lr * factor, "grad_norm": norm, "skipped": self.skipped}
         return report | balance(self.decoder, self.optim.balance)
 
     def save(self, directory: Path) -> None:

@@ -85,7 +85,11 @@ class Verbs:
         return Scores(self.learner.score(wanted.items, weights))
 
     def step(self, request: Frame) -> Done:
-        return Done(_floats(self.learner.step()))
+        from etude.learn.update_size import measured_update
+
+        with measured_update(self.learner.optimiser.parameters.values()) as update:
+            metrics = self.learner.step()
+        return Done(_floats(metrics | {"update_rms": update.rms}))
 
     def save(self, request: Frame) -> None:
         from safetensors import SafetensorError

@@ -140,6 +140,8 @@ class Training:
             learnt = await self.learner.forward_backward(prepared.batch)
         # The probe ran beside the gradients. The weights move only when the numerics of the old ones are known.
         waiting = time.monotonic()
+        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        real = await self.probe.check_real(rollouts, self.learner, self.version)
         agreement = await self._probed()
         self.clock.wait("probe", time.monotonic() - waiting)
         # Without a gradient, too: the schedule of the learning rate counts the steps of the run.
@@ -147,7 +149,7 @@ class Training:
         moved = bool(prepared.batch.items) and self._finite(learnt)
         # Before the next version exists. After a kill these rows lie behind the checkpoint's, and are taken back.
         self._tell_trained(groups)
-        row = self._row(groups, prepared, learnt, agreement)
+        row = self._row(groups, prepared, learnt, agreement) | real.row()
         self.step += 1
         if moved:
             self.version = Version(self.run.lineage, self.step)
@@ -211,6 +213,8 @@ class Training:
             "void_groups": self.dispatcher.voids["group"],
             "probe_mean": agreement.mean,
             "probe_max": agreement.max,
+            "probe_p99": agreement.p99,
+            "probe_k3": agreement.k3,
             "grades_reused": self.environment.grades_reused,
             "loss": 0.0,
             "grad_norm": 0.0,

@@ -35,7 +35,7 @@ from etude.core.policy import Version
 from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.core.terms import Terms
-from etude.forge.curriculum.sources import Listens, curriculum_file, open_source
+from etude.forge.curriculum.sources import Listens, Rewinds, curriculum_file, open_source
 from etude.policies.engine_client import EngineClient, launch
 from etude.rl.admission import Admission
 from etude.rl.algorithms.table import build_algorithm
@@ -96,6 +96,9 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
     journal = Journal(home / "journal.db", run.lineage)
     stack.callback(journal.close)
     resumed = journal.resume(checkpoint.row, checkpoint.step)
+    if isinstance(source, Rewinds):
+        # What it heard after the checkpoint will be heard again, from weights that may do better or worse.
+        source.rewind(checkpoint.step, rl.first_task + resumed.next)
     learner, engine = await _launch(recipe, model, latest, Version(run.lineage, checkpoint.step), run.path, logs, stack)
     first = next(source.tasks(rl.first_task), None)
     if first is None:

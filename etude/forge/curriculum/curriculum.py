@@ -109,6 +109,11 @@ class Curriculum:
         """A group was trained. Called twice, as after a resume, the later call counts."""
         self._base.execute("INSERT OR REPLACE INTO heard VALUES (?, ?, ?, ?)", (number, step, passed, tried))
 
+    def rewind(self, step: int, number: int) -> None:
+        """Forgets results after `step` and choices from `number` on, of which the run's checkpoint knows nothing."""
+        self._base.execute("DELETE FROM heard WHERE step > ?", (step,))
+        self._base.execute("DELETE FROM asked WHERE number >= ?", (number,))
+
     def broken(self, number: int, why: str) -> bool:
         """Nobody could solve the task that this number got: it is not asked again. False where that was known."""
         (name, _) = self._asked(number) or ("", "")

@@ -51,6 +51,15 @@ class Listens(Protocol):
 
 
 @runtime_checkable
+class Rewinds(Protocol):
+    """A source that can be taken back to what the weights of a checkpoint know."""
+
+    def rewind(self, step: int, number: int) -> None:
+        """Forgets what groups came to after `step`, and which tasks it chose from `number` on."""
+        ...
+
+
+@runtime_checkable
 class Quarantines(Protocol):
     """A source that gives a task no more once nobody can solve it."""
 

@@ -63,6 +63,23 @@ def test_a_resumed_run_asks_the_same_again_and_goes_on_from_what_was_heard(folde
     assert [r.passed for results in after.results().values() for r in results if r.number == 3] == [0]
 
 
+def test_after_a_kill_it_knows_no_more_than_the_checkpoint(folder: Path, tmp_path: Path) -> None:
+    killed, never = curriculum(folder, uses=9), curriculum(folder, uses=9)
+    killed.remember(tmp_path / "curriculum.db")
+    for source in (killed, never):
+        assert [first(source, number) for number in (0, 1)]
+        source.heard(0, 4, 4, 1)  # the checkpoint is of step 1
+    killed.heard(1, 0, 4, 2)
+    ahead = [first(killed, number) for number in (2, 3)]
+    after = curriculum(folder, uses=9)
+    after.remember(tmp_path / "curriculum.db")
+    after.rewind(1, 3)
+    assert after.standings() == never.standings() and after.results() == never.results()
+    assert first(after, 2) == ahead[0]  # that group was admitted, and stays with its task
+    rows = sqlite3.connect(tmp_path / "curriculum.db").execute("SELECT number FROM asked ORDER BY number").fetchall()
+    assert rows == [(0,), (1,), (2,)]
+
+
 def _walk(folder: Path, shares: list[int], **settings: int) -> Curriculum:
     """One task, asked again and again, with so many of four attempts passing each time."""
     source = curriculum(folder, count=1, uses=99, **settings)
