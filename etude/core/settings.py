@@ -432,6 +432,14 @@ class RLSettings:
     probe_real_tokens: int = setting(
         1024, "tokens of real rollouts scored at each step for the same comparison; 0 turns it off", least=0
     )
+    start_seconds: float = setting(120.0, "wait for engine and learner to start", least=1)
+    engine_seconds: float = setting(60.0, "wait for the engine's answer to anything but a sample", least=1)
+    learner_seconds: float = setting(
+        600.0, "wait for the learner to finish one verb, such as a step's gradients", least=1
+    )
+    slack_seconds: float = setting(
+        120.0, "beyond the longest that a rollout and its grade may take before a quiet run is an error", least=0
+    )
     retries: int = setting(2, "times a rollout that the machinery spoiled is tried again", least=0)
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
     concurrent: bool = setting(True, "sample and learn at once; off alternates, both threads for each phase")

@@ -151,6 +151,7 @@ async def launch(
     version: Version = messages.FIRST,
     log: Path | None = None,
     deadline: float = 120.0,
+    verb_deadline: float = 60.0,
     decode: Callable[[Sequence[int]], str] | None = None,
 ) -> EngineClient:
     """Starts an engine server on a local socket and returns its client, whose `close` ends it.
@@ -160,4 +161,4 @@ async def launch(
     """
     arguments = [json.dumps(to_json(messages.EngineSpec(model, settings, device, threads, board, version)))]
     server = await start("engine", "etude.serve.server", arguments, ready=messages.READY, log=log, deadline=deadline)
-    return EngineClient(server.said, decode=decode, server=server)
+    return EngineClient(server.said, decode=decode, deadline=verb_deadline, server=server)

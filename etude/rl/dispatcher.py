@@ -20,13 +20,15 @@ from etude.core.settings import RLSettings
 from etude.core.terms import Terms
 from etude.forge.curriculum.sources import TaskSource
 from etude.rl.admission import Admission, Waiting
-from etude.rl.groups import RolloutGroup, Slot, State, compact, pack
+from etude.rl.groups import Rollout, RolloutGroup, Slot, State, compact, pack
 from etude.rl.journal import Journal
+from etude.rl.rollout_files import INLINE, RolloutFile
 from etude.rollout.rollout import Outcome, Scored, Void
 from etude.rollout.scheduler import Scheduler, Work, retry_void
 from etude.tasks.format.task import Task
 
 EVALUATION = -1  # owner of places, beside the numbers of groups
+LONG = 4096  # tokens from which on a rollout is packed in a thread without a look at its size
 
 
 class Environment(Protocol):
@@ -195,9 +197,9 @@ class Dispatcher:
         if isinstance(outcome, Void):
             self._void(group, index, outcome)
         else:
-            rollout = compact(outcome, terms=group.terms)
+            rollout, data = await self._packed(group, index, outcome)
             # In the journal before it counts as ready: a kill between the two lines loses nothing.
-            self.journal.ready(number, index, pack(rollout))
+            self.journal.ready(number, index, data)
             slot.rollout, slot.state = rollout, "ready"
             self.newest.append((f"{number:06d}-{index:02d}-{self.journal.lineage}", outcome))
             self._voids_in_a_row = 0
@@ -205,6 +207,23 @@ class Dispatcher:
                 self.changed.set()
             if rollout.verdict == "broken task":
                 await self.environment.check_broken(self.settings.first_task + number, outcome)
+
+    async def _packed(self, group: RolloutGroup, index: int, scored: Scored) -> tuple[Rollout, bytes | RolloutFile]:
+        """A rollout in the form that is learnt from, and what of it goes to the journal."""
+        shape = partial(compact, scored, terms=group.terms)
+        if sum(len(segment.ids) for segment in scored.trajectory.segments) < LONG:
+            rollout = shape()
+            data = pack(rollout)
+            if len(data) <= INLINE:
+                return rollout, data
+        # In a thread: everybody else would wait while 190 MB are packed and written.
+        files, names = self.journal.files, (group.number, index, self.journal.lineage)
+
+        def write() -> tuple[Rollout, RolloutFile]:
+            rollout = shape()
+            return rollout, files.write(*names, pack(rollout))
+
+        return await asyncio.to_thread(write)
 
     async def _run(self, group: RolloutGroup, index: int, task: Task) -> Outcome:
         """One try of a slot."""

@@ -138,7 +138,9 @@ class LearnerClient:
         raise EtudeError(f"{said or why} (in {verb})") from None
 
 
-async def launch_learner(spec: LearnerSpec, *, log: Path | None = None, deadline: float = 120.0) -> LearnerClient:
+async def launch_learner(
+    spec: LearnerSpec, *, log: Path | None = None, deadline: float = 120.0, verb_deadline: float = 600.0
+) -> LearnerClient:
     """Starts a learner process that trains a model and shares its weights at the spec's board; `close` ends it."""
     arguments, leaves = [json.dumps(to_json(spec))], [spec.board]
     child = await start(
@@ -153,4 +155,4 @@ async def launch_learner(spec: LearnerSpec, *, log: Path | None = None, deadline
         if isinstance(failed, OSError):  # TimeoutError is one
             raise EtudeError(said or f"the learner process does not take a connection: {failed}") from None
         raise
-    return LearnerClient(child, reader, writer)
+    return LearnerClient(child, reader, writer, verb_deadline)

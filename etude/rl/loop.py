@@ -34,7 +34,6 @@ from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
-SLACK = 120  # seconds beyond the longest that a rollout and its grade may take before a quiet run is an error
 STAGE = "rl"
 REMEMBERED = 1000  # newest steps without an update: more than any token may be old
 FROM_LEARNER = (
@@ -112,7 +111,7 @@ class Training:
         """The groups of the next step; None when there will be no other."""
         began, limits = time.monotonic(), self.recipe.harness.limits
         # More than the longest rollout and its grade may take: silence for so long means that something hangs.
-        patience = limits.seconds + limits.sample_seconds + self.recipe.grader.seconds + SLACK
+        patience = limits.seconds + limits.sample_seconds + self.recipe.grader.seconds + self.rl.slack_seconds
         try:
             while not self.run.stopping and not self.out_of_time and not self.dispatcher.over:
                 if (groups := self.dispatcher.take()) is not None:

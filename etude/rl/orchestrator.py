@@ -44,7 +44,7 @@ from etude.rl.checkpoint import Checkpoint
 from etude.rl.dispatcher import Dispatcher
 from etude.rl.evaluate import Evaluations
 from etude.rl.groups import RolloutGroup, Slot, unpack
-from etude.rl.journal import Journal, SavedSlot
+from etude.rl.journal import Journal, Resumed, SavedSlot
 from etude.rl.learner_client import LearnerClient, launch_learner
 from etude.rl.learner_messages import LearnerSpec
 from etude.rl.loop import STAGE, Training
@@ -117,10 +117,7 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
         tasks,
         seed=recipe.run.seed,
         step=checkpoint.step,
-        groups=[
-            RolloutGroup(number, began, [_slot(saved) for saved in slots], terms=resumed.terms.get(number, Terms()))
-            for number, (began, slots) in sorted(resumed.groups.items())
-        ],
+        groups=_groups(resumed, journal),
         next_group=resumed.next,
         terms=partial(draw_terms, recipe.harness, recipe.run.seed),
     )
@@ -178,6 +175,8 @@ async def _launch(
                 frozen=model if rl.kl else None,
             ),
             log=logs / f"learner-{version.lineage}.log",
+            deadline=rl.start_seconds,
+            verb_deadline=rl.learner_seconds,
         ),
         launch(
             latest or model,
@@ -187,6 +186,8 @@ async def _launch(
             board=board,
             version=version,
             log=logs / f"engine-{version.lineage}.log",
+            deadline=rl.start_seconds,
+            verb_deadline=rl.engine_seconds,
         ),
         return_exceptions=True,
     )
@@ -207,10 +208,21 @@ def board_path(run: Path) -> Path:
     return shared / f"etude-board-{os.getuid()}-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}"
 
 
-def _slot(saved: SavedSlot) -> Slot:
+def _groups(resumed: Resumed, journal: Journal) -> list[RolloutGroup]:
+    """The groups that earlier lineages left untrained."""
+    return [
+        RolloutGroup(
+            number, began, [_slot(saved, journal) for saved in slots], terms=resumed.terms.get(number, Terms())
+        )
+        for number, (began, slots) in sorted(resumed.groups.items())
+    ]
+
+
+def _slot(saved: SavedSlot, journal: Journal) -> Slot:
     """A slot of an earlier lineage; a rollout that cannot be read is sampled again."""
     try:
-        return Slot(saved.state, rollout=unpack(saved.data) if saved.data is not None else None)
+        data = journal.files.read(saved.file) if saved.file is not None else saved.data
+        return Slot(saved.state, rollout=unpack(data) if data is not None else None)
     except EtudeError:
         return Slot()
 
