@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -47,8 +48,13 @@ class EngineClient:
         self._headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
         self._http: aiohttp.ClientSession | None = None
 
-    async def sample(self, context: Context, sampling: Sampling, *, name: str | None = None) -> Sample:
-        """Samples an answer; cancelling the call aborts it in the engine. `name` is for `abort`."""
+    async def sample(
+        self, context: Context, sampling: Sampling, *, name: str | None = None, version: Version | None = None
+    ) -> Sample:
+        """Samples an answer; cancelling the call aborts it in the engine. `name` is for `abort`.
+
+        With a `version`, which must be pinned, all of it is sampled by those weights.
+        """
         if context.ids is None:
             raise EtudeError("the engine samples from token ids; render the context's messages first")
         body: dict[str, Any] = {"ids": list(context.ids), "sampling": messages.write_sampling(sampling)}
@@ -56,6 +62,8 @@ class EngineClient:
             body["id"] = name
         if context.routed:
             body["routed"] = context.routed
+        if version is not None:
+            body["version"] = str(version)
         sample = messages.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
         if self.decode is None:
             return sample
@@ -83,6 +91,11 @@ class EngineClient:
     async def update(self, version: Version) -> dict[str, Any]:
         """Swaps in a version from the weight board, between two steps, with running requests kept."""
         return await self._call("POST", "/update", {"version": str(version)})
+
+    async def pin(self, version: Version) -> PinnedEngine:
+        """Keeps the present weights, which must be `version`, beside those that come; a policy that samples them."""
+        await self._call("POST", "/pin", {"version": str(version)})
+        return PinnedEngine(self, version)
 
     async def version(self) -> Version:
         return Version.parse((await self._call("GET", "/version"))["version"])
@@ -139,6 +152,17 @@ class EngineClient:
                 connector = aiohttp.TCPConnector(limit=0)
                 self._http = aiohttp.ClientSession(self.address, connector=connector)
         return self._http
+
+
+@dataclass(frozen=True)
+class PinnedEngine:
+    """A `Policy`: the engine at one version, whatever it is swapped to meanwhile."""
+
+    engine: EngineClient
+    version: Version
+
+    async def sample(self, context: Context, sampling: Sampling) -> Sample:
+        return await self.engine.sample(context, sampling, version=self.version)
 
 
 async def launch(

@@ -96,7 +96,7 @@ class Training:
             with track("reinforcement learning", total=self.rl.steps, unit="steps", done=self.step) as bar:
                 # The figure before any training, which the others are compared with.
                 if self.step == 0 and self.rl.eval_every and not self.evaluations.rows:
-                    await self.evaluations.begin(self.step)
+                    await self.evaluations.begin(self.step, self.version)
                 self.dispatcher.fill()
                 while self.step < self.rl.steps and (groups := await self._next_groups()) is not None:
                     await self._train(groups, bar)
@@ -166,7 +166,7 @@ class Training:
         bar.advance(1)
         bar.note(reward=row["reward"], passed=row["pass_rate"], stale=row["staleness_mean"])
         if self.rl.eval_every and self.step % self.rl.eval_every == 0:
-            await self.evaluations.begin(self.step)
+            await self.evaluations.begin(self.step, self.version)
         if self.step % self.rl.save_every == 0:
             await self._save()
 
@@ -271,7 +271,7 @@ class Training:
         stopped = self.run.stopping
         await self._probed()
         if not stopped:
-            await self.evaluations.finish(self.step)
+            await self.evaluations.finish(self.step, self.version)
         if self.step > self.saved_step or self.run.latest(STAGE) is None:
             await self._save()
         totals, best = self.totals, self.evaluations.best.facts

@@ -5,6 +5,7 @@ Knows finished rollouts and process clocks; writes nothing.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -47,6 +48,21 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
     if verdicts:  # somebody was asked; each verdict then has a column, so that none appears only when it is late
         found |= {f"verdict_{name.replace(' ', '_')}": verdicts[name] for name in get_args(Verdict)}
     return found
+
+
+def pass_at(outcomes: Sequence[tuple[str, bool]]) -> dict[str, float]:
+    """pass@1 and pass@k over tasks, for k up to the rollouts that every task has: of (task, passed) of each rollout.
+
+    1 - C(n - c, k) / C(n, k) is the chance that k of a task's n rollouts, c of which passed, hold one that passed.
+    """
+    tried, passed = Counter(task for task, _ in outcomes), Counter(task for task, good in outcomes if good)
+    most = min(tried.values(), default=0)
+    chances = {
+        k: [1 - math.comb(n - passed[task], k) / math.comb(n, k) for task, n in tried.items()]
+        for k in sorted({1, *(2**i for i in range(most.bit_length()) if 2**i <= most), most} - {0})
+        if most
+    }
+    return {f"pass_at_{k}": sum(each) / len(each) for k, each in chances.items()}
 
 
 def staleness(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from etude.core.errors import EtudeError
+from etude.core.policy import Policy
 from etude.core.recipe import Recipe
 from etude.core.terms import Terms
 from etude.harness.loop import Event
@@ -43,9 +44,9 @@ class RolloutEnvironment:
             task, self.engine, self.host, self.setup, policy_name="rl", seed=seed, terms=terms, on_event=on_event
         )
 
-    async def evaluate(self, job: RolloutJob) -> Outcome:
+    async def evaluate(self, policy: Policy, job: RolloutJob) -> Outcome:
         setup = self.setup.at_temperature(self.recipe.bench.temperature)
-        return await JobRunner(self.engine, self.host, setup, self.recipe.rl.retries, "eval").run(job)
+        return await JobRunner(policy, self.host, setup, self.recipe.rl.retries, "eval").run(job)
 
     async def check_void(self, void: Void) -> None:
         """Raises when a void rollout means that the sandboxes or the engine are gone: then none would do better."""

@@ -43,6 +43,7 @@ class GenerateRequest:
     sampling: dict[str, Any] = field(default_factory=dict)  # see read_sampling
     id: str | None = None  # a name for `abort`
     routed: int = 0  # leading tokens whose experts the one who asks knows already
+    version: Version | None = None  # pinned: all of the answer is of these weights
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from etude.learn.update_size import measured_update
 from etude.policies.engine_client import EngineClient
 from etude.rl.groups import Rollout, Trace
 from etude.rl.learner_client import LearnerClient
-from etude.rl.metrics import describe, staleness
+from etude.rl.metrics import describe, pass_at, staleness
 
 
 def rollout(versions: list[tuple[int, int]], **facts: Any) -> Rollout:
@@ -40,6 +41,15 @@ def test_steps_that_left_the_weights_as_they_were_make_no_token_older() -> None:
     assert staleness([rollout([(0, 7), (0, 10)])], 11, 0, {}, [3, 8, 9]) == {"staleness_mean": 1.5, "staleness_max": 2}
     # past a fork, too: 12 of the abandoned lineage is two steps from the fork at 10, and 11 moved nothing
     assert staleness([rollout([(0, 12)])], 13, 1, {0: 10}, [11])["staleness_max"] == 4
+
+
+def test_pass_at_k_is_the_mean_chance_that_k_rollouts_of_a_task_hold_a_pass() -> None:
+    outcomes = [("a", True), ("a", False), ("a", False), ("a", False), *[("b", False)] * 4, *[("c", True)] * 4]
+    found = pass_at(outcomes)
+    assert found == {"pass_at_1": pytest.approx(1.25 / 3), "pass_at_2": pytest.approx(1.5 / 3), "pass_at_4": 2 / 3}
+    chances = [any(passed for _, passed in pair) for pair in itertools.combinations(outcomes[:4], 2)]
+    assert pass_at(outcomes[:4])["pass_at_2"] == sum(chances) / len(chances)
+    assert pass_at([]) == {} and pass_at([("a", True)]) == {"pass_at_1": 1.0}
 
 
 def test_the_size_of_an_update_is_the_root_mean_square_over_all_entries() -> None:

@@ -108,6 +108,20 @@ def test_many_clients_are_answered_at_once(home: Home) -> None:
     assert [a.ids for a in answers] == [a.ids for a in one_by_one]
 
 
+def test_a_pinned_version_is_sampled_while_the_weights_change(home: Home) -> None:
+    async def scenario() -> None:
+        before = await home.client.version()
+        pinned = await home.client.pin(before)
+        first = await pinned.sample(PROMPT, Sampling(max_tokens=40, seed=3))
+        await home.client.update(home.next_version(Decoder(SHAPE, seed=5)))
+        again = await pinned.sample(PROMPT, Sampling(max_tokens=40, seed=3))
+        assert again.ids == first.ids and set(again.versions or ()) == {before} != {await home.client.version()}
+        with pytest.raises(EtudeError, match="not resident"):
+            await home.client.sample(PROMPT, Sampling(max_tokens=2), version=Version(7, 7))
+
+    home.run(scenario())
+
+
 def test_weights_change_under_a_running_request(home: Home) -> None:
     async def scenario() -> None:
         task = await home.running_sample()
