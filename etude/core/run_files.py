@@ -131,6 +131,9 @@ def check_recipe(path: Path, facts: dict[str, Any], recipe: dict[str, Any]) -> N
     """Refuse a recipe that differs from the recorded one in a key that a begun stage has read."""
     # Nothing depends on the recipe before a stage has begun.
     changes = changed_keys(read_recipe(path), as_toml(recipe)) if facts["stages"] else {}
+    # A setting that came with a later version, at its default, is no change of the user's.
+    defaults = as_toml(default_recipe()) if any(old is None for old, _ in changes.values()) else {}
+    changes = {key: pair for key, pair in changes.items() if pair[0] is not None or pair[1] != _at(defaults, key)}
     reads = [entry.get("reads") for entry in facts["stages"].values()]
     refused = {
         key: change
@@ -148,6 +151,20 @@ def check_recipe(path: Path, facts: dict[str, Any], recipe: dict[str, Any]) -> N
 def as_toml(recipe: dict[str, Any]) -> dict[str, Any]:
     """Plain data as TOML gives it back, so that a tuple in memory equals the list read from a file."""
     return tomllib.loads(tomli_w.dumps(recipe))
+
+
+def default_recipe() -> dict[str, Any]:
+    from etude.core.recipe import Recipe, to_dict  # with pydantic, which reading a run does without
+
+    return to_dict(Recipe())
+
+
+def _at(tree: dict[str, Any], key: str) -> Any:
+    """The value at a dotted key; None where there is none."""
+    found: Any = tree
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
 
 
 def _show(value: Any) -> str:

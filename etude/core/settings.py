@@ -386,17 +386,24 @@ class RLSettings:
     steps: int = setting(60, "optimiser steps", least=1)
     seconds: float = setting(0.0, "stop after this wall time if it comes before the last step; 0 is no limit", least=0)
     groups: int = setting(8, "groups in one optimiser step", least=1)
-    group: int = setting(8, "rollouts of one task", least=2)
+    group: int = setting(8, "rollouts of one task", least=1)
     concurrency: int = setting(64, "rollouts in flight", least=1)
     staleness: int = setting(2, "most steps between the version that began a rollout and the one it trains", least=0)
-    algorithm: dict[str, Any] = setting({"use": "dr_grpo"}, "dr_grpo, grpo, rloo or ./mine.py:Mine")
-    correction: Literal["none", "truncate", "mask", "clip"] = setting(
-        "truncate", "what is done about tokens that older weights sampled"
+    algorithm: dict[str, Any] = setting(
+        {"use": "dr_grpo"}, "dr_grpo, grpo, rloo, dapo, gspo, cispo, single_rollout or ./mine.py:Mine"
     )
-    correction_level: Literal["token", "sequence"] = setting("token", "ratios of single tokens or of whole sequences")
+    correction: Literal["auto", "none", "truncate", "mask", "clip"] = setting(
+        "truncate", "what is done about tokens that older weights sampled; auto: what the algorithm says, or truncate"
+    )
+    correction_level: Literal["token", "sequence", "rollout"] = setting(
+        "token", "ratios of single tokens, of segments or of whole rollouts (the last two are geometric means)"
+    )
     correction_low: float = setting(0.0, "lower bound of the importance ratio", least=0)
     correction_high: float = setting(2.0, "upper bound of the importance ratio", least=0)
-    kl: float = setting(0.0, "weight of k1 against the starting model, taken from the reward; 0 is off", least=0)
+    kl: float = setting(0.0, "weight of the KL divergence from the starting model; 0 is off", least=0)
+    kl_estimator: Literal["k1", "k2", "k3"] = setting(
+        "k1", "k1 is taken from the reward; k2 (reverse KL) and k3 (forward KL) are a stream for each token"
+    )
     normaliser: int = setting(
         220, "tokens that stand for a rollout's length in the loss: a constant, whatever the limits are", least=1
     )

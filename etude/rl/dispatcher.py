@@ -62,6 +62,7 @@ class Dispatcher:
         groups: Sequence[RolloutGroup] = (),
         next_group: int = 0,
         terms: Callable[[int], Terms] = lambda number: Terms(),
+        refill: int = 0,
     ) -> None:
         self.settings, self.admission, self.journal = settings, admission, journal
         self.environment, self.seed = environment, seed
@@ -74,6 +75,9 @@ class Dispatcher:
         self.newest: deque[tuple[str, Scored]] = deque(maxlen=settings.keep_trajectories)
         self.scheduler = Scheduler(settings.concurrency, self._next, tasks.create_task)
         self._source, self._next_group, self._terms = source, next_group, terms
+        # Groups without signal that others take the place of, at most so many in a step: they are trained with it.
+        self._silent: list[RolloutGroup] = []
+        self._most_silent = refill * settings.groups
         self._stream: Iterator[Task] | None = None
         self._evaluation: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
         self._queue = deque(
@@ -98,20 +102,32 @@ class Dispatcher:
 
     def take(self) -> list[RolloutGroup] | None:
         """The groups of the next step, which are the learner's from now on; None while it has to wait."""
+        self._set_silent_aside()
         waiting = [Waiting(group.number, group.began, group.ready) for group in self.groups.values()]
         chosen = self.admission.choose(waiting, self.steps_begun, last=self.exhausted)
+        if chosen is None and self.exhausted and not self.groups and self._silent:
+            chosen = []  # nothing else will come
         if chosen is None:
             return None
         # A begun step makes room in admission, so new groups may begin at once.
         self.steps_begun += 1
-        groups = [self.groups.pop(number) for number in chosen]
+        groups = [self.groups.pop(number) for number in chosen] + self._silent
+        self._silent = []
         self.fill()
         return groups
+
+    def _set_silent_aside(self) -> None:
+        """Groups that teach nothing make room for others, up to a bound: a policy that fails at all of them goes on."""
+        silent = [group for group in self.groups.values() if group.ready and not group.signal]
+        for group in silent[: max(0, self._most_silent - len(self._silent))]:
+            self._silent.append(self.groups.pop(group.number))
+        if silent:
+            self.fill()
 
     @property
     def over(self) -> bool:
         """Nothing is left, and nothing will come."""
-        return self.exhausted and not self.groups
+        return self.exhausted and not self.groups and not self._silent
 
     def publish(self, step: int) -> None:
         """New rollouts begin with the weights of `step`."""

@@ -212,8 +212,13 @@ class RolloutGroup:
 
     @property
     def void(self) -> bool:
-        """Fewer than all but one of its members can be valid."""
-        return sum(slot.state == "void" for slot in self.slots) > 1
+        """Fewer than all but one of its members can be valid, or its only one."""
+        return sum(slot.state == "void" for slot in self.slots) > (len(self.slots) > 1)
+
+    @property
+    def signal(self) -> bool:
+        """Whether its rewards differ."""
+        return len({rollout.reward for rollout in self.rollouts}) > 1
 
     @property
     def rollouts(self) -> list[Rollout]:

@@ -66,7 +66,10 @@ class Training:
         self.step = self.saved_step = self.checkpoint.step
         self.totals = self.checkpoint.totals
         self.seconds_before, self.voids_before = self.totals.seconds, dict(self.totals.void)
-        self.shape = BatchShape(self.rl.groups, self.rl.group, self.rl.normaliser)
+        self.shape = BatchShape(
+            self.rl.groups, self.rl.group, self.rl.normaliser, self.recipe.harness.limits.sampled_tokens
+        )
+        self.algorithm.load_state(self.checkpoint.algorithm)
         self.unmoved = list(self.checkpoint.unmoved)
         self.version = Version(self.run.lineage, self.step)  # what the engine has
         self.not_finite = 0  # steps in a row
@@ -133,7 +136,7 @@ class Training:
 
     async def _train(self, groups: list[RolloutGroup], bar: Bar) -> None:
         """One step: gradients, the probe of the weights they are of, the update, and the new weights to the engine."""
-        prepared = await prepare(groups, self.algorithm, self.shape, self.rl, self.learner)
+        prepared = await prepare(groups, self.algorithm, self.shape, self.rl, self.learner, self.step)
         learnt: dict[str, float] = {}
         if prepared.batch.items:
             learnt = await self.learner.forward_backward(prepared.batch)
@@ -221,7 +224,7 @@ class Training:
         row |= {name: learnt[name] for name in (*FROM_LEARNER, *FROM_EXPERTS) if name in learnt}
         row |= {f"loss_{name.removesuffix('_loss')}": v for name, v in learnt.items() if name.endswith("_loss")}
         if self.rl.kl:
-            row["reference_kl"] = prepared.reference_kl
+            row |= {"reference_kl": prepared.reference_kl} | prepared.diagnostics
         self.totals.add(row)
         return row
 
@@ -248,7 +251,9 @@ class Training:
         voids = self.dispatcher.voids
         self.totals.void = {c: voids[c] + self.voids_before.get(c, 0) for c in {*voids, *self.voids_before}}
         # The row is taken before the sync, so that every row the checkpoint knows is on the disk.
-        checkpoint = Checkpoint(self.step, self.journal.row, self.evaluations.rows, self.totals, self.unmoved)
+        checkpoint = Checkpoint(
+            self.step, self.journal.row, self.evaluations.rows, self.totals, self.unmoved, self.algorithm.state()
+        )
         self.journal.sync()
         with self.run.checkpoint(STAGE, self.step) as directory:
             await self.learner.save(directory)

@@ -38,7 +38,7 @@ from etude.core.terms import Terms
 from etude.forge.curriculum.sources import Listens, Rewinds, curriculum_file, open_source
 from etude.policies.engine_client import EngineClient, launch
 from etude.rl.admission import Admission
-from etude.rl.algorithms.table import build_algorithm
+from etude.rl.algorithms.table import build_algorithm, check_algorithm
 from etude.rl.broken_tasks import BrokenTasks
 from etude.rl.checkpoint import Checkpoint
 from etude.rl.dispatcher import Dispatcher
@@ -84,6 +84,7 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
         shutil.rmtree(passing, ignore_errors=True)  # what a killed process may have left
         stack.callback(shutil.rmtree, passing, ignore_errors=True)
     algorithm, source = build_algorithm(rl.algorithm), open_source(rl.tasks, "rl.tasks")
+    check_algorithm(algorithm, rl)
     if isinstance(source, Listens):
         source.remember(curriculum_file(home))
     dialect = open_dialect(model, recipe.harness.template)
@@ -120,6 +121,7 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
         groups=_groups(resumed, journal),
         next_group=resumed.next,
         terms=partial(draw_terms, recipe.harness, recipe.run.seed),
+        refill=algorithm.refill,
     )
     evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks, checkpoint.evaluations)
     return Training(

@@ -21,8 +21,9 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Context, Policy, Sample, Sampling, Version, routes_of
 from etude.core.settings import RLSettings
 from etude.learn.streams import Ids, Item
-from etude.rl.batches import Scores, replayed
+from etude.rl.batches import replayed
 from etude.rl.groups import Rollout, Trace
+from etude.rl.reference import Scores
 
 LENGTH = 64  # tokens of one answer: many short ones in parallel take fewer engine steps than one long one
 PROMPT = 8  # tokens
@@ -165,7 +166,8 @@ async def real_tokens(
             if counts_T.any():
                 unmixed.append((trace, rollout.temperature, counts_T))
     unmixed.sort(key=lambda found: -len(found[0].ids_T))  # stable: the same segments at every resume
-    chosen, room = [], settings.probe_real_tokens
+    chosen: list[tuple[Trace, float, npt.NDArray[np.bool_]]] = []
+    room = settings.probe_real_tokens
     if not room:
         unmixed = []
     for each in unmixed:
