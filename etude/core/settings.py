@@ -374,6 +374,13 @@ class DemosSettings:
 
 
 @dataclass(frozen=True)
+class RLOptimSettings(OptimSettings):
+    """The optimiser of reinforcement learning: the biases that even out the load are outside of its objective."""
+
+    balance: float = setting(0.0, "how far a step moves the biases that even out the load of experts", least=0)
+
+
+@dataclass(frozen=True)
 class RLSettings:
     """Asynchronous reinforcement learning on groups of rollouts."""
 
@@ -418,8 +425,8 @@ class RLSettings:
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
     concurrent: bool = setting(True, "sample and learn at once; off alternates, both threads for each phase")
     # 250 s from the same model (42.5%) on held-out tasks: 3e-4 gave 58%, 6e-4 41%, 1.2e-3 10%, 2.5e-3 0%.
-    optim: OptimSettings = setting(
-        OptimSettings(matrices="adamw", lr=3e-4, schedule="constant", weight_decay=0.0), "optimiser"
+    optim: RLOptimSettings = setting(
+        RLOptimSettings(matrices="adamw", lr=3e-4, schedule="constant", weight_decay=0.0), "optimiser"
     )
     lora: LoraSettings = setting(LoraSettings(), "low-rank adapters")
 

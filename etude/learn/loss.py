@@ -91,7 +91,8 @@ class Tally:
 def packed(decoder: Decoder, items: Sequence[Item]) -> Packed:
     """Items for one forward, their tokens routed to the experts they were sampled with, where those are known."""
     experts = [item.experts_TBK for item in items]
-    return Packed(decoder, [i.tokens_T for i in items], [i.temperature for i in items], experts, items[0].plausible)
+    plausible = [item.plausible for item in items]
+    return Packed(decoder, [i.tokens_T for i in items], [i.temperature for i in items], experts, plausible)
 
 
 class MicroBatch:

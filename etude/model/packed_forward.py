@@ -28,7 +28,8 @@ CHUNK_ROWS = 256  # at least, or a huge vocabulary would make the matrix product
 class Packed:
     """Token sequences laid end to end, each with the temperature that divides its logits.
 
-    `experts` of a sequence [tokens, blocks, experts of a token], if known, are those its tokens are routed to again.
+    `experts` of a sequence [tokens, blocks, experts of a token], if known, are those its tokens are routed to again,
+    where they pass its bound `plausible`.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Packed:
         tokens: Sequence[npt.NDArray[np.integer]],
         temperatures: Sequence[float] = (1.0,),
         experts: Sequence[npt.NDArray[np.int16] | None] = (),
-        plausible: float = 0.0,
+        plausible: Sequence[float] = (),
     ) -> None:
         self.decoder, self.device = decoder, decoder.lm_head.weight.device
         self.chunk = max(
@@ -69,7 +70,7 @@ class Packed:
             hidden.append(self.decoder.mtp_hidden(d, hidden[-1], ahead_T, *facts))
         return hidden
 
-    def _replay(self, experts: Sequence[npt.NDArray[np.int16] | None], plausible: float) -> Routing:
+    def _replay(self, experts: Sequence[npt.NDArray[np.int16] | None], plausible: Sequence[float]) -> Routing:
         config = self.decoder.config
         asked_TBK = np.full(
             (sum(self.lengths), len(config.sparse_layers), config.num_experts_per_tok), UNROUTED, np.int16
@@ -85,7 +86,15 @@ class Packed:
                     )
                 asked_TBK[start : start + length] = known
             start += length
-        return Routing(self.put(asked_TBK), plausible)
+        bounds = (
+            {bound for bound, known in zip(plausible, experts, strict=True) if known is not None}
+            if plausible
+            else {0.0}
+        )
+        if len(bounds) == 1:
+            return Routing(self.put(asked_TBK), bounds.pop())
+        bound_T1 = np.repeat(np.asarray(plausible, np.float32), self.lengths)[:, None]
+        return Routing(self.put(asked_TBK), self.put(bound_T1))
 
     def log_softmax(self, logits_RV: Tensor, rows_R: Tensor) -> Tensor:
         """Of the logits that the positions `rows_R` gave, each at its temperature."""
