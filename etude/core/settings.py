@@ -328,6 +328,9 @@ class HarnessSettings:
         {}, "variables for the chat template of a loaded model, such as { enable_thinking = false }"
     )
     limits: AgentLimits = setting(AgentLimits(), "what one rollout may use")
+    effort: dict[str, float] = setting(
+        {}, "levels of effort and how often a group is told each: { low = 1, medium = 1, high = 1 }; empty: none"
+    )
 
 
 @dataclass(frozen=True)
@@ -401,6 +404,10 @@ class RLSettings:
     correction_low: float = setting(0.0, "lower bound of the importance ratio", least=0)
     correction_high: float = setting(2.0, "upper bound of the importance ratio", least=0)
     kl: float = setting(0.0, "weight of k1 against the starting model, taken from the reward; 0 is off", least=0)
+    normaliser: int = setting(
+        220, "tokens that stand for a rollout's length in the loss: a constant, whatever the limits are", least=1
+    )
+    not_finite: int = setting(3, "steps in a row with a gradient that is not finite before the run stops", least=1)
     overlong: Literal["keep", "mask"] = setting(
         "keep", "rollouts stopped by a limit: trained like others, or not at all"
     )

@@ -25,6 +25,7 @@ from typing import Literal
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Message, Policy, Sample, Sampling, System, ToolResult, User
 from etude.core.settings import AgentLimits
+from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import HarnessFailure, PolicyFailure
 from etude.harness.text_turns import read_turn
 from etude.harness.tool_calls import Approve, execute
@@ -60,17 +61,23 @@ async def run_agent(
     system: str = "",
     history: Sequence[Message] = (),
     root: str = WORKSPACE,
+    terms: Terms = NO_TERMS,
     on_event: Callable[[Event], None] | None = None,
     approve: Approve | None = None,
 ) -> Trajectory:
     """Lets a policy work on an instruction in a sandbox; returns all that happened.
 
     Without a dialect the policy answers messages with text, and the trajectory has no tokens. `history` is an
-    earlier conversation, `root` the workspace in the sandbox; `approve` is asked before each call.
+    earlier conversation, `root` the workspace in the sandbox; `approve` is asked before each call. `terms` are those
+    of the rollout's group.
     """
     started = time.monotonic()
     trajectory = Trajectory(
-        tokenizer=dialect.fingerprint if dialect else "", tools=tuple(tools), limits=limits, sampling=sampling
+        tokenizer=dialect.fingerprint if dialect else "",
+        tools=tuple(tools),
+        limits=limits,
+        sampling=sampling,
+        terms=terms,
     )
     if dialect is not None:
         trajectory.segments.append(Segment())

@@ -29,6 +29,7 @@ from etude.core.policy import (
     routes_of,
 )
 from etude.core.settings import AgentLimits
+from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import ErrorClass
 from etude.tokens.dialect import Dialect, ToolSchema
 from etude.tokens.render import Rendered
@@ -195,6 +196,7 @@ class Trajectory:
     tools: tuple[str, ...] = ()
     limits: AgentLimits = field(default_factory=AgentLimits)
     sampling: Sampling = field(default_factory=Sampling)
+    terms: Terms = NO_TERMS  # of its group
     entries: list[MessageRecord] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)  # none without ids
     stop: StopCause = ""

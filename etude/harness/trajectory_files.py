@@ -23,6 +23,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import UNROUTED, Sampling, StopReason, Version
 from etude.core.recipe import first_problem
 from etude.core.settings import AgentLimits
+from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import ErrorClass
 from etude.harness.trajectory import ORIGINS, PARTS, Cause, MessageRecord, Parent, Segment, StopCause, Trajectory
 from etude.tokens.conversations import message_from_json, message_to_json
@@ -55,6 +56,7 @@ class _Facts(pydantic.BaseModel, extra="forbid", strict=True):
     tools: tuple[str, ...]
     limits: AgentLimits
     sampling: Sampling
+    terms: Terms = NO_TERMS  # files from before there were any have none
     stop: StopCause
     seconds: pydantic.FiniteFloat
     segments: list[_SegmentFacts]
@@ -125,6 +127,7 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
         "versions": [str(version) for version in trajectory.versions],
         "limits": dataclasses.asdict(trajectory.limits),
         "sampling": dataclasses.asdict(trajectory.sampling),
+        "terms": dataclasses.asdict(trajectory.terms),
         "segments": [
             {"cause": s.cause, "parent": s.parent, "copied": s.copied, "messages": s.messages}
             for s in trajectory.segments
@@ -173,6 +176,7 @@ def _load(directory: Path) -> Trajectory:
         tools=facts.tools,
         limits=facts.limits,
         sampling=facts.sampling,
+        terms=facts.terms,
         entries=entries,
         segments=segments,
         stop=facts.stop,

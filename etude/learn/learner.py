@@ -23,6 +23,7 @@ from etude.learn.optim import Optimiser
 from etude.learn.packing import pack
 from etude.learn.schedule import rate
 from etude.learn.streams import Batch, Floats, Item
+from etude.learn.update_size import measured_update
 from etude.model.decoder import Decoder
 from etude.model.experts import balance
 from etude.model.lora_linear import copy_trained
@@ -90,16 +91,17 @@ class Learner:
         factor = rate(self.steps, self.total_steps, self.optim)
         self.steps += 1
         self.skipped += not math.isfinite(norm)
+        update_rms = 0.0
         if math.isfinite(norm):
-            self.optimiser.step(factor)
+            with measured_update(self.optimiser.parameters.values()) as update:
+                self.optimiser.step(factor)
+            update_rms = update.rms
         self.decoder.zero_grad(set_to_none=True)
-        report = {"lr": self.optim.lr * factor, "grad_norm": norm, "skipped": self.skipped}
+        report = {"lr": self.optim.lr * factor, "grad_norm": norm, "update_rms": update_rms, "skipped": self.skipped}
         # A skipped step changes nothing: its load is forgotten like its gradient, and no bias moves.
         report |= balance(self.decoder, self.optim.balance if math.isfinite(norm) else 0.0)
         if self.optim.ema and math.isfinite(norm):
-            live = state.averaged(self, self.decoder)
-            for name, average in state.averaged(self, self.weights["ema"]).items():
-                average.lerp_(live[name].detach(), 1 - self.optim.ema)
+            state.average(self)
         return report
 
     def save(self, directory: Path) -> None:

@@ -88,7 +88,14 @@ def _weights(decoder: Decoder, directory: Path, counters: dict[str, Any]) -> Map
     return named_weights(saved)
 
 
-def averaged(learner: Learner, decoder: Decoder) -> dict[str, Tensor]:
+def average(learner: Learner) -> None:
+    """Moves the averaged weights towards the live ones."""
+    live = _averaged(learner, learner.decoder)
+    for name, average in _averaged(learner, learner.weights["ema"]).items():
+        average.detach().lerp_(live[name].detach(), 1 - learner.optim.ema)
+
+
+def _averaged(learner: Learner, decoder: Decoder) -> dict[str, Tensor]:
     """What averaged weights follow of the live ones: trained parameters, and the buffers of a checkpoint.
 
     Buffers too: experts are chosen by a bias that is one (`e_score_correction_bias`), and averaged weights that kept
@@ -104,5 +111,5 @@ def _buffers(decoder: Decoder) -> dict[str, Tensor]:
 
 
 def _tensors(learner: Learner) -> dict[str, Tensor]:
-    averages = averaged(learner, learner.weights["ema"]) if "ema" in learner.weights else {}
+    averages = _averaged(learner, learner.weights["ema"]) if "ema" in learner.weights else {}
     return learner.optimiser.state() | {f"ema.{name}": x for name, x in averages.items()}

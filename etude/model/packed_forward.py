@@ -16,7 +16,7 @@ from torch import Tensor
 
 from etude.core.errors import EtudeError
 from etude.core.policy import UNROUTED
-from etude.model.attention import PackedAttend
+from etude.model.attention import Attend, ContinuingAttend, KeepingAttend, PackedAttend, Prefixes
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
 from etude.model.head import token_logprobs
@@ -29,7 +29,7 @@ class Packed:
     """Token sequences laid end to end, each with the temperature that divides its logits.
 
     `experts` of a sequence [tokens, blocks, experts of a token], if known, are those its tokens are routed to again,
-    where they pass its bound `plausible`.
+    where they pass its bound `plausible`. `behind` are beginnings of the sequences that another forward computed.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class Packed:
         temperatures: Sequence[float] = (1.0,),
         experts: Sequence[npt.NDArray[np.int16] | None] = (),
         plausible: Sequence[float] = (),
+        behind: Prefixes | None = None,
     ) -> None:
         self.decoder, self.device = decoder, decoder.lm_head.weight.device
         self.chunk = max(
@@ -47,9 +48,15 @@ class Packed:
         # whole distributions of two models, and what is made of them, exist side by side
         self.chunk_whole = max(CHUNK_ROWS, self.chunk // 4) if self.device.type == "cuda" else self.chunk
         self.lengths = lengths = [len(t) for t in tokens]
-        self.attend, self.longest = PackedAttend(lengths, self.device), max(lengths)
+        before = [0] * len(lengths) if behind is None else [length for _, length in behind.places]
+        self.attend: Attend = PackedAttend(lengths, self.device)
+        if behind is not None:
+            self.attend = ContinuingAttend(lengths, behind, self.device)
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}  # keys and values by layer, where they were asked for
+        self.longest = max(b + length for b, length in zip(before, lengths, strict=True))
         self.tokens_T = self.put(np.concatenate(tokens).astype(np.int64))
-        self.positions_T = self.put(np.concatenate([np.arange(length) for length in lengths]))
+        positions = [b + np.arange(length) for b, length in zip(before, lengths, strict=True)]
+        self.positions_T = self.put(np.concatenate(positions))
         self.routing = self._replay(experts, plausible) if any(known is not None for known in experts) else None
         tempered = any(t != 1.0 for t in temperatures)  # dividing by 1 would change nothing
         self.temperature_T = self.put(np.repeat(np.asarray(temperatures, np.float32), lengths)) if tempered else None
@@ -59,9 +66,12 @@ class Packed:
         # from pinned memory, or the host would wait here for all that the GPU still has to do
         return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
 
-    def hidden(self, depth: int = 0) -> list[Tensor]:
-        """Hidden states of the main head and of the MTP heads up to `depth`."""
-        hidden = [self.decoder(self.tokens_T, self.positions_T, self.attend, self.longest, self.routing)]
+    def hidden(self, depth: int = 0, keep: bool = False) -> list[Tensor]:
+        """Hidden states of the main head and of the MTP heads up to `depth`; `keep` fills `kept`."""
+        keeping = KeepingAttend(self.attend)
+        attend = keeping if keep else self.attend
+        hidden = [self.decoder(self.tokens_T, self.positions_T, attend, self.longest, self.routing)]
+        self.kept = keeping.kept
         for d in range(1, depth + 1):
             # At a sequence's end this brings in its neighbour's tokens. No stream counts those places, and as attention
             # is causal they reach no earlier one.

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from etude.core.errors import EtudeError
 from etude.core.settings import RLSettings
+from etude.core.terms import Terms
 from etude.forge.curriculum.sources import TaskSource
 from etude.rl.admission import Admission, Waiting
 from etude.rl.groups import RolloutGroup, Slot, State, compact, pack
@@ -29,7 +30,9 @@ EVALUATION = -1  # owner of places, beside the numbers of groups
 
 
 class Environment(Protocol):
-    def run_rollout(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Awaitable[Outcome]: ...
+    def run_rollout(
+        self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None]
+    ) -> Awaitable[Outcome]: ...
 
     async def check_void(self, void: Void) -> None:
         """Raises when a void is the end of more than one rollout."""
@@ -56,6 +59,7 @@ class Dispatcher:
         step: int,
         groups: Sequence[RolloutGroup] = (),
         next_group: int = 0,
+        terms: Callable[[int], Terms] = lambda number: Terms(),
     ) -> None:
         self.settings, self.admission, self.journal = settings, admission, journal
         self.environment, self.seed = environment, seed
@@ -67,7 +71,7 @@ class Dispatcher:
         self.changed = asyncio.Event()
         self.newest: deque[tuple[str, Scored]] = deque(maxlen=settings.keep_trajectories)
         self.scheduler = Scheduler(settings.concurrency, self._next, tasks.create_task)
-        self._source, self._next_group = source, next_group
+        self._source, self._next_group, self._terms = source, next_group, terms
         self._stream: Iterator[Task] | None = None
         self._evaluation: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
         self._queue = deque(
@@ -178,7 +182,8 @@ class Dispatcher:
             self.changed.set()
             return
         self._next_group += 1
-        self.journal.admit(group.number, len(group.slots), group.began)
+        group.terms = self._terms(group.number)
+        self.journal.admit(group.number, len(group.slots), group.began, group.terms)
         self.groups[group.number] = group
         self._queue.extend((group, index) for index in range(len(group.slots)))
 
@@ -190,7 +195,7 @@ class Dispatcher:
         if isinstance(outcome, Void):
             self._void(group, index, outcome)
         else:
-            rollout = compact(outcome)
+            rollout = compact(outcome, terms=group.terms)
             # In the journal before it counts as ready: a kill between the two lines loses nothing.
             self.journal.ready(number, index, pack(rollout))
             slot.rollout, slot.state = rollout, "ready"
@@ -207,7 +212,7 @@ class Dispatcher:
         # From numbers alone, so that a slot that is sampled again after a resume has the same seed.
         seed = random.Random(f"{self.seed}/rl/{group.number}/{index}").getrandbits(31)
         on_grading = partial(self._change, group, index, "grading")
-        outcome = await self.environment.run_rollout(task, seed, on_grading)
+        outcome = await self.environment.run_rollout(task, seed, group.terms, on_grading)
         # Without ids or log-probabilities nothing can be learnt from it, and a second try would have none either.
         if isinstance(outcome, Scored) and not (trainable := outcome.trajectory.trainable):
             outcome = Void(outcome.task, "harness", False, f"it cannot be trained on: {trainable.why_not}")

@@ -2,6 +2,7 @@
 
     changes    one row for each change of state; a slot's last row is its state
     rollouts   finished rollouts, written in the same transaction as their `ready`
+    terms      what all rollouts of a group are told alike
     lineages   the step and the row that each start went on from
 
 A checkpoint names the last row that it knows. A resume from it returns what was trained after that row to ready, and
@@ -14,13 +15,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from etude.core.errors import EtudeError
+from etude.core.terms import Terms
 from etude.rl.groups import State
 
-FORMAT = 1
+FORMAT = 2
 GROUP = -1  # in the place of a slot: the group as a whole
 
 _TABLES = """
@@ -31,6 +33,9 @@ CREATE INDEX changes_of_slot ON changes (number, slot, row);
 CREATE TABLE rollouts (
     number INTEGER NOT NULL, slot INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (number, slot));
 CREATE TABLE lineages (lineage INTEGER PRIMARY KEY, step INTEGER NOT NULL, row INTEGER NOT NULL);
+"""
+_SINCE_2 = """
+CREATE TABLE terms (number INTEGER PRIMARY KEY, effort TEXT NOT NULL, edition INTEGER NOT NULL);
 """
 
 
@@ -48,6 +53,7 @@ class Resumed:
 
     groups: dict[int, tuple[int, list[SavedSlot]]]  # not yet trained: number -> (step it began at, its slots)
     next: int  # the number of the next new group
+    terms: dict[int, Terms] = field(default_factory=dict)  # of those groups; the default where none are written
 
 
 class Journal:
@@ -63,8 +69,9 @@ class Journal:
             # cut the rows since then.
             self._base.execute("PRAGMA synchronous = NORMAL")
             (found,) = self._base.execute("PRAGMA user_version").fetchone()
-            if found == 0:
-                self._base.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")
+            if found < FORMAT:
+                missing = (_TABLES if found == 0 else "") + _SINCE_2
+                self._base.executescript(f"BEGIN; {missing} PRAGMA user_version = {FORMAT}; COMMIT;")
             elif found != FORMAT:
                 raise EtudeError(f"{path} was written by another version of etude; start over with --fresh")
             (self.row,) = self._base.execute("SELECT coalesce(max(row), 0) FROM changes").fetchone()
@@ -73,9 +80,11 @@ class Journal:
 
     # What happens
 
-    def admit(self, number: int, slots: int, step: int) -> None:
+    def admit(self, number: int, slots: int, step: int, terms: Terms | None = None) -> None:
         """A new group begins; `step` is that of the weights its rollouts may begin with."""
+        terms = terms or Terms()
         with self._transaction():
+            self._base.execute("INSERT OR REPLACE INTO terms VALUES (?, ?, ?)", (number, terms.effort, terms.edition))
             self._write((number, slot, "queued", step) for slot in range(slots))
 
     def change(self, number: int, slot: int, state: State) -> None:
@@ -173,7 +182,9 @@ class Journal:
             # Nothing of it was sampled, or nothing is left: it begins with the weights of this step.
             fresh = all(slot.state != "ready" for slot in slots)
             found[number] = (step if fresh else min(of, step, branches.get(lineage, step)), slots)
-        return Resumed(found, max((number for number, _ in newest), default=-1) + 1)
+        told = self._base.execute("SELECT number, effort, edition FROM terms")
+        terms = {number: Terms(effort, edition) for number, effort, edition in told if number in found}
+        return Resumed(found, max((number for number, _ in newest), default=-1) + 1, terms)
 
     def _rollout(self, number: int, slot: int) -> bytes:
         (data,) = self._base.execute(

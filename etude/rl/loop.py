@@ -7,6 +7,7 @@ numerics of the last one are known. Opens nothing: `orchestrator` does.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -35,7 +36,11 @@ from etude.rl.rollout_environment import RolloutEnvironment
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
 SLACK = 120  # seconds beyond the longest that a rollout and its grade may take before a quiet run is an error
 STAGE = "rl"
-FROM_LEARNER = ("loss", "drift_mean", "drift_p99", "drift_max", "k1", "k2", "k3", "grad_norm", "lr", "skipped")
+REMEMBERED = 1000  # newest steps without an update: more than any token may be old
+FROM_LEARNER = (
+    *("loss", "entropy", "drift_mean", "drift_p50", "drift_p99", "drift_max", "k1", "k2", "k3"),
+    *("grad_norm", "update_rms", "lr", "skipped"),
+)
 FROM_EXPERTS = ("replay_moved", "replay_refused", "load_max")
 
 
@@ -62,7 +67,10 @@ class Training:
         self.step = self.saved_step = self.checkpoint.step
         self.totals = self.checkpoint.totals
         self.seconds_before, self.voids_before = self.totals.seconds, dict(self.totals.void)
-        self.shape = BatchShape(self.rl.groups, self.rl.group, self.recipe.harness.limits.sampled_tokens)
+        self.shape = BatchShape(self.rl.groups, self.rl.group, self.rl.normaliser)
+        self.unmoved = list(self.checkpoint.unmoved)
+        self.version = Version(self.run.lineage, self.step)  # what the engine has
+        self.not_finite = 0  # steps in a row
         self.branches = self.journal.branches()
         engine, learner = self.environment.engine.server, self.learner.child
         assert engine is not None
@@ -134,17 +142,22 @@ class Training:
         waiting = time.monotonic()
         agreement = await self._probed()
         self.clock.wait("probe", time.monotonic() - waiting)
-        if prepared.batch.items:
-            learnt |= await self.learner.step()
+        # Without a gradient, too: the schedule of the learning rate counts the steps of the run.
+        learnt |= await self.learner.step()
+        moved = bool(prepared.batch.items) and self._finite(learnt)
         # Before the next version exists. After a kill these rows lie behind the checkpoint's, and are taken back.
         self._tell_trained(groups)
         row = self._row(groups, prepared, learnt, agreement)
         self.step += 1
-        version = Version(self.run.lineage, self.step)
-        # In this order: a rollout may begin at a version only when the engine has it.
-        await self.learner.publish(version)
-        await self.environment.engine.update(version)
-        self.probing = self._start_probe()
+        if moved:
+            self.version = Version(self.run.lineage, self.step)
+            # In this order: a rollout may begin at a version only when the engine has it.
+            await self.learner.publish(self.version)
+            await self.environment.engine.update(self.version)
+            self.probing = self._start_probe()
+        else:
+            # Equal weights under another name would empty the engine's prefix cache for nothing.
+            self.unmoved = [*self.unmoved, self.step][-REMEMBERED:]
         self.dispatcher.publish(self.step)
         self.clock.wait("learner", self.dispatcher.idle_seconds())
         row |= self.clock.row(self.learner.busy_seconds)
@@ -155,6 +168,21 @@ class Training:
             await self.evaluations.begin(self.step)
         if self.step % self.rl.save_every == 0:
             await self._save()
+
+    def _finite(self, learnt: Mapping[str, float]) -> bool:
+        """Whether the step's gradient was; too many in a row that were not stop the run."""
+        if math.isfinite(learnt["grad_norm"]):
+            self.not_finite = 0
+            return True
+        self.not_finite += 1
+        self.run.say(f"rl: the gradient of step {self.step + 1} is not finite, so the step changed nothing")
+        if self.not_finite >= self.rl.not_finite:
+            raise EtudeError(
+                f"{self.not_finite} steps in a row had a gradient that is not finite (rl.not_finite = "
+                f"{self.rl.not_finite}); the last checkpoint is of step {self.saved_step}: lower rl.optim.lr, or look "
+                "at the rewards and at the weights it started from"
+            )
+        return False
 
     def _tell_trained(self, groups: list[RolloutGroup]) -> None:
         """The journal and a source that listens hear what the next step was made of."""
@@ -171,7 +199,7 @@ class Training:
     ) -> dict[str, float]:
         """The step's row of metrics; adds it to the totals."""
         rollouts = [rollout for group in groups for rollout in group.rollouts]
-        row = describe(rollouts) | staleness(rollouts, self.step, self.run.lineage, self.branches)
+        row = describe(rollouts) | staleness(rollouts, self.step, self.run.lineage, self.branches, self.unmoved)
         row |= {
             "groups": len(groups),
             "rollouts": len(rollouts),
@@ -188,6 +216,7 @@ class Training:
             "grad_norm": 0.0,
         }
         row |= {name: learnt[name] for name in (*FROM_LEARNER, *FROM_EXPERTS) if name in learnt}
+        row |= {f"loss_{name.removesuffix('_loss')}": v for name, v in learnt.items() if name.endswith("_loss")}
         if self.rl.kl:
             row["reference_kl"] = prepared.reference_kl
         self.totals.add(row)
@@ -196,8 +225,7 @@ class Training:
     # Numerics
 
     def _start_probe(self) -> asyncio.Task[Agreement]:
-        version = Version(self.run.lineage, self.step)
-        return self.tasks.create_task(self.probe.run(self.environment.engine, self.learner, version))
+        return self.tasks.create_task(self.probe.run(self.environment.engine, self.learner, self.version))
 
     async def _probed(self) -> Agreement:
         """The numerics of the version that is published; the next is not published before they are known."""
@@ -217,7 +245,7 @@ class Training:
         voids = self.dispatcher.voids
         self.totals.void = {c: voids[c] + self.voids_before.get(c, 0) for c in {*voids, *self.voids_before}}
         # The row is taken before the sync, so that every row the checkpoint knows is on the disk.
-        checkpoint = Checkpoint(self.step, self.journal.row, self.evaluations.rows, self.totals)
+        checkpoint = Checkpoint(self.step, self.journal.row, self.evaluations.rows, self.totals, self.unmoved)
         self.journal.sync()
         with self.run.checkpoint(STAGE, self.step) as directory:
             await self.learner.save(directory)

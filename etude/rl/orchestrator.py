@@ -25,6 +25,7 @@ import tempfile
 import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.recipe import Recipe
 from etude.core.run import Run
+from etude.core.terms import Terms
 from etude.forge.curriculum.sources import Listens, curriculum_file, open_source
 from etude.policies.engine_client import EngineClient, launch
 from etude.rl.admission import Admission
@@ -49,6 +51,7 @@ from etude.rl.loop import STAGE, Training
 from etude.rl.probe import Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import GradeCache, RolloutSetup, build_setup, check_lengths
+from etude.rollout.terms import draw_terms
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.grading.grader import RUNNER
 from etude.tokens.dialect import open_dialect
@@ -112,10 +115,11 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
         seed=recipe.run.seed,
         step=checkpoint.step,
         groups=[
-            RolloutGroup(number, began, [_slot(saved) for saved in slots])
+            RolloutGroup(number, began, [_slot(saved) for saved in slots], terms=resumed.terms.get(number, Terms()))
             for number, (began, slots) in sorted(resumed.groups.items())
         ],
         next_group=resumed.next,
+        terms=partial(draw_terms, recipe.harness, recipe.run.seed),
     )
     evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks, checkpoint.evaluations)
     return Training(

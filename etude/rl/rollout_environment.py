@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
+from etude.core.terms import Terms
 from etude.harness.loop import Event
 from etude.policies.engine_client import EngineClient
 from etude.rl.broken_tasks import BrokenTasks
@@ -33,13 +34,13 @@ class RolloutEnvironment:
     broken_tasks: BrokenTasks
     log: Callable[[str], None]
 
-    async def run_rollout(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Outcome:
+    async def run_rollout(self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None]) -> Outcome:
         def on_event(event: Event) -> None:
             if event.kind == "stop":
                 on_grading()
 
         return await run_rollout(
-            task, self.engine, self.host, self.setup, policy_name="rl", seed=seed, on_event=on_event
+            task, self.engine, self.host, self.setup, policy_name="rl", seed=seed, terms=terms, on_event=on_event
         )
 
     async def evaluate(self, job: RolloutJob) -> Outcome:

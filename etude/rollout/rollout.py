@@ -22,6 +22,7 @@ from typing import Literal
 
 from etude.audit.auditor import RolloutAudit, Rules
 from etude.audit.base import Ruling
+from etude.behaviours.base import Site
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy, Sampling
 from etude.core.settings import (
@@ -32,7 +33,9 @@ from etude.core.settings import (
     HarnessSettings,
     RewardSettings,
 )
+from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import HarnessFailure, PolicyFailure
+from etude.harness.hinted import Hinted
 from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text, task_text
 from etude.harness.tools.base import Tool
@@ -204,6 +207,8 @@ class Scored:
     parts: dict[str, float]  # before their weights
     seconds: float = 0.0
     ruling: Ruling | None = None  # None: rollouts of this task are not audited
+    sites: tuple[Site, ...] = ()  # where behaviours happened
+    hints: tuple[Hinted, ...] = ()  # those of the sites that could be put above their turn
 
     @property
     def passed(self) -> bool:
@@ -233,12 +238,16 @@ async def run_rollout(
     *,
     policy_name: str = "",
     seed: int = 0,
+    terms: Terms = NO_TERMS,
     on_event: Callable[[Event], None] | None = None,
     save: Callable[[Outcome], None] | None = None,
 ) -> Outcome:
-    """Lets a policy try a task once. `save` keeps the outcome; where it cannot, nothing was gained: Void."""
+    """Lets a policy try a task once, on the terms of its group.
+
+    `save` keeps the outcome; where it cannot, nothing was gained: Void.
+    """
     started = time.monotonic()
-    outcome = await _run(task, policy, host, setup, policy_name, seed, on_event, started)
+    outcome = await _run(task, policy, host, setup, policy_name, seed, terms, on_event, started)
     if save is not None:
         try:
             save(outcome)
@@ -255,6 +264,7 @@ async def _run(
     setup: RolloutSetup,
     policy_name: str,
     seed: int,
+    terms: Terms,
     on_event: Callable[[Event], None] | None,
     started: float,
 ) -> Outcome:
@@ -281,6 +291,7 @@ async def _run(
                 limits=setup.limits,
                 sampling=replace(setup.sampling, seed=seed),
                 system=setup.system,
+                terms=terms,
                 on_event=on_event,
                 root=start.workdir,
             )

@@ -16,6 +16,7 @@ from etude.audit.base import Ruling, Verdict
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Sample, Sampling, User, Version
 from etude.core.settings import RLSettings
+from etude.core.terms import Terms
 from etude.harness.trajectory import Trajectory
 from etude.rl.admission import Admission
 from etude.rl.dispatcher import Dispatcher
@@ -72,7 +73,7 @@ class Stage:
         self.voids: list[Void] = []
         self.broken: list[tuple[int, str]] = []
 
-    async def run_rollout(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Outcome:
+    async def run_rollout(self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None]) -> Outcome:
         self.tries[task.name] += 1
         time = self.tries[task.name]
         self.now += 1

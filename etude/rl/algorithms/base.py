@@ -24,7 +24,7 @@ class BatchShape:
 
     groups: int  # in a step
     group: int  # rollouts of a task
-    longest: int  # most tokens that a rollout may sample
+    longest: int  # tokens that stand for a rollout's length: a constant of the run
 
 
 class Algorithm:
