@@ -6,12 +6,13 @@ Knows the learner's verb `score` for the frozen reference; neither how a batch i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from etude.core.settings import RLSettings
-from etude.learn.streams import Batch, Correction, Floats, Item
+from etude.learn.streams import Batch, Correction, Floats, Item, Twin
 from etude.rl.algorithms.base import Algorithm, BatchShape
+from etude.rl.feedback.streams import HintStreams
 from etude.rl.groups import Rollout, RolloutGroup
 
 
@@ -28,12 +29,19 @@ class Prepared:
     masked: int  # rollouts left out because a limit stopped them
     trained_tokens: int  # sampled tokens that are learnt from
     reference_kl: float  # mean k1 of a rollout against the frozen weights; 0 when it is off
+    feedback: dict[str, float] = field(default_factory=dict)  # what became of the hints; empty when there is none
 
 
 async def prepare(
-    groups: Sequence[RolloutGroup], algorithm: Algorithm, plan: BatchShape, settings: RLSettings, learner: Scores
+    groups: Sequence[RolloutGroup],
+    algorithm: Algorithm,
+    plan: BatchShape,
+    settings: RLSettings,
+    learner: Scores,
+    step: int = 0,
 ) -> Prepared:
     """What these groups ask of the learner."""
+    hints = HintStreams(settings.feedback, plan, step, settings.plausible)
     divergence = await reference_divergence([group.rollouts for group in groups], learner) if settings.kl else None
     kept: list[Item] = []
     zero_variance = masked = 0
@@ -48,16 +56,19 @@ async def prepare(
             found = found or bool(counting)
             if settings.overlong == "mask" and rollout.overlong:
                 masked += 1  # it is still part of its group's mean
-                continue
-            kept += [replayed(item, settings) for item in counting]
+                counting = []
+            # A hint teaches its turn whatever the rollout was worth, without any difference in its group too.
+            asked = hints.add(rollout, counting) if hints.on else counting
+            kept += [replayed(item, settings) for item in asked]
         zero_variance += not found
     correction = Correction(
         settings.correction, settings.correction_level, settings.correction_low, settings.correction_high
     )
-    trained = sum(int((stream.weight_T != 0).sum()) for item in kept for stream in item.streams)
+    streams = [stream for item in kept for stream in item.streams if not isinstance(stream.target, Twin)]
+    trained = sum(int((stream.weight_T != 0).sum()) for stream in streams)
     flat = [k1 for group_k1 in divergence or [] for k1 in group_k1]
     mean = sum(flat) / len(flat) if flat else 0.0
-    return Prepared(Batch(kept, correction), zero_variance, masked, trained, mean)
+    return Prepared(Batch(kept, correction), zero_variance, masked, trained, mean, hints.metrics)
 
 
 def replayed(item: Item, settings: RLSettings) -> Item:

@@ -41,6 +41,7 @@ FROM_LEARNER = (
     *("loss", "entropy", "drift_mean", "drift_p50", "drift_p99", "drift_max", "k1", "k2", "k3"),
     *("grad_norm", "update_rms", "lr", "skipped"),
 )
+FROM_TWINS = ("twins", "twins_filtered", "twin_change", "twin_kl", "twin_loss")
 FROM_EXPERTS = ("replay_moved", "replay_refused", "load_max")
 
 
@@ -134,7 +135,7 @@ class Training:
 
     async def _train(self, groups: list[RolloutGroup], bar: Bar) -> None:
         """One step: gradients, the probe of the weights they are of, the update, and the new weights to the engine."""
-        prepared = await prepare(groups, self.algorithm, self.shape, self.rl, self.learner)
+        prepared = await prepare(groups, self.algorithm, self.shape, self.rl, self.learner, self.step)
         learnt: dict[str, float] = {}
         if prepared.batch.items:
             learnt = await self.learner.forward_backward(prepared.batch)
@@ -215,8 +216,9 @@ class Training:
             "loss": 0.0,
             "grad_norm": 0.0,
         }
-        row |= {name: learnt[name] for name in (*FROM_LEARNER, *FROM_EXPERTS) if name in learnt}
+        row |= {name: learnt[name] for name in (*FROM_LEARNER, *FROM_TWINS, *FROM_EXPERTS) if name in learnt}
         row |= {f"loss_{name.removesuffix('_loss')}": v for name, v in learnt.items() if name.endswith("_loss")}
+        row |= prepared.feedback
         if self.rl.kl:
             row["reference_kl"] = prepared.reference_kl
         self.totals.add(row)
