@@ -50,6 +50,12 @@ class Step(NamedTuple):
     call: Call
     result: MessageRecord | None  # None: the call that ended the rollout, or one that was never run
 
+    @property
+    def answer(self) -> str:
+        """What the tool said."""
+        message = self.result.message if self.result is not None else None
+        return message.text if isinstance(message, ToolResult) else ""
+
 
 def turns_of(trajectory: Trajectory) -> Iterator[tuple[int, MessageRecord, Assistant]]:
     """The turns of this rollout, with their entries; what was said before it is left out."""

@@ -13,6 +13,15 @@ from etude.harness.trajectory import Trajectory
 
 BEHAVIOURS = {
     "tool_errors": "etude.behaviours.tool_errors:ToolErrors",
+    "unfinished_todos": "etude.behaviours.unfinished_todos:UnfinishedTodos",
+    "style": "etude.behaviours.style:Style",
+    "communication": "etude.behaviours.communication:Communication",
+    "claims": "etude.behaviours.claims:Claims",
+    "thinking_in_comments": "etude.behaviours.thinking_in_comments:ThinkingInComments",
+    "terminal_only": "etude.behaviours.terminal_only:TerminalOnly",
+    "minimal_diff": "etude.behaviours.minimal_diff:MinimalDiff",
+    "needless_effort": "etude.behaviours.needless_effort:NeedlessEffort",
+    "reader": "etude.behaviours.reader:Reader",
 }
 
 

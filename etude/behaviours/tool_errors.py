@@ -73,7 +73,7 @@ class ToolErrors(Behaviour):
         found = []
         for step in steps_of(trajectory):
             if step.result is not None and step.result.error is not None:
-                found.append(_site(step, step.result.message.text, trajectory))
+                found.append(_site(step, trajectory))
         # A turn that the token limit cut says nothing about whether the model knows the format.
         broken = [e for e, record, _ in turns_of(trajectory) if record.error is not None and record.stop != "length"]
         found += [Site(entry, f"{NAME}.malformed", MALFORMED) for entry in broken]
@@ -81,8 +81,8 @@ class ToolErrors(Behaviour):
         return sorted(wanted, key=lambda site: site.message)
 
 
-def _site(step: Step, answer: str, trajectory: Trajectory) -> Site:
-    text = answer.removeprefix("error: ")
+def _site(step: Step, trajectory: Trajectory) -> Site:
+    text = step.answer.removeprefix("error: ")
     for name, (pattern, hint) in CLASSES.items():
         if found := pattern.match(text):
             return Site(step.turn, f"{NAME}.{name}", hint(step, found, trajectory))

@@ -351,7 +351,7 @@ class RewardSettings:
 
     parts: list[dict[str, Any]] = setting(
         [{"use": "tests"}],
-        "parts added up: tests, effort, diff, ending, behaviour, hack_penalty or ./mine.py:Mine, each with `weight` (1)",
+        "added up: tests, effort, diff, ending, behaviour, hack_penalty or ./mine.py:Mine, each with its `weight` (1)",
     )
 
 
