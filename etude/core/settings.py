@@ -351,7 +351,7 @@ class RewardSettings:
 
     parts: list[dict[str, Any]] = setting(
         [{"use": "tests"}],
-        "components added up: tests, effort, diff, ending, hack_penalty or ./mine.py:Mine, each with `weight` (1)",
+        "added up: tests, effort, diff, ending, behaviour, hack_penalty or ./mine.py:Mine, each with its `weight` (1)",
     )
 
 
@@ -374,6 +374,47 @@ class DemosSettings:
         {}, "how often the reference thinks, looks, checks, slips, ... as shares; empty takes its own habits"
     )
     concurrency: int = setting(8, "demonstrations at once", least=1)
+
+
+@dataclass(frozen=True)
+class RLOptimSettings(OptimSettings):
+    """The optimiser of reinforcement learning: the biases that even out the load are outside of its objective."""
+
+    balance: float = setting(0.0, "how far a step moves the biases that even out the load of experts", least=0)
+
+
+@dataclass(frozen=True)
+class FeedbackSettings:
+    """Targeted textual feedback: a turn learns from itself with a hint above it."""
+
+    behaviours: list[dict[str, Any]] = setting(
+        [], "where hints stand: components such as { use = 'tool_errors', classes = ['text_not_found'] }; empty is off"
+    )
+    weight: float = setting(1.0, "of the divergence, beside the algorithm's loss of the same normaliser", least=0)
+    direction: Literal["forward", "reverse", "jsd"] = setting(
+        "forward", "forward is KL(hinted || plain); jsd is between the two"
+    )
+    beta: float = setting(0.5, "jsd: the hinted side's share of the mixture", least=0.01, most=0.99)
+    support: Literal["full", "top", "sampled"] = setting(
+        "full", "of the divergence: the vocabulary, the student's likeliest and the rest, or the sampled token alone"
+    )
+    top: int = setting(20, "tokens of support = 'top'", least=1)
+    teacher: Literal["live", "ema", "frozen"] = setting(
+        "live", "whose weights read the hint: those that learn, their average (rl.optim.ema), those of the start"
+    )
+    trust: float = setting(0.0, "share of the live weights' logits mixed into the teacher's", least=0, most=1)
+    clip: float = setting(0.0, "most that one token's divergence counts, nats; 0 is no bound", least=0)
+    ratio: float = setting(
+        2.0, "most that p(learner) / p(sampler) multiplies a token's divergence; 0 leaves the ratio out", least=0
+    )
+    warmup: int = setting(0, "steps over which the weight rises", least=0)
+    hold: int = setting(0, "steps before the weight begins to fall, with decay", least=0)
+    decay: int = setting(0, "steps over which the weight falls to 0; 0 keeps it", least=0)
+    filter: bool = setting(True, "leave hints out that do not make the turn's tokens less likely in the mean")
+    cap: int = setting(2, "hinted turns of one rollout, the first ones", least=1)
+    routing: Literal["free", "replay"] = setting(
+        "free", "experts of the hinted turn: chosen by the teacher, or those that the engine chose without the hint"
+    )
 
 
 @dataclass(frozen=True)
@@ -408,6 +449,10 @@ class RLSettings:
         220, "tokens that stand for a rollout's length in the loss: a constant, whatever the limits are", least=1
     )
     not_finite: int = setting(3, "steps in a row with a gradient that is not finite before the run stops", least=1)
+    feedback: FeedbackSettings = setting(FeedbackSettings(), "targeted textual feedback, beside the algorithm")
+    monitor: list[dict[str, Any]] = setting(
+        [{"use": "tool_errors"}], "behaviours whose rates are logged; those of rewards and feedback always are"
+    )
     overlong: Literal["keep", "mask"] = setting(
         "keep", "rollouts stopped by a limit: trained like others, or not at all"
     )
@@ -451,8 +496,8 @@ class RLSettings:
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
     concurrent: bool = setting(True, "sample and learn at once; off alternates, both threads for each phase")
     # 250 s from the same model (42.5%) on held-out tasks: 3e-4 gave 58%, 6e-4 41%, 1.2e-3 10%, 2.5e-3 0%.
-    optim: OptimSettings = setting(
-        OptimSettings(matrices="adamw", lr=3e-4, schedule="constant", weight_decay=0.0), "optimiser"
+    optim: RLOptimSettings = setting(
+        RLOptimSettings(matrices="adamw", lr=3e-4, schedule="constant", weight_decay=0.0), "optimiser"
     )
     lora: LoraSettings = setting(LoraSettings(), "low-rank adapters")
 

@@ -17,6 +17,7 @@ PARTS = {
     "effort": "etude.reward.effort:Effort",
     "diff": "etude.reward.diff_size:Diff",
     "ending": "etude.reward.ending:Ending",
+    "behaviour": "etude.reward.behaviour:BehaviourPenalty",
     "hack_penalty": "etude.reward.hack_penalty:HackPenalty",
 }
 
@@ -66,7 +67,7 @@ def build_reward(entries: Sequence[Mapping[str, Any]], where: str = "reward.part
         part = resolve("reward", use, settings, PARTS, place)
         if not isinstance(part, Part):
             raise EtudeError(f"{place}: {use} is not a reward; derive it from etude.reward.base.Part")
-        name = use.rpartition(":")[2] if ".py:" in use else use
+        name = part.name or (use.rpartition(":")[2] if ".py:" in use else use)
         if name in (each.name for each in found):
             raise EtudeError(f"{place}: the reward {name!r} is there twice; keep one")
         found.append(Weighted(name, float(weight), part))

@@ -14,10 +14,11 @@ from typing import Literal
 import numpy as np
 
 from etude.core.settings import RLSettings
-from etude.learn.streams import Batch, Correction, Floats, Item
+from etude.learn.streams import Batch, Correction, Floats, Item, Sampled
 from etude.rl import importance
 from etude.rl import reference as references
 from etude.rl.algorithms.base import Algorithm, BatchShape, StepView
+from etude.rl.feedback.streams import HintStreams
 from etude.rl.groups import Rollout, RolloutGroup
 from etude.rl.reference import Reference, Scores
 
@@ -34,6 +35,7 @@ class Prepared:
     trained_tokens: int  # sampled tokens that are learnt from
     reference_kl: float  # mean k1 of a rollout against the frozen weights; 0 when it is off
     diagnostics: dict[str, float] = field(default_factory=dict)  # means and variances of the estimators of that KL
+    feedback: dict[str, float] = field(default_factory=dict)  # what became of the hints; empty when there is none
 
 
 async def prepare(
@@ -58,6 +60,7 @@ async def prepare(
             for place, group in enumerate(rewards)
         ]
     algorithm.observe(rollouts, rewards, view)
+    hints = HintStreams(settings.feedback, plan, step, settings.plausible)
     kept: list[Item] = []
     zero_variance = masked = 0
     for place, group in enumerate(rollouts):
@@ -68,16 +71,21 @@ async def prepare(
             found = found or any(item.forward_tokens for item in items)
             if settings.overlong == "mask" and rollout.overlong:
                 masked += 1  # it is still part of its group's mean
-                continue
-            if streamed is not None and live is not None:
+                items = []
+            elif streamed is not None and live is not None:
                 items = with_reference(rollout, items, streamed, (place, member), live, view, settings)
             if whole_rollouts and live is not None:
                 ratio = math.exp(importance.log_ratio(rollout, live[place][member]))
                 items = [importance.weighted(item, correction, ratio) for item in items]
             # A group of equal rewards has advantages of 0: its items cannot move the gradient and cost no forward.
-            kept += [replayed(item, settings) for item in items if item.forward_tokens]
+            counting = [item for item in items if item.forward_tokens]
+            # A hint teaches its turn whatever the rollout was worth, without any difference in its group too.
+            asked = hints.add(rollout, counting) if hints.on else counting
+            kept += [replayed(item, settings) for item in asked]
         zero_variance += not found
-    trained = sum(int((stream.weight_T != 0).sum()) for item in kept for stream in item.streams[:1])
+    # One stream of an item: KL and the policy gradient are about the same tokens.
+    sampled = [[stream for stream in item.streams if isinstance(stream.target, Sampled)][:1] for item in kept]
+    trained = sum(int((stream.weight_T != 0).sum()) for streams in sampled for stream in streams)
     return Prepared(
         Batch(kept, Correction() if whole_rollouts else correction),
         zero_variance,
@@ -85,6 +93,7 @@ async def prepare(
         trained,
         reference.mean_k1 if reference is not None else 0.0,
         reference.variances if reference is not None else {},
+        hints.metrics,
     )
 
 

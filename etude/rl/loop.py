@@ -40,6 +40,7 @@ FROM_LEARNER = (
     *("loss", "entropy", "drift_mean", "drift_p50", "drift_p99", "drift_max", "k1", "k2", "k3"),
     *("grad_norm", "update_rms", "lr", "skipped"),
 )
+FROM_TWINS = ("twins", "twins_filtered", "twin_change", "twin_kl", "twin_loss")
 FROM_EXPERTS = ("replay_moved", "replay_refused", "load_max")
 
 
@@ -221,8 +222,9 @@ class Training:
             "loss": 0.0,
             "grad_norm": 0.0,
         }
-        row |= {name: learnt[name] for name in (*FROM_LEARNER, *FROM_EXPERTS) if name in learnt}
+        row |= {name: learnt[name] for name in (*FROM_LEARNER, *FROM_TWINS, *FROM_EXPERTS) if name in learnt}
         row |= {f"loss_{name.removesuffix('_loss')}": v for name, v in learnt.items() if name.endswith("_loss")}
+        row |= prepared.feedback
         if self.rl.kl:
             row |= {"reference_kl": prepared.reference_kl} | prepared.diagnostics
         self.totals.add(row)

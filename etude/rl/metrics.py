@@ -42,6 +42,8 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
         # A part is asked only about tasks that it concerns: the others say nothing about its mean.
         values = [rollout.parts[part] for rollout in rollouts if part in rollout.parts]
         found[f"reward_{part}"] = sum(values) / len(values)
+    kinds = Counter(site.kind for rollout in rollouts for site in rollout.sites)
+    found |= {f"behaviour_{kind}": times / count for kind, times in sorted(kinds.items())}  # sites of a rollout
     for cause, times in sorted(Counter(rollout.stop or "none" for rollout in rollouts).items()):
         found[f"stop_{cause}"] = times
     verdicts = Counter(rollout.verdict for rollout in rollouts if rollout.verdict)

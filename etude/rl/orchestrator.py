@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from etude.behaviours.table import build_behaviours
 from etude.core import process
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
@@ -43,6 +44,7 @@ from etude.rl.broken_tasks import BrokenTasks
 from etude.rl.checkpoint import Checkpoint
 from etude.rl.dispatcher import Dispatcher
 from etude.rl.evaluate import Evaluations
+from etude.rl.feedback.schedule import check_feedback, needs_frozen
 from etude.rl.groups import RolloutGroup, Slot, unpack
 from etude.rl.journal import Journal, Resumed, SavedSlot
 from etude.rl.learner_client import LearnerClient, launch_learner
@@ -64,6 +66,7 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
     """
     started = time.monotonic()
     check_lengths(recipe.harness.limits, recipe.engine)
+    check_feedback(recipe.rl)
     # This process talks for hours and computes nothing: docs/rooms/rl.md, "Memory".
     process.stay_small()
     run.begin(STAGE)  # opens our lineage before anything is sampled under its name
@@ -90,6 +93,11 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
     dialect = open_dialect(model, recipe.harness.template)
     setup = build_setup(
         recipe.harness, recipe.reward, recipe.grader, recipe.audit, dialect=dialect, temperature=rl.temperature
+    )
+    setup = replace(
+        setup,
+        taught=build_behaviours(rl.feedback.behaviours, "rl.feedback.behaviours"),
+        watched=build_behaviours(rl.monitor, "rl.monitor"),
     )
     host, setup = await _open_sandboxes(home, backend, setup, stack)
     latest = run.latest(STAGE)
@@ -174,7 +182,7 @@ async def _launch(
                 threads=threads,
                 restore=latest,
                 # A second copy of the weights, so only where the KL term reads it.
-                frozen=model if rl.kl else None,
+                frozen=model if needs_frozen(rl) else None,
             ),
             log=logs / f"learner-{version.lineage}.log",
             deadline=rl.start_seconds,

@@ -14,7 +14,7 @@ import asyncio
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +22,8 @@ from typing import Literal
 
 from etude.audit.auditor import RolloutAudit, Rules
 from etude.audit.base import Ruling
-from etude.behaviours.base import Site
+from etude.behaviours.base import Behaviour, Site
+from etude.behaviours.table import find_sites
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy, Sampling
 from etude.core.settings import (
@@ -35,13 +36,14 @@ from etude.core.settings import (
 )
 from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import HarnessFailure, PolicyFailure
-from etude.harness.hinted import Hinted
+from etude.harness.hinted import Hinted, place_hints
 from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text, task_text
-from etude.harness.tools.base import Tool
+from etude.harness.tools.base import Tool, schema_of
 from etude.harness.tools.table import build_tools
 from etude.harness.trajectory import Trajectory
 from etude.reward.base import GradedRollout
+from etude.reward.behaviour import behaviour_sites
 from etude.reward.compose import Reward, Weighted, build_reward
 from etude.reward.hack_penalty import HackPenalty
 from etude.sandbox.base import FailureCause, SandboxFailure, SandboxLimits
@@ -86,6 +88,8 @@ class RolloutSetup:
     grader: GraderSettings = field(default_factory=GraderSettings)
     sandbox: SandboxLimits = field(default_factory=SandboxLimits)
     grade_cache: GradeCache | None = None  # None grades every rollout, equal ones too
+    taught: tuple[Behaviour, ...] = ()  # whose hints are wanted above their turns
+    watched: tuple[Behaviour, ...] = ()  # whose sites are only counted
 
     def at_temperature(self, temperature: float) -> RolloutSetup:
         return replace(self, sampling=replace(self.sampling, temperature=temperature))
@@ -323,5 +327,28 @@ async def score(
     graded = await grade_once(task, host, changes, setup.grader, answer=trajectory.last_words)
     # on the event loop, as it is short: 0.9 ms for most rollouts, 7.9 for those that rewrite the right files (medians)
     ruling = setup.audit.ruling(task, trajectory, changes)
-    total, parts = setup.reward.score(GradedRollout(task, trajectory, changes, graded, ruling))
-    return Scored(task, trajectory, changes, graded, total, parts, time.monotonic() - started, ruling)
+    counted = await behaviour_sites(setup.reward, trajectory)
+    total, parts = setup.reward.score(GradedRollout(task, trajectory, changes, graded, ruling, counted))
+    sites, hints = await hints_of(trajectory, setup, [site for each in counted.values() for site in each])
+    seconds = time.monotonic() - started
+    return Scored(task, trajectory, changes, graded, total, parts, seconds, ruling, sites, hints)
+
+
+async def hints_of(
+    trajectory: Trajectory, setup: RolloutSetup, counted: Sequence[Site] = ()
+) -> tuple[tuple[Site, ...], tuple[Hinted, ...]]:
+    """Where behaviours happened, and the hints that can stand above their turns.
+
+    Only sites of taught behaviours have a hint; the others, and those that a reward `counted`, are there for their
+    rates.
+    """
+    taught = await find_sites(setup.taught, trajectory)
+    known = {(site.message, site.kind) for site in taught}
+    watched = [*await find_sites(setup.watched, trajectory), *counted]
+    others = {replace(site, hint="") for site in watched if (site.message, site.kind) not in known}
+    sites = tuple(sorted((*taught, *others), key=lambda site: (site.message, site.kind)))
+    if not taught or setup.dialect is None:
+        return sites, ()
+    schemas = [schema_of(tool) for tool in setup.tools.values()]
+    wanted = [(site.message, site.hint) for site in sites]
+    return sites, tuple(place_hints(trajectory, wanted, setup.dialect, schemas))
