@@ -70,7 +70,7 @@ class ToolResult:
 Experts = npt.NDArray[np.int16]  # [tokens, blocks with experts, experts of a token]
 UNROUTED = -1  # stands for the experts of a token that are not known
 Message = System | User | Assistant | ToolResult
-Part = Literal["thinking", "final", "call", "output", "prompt"]
+Part = Literal["thinking", "final", "call", "output", "prompt", "summary"]
 StopReason = Literal["stop", "length", "abort"]
 
 

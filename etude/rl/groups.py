@@ -17,7 +17,6 @@ from safetensors.numpy import load, save
 
 from etude.core.errors import EtudeError
 from etude.harness.metrics import measure
-from etude.harness.trajectory import ORIGINS
 from etude.rollout.rollout import Scored
 from etude.tasks.format.task import Task
 
@@ -70,10 +69,9 @@ def compact(scored: Scored) -> Rollout:
     traces = []
     for segment in trajectory.segments:
         arrays = segment.arrays()
-        sampled_T = arrays["origin"] == ORIGINS.index("sampled")
-        # Tokens that a segment repeats from an earlier one are trained there, not twice.
-        sampled_T[: segment.copied] = False
-        traces.append(Trace(arrays["ids"], sampled_T, arrays["logprob"], arrays["version"], arrays.get("experts")))
+        traces.append(
+            Trace(arrays["ids"], segment.trained(), arrays["logprob"], arrays["version"], arrays.get("experts"))
+        )
     return Rollout(
         reward=scored.reward,
         parts=scored.parts,

@@ -31,6 +31,7 @@ from etude.core.settings import (
     GraderSettings,
     HarnessSettings,
     RewardSettings,
+    SummarySettings,
 )
 from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import HarnessFailure, PolicyFailure
@@ -79,6 +80,7 @@ class RolloutSetup:
     audit: RolloutAudit
     dialect: Dialect | None = None  # None: the policy speaks text, and nothing can be trained on
     limits: AgentLimits = field(default_factory=AgentLimits)
+    summary: SummarySettings = field(default_factory=SummarySettings)
     sampling: Sampling = field(default_factory=Sampling)  # but for the seed, which is the rollout's own
     system: str = ""
     grader: GraderSettings = field(default_factory=GraderSettings)
@@ -154,6 +156,7 @@ def build_setup(
         audit=audited,
         dialect=dialect,
         limits=harness.limits,
+        summary=harness.summary,
         # a turn may take all that the whole rollout may sample; the harness counts
         sampling=Sampling(harness.limits.sampled_tokens, temperature),
         system=system_text(harness.system, tools, spec, text_form=dialect is None and not native_calls),
@@ -288,6 +291,7 @@ async def _run(
                 sampling=replace(setup.sampling, seed=seed),
                 system=setup.system,
                 terms=terms,
+                summary=setup.summary,
                 on_event=on_event,
                 root=start.workdir,
             )
