@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +205,27 @@ def test_a_loaded_models_template_is_asked_where_nothing_is_rewritten(
                 assert isinstance(new.messages[-1], ToolResult) and kept > len(old.ids) - 8
             else:
                 assert isinstance(new.messages[-1], User) and kept == len(old.ids)
+
+
+def test_memory_stays_flat_over_long_rollouts(agent: Any, script: Any) -> None:
+    """benchmarks/long_rollouts.py does it with 200,000 tokens and 300 calls."""
+    limits = AgentLimits(turns=200, context_tokens=240, rollout_tokens=100_000, sampled_tokens=100_000)
+
+    def run() -> int:
+        policy = Worker(script(agent.dialect, [], V1), reads=100)
+        trajectory = agent.play(policy, limits=limits)
+        assert trajectory.effort.calls == 100 and trajectory.summaries > 20
+        assert max(len(context.ids or ()) for context in policy.contexts) <= 240
+        return sum(len(segment.ids) for segment in trajectory.segments)
+
+    run()
+    gc.collect()
+    tracemalloc.start()
+    tokens = run()
+    gc.collect()
+    left, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert left < 200_000 and peak < 2_000_000 + 1000 * tokens
 
 
 def test_results_share_the_room_and_short_ones_stay_whole() -> None:
