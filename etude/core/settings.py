@@ -310,8 +310,8 @@ class AgentLimits:
     rollout_tokens: int = setting(
         0, "tokens of all contexts of a rollout together; more than context_tokens turns summaries on", least=0
     )
-    seconds: float = setting(600.0, "wall time; the sample in flight is still waited for", least=0)
-    sample_seconds: float = setting(300.0, "wait for one sample; longer is a failure of the policy", least=0)
+    seconds: float = setting(600.0, "time in tools, as on an idle machine; sampling does not count", least=0)
+    sample_seconds: float = setting(300.0, "time for one sample; what takes longer is cut and ends the work", least=0)
     malformed: int = setting(3, "turns in a row that cannot be read before the rollout stops", least=1)
 
 

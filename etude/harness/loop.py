@@ -26,7 +26,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Message, Policy, Sample, Sampling, System, ToolResult, User
 from etude.core.settings import AgentLimits, SummarySettings
 from etude.core.terms import NO_TERMS, Terms
-from etude.harness.failures import ErrorClass, HarnessFailure, PolicyFailure
+from etude.harness.failures import ErrorClass, HarnessFailure, PolicyFailure, TurnRefused
 from etude.harness.sample_faults import fault_of
 from etude.harness.summary import (
     SummaryPlan,
@@ -37,6 +37,7 @@ from etude.harness.summary import (
     restart_texts,
     state_text,
 )
+from etude.harness.template_refusals import takes_plain_turn
 from etude.harness.text_turns import read_turn
 from etude.harness.tool_calls import Approve, execute
 from etude.harness.tool_context import ToolContext
@@ -99,14 +100,18 @@ async def run_agent(
         tools=tools,
         schemas=schemas,
         plan=plan_summaries(limits, summary or SummarySettings(), dialect, schemas),
-        tool_context=ToolContext(sandbox, root, deadline=started + limits.seconds),
+        tool_context=ToolContext(sandbox, root),
         trajectory=trajectory,
         on_event=on_event or (lambda event: None),
         approve=approve,
     )
     try:
         rollout.begin(system, history, instruction)
-        trajectory.stop = await rollout.play()
+        try:
+            trajectory.stop = await rollout.play()
+        except TurnRefused as refused:
+            rollout.blame_turn(str(refused))
+            trajectory.stop = "malformed"
         rollout.notify("stop", stop=trajectory.stop)
     except (PolicyFailure, HarnessFailure) as failure:
         failure.trajectory = trajectory
@@ -135,6 +140,8 @@ class _Rollout:
     summaries: int = 0
     acted: bool = False  # in this context
     full: bool = False  # something did not fit into this context
+    late: bool = False  # the last sample was ended because it took too long
+    tool_seconds: float = 0.0  # that tools took, as on an idle machine; sampling and its queues are not the agent's
 
     def begin(self, system: str, history: Sequence[Message], instruction: str) -> None:
         self.task = to_text(to_bytes(instruction))
@@ -156,6 +163,8 @@ class _Rollout:
             turn = await self.sample()
             self.acted = True
             if isinstance(turn, Malformed):
+                if self.late:  # an answer too long to wait for is overlong, whatever its tokens are
+                    return "tokens"
                 if turn.kind == "CutOff" and self.plan is not None and self.size + 2 > self.most:
                     self.full = True  # the room that a summary needs cut it
                     continue
@@ -179,7 +188,7 @@ class _Rollout:
     def exhausted(self) -> StopCause:
         """The limit that leaves no room for another turn, if any."""
         limits = self.trajectory.limits
-        if time.monotonic() >= self.tool_context.deadline:
+        if self.tool_seconds >= limits.seconds:
             return "time"
         if self.sampled >= limits.sampled_tokens:
             return "tokens"
@@ -232,7 +241,8 @@ class _Rollout:
             room = min(room, self.left())
             if self.dialect is None:
                 room = min(room, max(1, self.most - self.size))
-        sampling = dataclasses.replace(asked, seed=_turn_seed(asked.seed, self.turn), max_tokens=room)
+        seed, seconds = _turn_seed(asked.seed, self.turn), limits.sample_seconds
+        sampling = dataclasses.replace(asked, seed=seed, max_tokens=room, seconds=seconds)
         context = Context(self.seen)
         if self.dialect is not None:
             segment = self.trajectory.segments[-1]
@@ -243,12 +253,13 @@ class _Rollout:
         self.notify("sampling")
         started = time.monotonic()
         try:
-            async with asyncio.timeout(limits.sample_seconds) as wait:
+            # A policy that knows of the limit ends its answer by itself and says what there is: a score.
+            async with asyncio.timeout(seconds * 1.25 + 1) as wait:
                 sample = await self.policy.sample(context, sampling)
         except Exception as error:
-            if wait.expired():
-                late = f"no sample came within {limits.sample_seconds:g} s, in turn {self.turn + 1}"
-                raise PolicyFailure(late) from error
+            if wait.expired():  # nobody can say whether this answer is long or its policy dead
+                late = f"no sample came within {seconds:g} s, in turn {self.turn + 1}"
+                raise PolicyFailure(late, retry=False) from error
             raise PolicyFailure(f"sampling failed in turn {self.turn + 1}: {type(error).__name__}: {error}") from error
         return self.take(sample, room, time.monotonic() - started, purpose)
 
@@ -262,6 +273,7 @@ class _Rollout:
         except EtudeError as error:
             raise PolicyFailure(f"the sample of turn {self.turn + 1} cannot be used: {error}") from error
         self.sampled += len(sample.ids or ())
+        self.late = sample.late
         if isinstance(turn, Malformed):
             message, fault = turn.partial, turn.message
         else:
@@ -290,6 +302,8 @@ class _Rollout:
         self.notify("calling", calls=calls)
         seen: list[MessageRecord] = []
         ended = False
+        began, slower = time.monotonic(), self.tool_context.slowdown()
+        self.tool_context.deadline = began + (self.trajectory.limits.seconds - self.tool_seconds) * slower
         try:
             async with aclosing(execute(calls, self.tools, self.tool_context, self.approve)) as outcomes:
                 async for outcome in outcomes:
@@ -303,6 +317,7 @@ class _Rollout:
             bug = MessageRecord(ToolResult(failure.tool, ""), self.segment, "HarnessBug", str(failure))
             self.trajectory.entries.extend([*seen, bug])
             raise
+        self.tool_seconds += (time.monotonic() - began) / slower
         if self.plan is not None:
             count = self.count_tokens
             seen = cut_results(seen, self.most - self.size - 2, count)
@@ -402,13 +417,24 @@ class _Rollout:
         return fits
 
     def append_or_fail(self, messages: Sequence[Message], numbers: Sequence[int], *, open_turn: bool) -> bool:
-        """`append`; a chat template that refuses what a turn led to fails this rollout, and not all that run."""
+        """`append`; a chat template that refuses what a turn led to is that turn's fault, or else ours."""
         try:
             return self.append(messages, numbers, most=self.most, open_turn=open_turn)
         except EtudeError as error:
             if self.turn == 0:  # it refuses the very prompt, and so will every other rollout
                 raise
-            raise HarnessFailure(f"the conversation cannot go on after turn {self.turn}: {error}") from error
+            refused = f"the conversation cannot go on after turn {self.turn}: {error}"
+            assert self.dialect is not None
+            # Discarding what a model can bring about at will would teach it to, so that is a score.
+            if takes_plain_turn(self.dialect, self.seen, self.schemas):
+                raise TurnRefused(refused) from error
+            raise HarnessFailure(refused) from error
+
+    def blame_turn(self, why: str) -> None:
+        """Marks the last turn as one that could not be read."""
+        entries = self.trajectory.entries
+        last = max(number for number, entry in enumerate(entries) if isinstance(entry.message, Assistant))
+        entries[last] = dataclasses.replace(entries[last], error="InvalidArguments", note=why)
 
     def append(self, messages: Sequence[Message], numbers: Sequence[int], *, most: int, open_turn: bool) -> bool:
         """Appends to the segment, or to a new one that takes its place. False: the tokens would not fit."""

@@ -302,7 +302,7 @@ async def _run(
     except SandboxFailure as failure:
         return void("sandbox", RETRIED[failure.cause], failure, trajectory)
     except PolicyFailure as failure:
-        return void("policy", True, failure, failure.trajectory)
+        return void("policy", failure.retry, failure, failure.trajectory)
     except HarnessFailure as failure:
         return void("harness", False, failure, failure.trajectory)
     except GraderFailure as failure:
