@@ -45,6 +45,7 @@ from etude.harness.tools.base import Tool, schema_of
 from etude.harness.trajectory import Appended, Cause, MessageRecord, Parent, Purpose, Segment, StopCause, Trajectory
 from etude.sandbox.base import WORKSPACE, Sandbox
 from etude.tokens.dialect import Dialect, ToolSchema
+from etude.tokens.effort import state_effort
 from etude.tokens.parse import Malformed
 from etude.tokens.tokenizer import to_bytes, to_text
 
@@ -84,6 +85,7 @@ async def run_agent(
     of the rollout's group, `summary` says how it goes on when a context is full.
     """
     started = time.monotonic()
+    system, dialect = state_effort(system, terms.effort, dialect)
     trajectory = Trajectory(
         tokenizer=dialect.fingerprint if dialect else "",
         tools=tuple(tools),

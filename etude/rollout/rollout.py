@@ -43,6 +43,7 @@ from etude.harness.trajectory import Trajectory
 from etude.reward.base import GradedRollout
 from etude.reward.compose import Reward, Weighted, build_reward
 from etude.reward.hack_penalty import HackPenalty
+from etude.rollout.terms import usual_terms
 from etude.sandbox.base import FailureCause, SandboxFailure, SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.environment.layers import serve_task
@@ -81,6 +82,7 @@ class RolloutSetup:
     dialect: Dialect | None = None  # None: the policy speaks text, and nothing can be trained on
     limits: AgentLimits = field(default_factory=AgentLimits)
     summary: SummarySettings = field(default_factory=SummarySettings)
+    terms: Terms = NO_TERMS  # of rollouts that belong to no group
     sampling: Sampling = field(default_factory=Sampling)  # but for the seed, which is the rollout's own
     system: str = ""
     grader: GraderSettings = field(default_factory=GraderSettings)
@@ -157,6 +159,7 @@ def build_setup(
         dialect=dialect,
         limits=harness.limits,
         summary=harness.summary,
+        terms=usual_terms(harness),
         # a turn may take all that the whole rollout may sample; the harness counts
         sampling=Sampling(harness.limits.sampled_tokens, temperature),
         system=system_text(harness.system, tools, spec, text_form=dialect is None and not native_calls),
@@ -241,7 +244,7 @@ async def run_rollout(
     on_event: Callable[[Event], None] | None = None,
     save: Callable[[Outcome], None] | None = None,
 ) -> Outcome:
-    """Lets a policy try a task once, on the terms of its group.
+    """Lets a policy try a task once, on the terms of its group or, without any, on the setup's own.
 
     `save` keeps the outcome; where it cannot, nothing was gained: Void.
     """
@@ -290,7 +293,7 @@ async def _run(
                 limits=setup.limits,
                 sampling=replace(setup.sampling, seed=seed),
                 system=setup.system,
-                terms=terms,
+                terms=setup.terms if terms == NO_TERMS else terms,
                 summary=setup.summary,
                 on_event=on_event,
                 root=start.workdir,
