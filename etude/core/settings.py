@@ -306,10 +306,26 @@ class AgentLimits:
 
     turns: int = setting(20, "turns of the model", least=1)
     sampled_tokens: int = setting(4096, "tokens sampled in all turns together", least=1)
-    context_tokens: int = setting(8192, "tokens of the whole sequence, prompt and observations included", least=2)
-    seconds: float = setting(600.0, "wall time; the sample in flight is still waited for", least=0)
-    sample_seconds: float = setting(300.0, "wait for one sample; longer is a failure of the policy", least=0)
+    context_tokens: int = setting(8192, "tokens of one context, prompt and observations included", least=2)
+    rollout_tokens: int = setting(
+        0, "tokens of all contexts of a rollout together; more than context_tokens turns summaries on", least=0
+    )
+    seconds: float = setting(600.0, "time in tools, as on an idle machine; sampling does not count", least=0)
+    sample_seconds: float = setting(300.0, "time for one sample; what takes longer is cut and ends the work", least=0)
     malformed: int = setting(3, "turns in a row that cannot be read before the rollout stops", least=1)
+
+
+@dataclass(frozen=True)
+class SummarySettings:
+    """What happens when a context is full and limits.rollout_tokens leaves more."""
+
+    use: Literal["trained", "prompted", "off"] = setting(
+        "trained", "a short request whose answer is trained; a long one whose answer is not; or the rollout ends there"
+    )
+    at: int = setting(0, "tokens of a context at which a summary is asked for; 0: four fifths of its room", least=0)
+    max_tokens: int = setting(
+        0, "longest summary, its thinking included; 0: an eighth of the context, a quarter when prompted", least=0
+    )
 
 
 @dataclass(frozen=True)
@@ -328,6 +344,7 @@ class HarnessSettings:
         {}, "variables for the chat template of a loaded model, such as { enable_thinking = false }"
     )
     limits: AgentLimits = setting(AgentLimits(), "what one rollout may use")
+    summary: SummarySettings = setting(SummarySettings(), "going on in a new context from the model's own summary")
     effort: dict[str, float] = setting(
         {}, "levels of effort and how often a group is told each: { low = 1, medium = 1, high = 1 }; empty: none"
     )

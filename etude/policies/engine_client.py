@@ -6,7 +6,10 @@ for; when the server is a process that we started and it died, the error shows t
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +67,31 @@ class EngineClient:
             body["routed"] = context.routed
         if version is not None:
             body["version"] = str(version)
-        sample = messages.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
+        if sampling.seconds:
+            sample = await self._sample_within(body | {"id": name or uuid.uuid4().hex}, sampling.seconds)
+        else:
+            sample = messages.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
         if self.decode is None:
             return sample
         return Sample(**{**vars(sample), "text": self.decode(sample.ids or ())})
+
+    async def _sample_within(self, body: dict[str, Any], seconds: float) -> Sample:
+        """An answer that is ended after some time: what there is of it then counts as cut at its longest.
+
+        One that nothing is there of never left the queue, and that is no answer at all.
+        """
+        asked = asyncio.ensure_future(self._call("POST", "/generate", body, self.sample_deadline))
+        try:
+            done, _ = await asyncio.wait({asked}, timeout=seconds)
+            aborted = not done and await self.abort(body["id"])
+            sample = messages.read_sample(await asked)
+        finally:
+            asked.cancel()
+        if not aborted or sample.stop != "abort":
+            return sample
+        if not sample.ids:
+            raise EtudeError(f"the engine at {self.address} did not begin an answer within {seconds:g} s")
+        return dataclasses.replace(sample, stop="length", late=True)
 
     async def score(self, ids: tuple[int, ...], temperature: float = 1.0) -> tuple[float, ...]:
         return (await self.score_all([ids], temperature))[0]

@@ -22,7 +22,7 @@ from etude.core.terms import Terms
 from etude.core.transport import from_json, to_json
 from etude.harness.hinted import Hinted
 from etude.harness.metrics import measure
-from etude.harness.trajectory import ORIGINS, Segment
+from etude.harness.trajectory import Segment
 from etude.rollout.rollout import Scored
 from etude.tasks.format.task import Task
 
@@ -95,10 +95,7 @@ def compact(scored: Scored, source: str = "", terms: Terms | None = None) -> Rol
     traces = []
     for segment in trajectory.segments:
         arrays = segment.arrays()
-        sampled_T = arrays["origin"] == ORIGINS.index("sampled")
-        # Tokens that a segment repeats from an earlier one are trained there, not twice.
-        sampled_T[: segment.copied] = False
-        facts = arrays["ids"], sampled_T, arrays["logprob"], arrays["version"], arrays.get("experts")
+        facts = arrays["ids"], segment.trained(), arrays["logprob"], arrays["version"], arrays.get("experts")
         traces.append(Trace(*facts, _spans(segment, arrays["spans"]), segment.cause))
     errors: Counter[str] = Counter({str(kind): times for kind, times in counts.total.errors.items()})
     errors["malformed"] = counts.malformed_turns

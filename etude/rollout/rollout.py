@@ -33,6 +33,7 @@ from etude.core.settings import (
     GraderSettings,
     HarnessSettings,
     RewardSettings,
+    SummarySettings,
 )
 from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import HarnessFailure, PolicyFailure
@@ -46,6 +47,7 @@ from etude.reward.base import GradedRollout
 from etude.reward.behaviour import behaviour_sites
 from etude.reward.compose import Reward, Weighted, build_reward
 from etude.reward.hack_penalty import HackPenalty
+from etude.rollout.terms import usual_terms
 from etude.sandbox.base import FailureCause, SandboxFailure, SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.environment.layers import serve_task
@@ -83,6 +85,8 @@ class RolloutSetup:
     audit: RolloutAudit
     dialect: Dialect | None = None  # None: the policy speaks text, and nothing can be trained on
     limits: AgentLimits = field(default_factory=AgentLimits)
+    summary: SummarySettings = field(default_factory=SummarySettings)
+    terms: Terms = NO_TERMS  # of rollouts that belong to no group
     sampling: Sampling = field(default_factory=Sampling)  # but for the seed, which is the rollout's own
     system: str = ""
     grader: GraderSettings = field(default_factory=GraderSettings)
@@ -160,6 +164,8 @@ def build_setup(
         audit=audited,
         dialect=dialect,
         limits=harness.limits,
+        summary=harness.summary,
+        terms=usual_terms(harness),
         # a turn may take all that the whole rollout may sample; the harness counts
         sampling=Sampling(harness.limits.sampled_tokens, temperature),
         system=system_text(harness.system, tools, spec, text_form=dialect is None and not native_calls),
@@ -246,7 +252,7 @@ async def run_rollout(
     on_event: Callable[[Event], None] | None = None,
     save: Callable[[Outcome], None] | None = None,
 ) -> Outcome:
-    """Lets a policy try a task once, on the terms of its group.
+    """Lets a policy try a task once, on the terms of its group or, without any, on the setup's own.
 
     `save` keeps the outcome; where it cannot, nothing was gained: Void.
     """
@@ -295,7 +301,8 @@ async def _run(
                 limits=setup.limits,
                 sampling=replace(setup.sampling, seed=seed),
                 system=setup.system,
-                terms=terms,
+                terms=setup.terms if terms == NO_TERMS else terms,
+                summary=setup.summary,
                 on_event=on_event,
                 root=start.workdir,
             )
@@ -306,7 +313,7 @@ async def _run(
     except SandboxFailure as failure:
         return void("sandbox", RETRIED[failure.cause], failure, trajectory)
     except PolicyFailure as failure:
-        return void("policy", True, failure, failure.trajectory)
+        return void("policy", failure.retry, failure, failure.trajectory)
     except HarnessFailure as failure:
         return void("harness", False, failure, failure.trajectory)
     except GraderFailure as failure:

@@ -111,8 +111,8 @@ class RolloutJob:
     task: Task
     sample: int = 0  # which of the rollouts of this task
     seed: int = 0  # of its sampling
-    terms: Terms = NO_TERMS  # what its prompt states, and its reward knows
     policy: Policy | None = None  # its own, where each task needs another one (scripts); None takes the batch's
+    terms: Terms = NO_TERMS  # what its prompt states, and its reward knows
 
 
 def sample_seed(seed: int, task: str, sample: int) -> int:

@@ -10,7 +10,7 @@ import random
 
 from etude.core.errors import EtudeError
 from etude.core.settings import HarnessSettings
-from etude.core.terms import Terms
+from etude.core.terms import NO_TERMS, Terms
 
 LEVELS = ("low", "medium", "high")  # of effort, least first
 
@@ -23,6 +23,13 @@ def draw_terms(settings: HarnessSettings, seed: int, number: int) -> Terms:
     levels = [level for level in LEVELS if level in settings.effort]  # not the order in which the recipe names them
     rng = random.Random(f"terms/{seed}/{number}")
     return Terms(effort=rng.choices(levels, [settings.effort[level] for level in levels])[0])
+
+
+def usual_terms(settings: HarnessSettings) -> Terms:
+    """What a rollout that belongs to no group is told: the middle of the levels that the model knows."""
+    check_effort(settings)
+    levels = [level for level in LEVELS if settings.effort.get(level)]
+    return Terms(effort=levels[len(levels) // 2]) if levels else NO_TERMS
 
 
 def check_effort(settings: HarnessSettings) -> None:

@@ -1,7 +1,8 @@
 """Text, messages and token ids, exactly: what is written can be read back, byte for byte.
 
 In reading order: `tokenizer` (text <-> ids), `render` (messages -> ids, with spans), `parse` (ids -> messages),
-`conversations` (JSONL <-> messages); `dialect` (what everybody above works with) and `native`, which is all of that.
+`conversations` (JSONL <-> messages); `dialect` (what everybody above works with) and `native`, which is all of that;
+`effort` (the line that states it).
 
 For checkpoints that bring their own: `checkpoint_files`, `vocabulary` (their tokenizer), `tiktoken_ranks` (Kimi's),
 `jinja_sandbox` (their chat template), `formats/` (how they spell calls), `turn_parsing` (what they sampled, read back),

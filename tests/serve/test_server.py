@@ -176,6 +176,21 @@ def test_a_named_request_can_be_aborted_and_answers_with_what_it_has(home: Home)
     home.run(scenario())
 
 
+def test_an_answer_that_takes_too_long_is_cut_and_says_so(home: Home) -> None:
+    async def scenario() -> None:
+        sample = await home.client.sample(PROMPT, Sampling(max_tokens=1200, seconds=0.2))
+        assert (sample.stop, sample.late) == ("length", True)
+        assert 0 < len(sample.ids) == len(sample.logprobs) < 1200
+        quick = await home.client.sample(PROMPT, Sampling(max_tokens=2, seconds=30.0))
+        assert not quick.late and len(quick.ids) == 2
+        await home.client.pause()  # nothing of an answer: it waited in the queue, which is nobody's answer
+        with pytest.raises(EtudeError, match=r"did not begin an answer within 0\.05 s"):
+            await home.client.sample(PROMPT, Sampling(max_tokens=2, seconds=0.05))
+        await home.client.resume()
+
+    home.run(scenario())
+
+
 def test_a_client_that_leaves_aborts_its_request(home: Home) -> None:
     async def scenario() -> None:
         before = (await home.client.stats())["aborted"]
