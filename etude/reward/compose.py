@@ -11,6 +11,7 @@ from etude.core.component import resolve
 from etude.core.errors import EtudeError
 from etude.core.renamed import COMPONENTS
 from etude.reward.base import GradedRollout, Part
+from etude.reward.function import function_part
 
 PARTS = {
     "tests": "etude.reward.tests:Tests",
@@ -64,7 +65,7 @@ def build_reward(entries: Sequence[Mapping[str, Any]], where: str = "reward.part
             raise EtudeError(f"{place}.weight is {weight!r}, not a finite number")
         settings = {key: value for key, value in entry.items() if key not in ("use", "weight")}
         use = COMPONENTS.get(use, use)
-        part = resolve("reward", use, settings, PARTS, place)
+        part = function_part(use, settings, place) or resolve("reward", use, settings, PARTS, place)
         if not isinstance(part, Part):
             raise EtudeError(f"{place}: {use} is not a reward; derive it from etude.reward.base.Part")
         name = part.name or (use.rpartition(":")[2] if ".py:" in use else use)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from etude.core.errors import EtudeError
 from etude.core.settings import RLSettings
 from etude.core.terms import Terms
-from etude.forge.curriculum.sources import TaskSource
+from etude.forge.curriculum.sources import Mixes, TaskSource
 from etude.rl.admission import Admission, Waiting
 from etude.rl.groups import Rollout, RolloutGroup, Slot, State, compact, pack
 from etude.rl.journal import Journal
@@ -226,7 +226,9 @@ class Dispatcher:
 
     async def _packed(self, group: RolloutGroup, index: int, scored: Scored) -> tuple[Rollout, bytes | RolloutFile]:
         """A rollout in the form that is learnt from, and what of it goes to the journal."""
-        shape = partial(compact, scored, terms=group.terms)
+        source = self._source
+        name = source.source_of(self.settings.first_task + group.number) if isinstance(source, Mixes) else ""
+        shape = partial(compact, scored, source=name, terms=group.terms)
         if sum(len(segment.ids) for segment in scored.trajectory.segments) < LONG:
             rollout = shape()
             data = pack(rollout)

@@ -4,6 +4,7 @@
     rollouts   finished rollouts, written in the same transaction as their `ready`
     files      path and digest of those that are too large for a row (`rollout_files`), in the same way
     terms      what all rollouts of a group are told alike
+    editions   what the run's settings that may change were (`editions.py`)
     lineages   the step and the row that each start went on from
 
 A checkpoint names the last row that it knows. A resume from it returns what was trained after that row to ready, and
@@ -13,11 +14,13 @@ makes all of them survive the machine's. Knows numbers and states; no task, no m
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from etude.core.errors import EtudeError
 from etude.core.terms import Terms
@@ -40,6 +43,7 @@ _SINCE_2 = """
 CREATE TABLE files (
     number INTEGER NOT NULL, slot INTEGER NOT NULL, path TEXT NOT NULL, digest TEXT NOT NULL,
     PRIMARY KEY (number, slot));
+CREATE TABLE editions (edition INTEGER PRIMARY KEY, facts TEXT NOT NULL);
 CREATE TABLE terms (number INTEGER PRIMARY KEY, effort TEXT NOT NULL, edition INTEGER NOT NULL);
 """
 
@@ -121,6 +125,14 @@ class Journal:
             self._base.execute("DELETE FROM files WHERE number = ?", (number,))
             self._write([(number, GROUP, "void", 0)])
         self.files.remove([path for (path,) in gone])
+
+    def edition(self, number: int, facts: Mapping[str, Any]) -> None:
+        """From now on groups may be admitted under this edition."""
+        with self._transaction():
+            self._base.execute("INSERT OR REPLACE INTO editions VALUES (?, ?)", (number, json.dumps(facts)))
+
+    def editions(self) -> list[dict[str, Any]]:
+        return [json.loads(facts) for (facts,) in self._base.execute("SELECT facts FROM editions ORDER BY edition")]
 
     def forget(self, row: int) -> None:
         """Rollouts that were trained up to `row` will never be asked for again."""

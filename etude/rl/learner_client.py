@@ -59,9 +59,12 @@ class LearnerClient:
         """Log-probabilities of each item's tokens at its temperature under `live`, `ema` or `frozen` weights."""
         return list(unpack(Scores, await self._call("score", ScoreRequest(items, weights))).scores)
 
-    async def step(self) -> dict[str, float]:
-        """Moves the weights; the learner's metrics (lr, grad_norm, skipped), with `seconds`."""
-        return read_metrics(await self._call("step", StepRequest()))
+    async def step(self, lr: float | None = None) -> dict[str, float]:
+        """Moves the weights; the learner's metrics (lr, grad_norm, skipped), with `seconds`.
+
+        `lr` is another peak learning rate from this step on.
+        """
+        return read_metrics(await self._call("step", StepRequest(lr)))
 
     async def save(self, directory: Path) -> None:
         """Writes model, tokenizer and all that an exact resume needs into `directory`, which exists and is empty."""

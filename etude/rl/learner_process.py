@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ from etude.rl.learner_messages import (
     PublishRequest,
     SaveRequest,
     Scores,
+    StepRequest,
     read_batch,
     read_score_request,
 )
@@ -87,6 +89,9 @@ class Verbs:
     def step(self, request: Frame) -> Done:
         from etude.learn.update_size import measured_update
 
+        lr = unpack(StepRequest, request).lr
+        if lr is not None and lr != self.learner.optim.lr:
+            self.learner.optim = self.learner.optimiser.settings = replace(self.learner.optim, lr=lr)
         with measured_update(self.learner.optimiser.parameters.values()) as update:
             metrics = self.learner.step()
         return Done(_floats(metrics | {"update_rms": update.rms}))

@@ -25,11 +25,12 @@ from etude.rl.algorithms.base import Algorithm, BatchShape
 from etude.rl.batches import Prepared, prepare
 from etude.rl.checkpoint import Checkpoint, keep_readable
 from etude.rl.dispatcher import Dispatcher
+from etude.rl.editions import Editions
 from etude.rl.evaluate import Evaluations
 from etude.rl.groups import RolloutGroup
 from etude.rl.journal import Journal
 from etude.rl.learner_client import LearnerClient
-from etude.rl.metrics import Clock, describe, staleness
+from etude.rl.metrics import Clock, by_source, describe, staleness
 from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 
@@ -58,6 +59,7 @@ class Training:
     probe: Probe
     dispatcher: Dispatcher
     evaluations: Evaluations
+    editions: Editions
     checkpoint: Checkpoint  # where it goes on
     tasks: asyncio.TaskGroup  # of everything beside the loop
     started: float  # time.monotonic() of the command
@@ -137,6 +139,7 @@ class Training:
 
     async def _train(self, groups: list[RolloutGroup], bar: Bar) -> None:
         """One step: gradients, the probe of the weights they are of, the update, and the new weights to the engine."""
+        self._reweigh(groups)
         prepared = await prepare(groups, self.algorithm, self.shape, self.rl, self.learner, self.step)
         learnt: dict[str, float] = {}
         if prepared.batch.items:
@@ -148,7 +151,7 @@ class Training:
         agreement = await self._probed()
         self.clock.wait("probe", time.monotonic() - waiting)
         # Without a gradient, too: the schedule of the learning rate counts the steps of the run.
-        learnt |= await self.learner.step()
+        learnt |= await self.learner.step(self.editions.current.lr)
         moved = bool(prepared.batch.items) and self._finite(learnt)
         # Before the next version exists. After a kill these rows lie behind the checkpoint's, and are taken back.
         self._tell_trained(groups)
@@ -173,6 +176,13 @@ class Training:
             await self.evaluations.begin(self.step, self.version)
         if self.step % self.rl.save_every == 0:
             await self._save()
+
+    def _reweigh(self, groups: list[RolloutGroup]) -> None:
+        """New weights of the reward's parts count at once."""
+        self.editions.poll()
+        for slot in (slot for group in groups for slot in group.slots if slot.rollout is not None):
+            assert slot.rollout is not None
+            slot.rollout = self.editions.rewarded(slot.rollout)
 
     def _finite(self, learnt: Mapping[str, float]) -> bool:
         """Whether the step's gradient was; too many in a row that were not stop the run."""
@@ -204,7 +214,11 @@ class Training:
     ) -> dict[str, float]:
         """The step's row of metrics; adds it to the totals."""
         rollouts = [rollout for group in groups for rollout in group.rollouts]
-        row = describe(rollouts) | staleness(rollouts, self.step, self.run.lineage, self.branches, self.unmoved)
+        row = (
+            describe(rollouts)
+            | by_source(rollouts)
+            | staleness(rollouts, self.step, self.run.lineage, self.branches, self.unmoved)
+        )
         row |= {
             "groups": len(groups),
             "rollouts": len(rollouts),
@@ -218,6 +232,7 @@ class Training:
             "probe_max": agreement.max,
             "probe_p99": agreement.p99,
             "probe_k3": agreement.k3,
+            "edition": self.editions.current.number,
             "grades_reused": self.environment.grades_reused,
             "loss": 0.0,
             "grad_norm": 0.0,

@@ -52,6 +52,19 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
     return found
 
 
+def by_source(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """A few figures for each of several mixed sources; nothing where there is only one."""
+    found: dict[str, float] = {}
+    names = sorted({rollout.source for rollout in rollouts})
+    for name in names if len(names) > 1 or any(names) else ():
+        some = [rollout for rollout in rollouts if rollout.source == name]
+        facts = describe(some)
+        shown = ("reward", "pass_rate", "turns", "rollout_tokens", "tool_errors", "malformed")
+        found |= {f"source_{name}_{key}": facts[key] for key in shown}
+        found[f"source_{name}_rollouts"] = len(some)
+    return found
+
+
 def pass_at(outcomes: Sequence[tuple[str, bool]]) -> dict[str, float]:
     """pass@1 and pass@k over tasks, for k up to the rollouts that every task has: of (task, passed) of each rollout.
 

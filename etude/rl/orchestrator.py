@@ -43,6 +43,7 @@ from etude.rl.algorithms.table import build_algorithm, check_algorithm
 from etude.rl.broken_tasks import BrokenTasks
 from etude.rl.checkpoint import Checkpoint
 from etude.rl.dispatcher import Dispatcher
+from etude.rl.editions import Editions
 from etude.rl.evaluate import Evaluations
 from etude.rl.feedback.schedule import check_feedback, needs_frozen
 from etude.rl.groups import RolloutGroup, Slot, unpack
@@ -113,7 +114,9 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
     if first is None:
         raise EtudeError("rl.tasks has no task behind rl.first_task; lower that or name another source")
     probe = Probe(dialect.encode(f"{setup.system}\n{first.instruction}"), rl, recipe.engine.block_tokens)
-    environment = RolloutEnvironment(host, engine, setup, recipe, BrokenTasks(source, run.say), run.say)
+    editions = Editions(run.path, recipe, setup, journal, run.say)
+    broken = BrokenTasks(source, run.say)
+    environment = RolloutEnvironment(host, engine, setup, recipe, broken, run.say, editions.setup)
     # entered last, so that its tasks end before what they use is closed
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
     dispatcher = Dispatcher(
@@ -128,7 +131,7 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
         step=checkpoint.step,
         groups=_groups(resumed, journal),
         next_group=resumed.next,
-        terms=partial(draw_terms, recipe.harness, recipe.run.seed),
+        terms=partial(_terms, recipe, editions),
         refill=algorithm.refill,
     )
     evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks, checkpoint.evaluations)
@@ -143,6 +146,7 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
         probe,
         dispatcher,
         evaluations,
+        editions,
         checkpoint,
         tasks,
         started,
@@ -216,6 +220,12 @@ def board_path(run: Path) -> Path:
     # In memory where the system has such a folder; a file on disk does the same, but slower.
     shared = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())  # noqa: S108
     return shared / f"etude-board-{os.getuid()}-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}"
+
+
+def _terms(recipe: Recipe, editions: Editions, number: int) -> Terms:
+    """What a new group is told."""
+    editions.poll()
+    return replace(draw_terms(recipe.harness, recipe.run.seed, number), edition=editions.current.number)
 
 
 def _groups(resumed: Resumed, journal: Journal) -> list[RolloutGroup]:

@@ -34,14 +34,16 @@ class RolloutEnvironment:
     recipe: Recipe
     broken_tasks: BrokenTasks
     log: Callable[[str], None]
+    setups: Callable[[int], RolloutSetup]  # by edition of the settings that may change
 
     async def run_rollout(self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None]) -> Outcome:
         def on_event(event: Event) -> None:
             if event.kind == "stop":
                 on_grading()
 
+        setup = self.setups(terms.edition)
         return await run_rollout(
-            task, self.engine, self.host, self.setup, policy_name="rl", seed=seed, terms=terms, on_event=on_event
+            task, self.engine, self.host, setup, policy_name="rl", seed=seed, terms=terms, on_event=on_event
         )
 
     async def evaluate(self, policy: Policy, job: RolloutJob) -> Outcome:

@@ -157,7 +157,7 @@ def build_setup(
     harness = harness or HarnessSettings()
     tools = build_tools(harness.tools)
     spec = "none" if native_calls or (dialect is not None and dialect.shows_tools) else harness.spec
-    worth, audited = _reward_and_audit(reward or RewardSettings(), audit or AuditSettings())
+    worth, audited = reward_and_audit(reward or RewardSettings(), audit or AuditSettings())
     return RolloutSetup(
         tools=tools,
         reward=worth,
@@ -174,7 +174,7 @@ def build_setup(
     )
 
 
-def _reward_and_audit(reward: RewardSettings, audit: AuditSettings) -> tuple[Reward, RolloutAudit]:
+def reward_and_audit(reward: RewardSettings, audit: AuditSettings) -> tuple[Reward, RolloutAudit]:
     """The recipe's reward, and which rollouts are audited: those of tasks made from repositories always are.
 
     What a hack costs there is `audit.penalty`, unless the recipe names the part `hack_penalty` itself.

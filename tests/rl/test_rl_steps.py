@@ -96,7 +96,7 @@ def test_gradients_that_are_not_finite_stop_the_run(
 ) -> None:
     published = []
 
-    async def step(self: LearnerClient) -> dict[str, float]:
+    async def step(self: LearnerClient, lr: float | None = None) -> dict[str, float]:
         return {"grad_norm": math.nan, "lr": 3e-4, "skipped": 1}
 
     async def publish(self: LearnerClient, version: Any) -> None:

@@ -71,7 +71,7 @@ def test_a_large_rollout_is_packed_and_written_in_a_thread(tmp_path: Path, monke
         packed_in.append(threading.current_thread())
         return pack(rollout)
 
-    monkeypatch.setattr(dispatching, "compact", lambda scored, terms: scored.parts["rollout"])
+    monkeypatch.setattr(dispatching, "compact", lambda scored, source, terms: scored.parts["rollout"])
     monkeypatch.setattr(dispatching, "pack", packing)
     journal = Journal(tmp_path / "journal.db", 0)
     small = replace(large(), traces=())

@@ -24,6 +24,7 @@ SOURCES = {
     "katas": "etude.forge.katas.task_source:Katas",
     "folder": "etude.forge.curriculum.sources:Folder",
     "curriculum": "etude.forge.curriculum.curriculum:Curriculum",
+    "mixture": "etude.forge.curriculum.mixture:Mixture",
 }
 
 
@@ -47,6 +48,15 @@ class Listens(Protocol):
 
     def heard(self, number: int, passed: int, tried: int, step: int) -> None:
         """Of the group with task `number`, so many rollouts passed; it made the optimiser's step `step`."""
+        ...
+
+
+@runtime_checkable
+class Mixes(Protocol):
+    """A source made of several."""
+
+    def source_of(self, number: int) -> str:
+        """What the one is called that task `number` came from."""
         ...
 
 
