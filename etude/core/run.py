@@ -69,8 +69,13 @@ class Run:
     # Opening and closing
 
     @classmethod
-    def open(cls, path: Path, recipe: dict[str, Any], *, fresh: bool = False) -> Run:
-        """The run at `path`, new or continued. `fresh` deletes what an earlier run left there."""
+    def open(
+        cls, path: Path, recipe: dict[str, Any], *, fresh: bool = False, defaults: dict[str, Any] | None = None
+    ) -> Run:
+        """The run at `path`, new or continued. `fresh` deletes what an earlier run left there.
+
+        A setting that the run's own recipe does not have is no change where it is as in `defaults`.
+        """
         path = path.resolve()
         recipe = as_toml(recipe)
         try:
@@ -84,7 +89,7 @@ class Run:
             raise EtudeError(f"cannot use {path} as a run: {error.strerror}; choose another with --run") from error
         try:
             _take(lock, path)
-            facts = _prepare(path, recipe, fresh)
+            facts = _prepare(path, recipe, fresh, defaults or {})
             return cls(path, recipe, facts, lock)
         except BaseException:
             os.close(lock)
@@ -284,7 +289,7 @@ def _take(lock: int, path: Path) -> None:
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
 
-def _prepare(path: Path, recipe: dict[str, Any], fresh: bool) -> dict[str, Any]:
+def _prepare(path: Path, recipe: dict[str, Any], fresh: bool, defaults: dict[str, Any]) -> dict[str, Any]:
     """run.json of the run to continue, or of a new one."""
     if _never_used(path):
         return _new_facts(path)
@@ -292,7 +297,7 @@ def _prepare(path: Path, recipe: dict[str, Any], fresh: bool) -> dict[str, Any]:
     if fresh or facts.get("clearing"):
         _clear(path)
         return _new_facts(path)
-    check_recipe(path, facts, recipe)
+    check_recipe(path, facts, recipe, defaults)
     durable.sweep(path / "checkpoints")
     return facts
 

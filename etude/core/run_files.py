@@ -127,13 +127,15 @@ def changed_keys(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
     return changes
 
 
-def check_recipe(path: Path, facts: dict[str, Any], recipe: dict[str, Any]) -> None:
+def check_recipe(
+    path: Path, facts: dict[str, Any], recipe: dict[str, Any], defaults: dict[str, Any] | None = None
+) -> None:
     """Refuse a recipe that differs from the recorded one in a key that a begun stage has read."""
     # Nothing depends on the recipe before a stage has begun.
     changes = changed_keys(read_recipe(path), as_toml(recipe)) if facts["stages"] else {}
     # A setting that came with a later version, at its default, is no change of the user's.
-    defaults = as_toml(default_recipe()) if any(old is None for old, _ in changes.values()) else {}
-    changes = {key: pair for key, pair in changes.items() if pair[0] is not None or pair[1] != _at(defaults, key)}
+    usual = as_toml(defaults or {})
+    changes = {key: pair for key, pair in changes.items() if pair[0] is not None or pair[1] != _at(usual, key)}
     reads = [entry.get("reads") for entry in facts["stages"].values()]
     refused = {
         key: change
@@ -151,12 +153,6 @@ def check_recipe(path: Path, facts: dict[str, Any], recipe: dict[str, Any]) -> N
 def as_toml(recipe: dict[str, Any]) -> dict[str, Any]:
     """Plain data as TOML gives it back, so that a tuple in memory equals the list read from a file."""
     return tomllib.loads(tomli_w.dumps(recipe))
-
-
-def default_recipe() -> dict[str, Any]:
-    from etude.core.recipe import Recipe, to_dict  # with pydantic, which reading a run does without
-
-    return to_dict(Recipe())
 
 
 def _at(tree: dict[str, Any], key: str) -> Any:

@@ -40,7 +40,7 @@ class Executed:
 def execute(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> Executed:
     """Brings the run at `path` to the end of `target`."""
     stages = checked_stages(target, recipe)
-    with Run.open(path, recipes.to_dict(recipe), fresh=fresh) as run:
+    with Run.open(path, recipes.to_dict(recipe), fresh=fresh, defaults=recipes.to_dict(Recipe())) as run:
         before = tuple(stage.name for stage in stages if run.finished(stage.name))
         done: list[str] = []
         stopped = ""

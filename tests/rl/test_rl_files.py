@@ -124,7 +124,7 @@ def test_a_run_that_began_before_recipes_had_an_audit_section_goes_on(
         tmp_path / "older", before | {"rl": {k: v for k, v in recipe["rl"].items() if k != "normaliser"}}
     ) as run:
         run.begin("rl", STAGES["rl"].reads)
-    with Run.open(tmp_path / "older", recipe) as run:
+    with Run.open(tmp_path / "older", recipe, defaults=recipes.to_dict(Recipe())) as run:
         run.begin("rl", STAGES["rl"].reads)
     with pytest.raises(EtudeError, match=r"rl\.normaliser \(220 -> 7\)"):
         Run.open(tmp_path / "older", recipe | {"rl": recipe["rl"] | {"normaliser": 7}})
