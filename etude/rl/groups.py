@@ -22,7 +22,7 @@ from etude.core.terms import Terms
 from etude.core.transport import from_json, to_json
 from etude.harness.hinted import Hinted
 from etude.harness.metrics import measure
-from etude.harness.trajectory import Segment
+from etude.harness.trajectory import PARTS, Segment
 from etude.rollout.rollout import Scored
 from etude.tasks.format.task import Task
 
@@ -82,6 +82,13 @@ class Rollout:
     @property
     def sampled_tokens(self) -> int:
         return sum(int(trace.sampled_T.sum()) for trace in self.traces)
+
+    @property
+    def thinking_tokens(self) -> int:
+        part = PARTS.index("thinking")
+        rows = np.concatenate([trace.spans_S5 for trace in self.traces]) if self.traces else np.empty((0, 5), np.int32)
+        chosen = rows[(rows[:, 1] == part) & (rows[:, 4] != 0)]
+        return int((chosen[:, 3] - chosen[:, 2]).sum())
 
     @property
     def overlong(self) -> bool:

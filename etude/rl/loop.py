@@ -20,7 +20,7 @@ from etude.core.policy import Version
 from etude.core.progress import Bar, track
 from etude.core.recipe import Recipe
 from etude.core.run import Run
-from etude.forge.curriculum.sources import Listens, TaskSource
+from etude.forge.curriculum.sources import HearsEffort, Listens, TaskSource
 from etude.rl.algorithms.base import Algorithm, BatchShape
 from etude.rl.batches import Prepared, prepare
 from etude.rl.checkpoint import Checkpoint, keep_readable
@@ -208,6 +208,9 @@ class Training:
                 rollouts = group.rollouts
                 number = self.rl.first_task + group.number
                 self.source.heard(number, sum(each.passed for each in rollouts), len(rollouts), self.step + 1)
+                if isinstance(self.source, HearsEffort) and rollouts:
+                    turns, thinking = (sum(getattr(r, n) for r in rollouts) for n in ("turns", "thinking_tokens"))
+                    self.source.effort(number, turns / len(rollouts), thinking / len(rollouts))
 
     def _row(
         self, groups: list[RolloutGroup], prepared: Prepared, learnt: Mapping[str, float], agreement: Agreement

@@ -17,7 +17,7 @@ import pydantic
 from pydantic import Field
 
 from etude.core.errors import EtudeError
-from etude.forge.curriculum.sources import Folder, Listens, Quarantines, Rewinds, TaskSource, open_source
+from etude.forge.curriculum.sources import Folder, HearsEffort, Listens, Quarantines, Rewinds, TaskSource, open_source
 from etude.tasks.format.task import Task
 
 
@@ -72,6 +72,11 @@ class Mixture:
         source, local = self._known(number)
         if isinstance(source, Listens):
             source.heard(local, passed, tried, step)
+
+    def effort(self, number: int, turns: float, thinking: float) -> None:
+        source, local = self._known(number)
+        if isinstance(source, HearsEffort):
+            source.effort(local, turns, thinking)
 
     def rewind(self, step: int, number: int) -> None:
         before = [self._choice(each) for each in range(number)]

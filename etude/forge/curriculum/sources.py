@@ -52,6 +52,15 @@ class Listens(Protocol):
 
 
 @runtime_checkable
+class HearsEffort(Protocol):
+    """A source that also wants to know what its tasks took."""
+
+    def effort(self, number: int, turns: float, thinking: float) -> None:
+        """The group with task `number` took so many turns and thinking tokens for each rollout; told after `heard`."""
+        ...
+
+
+@runtime_checkable
 class Mixes(Protocol):
     """A source made of several."""
 
