@@ -92,7 +92,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                     None if plausible is None else routes_of(request.answer().experts, request.length)
                     for request in asked
                 ],
-                plausible=plausible or 0.0,
+                plausible=[plausible or 0.0] * len(asked),
             )
             parts = torch.split(packed.scores(), packed.lengths)
             apart = np.concatenate(

@@ -62,7 +62,7 @@ def load_class(kind: str, use: str, table: Mapping[str, str]) -> Any:
     """The class behind `use`, not yet built."""
     if ".py:" in use:
         file, _, name = use.rpartition(":")
-        module = _load_file(kind, Path(file))
+        module = load_file(kind, Path(file))
         found = getattr(module, name, None)
         if not isinstance(found, type):
             classes = [key for key, value in vars(module).items() if isinstance(value, type)]
@@ -82,8 +82,9 @@ def load_named(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _load_file(kind: str, path: Path) -> ModuleType:
-    path = path.resolve()
+def load_file(kind: str, file: str | Path) -> ModuleType:
+    """A user's Python file as a module; the same file is the same module."""
+    path = Path(file).resolve()
     if not path.is_file():
         raise EtudeError(f"the {kind} file {path} does not exist")
     # The path is in the name, so that two files called mine.py do not answer for each other.

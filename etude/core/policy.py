@@ -70,7 +70,7 @@ class ToolResult:
 Experts = npt.NDArray[np.int16]  # [tokens, blocks with experts, experts of a token]
 UNROUTED = -1  # stands for the experts of a token that are not known
 Message = System | User | Assistant | ToolResult
-Part = Literal["thinking", "final", "call", "output", "prompt"]
+Part = Literal["thinking", "final", "call", "output", "prompt", "summary"]
 StopReason = Literal["stop", "length", "abort"]
 
 
@@ -94,6 +94,8 @@ class Sampling:
     seed: int = 0  # token i of a request depends on (seed, i) alone, never on its neighbours in the batch
     stop_ids: tuple[int, ...] = ()  # sampled, kept as the last id, and ends the sample
     top_logprobs: int = 0  # likeliest alternatives reported for each token; served over the OpenAI routes only
+    # A policy that can do so ends an answer after this time and returns what there is, as if it were at its longest.
+    seconds: float = 0.0  # 0 is no limit
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class Sample:
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     # where a model with experts routed the context's tokens, from `routed` on, and the sampled ones but the last
     experts: Experts | None = field(default=None, compare=False)
+    late: bool = False  # `Sampling.seconds` ended it
 
 
 def routes_of(experts: Experts, tokens: int) -> Experts:

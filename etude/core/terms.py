@@ -11,3 +11,6 @@ class Terms:
 
     effort: str = ""  # a level of `harness.effort`; empty: the prompt states none
     edition: int = 0  # of the run's settings that may change while it runs (`live.toml`)
+
+
+NO_TERMS = Terms()  # of a rollout that belongs to no group

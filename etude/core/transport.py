@@ -28,7 +28,9 @@ import numpy.typing as npt
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 
-HEADER_BYTES, BODY_BYTES = 64 << 20, 4 << 30  # more is refused before it is read
+# More is refused before it is read. A batch of rollouts of 200,000 tokens with experts has tens of GB; what a prefix
+# announces takes no memory before the bytes are there.
+HEADER_BYTES, BODY_BYTES = 64 << 20, 1 << 40
 MOST_DIMENSIONS = 4
 
 _PREFIX = struct.Struct("<4sIQ")
@@ -57,10 +59,10 @@ def write_frame(frame: Frame) -> bytes:
         if little.dtype.str not in _DTYPES or little.ndim > MOST_DIMENSIONS:
             raise EtudeError(f"{name!r} holds {array.dtype} of shape {array.shape}; only numbers can be sent")
         table.append((name, little.dtype.str, little.shape))
-        parts.append(little.tobytes())
-    header, body = json.dumps(frame.header | {"arrays": table}).encode(), b"".join(parts)
-    _check_sizes(len(header), len(body))
-    return _PREFIX.pack(_MAGIC, len(header), len(body)) + header + body
+        parts.append(little.reshape(-1).view(np.uint8).data)
+    header, body = json.dumps(frame.header | {"arrays": table}).encode(), sum(map(len, parts))
+    _check_sizes(len(header), body)
+    return b"".join([_PREFIX.pack(_MAGIC, len(header), body), header, *parts])  # joined once: it may be most of memory
 
 
 def read_prefix(data: bytes) -> tuple[int, int]:

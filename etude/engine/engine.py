@@ -17,6 +17,7 @@ import torch
 from etude.core.errors import EtudeError
 from etude.core.policy import Sampling, Version
 from etude.core.settings import EngineSettings
+from etude.engine import resident
 from etude.engine.blocks import BlockPool
 from etude.engine.request import COLDEST, QueueFull, Request, refuse_ids, refuse_sampling
 from etude.engine.runner import Read, RowRunner, Runner
@@ -55,7 +56,13 @@ class Engine:
     """`runner` computes the steps; without one it is chosen by where the decoder lies."""
 
     def __init__(
-        self, decoder: Decoder, settings: EngineSettings, version: Version, runner: Runner | None = None
+        self,
+        decoder: Decoder,
+        settings: EngineSettings,
+        version: Version,
+        runner: Runner | None = None,
+        *,
+        first: int = 0,
     ) -> None:
         self.decoder = decoder.eval()
         self.settings = settings
@@ -66,6 +73,8 @@ class Engine:
         self.scheduler = Scheduler(settings, self.pool, self.cache)
         self.counts = Counts()
         self.paused = False
+        self.pinned: Engine | None = None  # another version, kept for those who ask for it by name
+        self._first = first  # number of the first request
         self._requests: dict[int, Request] = {}
         self._flights: deque[_Flight] = deque()  # launched and not read yet, oldest first
         self._done: list[Request] = []  # finished, and not returned by `step` yet
@@ -73,13 +82,21 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return (bool(self._requests) and not self.paused) or bool(self._done)
+        own = (bool(self._requests) and not self.paused) or bool(self._done)
+        return own or (self.pinned is not None and self.pinned.busy)
 
-    def submit(self, ids: Sequence[int], sampling: Sampling, routed: int = 0) -> Request:
+    def submit(
+        self, ids: Sequence[int], sampling: Sampling, routed: int = 0, version: Version | None = None
+    ) -> Request:
         """Queues a prompt. What can never be answered is refused here.
 
-        `routed` leading tokens are those whose experts the one who asks knows already.
+        `routed` leading tokens are those whose experts the one who asks knows already. With a `version` all of the
+        answer is sampled by that one, which must have been pinned; without, by whatever weights there are.
         """
+        if version is not None:
+            if self.pinned is None or self.pinned.version != version:
+                raise resident.refuse(version, [self.version, *([self.pinned.version] if self.pinned else [])])
+            return self.pinned.submit(ids, sampling, routed)
         config = self.decoder.config
         positions = config.max_position_embeddings
         refuse_sampling(sampling)
@@ -87,7 +104,7 @@ class Engine:
         # Bounded: whoever asks too fast should hear of it now, and not when a deadline has passed.
         if len(self.scheduler.waiting) >= self.settings.max_waiting:
             raise QueueFull(f"the engine already has {self.settings.max_waiting} requests waiting; ask again later")
-        request = Request(self.counts.submitted, tuple(ids), sampling, routed)
+        request = Request(self._first + self.counts.submitted, tuple(ids), sampling, routed)
         self.counts.submitted += 1
         self._requests[request.number] = request
         self.scheduler.add(request)
@@ -95,6 +112,8 @@ class Engine:
 
     def abort(self, number: int) -> Request | None:
         """Ends a request between two steps; what it sampled so far stays in it. None if it is not here (any more)."""
+        if self.pinned is not None and number >= resident.FIRST_NUMBER > self._first:
+            return self.pinned.abort(number)
         if number not in self._requests:
             return None  # most who ask have been answered, and nobody else should wait for them
         self._drain()
@@ -109,9 +128,22 @@ class Engine:
         """Steps do nothing until `resume`; running requests keep their place and their cache."""
         self._drain()
         self.paused = True
+        if self.pinned is not None:
+            self.pinned.pause()
 
     def resume(self) -> None:
         self.paused = False
+        if self.pinned is not None:
+            self.pinned.resume()
+
+    def pin(self, version: Version) -> None:
+        """Keeps the present weights, which must be `version`, for requests that ask for them by name."""
+        if self.pinned is not None and self.pinned.version == version:
+            return
+        if version != self.version:
+            raise EtudeError(f"version {version} cannot be pinned: the engine is at {self.version}")
+        self.pinned = resident.pin(self, self.pinned)
+        self.pinned.paused = self.paused
 
     def update(self, load: Callable[[Decoder], None], version: Version) -> None:
         """Swaps the weights between two steps. Running requests go on, with the keys and values they have.
@@ -148,6 +180,8 @@ class Engine:
             # on a GPU one step stays under way: planning and booking then cost it no time (docs/rooms/engine.md)
             while len(self._flights) > (self.runner.depth if chunks else 0):
                 self._settle()
+        if self.pinned is not None and self.pinned.busy:
+            self._done += self.pinned.step()
         done, self._done = self._done, []
         return done
 
@@ -173,6 +207,7 @@ class Engine:
         return {
             **asdict(self.counts),
             "version": str(self.version),
+            "pinned": str(self.pinned.version) if self.pinned is not None else "",
             "paused": self.paused,
             "running": len(self.scheduler.running),
             "waiting": len(self.scheduler.waiting),
@@ -187,6 +222,8 @@ class Engine:
     def check(self) -> None:
         """Raises when the engine's books do not agree: a lost block, a row of nobody, a request twice."""
         self.scheduler.check()
+        if self.pinned is not None:
+            self.pinned.check()
         known = {request.number for request in (*self.scheduler.running, *self.scheduler.waiting)}
         assert known == set(self._requests), "a request is lost"
 

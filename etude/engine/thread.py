@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Sampling
+from etude.core.policy import Sampling, Version
 from etude.engine.engine import Engine
 from etude.engine.request import EngineGone, Request, Top
 from etude.model.torch_process import prepare
@@ -101,6 +101,7 @@ class EngineThread:
         name: str | None = None,
         listen: Listen | None = None,
         routed: int = 0,
+        version: Version | None = None,
     ) -> Request:
         """Samples an answer. Cancelling this (a client that left, a deadline) aborts the request.
 
@@ -116,7 +117,7 @@ class EngineThread:
             try:
                 if name is not None and name in self._numbers:
                     raise EtudeError(f"a request called {name!r} is already here; give each its own id")
-                request = engine.submit(ids, sampling, routed)
+                request = engine.submit(ids, sampling, routed, version)
             except EtudeError as refused:
                 self._settle([(done, refused)])
                 return

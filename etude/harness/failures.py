@@ -33,11 +33,20 @@ class ToolError(Exception):
 
 
 class PolicyFailure(Exception):
-    """The policy gave no usable sample in time: nobody's score. `trajectory` is what there was until then."""
+    """The policy gave no usable sample in time: nobody's score. `trajectory` is what there was until then.
 
-    def __init__(self, message: str, trajectory: Trajectory | None = None) -> None:
+    Without `retry` it is not tried again: with the same seed it would take as long again, and trying until an answer
+    is fast enough would leave out the long ones.
+    """
+
+    def __init__(self, message: str, trajectory: Trajectory | None = None, *, retry: bool = True) -> None:
         super().__init__(message)
         self.trajectory = trajectory
+        self.retry = retry
+
+
+class TurnRefused(Exception):
+    """The chat template refuses what the model's own turn led to: the model's result, a malformed turn."""
 
 
 class HarnessFailure(Exception):

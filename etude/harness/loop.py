@@ -3,9 +3,10 @@
     prompt -> [ sample -> parse -> execute -> observe ] -> stop
 
 Token-exact: sampled ids are kept as they came, everything else is appended behind them by the model's dialect, and so
-each prompt begins with all tokens before it; where a chat template would rewrite those, a new segment begins. What the
-model gets wrong is an observation, and reaching a limit a result; only a policy, a sandbox or a tool that breaks
-raises (`PolicyFailure`, `SandboxFailure`, `HarnessFailure`).
+each prompt begins with all tokens before it; where a chat template would rewrite those, a new segment begins, and so it
+does where the context is full and the model has summed up its work (`summary`). What the model gets wrong is an
+observation, and reaching a limit a result; only a policy, a sandbox or a tool that breaks raises (`PolicyFailure`,
+`SandboxFailure`, `HarnessFailure`).
 
 Knows a Policy and a Sandbox; no engine, no task, no reward.
 """
@@ -14,25 +15,37 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Message, Policy, Sample, Sampling, System, ToolResult, User
-from etude.core.settings import AgentLimits
-from etude.harness.failures import HarnessFailure, PolicyFailure
+from etude.core.settings import AgentLimits, SummarySettings
+from etude.core.terms import NO_TERMS, Terms
+from etude.harness.failures import ErrorClass, HarnessFailure, PolicyFailure, TurnRefused
+from etude.harness.sample_faults import fault_of
+from etude.harness.summary import (
+    SummaryPlan,
+    common_prefix,
+    cut_results,
+    estimated_tokens,
+    plan_summaries,
+    restart_texts,
+    state_text,
+)
+from etude.harness.template_refusals import takes_plain_turn
 from etude.harness.text_turns import read_turn
 from etude.harness.tool_calls import Approve, execute
 from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Tool, schema_of
-from etude.harness.trajectory import MessageRecord, Parent, Segment, StopCause, Trajectory
+from etude.harness.trajectory import Appended, Cause, MessageRecord, Parent, Purpose, Segment, StopCause, Trajectory
 from etude.sandbox.base import WORKSPACE, Sandbox
-from etude.tokens.dialect import Dialect
+from etude.tokens.dialect import Dialect, ToolSchema
+from etude.tokens.effort import state_effort
 from etude.tokens.parse import Malformed
 from etude.tokens.tokenizer import to_bytes, to_text
 
@@ -60,32 +73,47 @@ async def run_agent(
     system: str = "",
     history: Sequence[Message] = (),
     root: str = WORKSPACE,
+    terms: Terms = NO_TERMS,
+    summary: SummarySettings | None = None,
     on_event: Callable[[Event], None] | None = None,
     approve: Approve | None = None,
 ) -> Trajectory:
     """Lets a policy work on an instruction in a sandbox; returns all that happened.
 
     Without a dialect the policy answers messages with text, and the trajectory has no tokens. `history` is an
-    earlier conversation, `root` the workspace in the sandbox; `approve` is asked before each call.
+    earlier conversation, `root` the workspace in the sandbox; `approve` is asked before each call. `terms` are those
+    of the rollout's group, `summary` says how it goes on when a context is full.
     """
     started = time.monotonic()
+    system, dialect = state_effort(system, terms.effort, dialect)
     trajectory = Trajectory(
-        tokenizer=dialect.fingerprint if dialect else "", tools=tuple(tools), limits=limits, sampling=sampling
+        tokenizer=dialect.fingerprint if dialect else "",
+        tools=tuple(tools),
+        limits=limits,
+        sampling=sampling,
+        terms=terms,
     )
     if dialect is not None:
         trajectory.segments.append(Segment())
+    schemas = [schema_of(tool) for tool in tools.values()]
     rollout = _Rollout(
         policy=policy,
         dialect=dialect,
         tools=tools,
-        tool_context=ToolContext(sandbox, root, deadline=started + limits.seconds),
+        schemas=schemas,
+        plan=plan_summaries(limits, summary or SummarySettings(), dialect, schemas),
+        tool_context=ToolContext(sandbox, root),
         trajectory=trajectory,
         on_event=on_event or (lambda event: None),
         approve=approve,
     )
     try:
         rollout.begin(system, history, instruction)
-        trajectory.stop = await rollout.play()
+        try:
+            trajectory.stop = await rollout.play()
+        except TurnRefused as refused:
+            rollout.blame_turn(str(refused))
+            trajectory.stop = "malformed"
         rollout.notify("stop", stop=trajectory.stop)
     except (PolicyFailure, HarnessFailure) as failure:
         failure.trajectory = trajectory
@@ -100,38 +128,56 @@ class _Rollout:
     policy: Policy
     dialect: Dialect | None
     tools: Mapping[str, Tool]
+    schemas: list[ToolSchema]
+    plan: SummaryPlan | None  # None: the rollout has one context
     tool_context: ToolContext
     trajectory: Trajectory
     on_event: Callable[[Event], None]
     approve: Approve | None
-    turn: int = 0
+    task: str = ""
+    turn: int = 0  # samples so far, summaries included
     sampled: int = 0  # tokens
-
-    def __post_init__(self) -> None:
-        self.schemas = [schema_of(tool) for tool in self.tools.values()]
+    context: list[int] = field(default_factory=list)  # entries that the policy sees
+    earlier: int = 0  # tokens of contexts before this one, where nobody has their ids
+    summaries: int = 0
+    acted: bool = False  # in this context
+    full: bool = False  # something did not fit into this context
+    late: bool = False  # the last sample was ended because it took too long
+    tool_seconds: float = 0.0  # that tools took, as on an idle machine; sampling and its queues are not the agent's
 
     def begin(self, system: str, history: Sequence[Message], instruction: str) -> None:
+        self.task = to_text(to_bytes(instruction))
         before = [MessageRecord(System(to_text(to_bytes(system))))] if system else []
         before += [MessageRecord(message, segment=-1) for message in history]
-        if not self.add([*before, MessageRecord(User(to_text(to_bytes(instruction))))]):
+        if not self.add([*before, MessageRecord(User(self.task))]):
             most = self.trajectory.limits.context_tokens
-            raise HarnessFailure(f"the prompt does not fit into limits.context_tokens, which is {most}")
+            beside = " beside a summary" if self.plan is not None else ""
+            raise HarnessFailure(f"the prompt does not fit into limits.context_tokens, which is {most}{beside}")
 
     async def play(self) -> StopCause:
         limits = self.trajectory.limits
         unreadable = 0
-        while self.turn < limits.turns:
+        while self.turn - self.summaries < limits.turns:
+            if self.summary_due() and (stop := await self.summarise()):
+                return stop
             if stop := self.exhausted() or self.open():
                 return stop
             turn = await self.sample()
+            self.acted = True
             if isinstance(turn, Malformed):
+                if self.late:  # an answer too long to wait for is overlong, whatever its tokens are
+                    return "tokens"
+                if turn.kind == "CutOff" and self.plan is not None and self.size + 2 > self.most:
+                    self.full = True  # the room that a summary needs cut it
+                    continue
                 unreadable += 1
                 if turn.kind == "CutOff" and (stop := self.exhausted()):
                     return stop  # the rollout's own limit cut it
                 if unreadable == limits.malformed:
                     return "malformed"
                 # No tool answers, so the result has no name; nothing of the turn was run.
-                if not self.add([MessageRecord(ToolResult("", f"error: {turn.message}"), error="InvalidArguments")]):
+                fits = self.add([MessageRecord(ToolResult("", f"error: {turn.message}"), error="InvalidArguments")])
+                if not fits and self.plan is None:
                     return "context"
                 continue
             unreadable = 0
@@ -144,70 +190,108 @@ class _Rollout:
     def exhausted(self) -> StopCause:
         """The limit that leaves no room for another turn, if any."""
         limits = self.trajectory.limits
-        if time.monotonic() >= self.tool_context.deadline:
+        if self.tool_seconds >= limits.seconds:
             return "time"
         if self.sampled >= limits.sampled_tokens:
             return "tokens"
+        if self.plan is not None and self.left() < 2:
+            return "context"
         # A turn takes its opening token and at least one more.
-        if self.dialect and len(self.trajectory.segments[-1].ids) + 2 > limits.context_tokens:
+        if self.dialect and self.plan is None and self.size + 2 > limits.context_tokens:
             return "context"
         return ""
+
+    @property
+    def size(self) -> int:
+        """Tokens of the context; estimated where nobody has their ids."""
+        if self.dialect is None:
+            return estimated_tokens(self.seen)
+        return len(self.trajectory.segments[-1].ids)
+
+    @property
+    def most(self) -> int:
+        """Tokens that turns and results may fill."""
+        return self.plan.most if self.plan is not None else self.trajectory.limits.context_tokens
+
+    def left(self) -> int:
+        """Tokens that the contexts of a rollout may still take together."""
+        if self.dialect is None:
+            taken = self.earlier + self.size
+        else:
+            taken = sum(len(segment.ids) - segment.copied for segment in self.trajectory.segments)
+        return self.trajectory.limits.rollout_tokens - taken
+
+    @property
+    def seen(self) -> tuple[Message, ...]:
+        """What the policy sees."""
+        return tuple(self.trajectory.entries[number].message for number in self.context)
 
     def open(self) -> StopCause:
         """Opens the turn that the policy is to continue; says so when there is no room for it."""
         if self.dialect is None:
             return ""
-        room = (
-            self.append_or_fail((), (), open_turn=True)
-            and len(self.trajectory.segments[-1].ids) < self.trajectory.limits.context_tokens
-        )
+        room = self.append_or_fail((), (), open_turn=True) and self.size < self.most
         return "" if room else "context"
 
-    async def sample(self) -> Assistant | Malformed:
+    async def sample(self, purpose: Purpose = "") -> Assistant | Malformed:
         """The next turn, recorded exactly as it came."""
         limits, asked = self.trajectory.limits, self.trajectory.sampling
         room = min(asked.max_tokens, limits.sampled_tokens - self.sampled)
-        sampling = dataclasses.replace(asked, seed=_turn_seed(asked.seed, self.turn), max_tokens=room)
-        context = Context(self.trajectory.messages)
+        if self.plan is not None and purpose == "summary":
+            room = min(room, self.plan.max_tokens)
+        elif self.plan is not None:
+            room = min(room, self.left())
+            if self.dialect is None:
+                room = min(room, max(1, self.most - self.size))
+        seed, seconds = _turn_seed(asked.seed, self.turn), limits.sample_seconds
+        sampling = dataclasses.replace(asked, seed=seed, max_tokens=room, seconds=seconds)
+        context = Context(self.seen)
         if self.dialect is not None:
             segment = self.trajectory.segments[-1]
-            room = min(room, limits.context_tokens - len(segment.ids))
+            most = limits.context_tokens if purpose == "summary" else self.most
+            room = min(room, most - len(segment.ids))
             sampling = dataclasses.replace(sampling, max_tokens=room, stop_ids=self.dialect.stop_ids)
-            context = Context(self.trajectory.messages, tuple(segment.ids), segment.routed)
+            context = Context(self.seen, tuple(segment.ids), segment.routed)
         self.notify("sampling")
         started = time.monotonic()
         try:
-            async with asyncio.timeout(limits.sample_seconds) as wait:
+            # A policy that knows of the limit ends its answer by itself and says what there is: a score.
+            async with asyncio.timeout(seconds * 1.25 + 1) as wait:
                 sample = await self.policy.sample(context, sampling)
         except Exception as error:
-            if wait.expired():
-                late = f"no sample came within {limits.sample_seconds:g} s, in turn {self.turn + 1}"
-                raise PolicyFailure(late) from error
+            if wait.expired():  # nobody can say whether this answer is long or its policy dead
+                late = f"no sample came within {seconds:g} s, in turn {self.turn + 1}"
+                raise PolicyFailure(late, retry=False) from error
             raise PolicyFailure(f"sampling failed in turn {self.turn + 1}: {type(error).__name__}: {error}") from error
-        return self.take(sample, room, time.monotonic() - started)
+        return self.take(sample, room, time.monotonic() - started, purpose)
 
-    def take(self, sample: Sample, room: int, seconds: float) -> Assistant | Malformed:
+    def take(self, sample: Sample, room: int, seconds: float, purpose: Purpose) -> Assistant | Malformed:
         if sample.stop == "abort":
             raise PolicyFailure(f"the policy aborted its sample in turn {self.turn + 1}")
-        if self.dialect is not None and (fault := _fault(sample, room, self.trajectory.segments[-1])):
+        if self.dialect is not None and (fault := fault_of(sample, room, self.trajectory.segments[-1])):
             raise PolicyFailure(f"the sample of turn {self.turn + 1} cannot be used: {fault}")
         try:
-            turn = self.read(sample)
+            turn = self.read(sample, purpose)
         except EtudeError as error:
             raise PolicyFailure(f"the sample of turn {self.turn + 1} cannot be used: {error}") from error
         self.sampled += len(sample.ids or ())
+        self.late = sample.late
         if isinstance(turn, Malformed):
-            entry = MessageRecord(turn.partial, self.segment, "InvalidArguments", turn.message, sample.stop, seconds)
+            message, fault = turn.partial, turn.message
         else:
-            entry = MessageRecord(turn, self.segment, stop=sample.stop, seconds=seconds)
-        self.record(entry)
+            message, fault = turn, "a summary calls no tool" if purpose == "summary" and turn.calls else ""
+        kind: ErrorClass | None = "InvalidArguments" if fault else None
+        self.record(MessageRecord(message, self.segment, kind, fault, sample.stop, seconds, purpose))
         self.turn += 1
         return turn
 
-    def read(self, sample: Sample) -> Assistant | Malformed:
+    def read(self, sample: Sample, purpose: Purpose) -> Assistant | Malformed:
         """What a sample says; its ids go to the segment as they are."""
         if self.dialect is not None:
-            self.trajectory.segments[-1].append_sample(sample, len(self.trajectory.entries), self.dialect)
+            segment, summary = self.trajectory.segments[-1], purpose == "summary"
+            segment.append_sample(sample, len(self.trajectory.entries), self.dialect, summary=summary)
+            if summary and self.plan is not None and not self.plan.trained:
+                segment.untrained.append(len(segment.messages) - 1)
             return self.dialect.parse_turn(sample.ids or ())
         text = to_text(to_bytes(sample.text))
         cut = Malformed("CutOff", "the turn was cut off before its end")
@@ -220,6 +304,8 @@ class _Rollout:
         self.notify("calling", calls=calls)
         seen: list[MessageRecord] = []
         ended = False
+        began, slower = time.monotonic(), self.tool_context.slowdown()
+        self.tool_context.deadline = began + (self.trajectory.limits.seconds - self.tool_seconds) * slower
         try:
             async with aclosing(execute(calls, self.tools, self.tool_context, self.approve)) as outcomes:
                 async for outcome in outcomes:
@@ -233,11 +319,93 @@ class _Rollout:
             bug = MessageRecord(ToolResult(failure.tool, ""), self.segment, "HarnessBug", str(failure))
             self.trajectory.entries.extend([*seen, bug])
             raise
+        self.tool_seconds += (time.monotonic() - began) / slower
+        if self.plan is not None:
+            count = self.count_tokens
+            seen = cut_results(seen, self.most - self.size - 2, count)
         fits = self.add(seen)
         # Whoever finished has finished, even where the last results no longer fit into the context.
         if ended:
             return "finish"
-        return "" if fits else "context"
+        return "" if fits or self.plan is not None else "context"
+
+    def count_tokens(self, text: str) -> int:
+        return len(self.dialect.encode(text)) if self.dialect is not None else estimated_tokens([User(text)])
+
+    # Summaries
+
+    def summary_due(self) -> bool:
+        if self.plan is None or not (self.acted or self.full):
+            return False
+        return self.full or self.size >= self.plan.at or self.size + 2 > self.plan.most
+
+    async def summarise(self) -> StopCause:
+        """Asks for a summary in the old context and goes on from it in a new one."""
+        assert self.plan is not None
+        if stop := self.exhausted():
+            return stop
+        if not self.ask(self.plan.request):
+            return "context"
+        turn = await self.sample("summary")
+        self.summaries += 1
+        # A summary that was cut off or broke the format counts for what could be read of it: that is its author's loss.
+        words = (turn.partial if isinstance(turn, Malformed) else turn).final
+        return "" if self.restart(words) else "context"
+
+    def ask(self, request: str) -> bool:
+        """Appends the request where it leaves most of the tokens before it as they are."""
+        # Many templates drop the thinking of old turns behind a new user's message, and none behind a tool's result.
+        forms: list[Message] = [User(request), ToolResult("", request)]
+        number, most = len(self.trajectory.entries), self.trajectory.limits.context_tokens
+        found: list[tuple[int, Message, Segment]] = []
+        refused: EtudeError | None = None
+        for message in forms if self.dialect is not None else []:
+            try:
+                segment = self.trajectory.segments[-1]
+                done = self.append_to(segment, [message], [number], most=most, open_turn=True)
+                if done == "full":
+                    return False
+                if done == "rewrite" and (anew := self.rewritten([message], [number], most=most, open_turn=True)):
+                    found.append((common_prefix(segment.ids, anew.ids), message, anew))
+            except EtudeError as error:
+                refused = error
+                continue
+            if done == "done":
+                self.record(MessageRecord(message, self.segment, purpose="request"))
+                return True
+        if found:
+            _, message, anew = max(found, key=lambda each: each[0])
+            self.trajectory.segments.append(anew)
+        elif refused is not None:
+            raise HarnessFailure(f"the chat template takes no request for a summary: {refused}") from refused
+        elif self.dialect is not None:
+            return False
+        else:
+            message = forms[0]
+        self.record(MessageRecord(message, self.segment, purpose="request"))
+        return True
+
+    def restart(self, summary: str) -> bool:
+        """Begins a new context with the system message, the task, the summary and the state."""
+        entries, segments = self.trajectory.entries, self.trajectory.segments
+        self.earlier += self.size if self.dialect is None else 0
+        self.context = [0] if entries and isinstance(entries[0].message, System) else []
+        self.acted = self.full = False
+        state, number = state_text(self.tools, self.tool_context), len(entries)
+        for text in restart_texts(self.task, summary, state, self.summaries):
+            message = User(text)
+            if self.dialect is None:
+                break
+            segment = self.rewritten([message], [number], most=self.most - 2, open_turn=False, cause="summary")
+            if segment is not None:
+                segments.append(segment)
+                break
+        else:
+            return False
+        self.record(MessageRecord(message, self.segment, purpose="restart"))
+        return True
+
+    # Appending
 
     def add(self, entries: Sequence[MessageRecord]) -> bool:
         """Appends what the policy did not say. False: the tokens would not fit, and only people will see it."""
@@ -246,43 +414,77 @@ class _Rollout:
             numbers = range(len(self.trajectory.entries), len(self.trajectory.entries) + len(entries))
             fits = self.append_or_fail([entry.message for entry in entries], numbers, open_turn=False)
         for entry in entries:
-            self.record(entry if entry.segment < 0 else dataclasses.replace(entry, segment=self.segment))
+            self.record(entry if entry.segment < 0 else dataclasses.replace(entry, segment=self.segment), seen=fits)
+        self.full = self.full or not fits
         return fits
 
     def append_or_fail(self, messages: Sequence[Message], numbers: Sequence[int], *, open_turn: bool) -> bool:
-        """`append`; a chat template that refuses what a turn led to fails this rollout, and not all that run."""
+        """`append`; a chat template that refuses what a turn led to is that turn's fault, or else ours."""
         try:
-            return self.append(messages, numbers, open_turn=open_turn)
+            return self.append(messages, numbers, most=self.most, open_turn=open_turn)
         except EtudeError as error:
             if self.turn == 0:  # it refuses the very prompt, and so will every other rollout
                 raise
-            raise HarnessFailure(f"the conversation cannot go on after turn {self.turn}: {error}") from error
+            refused = f"the conversation cannot go on after turn {self.turn}: {error}"
+            assert self.dialect is not None
+            # Discarding what a model can bring about at will would teach it to, so that is a score.
+            if takes_plain_turn(self.dialect, self.seen, self.schemas):
+                raise TurnRefused(refused) from error
+            raise HarnessFailure(refused) from error
 
-    def append(self, messages: Sequence[Message], numbers: Sequence[int], *, open_turn: bool) -> bool:
+    def blame_turn(self, why: str) -> None:
+        """Marks the last turn as one that could not be read."""
+        entries = self.trajectory.entries
+        last = max(number for number, entry in enumerate(entries) if isinstance(entry.message, Assistant))
+        entries[last] = dataclasses.replace(entries[last], error="InvalidArguments", note=why)
+
+    def append(self, messages: Sequence[Message], numbers: Sequence[int], *, most: int, open_turn: bool) -> bool:
         """Appends to the segment, or to a new one that takes its place. False: the tokens would not fit."""
-        assert self.dialect is not None
-        segments = self.trajectory.segments
-        most, tools = self.trajectory.limits.context_tokens, self.schemas
-        done = segments[-1].append(messages, numbers, self.dialect, most=most, open_turn=open_turn, tools=tools)
+        done = self.append_to(self.trajectory.segments[-1], messages, numbers, most=most, open_turn=open_turn)
         if done != "rewrite":
             return done == "done"
-        # The whole conversation again, as the template has it now: context for what is sampled from here on.
-        segment = Segment("rewrite", Parent(len(segments) - 1, len(segments[-1].ids)))
-        before = self.trajectory.messages
-        whole, numbers = [*before, *messages], range(len(before) + len(messages))
-        done = segment.append(whole, numbers, self.dialect, most=most, open_turn=open_turn, tools=tools)
-        if done != "done":
+        segment = self.rewritten(messages, numbers, most=most, open_turn=open_turn)
+        if segment is None:
             return False
-        new = (span.start for span in segment.rendered.spans if span.message >= len(before))
-        segment.copied = next(new, len(segment.ids))
-        segments.append(segment)
+        self.trajectory.segments.append(segment)
         return True
+
+    def append_to(
+        self, segment: Segment, messages: Sequence[Message], numbers: Sequence[int], *, most: int, open_turn: bool
+    ) -> Appended:
+        assert self.dialect is not None
+        return segment.append(messages, numbers, self.dialect, most=most, open_turn=open_turn, tools=self.schemas)
+
+    def rewritten(
+        self,
+        messages: Sequence[Message],
+        numbers: Sequence[int],
+        *,
+        most: int,
+        open_turn: bool,
+        cause: Cause = "rewrite",
+    ) -> Segment | None:
+        """The whole conversation again, as the template has it now: context for what is sampled from here on.
+
+        None: it would not fit.
+        """
+        segments = self.trajectory.segments
+        segment = Segment(cause, Parent(len(segments) - 1, len(segments[-1].ids)))
+        whole, numbers = [*self.seen, *messages], [*self.context, *numbers]
+        if self.append_to(segment, whole, numbers, most=most, open_turn=open_turn) != "done":
+            return None
+        new = (span.start for span in segment.rendered.spans if span.message >= len(self.context))
+        segment.copied = next(new, len(segment.ids))
+        return segment
 
     @property
     def segment(self) -> int:
-        return max(0, len(self.trajectory.segments) - 1)
+        """The number of the segment; of the context where there are none."""
+        return len(self.trajectory.segments) - 1 if self.dialect is not None else self.summaries
 
-    def record(self, entry: MessageRecord) -> None:
+    def record(self, entry: MessageRecord, *, seen: bool = True) -> None:
+        if seen:
+            self.context.append(len(self.trajectory.entries))
         self.trajectory.entries.append(entry)
         self.notify("message", entry=entry)
 
@@ -294,29 +496,6 @@ class _Rollout:
         stop: StopCause = "",
     ) -> None:
         self.on_event(Event(kind, self.turn, entry, calls, stop))
-
-
-def _fault(sample: Sample, room: int, segment: Segment) -> str:
-    """What is wrong with the token side of a sample, if anything: a policy must keep its promises exactly."""
-    ids = sample.ids
-    if ids is None:
-        raise EtudeError("the policy returns no token ids: run it without a tokenizer, its trajectories are text alone")
-    if not ids:
-        return "it has no tokens"
-    if len(ids) > room:
-        return f"it has {len(ids)} tokens where at most {room} were asked for"
-    if min(ids) < 0:
-        return "it has a negative token id"
-    if sample.logprobs is not None and len(sample.logprobs) != len(ids):
-        return f"it has {len(ids)} tokens and {len(sample.logprobs)} log-probabilities"
-    routed = len(segment.ids) - segment.routed + len(ids) - 1  # tokens whose experts nobody has whole yet
-    if sample.experts is not None and len(sample.experts) != routed:
-        return f"it tells the experts of {len(sample.experts)} tokens where {routed} were asked for"
-    if sample.versions is not None and len(sample.versions) != len(ids):
-        return f"it has {len(ids)} tokens and {len(sample.versions)} versions"
-    if sample.logprobs is not None and not all(math.isfinite(value) and value <= 1e-3 for value in sample.logprobs):
-        return "a log-probability is not one"
-    return ""
 
 
 def _turn_seed(seed: int, turn: int) -> int:

@@ -44,6 +44,8 @@ class HarnessMetrics:
     parallel_turns: int = 0  # with more than one call
     malformed_turns: int = 0  # that broke the format
     cut_turns: int = 0  # that the token limit cut off
+    summaries: int = 0
+    bad_summaries: int = 0  # cut off, unreadable or empty
     stops: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -66,6 +68,8 @@ class HarnessMetrics:
             "parallel_rate": self.parallel_rate,
             "malformed_turns": self.malformed_turns,
             "cut_turns": self.cut_turns,
+            "summaries": self.summaries,
+            "bad_summaries": self.bad_summaries,
             "reliability": self.total.reliability,
         }
         for name, counts in sorted(self.tools.items()):
@@ -85,7 +89,11 @@ def measure(trajectories: Iterable[Trajectory]) -> HarnessMetrics:
             # The history of an earlier conversation is no work of this rollout.
             if entry.segment < 0:
                 continue
-            if isinstance(entry.message, Assistant):
+            if entry.purpose == "summary" and isinstance(entry.message, Assistant):
+                metrics.summaries += 1
+                metrics.bad_summaries += entry.error is not None or not entry.message.final
+                waiting = []
+            elif isinstance(entry.message, Assistant):
                 metrics.turns += 1
                 # A limit that cut a turn says nothing about whether the model knows the format.
                 cut = entry.stop == "length"

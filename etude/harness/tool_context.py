@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etude.harness.failures import ToolError
+from etude.harness.machine_load import slowdown
 from etude.sandbox.base import WORKSPACE, CommandResult, Sandbox
 from etude.tokens.tokenizer import to_bytes, to_text
 
@@ -46,7 +47,7 @@ class ToolContext:
 
     sandbox: Sandbox
     root: str = WORKSPACE
-    deadline: float = float("inf")  # on the monotonic clock, when the rollout's time is over
+    deadline: float = float("inf")  # on the monotonic clock, when the time of the rollout's tools is over
     directory: str = ""  # where `run` stands
     state: dict[str, Any] = field(default_factory=dict)  # what tools remember, by their name
 
@@ -66,9 +67,16 @@ class ToolContext:
     def relative(self, absolute: str) -> str:
         return posixpath.relpath(absolute, self.root)
 
+    def slowdown(self) -> float:
+        """Of programs on this machine now."""
+        return slowdown()
+
     def seconds(self, wanted: float) -> float:
-        """At most `wanted`, and no more than the rollout has left (a moment at least, so that nothing is cut at 0)."""
-        return max(0.1, min(wanted, self.deadline - time.monotonic()))
+        """At most `wanted`, and no more than the rollout has left (a moment at least, so that nothing is cut at 0).
+
+        On a busy machine more: `wanted` is meant for an idle one.
+        """
+        return max(0.1, min(wanted * self.slowdown(), self.deadline - time.monotonic()))
 
     async def read(self, path: str, *, most: int) -> str:
         """A file's text, byte for byte; binary files and those above `most` bytes are refused."""

@@ -24,11 +24,13 @@ from etude.core.policy import (
     Sample,
     Sampling,
     StopReason,
+    System,
     ToolResult,
     Version,
     routes_of,
 )
 from etude.core.settings import AgentLimits
+from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import ErrorClass
 from etude.tokens.dialect import Dialect, ToolSchema
 from etude.tokens.render import Rendered
@@ -36,8 +38,14 @@ from etude.tokens.tokenizer import to_bytes
 
 Origin = Literal["environment", "sampled", "scripted"]
 ORIGINS: tuple[Origin, ...] = ("environment", "sampled", "scripted")  # the place is the saved code: append only
-PARTS: tuple[Part, ...] = ("prompt", "thinking", "final", "call", "output")  # likewise
+PARTS: tuple[Part, ...] = ("prompt", "thinking", "final", "call", "output", "summary")  # likewise
 Cause = Literal["start", "summary", "sub-agent", "branch", "rewrite"]
+Purpose = Literal[
+    "",
+    "request",  # asks for a summary
+    "summary",  # the turn that answers it: sampled like others, its calls are not run
+    "restart",  # the first words of the context that goes on from it
+]
 Appended = Literal[
     "done",
     "full",  # the whole would be longer than it may be
@@ -72,6 +80,7 @@ class Segment:
     cause: Cause = "start"
     parent: Parent | None = None
     copied: int = 0  # leading tokens that another segment holds already: context here, never trained on twice
+    untrained: list[int] = field(default_factory=list)  # messages of it whose sampled tokens are context only
     rendered: Rendered = field(default_factory=Rendered)
     messages: list[int] = field(default_factory=list)  # a span's message -> its entry in the trajectory
     origins: list[Origin] = field(default_factory=list)
@@ -113,11 +122,15 @@ class Segment:
         self._fill("environment")
         return "done"
 
-    def append_sample(self, sample: Sample, entry: int, dialect: Dialect) -> None:
+    def append_sample(self, sample: Sample, entry: int, dialect: Dialect, *, summary: bool = False) -> None:
         """Appends a turn exactly as it came. With log-probabilities it is sampled, without them scripted."""
         if sample.ids is None:
             raise ValueError("a segment holds token ids, and this sample has none")
+        before = len(self.rendered.spans)
         dialect.append_sampled(self.rendered, sample.ids)
+        if summary:  # its words are what the next context begins with; its thinking stays thinking
+            new = self.rendered.spans[before:]
+            self.rendered.spans[before:] = [s._replace(part="summary") if s.part == "final" else s for s in new]
         self.messages.append(entry)
         if sample.logprobs is None:
             self._fill("scripted")
@@ -133,6 +146,15 @@ class Segment:
         self.origins.extend([origin] * missing)
         self.logprobs.extend([0.0] * missing)
         self.versions.extend([NO_VERSION] * missing)
+
+    def trained(self) -> np.ndarray:
+        """Which tokens may be learnt from: sampled here, and not context only."""
+        mask = np.array([origin == "sampled" for origin in self.origins], bool)
+        mask[: self.copied] = False
+        for span in self.rendered.spans:
+            if span.message in self.untrained:
+                mask[span.start : span.end] = False
+        return mask
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The per-token lists as arrays (`spans` has one row a span), as they are saved and as a learner wants them."""
@@ -160,6 +182,7 @@ class MessageRecord:
     note: str = ""  # what was wrong with an unreadable turn, for people
     stop: StopReason | None = None  # of a turn: why the policy stopped
     seconds: float = 0.0  # spent sampling the turn or running the tool; never part of any text
+    purpose: Purpose = ""  # of what the harness says about summaries, and of the turn that is one
 
 
 @dataclass(frozen=True)
@@ -173,6 +196,7 @@ class Effort:
     calls: int
     turns: int
     exact: bool = True  # False: there were no ids, and tokens are bytes divided by four
+    summary_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -195,6 +219,7 @@ class Trajectory:
     tools: tuple[str, ...] = ()
     limits: AgentLimits = field(default_factory=AgentLimits)
     sampling: Sampling = field(default_factory=Sampling)
+    terms: Terms = NO_TERMS  # of its group
     entries: list[MessageRecord] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)  # none without ids
     stop: StopCause = ""
@@ -206,8 +231,26 @@ class Trajectory:
 
     @property
     def turns(self) -> list[Assistant]:
-        """What the policy said in this rollout, turn by turn."""
-        return [e.message for e in self.entries if isinstance(e.message, Assistant) and e.segment >= 0]
+        """What the policy said in this rollout, turn by turn, but for its summaries."""
+        return [
+            e.message
+            for e in self.entries
+            if isinstance(e.message, Assistant) and e.segment >= 0 and e.purpose != "summary"
+        ]
+
+    @property
+    def summaries(self) -> int:
+        return sum(entry.purpose == "summary" for entry in self.entries)
+
+    @property
+    def conversations(self) -> list[tuple[Message, ...]]:
+        """What the policy saw and said, one conversation for each context that a summary began."""
+        found: list[list[Message]] = [[]]
+        for entry in self.entries:
+            if entry.purpose == "restart":
+                found.append([message for message in found[0][:1] if isinstance(message, System)])
+            found[-1].append(entry.message)
+        return [tuple(messages) for messages in found]
 
     @property
     def answer(self) -> str:
@@ -265,6 +308,7 @@ class Trajectory:
             calls=sum(len(e.message.calls) for e in read if isinstance(e.message, Assistant)),
             turns=len(self.turns),
             exact=bool(self.segments),
+            summary_tokens=tokens["summary"],
         )
 
     def _counted(self) -> dict[Part, int]:
@@ -278,10 +322,11 @@ class Trajectory:
 
     def _estimated(self) -> dict[Part, int]:
         texts: dict[Part, list[str]] = {part: [] for part in PARTS}
-        for message in (entry.message for entry in self.entries if entry.segment >= 0):
+        for entry in (entry for entry in self.entries if entry.segment >= 0):
+            message = entry.message
             if isinstance(message, Assistant):
                 texts["thinking"].append(message.thinking)
-                texts["final"].append(message.final)
+                texts["summary" if entry.purpose == "summary" else "final"].append(message.final)
                 for call in message.calls:
                     texts["call"] += [call.name, *call.arguments, *call.arguments.values()]
             elif isinstance(message, ToolResult):

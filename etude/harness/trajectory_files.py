@@ -23,8 +23,19 @@ from etude.core.errors import EtudeError
 from etude.core.policy import UNROUTED, Sampling, StopReason, Version
 from etude.core.recipe import first_problem
 from etude.core.settings import AgentLimits
+from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import ErrorClass
-from etude.harness.trajectory import ORIGINS, PARTS, Cause, MessageRecord, Parent, Segment, StopCause, Trajectory
+from etude.harness.trajectory import (
+    ORIGINS,
+    PARTS,
+    Cause,
+    MessageRecord,
+    Parent,
+    Purpose,
+    Segment,
+    StopCause,
+    Trajectory,
+)
 from etude.tokens.conversations import message_from_json, message_to_json
 from etude.tokens.render import Rendered, Span
 
@@ -45,6 +56,7 @@ class _SegmentFacts(pydantic.BaseModel, extra="forbid", strict=True):
     parent: tuple[int, int] | None
     copied: int
     messages: list[int]
+    untrained: list[int] = []
 
 
 class _Facts(pydantic.BaseModel, extra="forbid", strict=True):
@@ -55,6 +67,7 @@ class _Facts(pydantic.BaseModel, extra="forbid", strict=True):
     tools: tuple[str, ...]
     limits: AgentLimits
     sampling: Sampling
+    terms: Terms = NO_TERMS  # files from before there were any have none
     stop: StopCause
     seconds: pydantic.FiniteFloat
     segments: list[_SegmentFacts]
@@ -73,6 +86,7 @@ class _Extras(pydantic.BaseModel, extra="forbid", strict=True):
     note: str = ""
     stop: StopReason | None = None
     seconds: pydantic.FiniteFloat = 0.0
+    purpose: Purpose = ""
 
 
 # Saving
@@ -125,8 +139,15 @@ def _facts(trajectory: Trajectory) -> dict[str, Any]:
         "versions": [str(version) for version in trajectory.versions],
         "limits": dataclasses.asdict(trajectory.limits),
         "sampling": dataclasses.asdict(trajectory.sampling),
+        "terms": dataclasses.asdict(trajectory.terms),
         "segments": [
-            {"cause": s.cause, "parent": s.parent, "copied": s.copied, "messages": s.messages}
+            {
+                "cause": s.cause,
+                "parent": s.parent,
+                "copied": s.copied,
+                "messages": s.messages,
+                "untrained": s.untrained,
+            }
             for s in trajectory.segments
         ],
     }
@@ -173,6 +194,7 @@ def _load(directory: Path) -> Trajectory:
         tools=facts.tools,
         limits=facts.limits,
         sampling=facts.sampling,
+        terms=facts.terms,
         entries=entries,
         segments=segments,
         stop=facts.stop,
@@ -209,7 +231,8 @@ def _entry(line: bytes, where: str, segments: int) -> MessageRecord:
         raise _Refused(f"{where}: {first_problem(error)}") from error
     except (ValueError, RecursionError, EtudeError) as error:
         raise _Refused(f"{where}: {error}") from error
-    if not -1 <= extras.segment < max(segments, 1):
+    # Text alone has no segments; its contexts are counted all the same.
+    if extras.segment < -1 or (segments and extras.segment >= segments):
         raise _Refused(f"{where}: there is no segment {extras.segment}")
     return MessageRecord(message, **dict(extras))
 
@@ -275,6 +298,7 @@ def _segment(
         cause=facts.cause,
         parent=Parent(*facts.parent) if facts.parent is not None else None,
         copied=facts.copied,
+        untrained=facts.untrained,
         rendered=Rendered(found["ids"].tolist(), spans),
         messages=facts.messages,
         origins=[ORIGINS[code] for code in found["origin"].tolist()],

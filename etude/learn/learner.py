@@ -92,13 +92,13 @@ class Learner:
         self.skipped += not math.isfinite(norm)
         if math.isfinite(norm):
             self.optimiser.step(factor)
-            if self.optim.ema:
-                averages = dict(self.weights["ema"].named_parameters())
-                for name, live in self.optimiser.parameters.items():
-                    averages[name].lerp_(live.detach(), 1 - self.optim.ema)
         self.decoder.zero_grad(set_to_none=True)
         report = {"lr": self.optim.lr * factor, "grad_norm": norm, "skipped": self.skipped}
-        return report | balance(self.decoder, self.optim.balance)
+        # A skipped step changes nothing: its load is forgotten like its gradient, and no bias moves.
+        report |= balance(self.decoder, self.optim.balance if math.isfinite(norm) else 0.0)
+        if self.optim.ema and math.isfinite(norm):
+            state.average(self)
+        return report
 
     def save(self, directory: Path) -> None:
         state.save(self, directory)

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.core.errors import EtudeError
-from etude.learn.streams import Correction, Distribution, Ids, Item, Label, MainHead, Sampled, Stream, Twin
+from etude.learn.streams import Correction, Distribution, Item, Label, MainHead, Sampled, Stream, Twin
+from etude.learn.twins import Context, Teacher, add_twin, distances, filter_twins, teachers, twin_metrics
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing, replay_metrics
-from etude.model.head import divergence
 from etude.model.packed_forward import Packed
 
 TokenFacts = Mapping[str, Tensor]  # facts by name, each with an entry per token
@@ -29,8 +28,8 @@ class StreamGroup:
     def __init__(self, first: Stream) -> None:
         self.depth, self.target = first.depth, first.target
         self.whole = isinstance(first.target, Distribution) and first.target.support != "sampled"
-        self.teachers: list[tuple[float, Decoder, Tensor]] = []  # share of the logits, weights, hidden states
-        self.twins: list[Ids] = []
+        self.teachers: list[Teacher] = []
+        self.twins: list[Context] = []
         self._parts: list[dict[str, np.ndarray]] = []
 
     def add(self, number: int, start: int, item: Item, stream: Stream) -> None:
@@ -46,8 +45,7 @@ class StreamGroup:
             # the main head predicts the same token from the position just before it
             part["teacher"] = start + t - 1
         elif isinstance(target, Twin):
-            part["teacher"] = sum(map(len, self.twins)) + target.align_T[t] - 1
-            self.twins.append(target.tokens_U)
+            part |= add_twin(self.twins, item, start, target, t)
         self._parts.append(part)
 
     def close(self, flat: Packed) -> None:
@@ -70,6 +68,8 @@ class Tally:
         self.log_ratios: list[Tensor] = [x for part in parts for x in part.log_ratios]  # log p(learner) / p(sampler)
         self.entropies: list[Tensor] = [x for part in parts for x in part.entropies]  # of sampled tokens
         self.routings: list[Routing] = [x for part in parts for x in part.routings]
+        self.changes: list[Tensor] = [x for part in parts for x in part.changes]  # of log-probability, by twin
+        self.distances: list[Tensor] = [x for part in parts for x in part.distances]  # of twins, by counted token
 
     def metrics(self) -> dict[str, float]:
         found = {f"{kind}_loss": 0.0 for kind, _ in self.losses}
@@ -84,14 +84,14 @@ class Tally:
             found |= {"drift_p50": np.quantile(drift, 0.5), "drift_p99": np.quantile(drift, 0.99)}
             found |= {"drift_mean": drift.mean(), "drift_max": drift.max(), "sampled_tokens": len(drift)}
             found["entropy"] = float(torch.cat(self.entropies).mean())
-        found |= replay_metrics(self.routings)
+        found |= replay_metrics(self.routings) | twin_metrics(self.changes, self.distances)
         return {name: float(value) for name, value in found.items()}
 
 
 def packed(decoder: Decoder, items: Sequence[Item]) -> Packed:
     """Items for one forward, their tokens routed to the experts they were sampled with, where those are known."""
-    experts = [item.experts_TBK for item in items]
-    return Packed(decoder, [i.tokens_T for i in items], [i.temperature for i in items], experts, items[0].plausible)
+    facts = ((item.tokens_T, item.temperature, item.experts_TBK, item.plausible) for item in items)
+    return Packed(decoder, *zip(*facts, strict=True))  # type: ignore[arg-type]
 
 
 class MicroBatch:
@@ -112,7 +112,8 @@ class MicroBatch:
 
     def backward(self) -> None:
         """Adds the gradient of the weighted sum over all streams to the live decoder's parameters."""
-        hidden = self.flat.hidden(max(group.depth for group in self.groups.values()))
+        twins = any(group.twins for group in self.groups.values())
+        hidden = self.flat.hidden(max(group.depth for group in self.groups.values()), keep=twins)
         for group in self.groups.values():
             group.close(self.flat)
             self._prepare(group, [hidden_TD.detach() for hidden_TD in hidden])
@@ -132,13 +133,8 @@ class MicroBatch:
         if isinstance(target, MainHead):
             group.teachers = [(1.0, self.flat.decoder, hidden[0])]
         elif isinstance(target, Twin):
-            if target.weights not in self.weights:
-                raise EtudeError(f"a twin asks for {target.weights!r} weights; this learner has {list(self.weights)}")
-            shares = {"live": target.trust} | {target.weights: 1 - target.trust * (target.weights != "live")}
-            for name in (name for name, share in shares.items() if share):
-                with torch.no_grad():
-                    states_UD = Packed(self.weights[name], group.twins).hidden()[0]
-                group.teachers.append((shares[name], self.weights[name], states_UD))
+            group.teachers = teachers(group.twins, self.flat, self.weights)
+            filter_twins(group.twins, group.teachers, self.flat, hidden[group.depth], c, self.tally.changes)
         elif isinstance(target, Sampled) and self.correction.level == "sequence":
             log_ratio_E = self.flat.logprobs(hidden[group.depth], c["row"], c["id"]) - c["logprob"]
             both_2E = torch.stack((log_ratio_E, torch.ones_like(log_ratio_E)))
@@ -189,16 +185,10 @@ class MicroBatch:
     def _terms(self, group: StreamGroup, c: TokenFacts, logp: Tensor) -> Tensor:
         """Of each entry, given its token's log-probability or, where the group wants that, its whole distribution."""
         target, logp_E = group.target, logp
-        if isinstance(target, Distribution):
-            with torch.no_grad():
-                logits = [share * decoder.logits(hidden[c["teacher"]]) for share, decoder, hidden in group.teachers]
-                teacher_EV = self.flat.log_softmax(torch.stack(logits).sum(0), c["row"])
-            if group.whole:
-                return divergence(target.divergence, target.beta, target.support, logp, teacher_EV)
         if isinstance(target, Label):
             return -logp_E
-        if isinstance(target, Distribution):  # the policy gradient whose mean is that of the reverse divergence
-            return -(teacher_EV.gather(-1, c["id"][:, None])[:, 0] - logp_E.detach()) * logp_E
+        if isinstance(target, Distribution):
+            return distances(target, group.teachers, self.flat, c, logp, self.tally.distances)
         log_ratio_E = logp_E - c["logprob"]
         self.tally.log_ratios.append(log_ratio_E.detach())
         if "mean_log_ratio" in c:

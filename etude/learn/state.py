@@ -56,6 +56,9 @@ def restore(learner: Learner, directory: Path) -> None:
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            # Checkpoints from before buffers were averaged have none: those begin with the live ones.
+            unsaved = {name for name in _buffers(learner.decoder) if f"ema.{name}" in tensors.keys() - shapes.keys()}
+            tensors = {name: x for name, x in tensors.items() if name.removeprefix("ema.") not in unsaved}
             if shapes != {name: tuple(x.shape) for name, x in tensors.items()}:
                 raise EtudeError(f"{path} was written with other optimiser settings; resume it with its own recipe")
             for name, tensor in tensors.items():
@@ -65,6 +68,8 @@ def restore(learner: Learner, directory: Path) -> None:
     live = named_weights(learner.decoder) | lora.parameters(learner.decoder)
     for name, stored in weights.items():
         live[name].copy_(stored)
+    for name in unsaved:
+        learner.weights["ema"].get_buffer(name).copy_(learner.decoder.get_buffer(name))
     learner.steps, learner.skipped = steps, skipped
 
 
@@ -83,7 +88,28 @@ def _weights(decoder: Decoder, directory: Path, counters: dict[str, Any]) -> Map
     return named_weights(saved)
 
 
+def average(learner: Learner) -> None:
+    """Moves the averaged weights towards the live ones."""
+    live = _averaged(learner, learner.decoder)
+    for name, average in _averaged(learner, learner.weights["ema"]).items():
+        average.detach().lerp_(live[name].detach(), 1 - learner.optim.ema)
+
+
+def _averaged(learner: Learner, decoder: Decoder) -> dict[str, Tensor]:
+    """What averaged weights follow of the live ones: trained parameters, and the buffers of a checkpoint.
+
+    Buffers too: experts are chosen by a bias that is one (`e_score_correction_bias`), and averaged weights that kept
+    the bias of the start would route as nobody does.
+    """
+    trained = {name: p for name, p in decoder.named_parameters() if name in learner.optimiser.parameters}
+    return trained | _buffers(decoder)
+
+
+def _buffers(decoder: Decoder) -> dict[str, Tensor]:
+    parameters = {name for name, _ in decoder.named_parameters(remove_duplicate=False)}
+    return {name: x for name, x in decoder.state_dict().items() if name not in parameters and x.is_floating_point()}
+
+
 def _tensors(learner: Learner) -> dict[str, Tensor]:
-    averages = dict(learner.weights["ema"].named_parameters()) if "ema" in learner.weights else {}
-    trained = learner.optimiser.parameters
-    return learner.optimiser.state() | {f"ema.{name}": p for name, p in averages.items() if name in trained}
+    averages = _averaged(learner, learner.weights["ema"]) if "ema" in learner.weights else {}
+    return learner.optimiser.state() | {f"ema.{name}": x for name, x in averages.items()}

@@ -43,6 +43,7 @@ class Distribution:
     beta: float = 0.5  # jsd: the teacher's share of the mixture
     support: Literal["full", "sampled"] | int = "full"  # k: the student's top k and a bucket for the rest;
     # "sampled": the sequence's own token alone, a policy gradient whose mean is that of the reverse divergence
+    clip: float = float("inf")  # a token that is further apart counts as if it were this far: its gradient is scaled
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,6 +54,11 @@ class Twin(Distribution):
     align_T: Ids  # where token t stands in the twin; -1 where it does not
     weights: Literal["live", "ema", "frozen"] = "live"
     trust: float = 0.0  # share of the live weights' logits mixed into those of `weights`
+    lowers: bool = False  # counts only if its context makes the weighted tokens less likely in the mean
+    logprob_T: Floats | None = None  # the sampler's: a token then counts r = p(learner) / p(sampler) times,
+    ratio: float = float("inf")  # and at most so many times
+    experts_UBK: npt.NDArray[np.int16] | None = None  # as of an item; None leaves the teacher's routers free
+    plausible: float = 0.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -104,7 +110,7 @@ class Item:
         for stream in self.streams:
             target = stream.target
             for array in (stream.weight_T, *(value for name, value in vars(target).items() if name.endswith("_T"))):
-                if len(array) != len(self.tokens_T):
+                if array is not None and len(array) != len(self.tokens_T):
                     raise EtudeError(f"a stream has {len(array)} entries for a sequence of {len(self.tokens_T)} tokens")
             if isinstance(target, Twin):
                 t = np.flatnonzero((stream.weight_T != 0) & (target.align_T > 0))

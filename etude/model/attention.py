@@ -8,7 +8,8 @@ scoring), the engine's own for a cache. Latent attention (mla.py) is another mod
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
@@ -127,6 +128,54 @@ class PackedAttend:
         for i, m in enumerate(members):
             rows[i, : self.lengths[m]] = torch.arange(starts[m], starts[m + 1])
         return rows.flatten()
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """The beginnings of sequences: places in another flat batch whose keys and values were kept, layer by layer."""
+
+    kept: Mapping[int, tuple[Tensor, Tensor]]
+    places: Sequence[tuple[int, int]]  # where each begins, and how many tokens it has
+
+
+class KeepingAttend:
+    """Attends as another one does, and keeps keys and values for sequences that begin alike."""
+
+    latent = False
+
+    def __init__(self, attend: Attend) -> None:
+        self.attend = attend
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        self.kept[layer] = k_TKD.detach(), v_TKD.detach()
+        return self.attend(layer, q_THD, k_TKD, v_TKD)
+
+
+class ContinuingAttend:
+    """Causal attention of sequences, end to end, whose beginnings are elsewhere: they see those and themselves."""
+
+    latent = False
+
+    def __init__(self, lengths: Sequence[int], behind: Prefixes, device: torch.device | str = "cpu") -> None:
+        self.lengths, self.behind = list(lengths), behind
+        self.seen = [
+            torch.ones(own, before + own, dtype=torch.bool, device=device).tril(before)
+            for own, (_, before) in zip(lengths, behind.places, strict=True)
+        ]
+
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        keys, values = self.behind.kept[layer]
+        share, outs = q_THD.shape[1] // k_TKD.shape[1], []
+        parts = zip(*(torch.split(x, self.lengths) for x in (q_THD, k_TKD, v_TKD)), strict=True)
+        for (q, k, v), (start, before), seen in zip(parts, self.behind.places, self.seen, strict=True):
+            there = slice(start, start + before)
+            k, v = torch.cat((keys[there], k)), torch.cat((values[there], v))
+            if share > 1:
+                k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
+            q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+            outs.append(F.scaled_dot_product_attention(q, k, v, attn_mask=seen)[0].transpose(0, 1))
+        return torch.cat(outs)
 
 
 def _bucket(length: int) -> int:

@@ -27,10 +27,11 @@ class Routing:
     is UNROUTED leaves the choice of that token to the router.
 
     A replayed expert must be plausible: its score at least `plausible` times that of the router's own last choice.
-    One that is not gives its place to the best of the router's own that is still free. 0 replays everything.
+    One that is not gives its place to the best of the router's own that is still free. 0 replays everything. The
+    bound is one for all tokens, or one for each [T, 1].
     """
 
-    def __init__(self, replay_TBK: Tensor | None = None, plausible: float = 0.0) -> None:
+    def __init__(self, replay_TBK: Tensor | None = None, plausible: float | Tensor = 0.0) -> None:
         self.replay_TBK, self.plausible = replay_TBK, plausible
         self.chosen: list[Tensor] = []  # [T, K] of each block with experts, in order
         # experts asked for; of them, those that the router would not have chosen; and those that it refused

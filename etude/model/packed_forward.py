@@ -16,7 +16,7 @@ from torch import Tensor
 
 from etude.core.errors import EtudeError
 from etude.core.policy import UNROUTED
-from etude.model.attention import PackedAttend
+from etude.model.attention import Attend, ContinuingAttend, KeepingAttend, PackedAttend, Prefixes
 from etude.model.decoder import Decoder
 from etude.model.experts import Routing
 from etude.model.head import token_logprobs
@@ -28,7 +28,8 @@ CHUNK_ROWS = 256  # at least, or a huge vocabulary would make the matrix product
 class Packed:
     """Token sequences laid end to end, each with the temperature that divides its logits.
 
-    `experts` of a sequence [tokens, blocks, experts of a token], if known, are those its tokens are routed to again.
+    `experts` of a sequence [tokens, blocks, experts of a token], if known, are those its tokens are routed to again,
+    where they pass its bound `plausible`. `behind` are beginnings of the sequences that another forward computed.
     """
 
     def __init__(
@@ -37,7 +38,8 @@ class Packed:
         tokens: Sequence[npt.NDArray[np.integer]],
         temperatures: Sequence[float] = (1.0,),
         experts: Sequence[npt.NDArray[np.int16] | None] = (),
-        plausible: float = 0.0,
+        plausible: Sequence[float] = (),
+        behind: Prefixes | None = None,
     ) -> None:
         self.decoder, self.device = decoder, decoder.lm_head.weight.device
         self.chunk = max(
@@ -46,9 +48,15 @@ class Packed:
         # whole distributions of two models, and what is made of them, exist side by side
         self.chunk_whole = max(CHUNK_ROWS, self.chunk // 4) if self.device.type == "cuda" else self.chunk
         self.lengths = lengths = [len(t) for t in tokens]
-        self.attend, self.longest = PackedAttend(lengths, self.device), max(lengths)
+        before = [0] * len(lengths) if behind is None else [length for _, length in behind.places]
+        self.attend: Attend = PackedAttend(lengths, self.device)
+        if behind is not None:
+            self.attend = ContinuingAttend(lengths, behind, self.device)
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}  # keys and values by layer, where they were asked for
+        self.longest = max(b + length for b, length in zip(before, lengths, strict=True))
         self.tokens_T = self.put(np.concatenate(tokens).astype(np.int64))
-        self.positions_T = self.put(np.concatenate([np.arange(length) for length in lengths]))
+        positions = [b + np.arange(length) for b, length in zip(before, lengths, strict=True)]
+        self.positions_T = self.put(np.concatenate(positions))
         self.routing = self._replay(experts, plausible) if any(known is not None for known in experts) else None
         tempered = any(t != 1.0 for t in temperatures)  # dividing by 1 would change nothing
         self.temperature_T = self.put(np.repeat(np.asarray(temperatures, np.float32), lengths)) if tempered else None
@@ -58,9 +66,12 @@ class Packed:
         # from pinned memory, or the host would wait here for all that the GPU still has to do
         return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
 
-    def hidden(self, depth: int = 0) -> list[Tensor]:
-        """Hidden states of the main head and of the MTP heads up to `depth`."""
-        hidden = [self.decoder(self.tokens_T, self.positions_T, self.attend, self.longest, self.routing)]
+    def hidden(self, depth: int = 0, keep: bool = False) -> list[Tensor]:
+        """Hidden states of the main head and of the MTP heads up to `depth`; `keep` fills `kept`."""
+        keeping = KeepingAttend(self.attend)
+        attend = keeping if keep else self.attend
+        hidden = [self.decoder(self.tokens_T, self.positions_T, attend, self.longest, self.routing)]
+        self.kept = keeping.kept
         for d in range(1, depth + 1):
             # At a sequence's end this brings in its neighbour's tokens. No stream counts those places, and as attention
             # is causal they reach no earlier one.
@@ -69,7 +80,7 @@ class Packed:
             hidden.append(self.decoder.mtp_hidden(d, hidden[-1], ahead_T, *facts))
         return hidden
 
-    def _replay(self, experts: Sequence[npt.NDArray[np.int16] | None], plausible: float) -> Routing:
+    def _replay(self, experts: Sequence[npt.NDArray[np.int16] | None], plausible: Sequence[float]) -> Routing:
         config = self.decoder.config
         asked_TBK = np.full(
             (sum(self.lengths), len(config.sparse_layers), config.num_experts_per_tok), UNROUTED, np.int16
@@ -85,7 +96,15 @@ class Packed:
                     )
                 asked_TBK[start : start + length] = known
             start += length
-        return Routing(self.put(asked_TBK), plausible)
+        bounds = (
+            {bound for bound, known in zip(plausible, experts, strict=True) if known is not None}
+            if plausible
+            else {0.0}
+        )
+        if len(bounds) == 1:
+            return Routing(self.put(asked_TBK), bounds.pop())
+        bound_T1 = np.repeat(np.asarray(plausible, np.float32), self.lengths)[:, None]
+        return Routing(self.put(asked_TBK), self.put(bound_T1))
 
     def log_softmax(self, logits_RV: Tensor, rows_R: Tensor) -> Tensor:
         """Of the logits that the positions `rows_R` gave, each at its temperature."""

@@ -6,8 +6,12 @@ for; when the server is a process that we started and it died, the error shows t
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
+import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -47,8 +51,13 @@ class EngineClient:
         self._headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
         self._http: aiohttp.ClientSession | None = None
 
-    async def sample(self, context: Context, sampling: Sampling, *, name: str | None = None) -> Sample:
-        """Samples an answer; cancelling the call aborts it in the engine. `name` is for `abort`."""
+    async def sample(
+        self, context: Context, sampling: Sampling, *, name: str | None = None, version: Version | None = None
+    ) -> Sample:
+        """Samples an answer; cancelling the call aborts it in the engine. `name` is for `abort`.
+
+        With a `version`, which must be pinned, all of it is sampled by those weights.
+        """
         if context.ids is None:
             raise EtudeError("the engine samples from token ids; render the context's messages first")
         body: dict[str, Any] = {"ids": list(context.ids), "sampling": messages.write_sampling(sampling)}
@@ -56,10 +65,33 @@ class EngineClient:
             body["id"] = name
         if context.routed:
             body["routed"] = context.routed
-        sample = messages.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
+        if version is not None:
+            body["version"] = str(version)
+        if sampling.seconds:
+            sample = await self._sample_within(body | {"id": name or uuid.uuid4().hex}, sampling.seconds)
+        else:
+            sample = messages.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
         if self.decode is None:
             return sample
         return Sample(**{**vars(sample), "text": self.decode(sample.ids or ())})
+
+    async def _sample_within(self, body: dict[str, Any], seconds: float) -> Sample:
+        """An answer that is ended after some time: what there is of it then counts as cut at its longest.
+
+        One that nothing is there of never left the queue, and that is no answer at all.
+        """
+        asked = asyncio.ensure_future(self._call("POST", "/generate", body, self.sample_deadline))
+        try:
+            done, _ = await asyncio.wait({asked}, timeout=seconds)
+            aborted = not done and await self.abort(body["id"])
+            sample = messages.read_sample(await asked)
+        finally:
+            asked.cancel()
+        if not aborted or sample.stop != "abort":
+            return sample
+        if not sample.ids:
+            raise EtudeError(f"the engine at {self.address} did not begin an answer within {seconds:g} s")
+        return dataclasses.replace(sample, stop="length", late=True)
 
     async def score(self, ids: tuple[int, ...], temperature: float = 1.0) -> tuple[float, ...]:
         return (await self.score_all([ids], temperature))[0]
@@ -83,6 +115,11 @@ class EngineClient:
     async def update(self, version: Version) -> dict[str, Any]:
         """Swaps in a version from the weight board, between two steps, with running requests kept."""
         return await self._call("POST", "/update", {"version": str(version)})
+
+    async def pin(self, version: Version) -> PinnedEngine:
+        """Keeps the present weights, which must be `version`, beside those that come; a policy that samples them."""
+        await self._call("POST", "/pin", {"version": str(version)})
+        return PinnedEngine(self, version)
 
     async def version(self) -> Version:
         return Version.parse((await self._call("GET", "/version"))["version"])
@@ -141,6 +178,17 @@ class EngineClient:
         return self._http
 
 
+@dataclass(frozen=True)
+class PinnedEngine:
+    """A `Policy`: the engine at one version, whatever it is swapped to meanwhile."""
+
+    engine: EngineClient
+    version: Version
+
+    async def sample(self, context: Context, sampling: Sampling) -> Sample:
+        return await self.engine.sample(context, sampling, version=self.version)
+
+
 async def launch(
     model: Path,
     settings: EngineSettings,
@@ -151,6 +199,7 @@ async def launch(
     version: Version = messages.FIRST,
     log: Path | None = None,
     deadline: float = 120.0,
+    verb_deadline: float = 60.0,
     decode: Callable[[Sequence[int]], str] | None = None,
 ) -> EngineClient:
     """Starts an engine server on a local socket and returns its client, whose `close` ends it.
@@ -160,4 +209,4 @@ async def launch(
     """
     arguments = [json.dumps(to_json(messages.EngineSpec(model, settings, device, threads, board, version)))]
     server = await start("engine", "etude.serve.server", arguments, ready=messages.READY, log=log, deadline=deadline)
-    return EngineClient(server.said, decode=decode, server=server)
+    return EngineClient(server.said, decode=decode, deadline=verb_deadline, server=server)

@@ -5,12 +5,14 @@ A part is asked only about rollouts that were graded; a failure of the machinery
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pydantic
 
 from etude.audit.base import Ruling
+from etude.behaviours.base import Behaviour, Site
 from etude.harness.trajectory import Trajectory
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import Submission
@@ -26,6 +28,7 @@ class GradedRollout:
     changes: Submission
     grade: Grade
     ruling: Ruling | None = None  # of the audit, which has not seen the grade; None: rollouts of this task have none
+    sites: Mapping[Behaviour, Sequence[Site]] = field(default_factory=dict)  # of behaviours that a part counts
 
 
 class Part:
@@ -33,6 +36,8 @@ class Part:
 
     class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
         """What a recipe may set beside `use` and `weight`."""
+
+    name = ""  # in logs, where it is not the one that the recipe uses
 
     def __init__(self, settings: Any) -> None:
         self.settings = settings

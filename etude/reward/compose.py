@@ -11,12 +11,14 @@ from etude.core.component import resolve
 from etude.core.errors import EtudeError
 from etude.core.renamed import COMPONENTS
 from etude.reward.base import GradedRollout, Part
+from etude.reward.function import function_part
 
 PARTS = {
     "tests": "etude.reward.tests:Tests",
     "effort": "etude.reward.effort:Effort",
     "diff": "etude.reward.diff_size:Diff",
     "ending": "etude.reward.ending:Ending",
+    "behaviour": "etude.reward.behaviour:BehaviourPenalty",
     "hack_penalty": "etude.reward.hack_penalty:HackPenalty",
 }
 
@@ -63,10 +65,10 @@ def build_reward(entries: Sequence[Mapping[str, Any]], where: str = "reward.part
             raise EtudeError(f"{place}.weight is {weight!r}, not a finite number")
         settings = {key: value for key, value in entry.items() if key not in ("use", "weight")}
         use = COMPONENTS.get(use, use)
-        part = resolve("reward", use, settings, PARTS, place)
+        part = function_part(use, settings, place) or resolve("reward", use, settings, PARTS, place)
         if not isinstance(part, Part):
             raise EtudeError(f"{place}: {use} is not a reward; derive it from etude.reward.base.Part")
-        name = use.rpartition(":")[2] if ".py:" in use else use
+        name = part.name or (use.rpartition(":")[2] if ".py:" in use else use)
         if name in (each.name for each in found):
             raise EtudeError(f"{place}: the reward {name!r} is there twice; keep one")
         found.append(Weighted(name, float(weight), part))

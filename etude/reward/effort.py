@@ -3,7 +3,9 @@
     C(x) = ((1 + k x)^(1 - q) - 1) / (k (1 - q)),   C(x) = ln(1 + k x) / k for q = 1
 
 C(0) = 0 and C'(x) = (1 + k x)^-q: the first call of an easy task is felt, the hundredth of a long one hardly. With
-q = 0 it is x itself, and above 1 it never passes 1 / (k (q - 1)). Knows the six counts of a trajectory, nothing else.
+q = 0 it is x itself, and above 1 it never passes 1 / (k (q - 1)). Where the prompt states a level of effort, C is
+multiplied by that level's factor: the same work costs more where little was asked for. Knows the counts of a
+trajectory and its level, nothing else.
 """
 
 from __future__ import annotations
@@ -34,14 +36,20 @@ class Effort(Part):
         final: float = Field(1e-3, ge=0, description="weight of a token of the final message")
         calls: float = Field(0.02, ge=0, description="weight of a tool call")
         turns: float = Field(0.02, ge=0, description="weight of a turn")
+        summary: float = Field(1e-3, ge=0, description="weight of a token of a summary")
+        levels: dict[str, float] = Field(
+            {"low": 2.0, "medium": 1.0, "high": 0.25},
+            description="factor of the whole for each level of harness.effort; 1 where the prompt states none",
+        )
 
     settings: Settings
 
     def score(self, rollout: GradedRollout) -> float:
-        return -penalty(self.weigh(rollout.trajectory.effort), self.settings.k, self.settings.q)
+        factor = self.settings.levels.get(rollout.trajectory.terms.effort, 1.0)
+        return -factor * penalty(self.weigh(rollout.trajectory.effort), self.settings.k, self.settings.q)
 
     def weigh(self, counts: Counts) -> float:
-        """x: the six counts, weighted."""
+        """x: the counts, weighted."""
         weights = self.settings
         return (
             weights.thinking * counts.thinking_tokens
@@ -50,4 +58,5 @@ class Effort(Part):
             + weights.final * counts.final_tokens
             + weights.calls * counts.calls
             + weights.turns * counts.turns
+            + weights.summary * counts.summary_tokens
         )

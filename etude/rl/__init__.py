@@ -2,8 +2,10 @@
 
 Read in this order. What runs: orchestrator (opens it all), loop (the steps), dispatcher (which rollout begins next),
 rollout_environment (how a task is tried), broken_tasks. What there is: groups (a task and its rollouts), journal (what
-happened, in SQLite), checkpoint. What is decided: admission (who may begin, who is trained), algorithms/ (rewards to
-streams), batches (groups to the learner's batch), probe (are engine and learner the same model), evaluate (held-out
-tasks, the best model), metrics (the numbers of a step). The learner's process: learner_messages (a batch as bytes),
-learner_process, learner_client (its verbs from outside).
+happened, in SQLite), rollout_files (large rollouts beside it), checkpoint, editions (settings that change while a run
+goes on). What is decided: admission (who may begin, who is trained), algorithms/ (rewards to streams), reference (KL
+from the starting model), importance (ratios of whole rollouts), feedback/ (hints to streams), batches (groups to the
+learner's batch), probe (are engine and learner the same model), evaluate (held-out tasks, the best model), metrics (the
+numbers of a step). The learner's process:
+learner_messages (a batch as bytes), learner_process, learner_client (its verbs from outside).
 """

@@ -28,6 +28,8 @@ class Checkpoint:
     row: int = 0
     evaluations: dict[str, dict[str, float]] = field(default_factory=dict)  # step -> its row
     totals: Totals = field(default_factory=Totals)
+    unmoved: list[int] = field(default_factory=list)  # steps that left the weights as they were
+    algorithm: dict[str, Any] = field(default_factory=dict)  # what it keeps from step to step
 
     def write(self, directory: Path) -> None:
         (directory / FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")

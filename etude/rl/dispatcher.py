@@ -17,19 +17,24 @@ from typing import Any, Protocol
 
 from etude.core.errors import EtudeError
 from etude.core.settings import RLSettings
-from etude.forge.curriculum.sources import TaskSource
+from etude.core.terms import Terms
+from etude.forge.curriculum.sources import Mixes, TaskSource
 from etude.rl.admission import Admission, Waiting
-from etude.rl.groups import RolloutGroup, Slot, State, compact, pack
+from etude.rl.groups import Rollout, RolloutGroup, Slot, State, compact, pack
 from etude.rl.journal import Journal
+from etude.rl.rollout_files import INLINE, RolloutFile
 from etude.rollout.rollout import Outcome, Scored, Void
 from etude.rollout.scheduler import Scheduler, Work, retry_void
 from etude.tasks.format.task import Task
 
 EVALUATION = -1  # owner of places, beside the numbers of groups
+LONG = 4096  # tokens from which on a rollout is packed in a thread without a look at its size
 
 
 class Environment(Protocol):
-    def run_rollout(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Awaitable[Outcome]: ...
+    def run_rollout(
+        self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None]
+    ) -> Awaitable[Outcome]: ...
 
     async def check_void(self, void: Void) -> None:
         """Raises when a void is the end of more than one rollout."""
@@ -56,6 +61,8 @@ class Dispatcher:
         step: int,
         groups: Sequence[RolloutGroup] = (),
         next_group: int = 0,
+        terms: Callable[[int], Terms] = lambda number: Terms(),
+        refill: int = 0,
     ) -> None:
         self.settings, self.admission, self.journal = settings, admission, journal
         self.environment, self.seed = environment, seed
@@ -67,7 +74,10 @@ class Dispatcher:
         self.changed = asyncio.Event()
         self.newest: deque[tuple[str, Scored]] = deque(maxlen=settings.keep_trajectories)
         self.scheduler = Scheduler(settings.concurrency, self._next, tasks.create_task)
-        self._source, self._next_group = source, next_group
+        self._source, self._next_group, self._terms = source, next_group, terms
+        # Groups without signal that others take the place of, at most so many in a step: they are trained with it.
+        self._silent: list[RolloutGroup] = []
+        self._most_silent = refill * settings.groups
         self._stream: Iterator[Task] | None = None
         self._evaluation: deque[Callable[[], Coroutine[Any, Any, None]]] = deque()
         self._queue = deque(
@@ -92,20 +102,32 @@ class Dispatcher:
 
     def take(self) -> list[RolloutGroup] | None:
         """The groups of the next step, which are the learner's from now on; None while it has to wait."""
+        self._set_silent_aside()
         waiting = [Waiting(group.number, group.began, group.ready) for group in self.groups.values()]
         chosen = self.admission.choose(waiting, self.steps_begun, last=self.exhausted)
+        if chosen is None and self.exhausted and not self.groups and self._silent:
+            chosen = []  # nothing else will come
         if chosen is None:
             return None
         # A begun step makes room in admission, so new groups may begin at once.
         self.steps_begun += 1
-        groups = [self.groups.pop(number) for number in chosen]
+        groups = [self.groups.pop(number) for number in chosen] + self._silent
+        self._silent = []
         self.fill()
         return groups
+
+    def _set_silent_aside(self) -> None:
+        """Groups that teach nothing make room for others, up to a bound: a policy that fails at all of them goes on."""
+        silent = [group for group in self.groups.values() if group.ready and not group.signal]
+        for group in silent[: max(0, self._most_silent - len(self._silent))]:
+            self._silent.append(self.groups.pop(group.number))
+        if silent:
+            self.fill()
 
     @property
     def over(self) -> bool:
         """Nothing is left, and nothing will come."""
-        return self.exhausted and not self.groups
+        return self.exhausted and not self.groups and not self._silent
 
     def publish(self, step: int) -> None:
         """New rollouts begin with the weights of `step`."""
@@ -178,7 +200,8 @@ class Dispatcher:
             self.changed.set()
             return
         self._next_group += 1
-        self.journal.admit(group.number, len(group.slots), group.began)
+        group.terms = self._terms(group.number)
+        self.journal.admit(group.number, len(group.slots), group.began, group.terms)
         self.groups[group.number] = group
         self._queue.extend((group, index) for index in range(len(group.slots)))
 
@@ -190,9 +213,9 @@ class Dispatcher:
         if isinstance(outcome, Void):
             self._void(group, index, outcome)
         else:
-            rollout = compact(outcome)
+            rollout, data = await self._packed(group, index, outcome)
             # In the journal before it counts as ready: a kill between the two lines loses nothing.
-            self.journal.ready(number, index, pack(rollout))
+            self.journal.ready(number, index, data)
             slot.rollout, slot.state = rollout, "ready"
             self.newest.append((f"{number:06d}-{index:02d}-{self.journal.lineage}", outcome))
             self._voids_in_a_row = 0
@@ -201,13 +224,32 @@ class Dispatcher:
             if rollout.verdict == "broken task":
                 await self.environment.check_broken(self.settings.first_task + number, outcome)
 
+    async def _packed(self, group: RolloutGroup, index: int, scored: Scored) -> tuple[Rollout, bytes | RolloutFile]:
+        """A rollout in the form that is learnt from, and what of it goes to the journal."""
+        source = self._source
+        name = source.source_of(self.settings.first_task + group.number) if isinstance(source, Mixes) else ""
+        shape = partial(compact, scored, source=name, terms=group.terms)
+        if sum(len(segment.ids) for segment in scored.trajectory.segments) < LONG:
+            rollout = shape()
+            data = pack(rollout)
+            if len(data) <= INLINE:
+                return rollout, data
+        # In a thread: everybody else would wait while 190 MB are packed and written.
+        files, names = self.journal.files, (group.number, index, self.journal.lineage)
+
+        def write() -> tuple[Rollout, RolloutFile]:
+            rollout = shape()
+            return rollout, files.write(*names, pack(rollout))
+
+        return await asyncio.to_thread(write)
+
     async def _run(self, group: RolloutGroup, index: int, task: Task) -> Outcome:
         """One try of a slot."""
         self._change(group, index, "running")
         # From numbers alone, so that a slot that is sampled again after a resume has the same seed.
         seed = random.Random(f"{self.seed}/rl/{group.number}/{index}").getrandbits(31)
         on_grading = partial(self._change, group, index, "grading")
-        outcome = await self.environment.run_rollout(task, seed, on_grading)
+        outcome = await self.environment.run_rollout(task, seed, group.terms, on_grading)
         # Without ids or log-probabilities nothing can be learnt from it, and a second try would have none either.
         if isinstance(outcome, Scored) and not (trainable := outcome.trajectory.trainable):
             outcome = Void(outcome.task, "harness", False, f"it cannot be trained on: {trainable.why_not}")

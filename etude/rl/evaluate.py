@@ -1,7 +1,8 @@
 """Evaluation while training goes on: a fixed set of held-out tasks with fixed seeds, and the best model kept.
 
-The tasks come from the benchmark's source but are never the benchmark's own. Rollouts run beside those of training,
-in the same engine, so the weights may move under a long one; the row says which versions took part.
+The tasks come from the benchmark's source but are never the benchmark's own. Rollouts run beside those of training, in
+the same engine, which keeps the version that is evaluated resident while training swaps the other: all of an evaluation
+is of one model.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ import pydantic
 from etude.core import durable
 from etude.core.component import load_class
 from etude.core.errors import EtudeError
+from etude.core.policy import Policy, Version
 from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.forge.curriculum.sources import SOURCES, open_source
 from etude.rl.dispatcher import Dispatcher
 from etude.rl.groups import compact
 from etude.rl.learner_client import LearnerClient
-from etude.rl.metrics import describe
+from etude.rl.metrics import describe, pass_at
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import Scored
 from etude.rollout.scheduler import RolloutJob, sample_seed
@@ -80,8 +82,8 @@ class Evaluations:
         self.jobs = held_out_jobs(recipe) if self.every else []
         self._under_way: asyncio.Task[None] | None = None
 
-    async def begin(self, step: int) -> None:
-        """Begins an evaluation of the present weights, which goes on beside training."""
+    async def begin(self, step: int, version: Version) -> None:
+        """Begins an evaluation of the present weights, published as `version`, which goes on beside training."""
         if self._under_way is not None and not self._under_way.done():
             self.run.say(f"eval: step {step} is left out, the one before it is still under way")
             return
@@ -90,14 +92,15 @@ class Evaluations:
         candidate.mkdir(parents=True)
         # A copy of the weights as they are now: training goes on while the evaluation runs.
         await self.learner.save(candidate)
-        self._under_way = self.tasks.create_task(self._evaluate(step, candidate))
+        pinned = await self.environment.engine.pin(version)
+        self._under_way = self.tasks.create_task(self._evaluate(step, pinned, candidate))
 
-    async def finish(self, step: int) -> None:
+    async def finish(self, step: int, version: Version) -> None:
         """Waits for the one under way, and for one of the last step if there was none."""
         if self._under_way is not None:
             await self._under_way
         if self.every and str(step) not in self.rows:
-            await self.begin(step)
+            await self.begin(step, version)
             assert self._under_way is not None
             await self._under_way
 
@@ -105,9 +108,10 @@ class Evaluations:
         if self._under_way is not None:
             self._under_way.cancel()
 
-    async def _evaluate(self, step: int, candidate: Path) -> None:
+    async def _evaluate(self, step: int, policy: Policy, candidate: Path) -> None:
         began = time.monotonic()
-        outcomes = await self.dispatcher.run_evaluation([partial(self.environment.evaluate, job) for job in self.jobs])
+        runs = [partial(self.environment.evaluate, policy, job) for job in self.jobs]
+        outcomes = await self.dispatcher.run_evaluation(runs)
         scored = [outcome for outcome in outcomes if isinstance(outcome, Scored)]
         if scored:
             row = describe([compact(outcome) for outcome in scored])
@@ -118,7 +122,9 @@ class Evaluations:
                 "tasks": len({outcome.task.name for outcome in scored}),
                 "rollouts": len(scored),
                 "void": len(outcomes) - len(scored),
+                "first_version": min(outcome.trajectory.versions[0].step for outcome in scored),
                 "last_version": max(outcome.trajectory.versions[-1].step for outcome in scored),
+                **pass_at([(outcome.task.name, outcome.passed) for outcome in scored]),
                 "best": int(best),
                 "seconds": time.monotonic() - began,
             }

@@ -7,6 +7,7 @@ at most one is void. Knows neither the journal that remembers all this nor the l
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -15,9 +16,13 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from etude.behaviours.base import Site
 from etude.core.errors import EtudeError
+from etude.core.terms import Terms
+from etude.core.transport import from_json, to_json
+from etude.harness.hinted import Hinted
 from etude.harness.metrics import measure
-from etude.harness.trajectory import ORIGINS
+from etude.harness.trajectory import PARTS, Segment
 from etude.rollout.rollout import Scored
 from etude.tasks.format.task import Task
 
@@ -35,11 +40,14 @@ class Trace:
     logprob_T: npt.NDArray[np.float32]
     version_T2: npt.NDArray[np.int32]  # lineage and step of the weights that sampled it
     experts_TBK: npt.NDArray[np.int16] | None = None  # of a model with experts: where it was routed, -1 unknown
+    # A row a span: entry of the trajectory (-1 unknown), part (place in harness.trajectory.PARTS), start, end, own.
+    spans_S5: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 5), np.int32))
+    cause: str = "start"  # why the segment was opened
 
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """What is learnt from of a scored rollout: tokens, reward and a few counts."""
+    """What is learnt from of a scored rollout: tokens, reward, what happened where, and a few counts."""
 
     reward: float
     parts: dict[str, float]
@@ -53,27 +61,51 @@ class Rollout:
     seconds: float
     traces: tuple[Trace, ...]
     verdict: str = ""  # of its audit, where it had one
+    task: str = ""
+    source: str = ""  # which of several mixed sources the task came from
+    terms: Terms = field(default_factory=Terms)
+    errors: dict[str, int] = field(default_factory=dict)  # of tools by class, and "malformed" turns
+    sites: tuple[Site, ...] = ()
+    hints: tuple[Hinted, ...] = ()
+    parallel_calls: float = 0.0  # share of the calling turns that made more than one call
+
+    @property
+    def behaviours(self) -> dict[str, int]:
+        """Sites by kind."""
+        return dict(Counter(site.kind for site in self.sites))
+
+    @property
+    def summaries(self) -> int:
+        """How often it went on from a summary."""
+        return sum(trace.cause == "summary" for trace in self.traces)
 
     @property
     def sampled_tokens(self) -> int:
         return sum(int(trace.sampled_T.sum()) for trace in self.traces)
 
     @property
+    def thinking_tokens(self) -> int:
+        part = PARTS.index("thinking")
+        rows = np.concatenate([trace.spans_S5 for trace in self.traces]) if self.traces else np.empty((0, 5), np.int32)
+        chosen = rows[(rows[:, 1] == part) & (rows[:, 4] != 0)]
+        return int((chosen[:, 3] - chosen[:, 2]).sum())
+
+    @property
     def overlong(self) -> bool:
         return self.stop in LIMITS
 
 
-def compact(scored: Scored) -> Rollout:
-    """A scored rollout in the form that is learnt from."""
+def compact(scored: Scored, source: str = "", terms: Terms | None = None) -> Rollout:
+    """A scored rollout in the form that is learnt from; `source` and `terms` are its group's."""
     trajectory = scored.trajectory
     counts = measure([trajectory])
     traces = []
     for segment in trajectory.segments:
         arrays = segment.arrays()
-        sampled_T = arrays["origin"] == ORIGINS.index("sampled")
-        # Tokens that a segment repeats from an earlier one are trained there, not twice.
-        sampled_T[: segment.copied] = False
-        traces.append(Trace(arrays["ids"], sampled_T, arrays["logprob"], arrays["version"], arrays.get("experts")))
+        facts = arrays["ids"], segment.trained(), arrays["logprob"], arrays["version"], arrays.get("experts")
+        traces.append(Trace(*facts, _spans(segment, arrays["spans"]), segment.cause))
+    errors: Counter[str] = Counter({str(kind): times for kind, times in counts.total.errors.items()})
+    errors["malformed"] = counts.malformed_turns
     return Rollout(
         reward=scored.reward,
         parts=scored.parts,
@@ -87,10 +119,37 @@ def compact(scored: Scored) -> Rollout:
         seconds=scored.seconds,
         traces=tuple(traces),
         verdict=scored.ruling.verdict if scored.ruling is not None else "",
+        task=scored.task.name,
+        source=source,
+        terms=terms or Terms(),
+        errors=dict(+errors),
+        sites=scored.sites,
+        hints=scored.hints,
+        parallel_calls=counts.parallel_rate,
     )
 
 
+def _spans(segment: Segment, spans_S5: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """With the message of each span as its entry in the trajectory."""
+    # The message of a turn that was opened and never sampled has no entry.
+    entries = np.array([*segment.messages, -1], np.int32)
+    found_S5 = spans_S5.copy()
+    found_S5[:, 0] = entries[np.minimum(spans_S5[:, 0], len(segment.messages))]
+    return found_S5
+
+
 _FACTS = ("reward", "parts", "passed", "stop", "turns", "malformed", "tool_errors", "tokens", "temperature", "seconds")
+# Facts that rollouts of earlier versions do not have, which then take their defaults.
+_LATER: dict[str, Any] = {
+    "verdict": str,
+    "task": str,
+    "source": str,
+    "terms": Terms,
+    "errors": dict[str, int],
+    "sites": tuple[Site, ...],
+    "hints": tuple[Hinted, ...],
+    "parallel_calls": float,
+}
 _ARRAYS = {"ids_T": np.int32, "sampled_T": np.bool_, "logprob_T": np.float32, "version_T2": np.int32}
 
 
@@ -98,7 +157,9 @@ def pack(rollout: Rollout) -> bytes:
     """A rollout as bytes: one safetensors file, a few kilobytes."""
     arrays = {f"{i}.{name}": getattr(trace, name) for i, trace in enumerate(rollout.traces) for name in _ARRAYS}
     arrays |= {f"{i}.experts_TBK": t.experts_TBK for i, t in enumerate(rollout.traces) if t.experts_TBK is not None}
-    facts = {name: getattr(rollout, name) for name in (*_FACTS, "verdict")}
+    arrays |= {f"{i}.spans_S5": trace.spans_S5 for i, trace in enumerate(rollout.traces)}
+    facts = {name: to_json(getattr(rollout, name)) for name in (*_FACTS, *_LATER)}
+    facts["causes"] = [trace.cause for trace in rollout.traces]
     data: bytes = save(arrays, {"facts": json.dumps(facts)})
     return data
 
@@ -119,10 +180,15 @@ def unpack(data: bytes) -> Rollout:
             # Damaged bytes have to fail here, and not as a shape error inside the learner.
             if {len(column) for column in columns.values()} != {len(columns["ids_T"])}:
                 raise ValueError("columns of different lengths")
+            if f"{i}.spans_S5" in arrays:
+                columns["spans_S5"] = arrays[f"{i}.spans_S5"].astype(np.int32, copy=False).reshape(-1, 5)
+            if "causes" in facts:
+                columns["cause"] = str(facts["causes"][i])
             traces.append(Trace(**columns))
         known = {name: facts[name] for name in _FACTS}
-        return Rollout(**known, traces=tuple(traces), verdict=facts.get("verdict", ""))
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        known |= {name: from_json(kind, facts[name]) for name, kind in _LATER.items() if name in facts}
+        return Rollout(**known, traces=tuple(traces))
+    except (SafetensorError, ValueError, KeyError, TypeError, IndexError, EtudeError) as error:
         raise EtudeError(f"a saved rollout cannot be read: {error}") from None
 
 
@@ -142,6 +208,7 @@ class RolloutGroup:
     began: int
     slots: list[Slot] = field(default_factory=list)
     task: Task | None = None  # made when the first of its slots runs
+    terms: Terms = field(default_factory=Terms)  # fixed when it was admitted
 
     @property
     def ready(self) -> bool:
@@ -149,8 +216,13 @@ class RolloutGroup:
 
     @property
     def void(self) -> bool:
-        """Fewer than all but one of its members can be valid."""
-        return sum(slot.state == "void" for slot in self.slots) > 1
+        """Fewer than all but one of its members can be valid, or its only one."""
+        return sum(slot.state == "void" for slot in self.slots) > (len(self.slots) > 1)
+
+    @property
+    def signal(self) -> bool:
+        """Whether its rewards differ."""
+        return len({rollout.reward for rollout in self.rollouts}) > 1
 
     @property
     def rollouts(self) -> list[Rollout]:

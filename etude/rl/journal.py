@@ -2,6 +2,9 @@
 
     changes    one row for each change of state; a slot's last row is its state
     rollouts   finished rollouts, written in the same transaction as their `ready`
+    files      path and digest of those that are too large for a row (`rollout_files`), in the same way
+    terms      what all rollouts of a group are told alike
+    editions   what the run's settings that may change were (`editions.py`)
     lineages   the step and the row that each start went on from
 
 A checkpoint names the last row that it knows. A resume from it returns what was trained after that row to ready, and
@@ -11,16 +14,20 @@ makes all of them survive the machine's. Knows numbers and states; no task, no m
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from etude.core.errors import EtudeError
+from etude.core.terms import Terms
 from etude.rl.groups import State
+from etude.rl.rollout_files import RolloutFile, RolloutFiles
 
-FORMAT = 1
+FORMAT = 2
 GROUP = -1  # in the place of a slot: the group as a whole
 
 _TABLES = """
@@ -32,14 +39,22 @@ CREATE TABLE rollouts (
     number INTEGER NOT NULL, slot INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (number, slot));
 CREATE TABLE lineages (lineage INTEGER PRIMARY KEY, step INTEGER NOT NULL, row INTEGER NOT NULL);
 """
+_SINCE_2 = """
+CREATE TABLE files (
+    number INTEGER NOT NULL, slot INTEGER NOT NULL, path TEXT NOT NULL, digest TEXT NOT NULL,
+    PRIMARY KEY (number, slot));
+CREATE TABLE editions (edition INTEGER PRIMARY KEY, facts TEXT NOT NULL);
+CREATE TABLE terms (number INTEGER PRIMARY KEY, effort TEXT NOT NULL, edition INTEGER NOT NULL);
+"""
 
 
 @dataclass(frozen=True)
 class SavedSlot:
-    """A slot as a resume finds it: still to be sampled (no data), or ready."""
+    """A slot as a resume finds it: still to be sampled (neither data nor file), or ready."""
 
     state: State
     data: bytes | None = None
+    file: RolloutFile | None = None
 
 
 @dataclass(frozen=True)
@@ -48,12 +63,14 @@ class Resumed:
 
     groups: dict[int, tuple[int, list[SavedSlot]]]  # not yet trained: number -> (step it began at, its slots)
     next: int  # the number of the next new group
+    terms: dict[int, Terms] = field(default_factory=dict)  # of those groups; the default where none are written
 
 
 class Journal:
     def __init__(self, path: Path, lineage: int) -> None:
         self.path = path
         self.lineage = lineage
+        self.files = RolloutFiles(path.parent / "rollouts")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Transactions are opened by hand (`_transaction`); Python's implicit ones would begin at other places.
@@ -63,8 +80,9 @@ class Journal:
             # cut the rows since then.
             self._base.execute("PRAGMA synchronous = NORMAL")
             (found,) = self._base.execute("PRAGMA user_version").fetchone()
-            if found == 0:
-                self._base.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")
+            if found < FORMAT:
+                missing = (_TABLES if found == 0 else "") + _SINCE_2
+                self._base.executescript(f"BEGIN; {missing} PRAGMA user_version = {FORMAT}; COMMIT;")
             elif found != FORMAT:
                 raise EtudeError(f"{path} was written by another version of etude; start over with --fresh")
             (self.row,) = self._base.execute("SELECT coalesce(max(row), 0) FROM changes").fetchone()
@@ -73,19 +91,25 @@ class Journal:
 
     # What happens
 
-    def admit(self, number: int, slots: int, step: int) -> None:
+    def admit(self, number: int, slots: int, step: int, terms: Terms | None = None) -> None:
         """A new group begins; `step` is that of the weights its rollouts may begin with."""
+        terms = terms or Terms()
         with self._transaction():
+            self._base.execute("INSERT OR REPLACE INTO terms VALUES (?, ?, ?)", (number, terms.effort, terms.edition))
             self._write((number, slot, "queued", step) for slot in range(slots))
 
     def change(self, number: int, slot: int, state: State) -> None:
         with self._transaction():
             self._write([(number, slot, state, 0)])
 
-    def ready(self, number: int, slot: int, data: bytes) -> None:
+    def ready(self, number: int, slot: int, data: bytes | RolloutFile) -> None:
         """A rollout is finished: from now on it is never lost."""
         with self._transaction():
-            self._base.execute("INSERT OR REPLACE INTO rollouts VALUES (?, ?, ?)", (number, slot, data))
+            if isinstance(data, RolloutFile):
+                row = (number, slot, data.path, data.digest)
+                self._base.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", row)
+            else:
+                self._base.execute("INSERT OR REPLACE INTO rollouts VALUES (?, ?, ?)", (number, slot, data))
             self._write([(number, slot, "ready", 0)])
 
     def trained(self, groups: Iterable[tuple[int, Sequence[int]]], step: int) -> None:
@@ -97,7 +121,18 @@ class Journal:
         """Too few of its rollouts are valid."""
         with self._transaction():
             self._base.execute("DELETE FROM rollouts WHERE number = ?", (number,))
+            gone = self._base.execute("SELECT path FROM files WHERE number = ?", (number,)).fetchall()
+            self._base.execute("DELETE FROM files WHERE number = ?", (number,))
             self._write([(number, GROUP, "void", 0)])
+        self.files.remove([path for (path,) in gone])
+
+    def edition(self, number: int, facts: Mapping[str, Any]) -> None:
+        """From now on groups may be admitted under this edition."""
+        with self._transaction():
+            self._base.execute("INSERT OR REPLACE INTO editions VALUES (?, ?)", (number, json.dumps(facts)))
+
+    def editions(self) -> list[dict[str, Any]]:
+        return [json.loads(facts) for (facts,) in self._base.execute("SELECT facts FROM editions ORDER BY edition")]
 
     def forget(self, row: int) -> None:
         """Rollouts that were trained up to `row` will never be asked for again."""
@@ -108,6 +143,15 @@ class Journal:
                 "WHERE c.number = rollouts.number AND c.slot = rollouts.slot ORDER BY c.row DESC LIMIT 1)",
                 (row,),
             )
+            gone = self._base.execute(
+                "SELECT number, slot, path FROM files WHERE (SELECT c.state = 'trained' AND c.row <= ? FROM changes c "
+                "WHERE c.number = files.number AND c.slot = files.slot ORDER BY c.row DESC LIMIT 1)",
+                (row,),
+            ).fetchall()
+            for number, slot, _ in gone:
+                self._base.execute("DELETE FROM files WHERE number = ? AND slot = ?", (number, slot))
+        # After the commit: a kill in between leaves a file that nobody names, which the next start removes.
+        self.files.remove([path for *_, path in gone])
 
     def sync(self) -> None:
         """Everything so far is on the disk."""
@@ -127,7 +171,9 @@ class Journal:
             )
         with self._transaction():
             self._base.execute("INSERT OR REPLACE INTO lineages VALUES (?, ?, ?)", (self.lineage, step, row))
-            return self._reconcile(row, step)
+            found = self._reconcile(row, step)
+        self.files.keep_only({path for (path,) in self._base.execute("SELECT path FROM files")})
+        return found
 
     def branches(self) -> dict[int, int]:
         """Lineage -> the last step of it that the present weights descend from, for all lineages before ours."""
@@ -150,7 +196,11 @@ class Journal:
                 began[number] = (lineage, of)
         groups: dict[int, list[SavedSlot]] = {}
         written: list[tuple[int, int, State, int]] = []
-        kept = dict.fromkeys(self._base.execute("SELECT number, slot FROM rollouts"))
+        kept = set(self._base.execute("SELECT number, slot FROM rollouts"))
+        files = {
+            (number, slot): RolloutFile(*named)
+            for number, slot, *named in self._base.execute("SELECT number, slot, path, digest FROM files")
+        }
         for (number, slot), (at, state) in sorted(newest.items()):
             # Trained up to the checkpoint's row: its gradients are in the weights. After it: ready once more.
             if slot == GROUP or (number, GROUP) in newest or (state == "trained" and at <= row):
@@ -158,11 +208,13 @@ class Journal:
             now: State = state
             if state != "void":
                 # Data that `forget` removed cannot become ready again, so such a slot is sampled anew.
-                now = "ready" if state in ("ready", "trained") and (number, slot) in kept else "queued"
+                there = (number, slot) in kept or (number, slot) in files
+                now = "ready" if state in ("ready", "trained") and there else "queued"
             if now != state:
                 written.append((number, slot, now, step))
-            data = self._rollout(number, slot) if now == "ready" else None
-            groups.setdefault(number, []).append(SavedSlot(now, data))
+            file = files.get((number, slot)) if now == "ready" else None
+            data = self._rollout(number, slot) if now == "ready" and file is None else None
+            groups.setdefault(number, []).append(SavedSlot(now, data, file))
         self._write(written)
         # A slot that was void when its group was trained has no row `trained` of its own.
         open_groups = {n: slots for n, slots in groups.items() if any(slot.state != "void" for slot in slots)}
@@ -173,7 +225,9 @@ class Journal:
             # Nothing of it was sampled, or nothing is left: it begins with the weights of this step.
             fresh = all(slot.state != "ready" for slot in slots)
             found[number] = (step if fresh else min(of, step, branches.get(lineage, step)), slots)
-        return Resumed(found, max((number for number, _ in newest), default=-1) + 1)
+        told = self._base.execute("SELECT number, effort, edition FROM terms")
+        terms = {number: Terms(effort, edition) for number, effort, edition in told if number in found}
+        return Resumed(found, max((number for number, _ in newest), default=-1) + 1, terms)
 
     def _rollout(self, number: int, slot: int) -> bytes:
         (data,) = self._base.execute(

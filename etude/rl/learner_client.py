@@ -59,9 +59,12 @@ class LearnerClient:
         """Log-probabilities of each item's tokens at its temperature under `live`, `ema` or `frozen` weights."""
         return list(unpack(Scores, await self._call("score", ScoreRequest(items, weights))).scores)
 
-    async def step(self) -> dict[str, float]:
-        """Moves the weights; the learner's metrics (lr, grad_norm, skipped), with `seconds`."""
-        return read_metrics(await self._call("step", StepRequest()))
+    async def step(self, lr: float | None = None) -> dict[str, float]:
+        """Moves the weights; the learner's metrics (lr, grad_norm, skipped), with `seconds`.
+
+        `lr` is another peak learning rate from this step on.
+        """
+        return read_metrics(await self._call("step", StepRequest(lr)))
 
     async def save(self, directory: Path) -> None:
         """Writes model, tokenizer and all that an exact resume needs into `directory`, which exists and is empty."""
@@ -138,7 +141,9 @@ class LearnerClient:
         raise EtudeError(f"{said or why} (in {verb})") from None
 
 
-async def launch_learner(spec: LearnerSpec, *, log: Path | None = None, deadline: float = 120.0) -> LearnerClient:
+async def launch_learner(
+    spec: LearnerSpec, *, log: Path | None = None, deadline: float = 120.0, verb_deadline: float = 600.0
+) -> LearnerClient:
     """Starts a learner process that trains a model and shares its weights at the spec's board; `close` ends it."""
     arguments, leaves = [json.dumps(to_json(spec))], [spec.board]
     child = await start(
@@ -153,4 +158,4 @@ async def launch_learner(spec: LearnerSpec, *, log: Path | None = None, deadline
         if isinstance(failed, OSError):  # TimeoutError is one
             raise EtudeError(said or f"the learner process does not take a connection: {failed}") from None
         raise
-    return LearnerClient(child, reader, writer)
+    return LearnerClient(child, reader, writer, verb_deadline)

@@ -48,6 +48,8 @@ class ScoreRequest:
 class StepRequest:
     """Move the weights."""
 
+    lr: float | None = None  # another peak learning rate from this step on
+
 
 @dataclass(frozen=True)
 class SaveRequest:

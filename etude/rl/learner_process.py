@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ from etude.rl.learner_messages import (
     PublishRequest,
     SaveRequest,
     Scores,
+    StepRequest,
     read_batch,
     read_score_request,
 )
@@ -85,7 +87,14 @@ class Verbs:
         return Scores(self.learner.score(wanted.items, weights))
 
     def step(self, request: Frame) -> Done:
-        return Done(_floats(self.learner.step()))
+        from etude.learn.update_size import measured_update
+
+        lr = unpack(StepRequest, request).lr
+        if lr is not None and lr != self.learner.optim.lr:
+            self.learner.optim = self.learner.optimiser.settings = replace(self.learner.optim, lr=lr)
+        with measured_update(self.learner.optimiser.parameters.values()) as update:
+            metrics = self.learner.step()
+        return Done(_floats(metrics | {"update_rms": update.rms}))
 
     def save(self, request: Frame) -> None:
         from safetensors import SafetensorError

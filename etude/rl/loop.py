@@ -7,6 +7,7 @@ numerics of the last one are known. Opens nothing: `orchestrator` does.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -19,23 +20,28 @@ from etude.core.policy import Version
 from etude.core.progress import Bar, track
 from etude.core.recipe import Recipe
 from etude.core.run import Run
-from etude.forge.curriculum.sources import Listens, TaskSource
+from etude.forge.curriculum.sources import HearsEffort, Listens, TaskSource
 from etude.rl.algorithms.base import Algorithm, BatchShape
 from etude.rl.batches import Prepared, prepare
 from etude.rl.checkpoint import Checkpoint, keep_readable
 from etude.rl.dispatcher import Dispatcher
+from etude.rl.editions import Editions
 from etude.rl.evaluate import Evaluations
 from etude.rl.groups import RolloutGroup
 from etude.rl.journal import Journal
 from etude.rl.learner_client import LearnerClient
-from etude.rl.metrics import Clock, describe, staleness
+from etude.rl.metrics import Clock, by_source, describe, staleness
 from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
-SLACK = 120  # seconds beyond the longest that a rollout and its grade may take before a quiet run is an error
 STAGE = "rl"
-FROM_LEARNER = ("loss", "drift_mean", "drift_p99", "drift_max", "k1", "k2", "k3", "grad_norm", "lr", "skipped")
+REMEMBERED = 1000  # newest steps without an update: more than any token may be old
+FROM_LEARNER = (
+    *("loss", "entropy", "drift_mean", "drift_p50", "drift_p99", "drift_max", "k1", "k2", "k3"),
+    *("grad_norm", "update_rms", "lr", "skipped"),
+)
+FROM_TWINS = ("twins", "twins_filtered", "twin_change", "twin_kl", "twin_loss")
 FROM_EXPERTS = ("replay_moved", "replay_refused", "load_max")
 
 
@@ -53,6 +59,7 @@ class Training:
     probe: Probe
     dispatcher: Dispatcher
     evaluations: Evaluations
+    editions: Editions
     checkpoint: Checkpoint  # where it goes on
     tasks: asyncio.TaskGroup  # of everything beside the loop
     started: float  # time.monotonic() of the command
@@ -62,7 +69,13 @@ class Training:
         self.step = self.saved_step = self.checkpoint.step
         self.totals = self.checkpoint.totals
         self.seconds_before, self.voids_before = self.totals.seconds, dict(self.totals.void)
-        self.shape = BatchShape(self.rl.groups, self.rl.group, self.recipe.harness.limits.sampled_tokens)
+        self.shape = BatchShape(
+            self.rl.groups, self.rl.group, self.rl.normaliser, self.recipe.harness.limits.sampled_tokens
+        )
+        self.algorithm.load_state(self.checkpoint.algorithm)
+        self.unmoved = list(self.checkpoint.unmoved)
+        self.version = Version(self.run.lineage, self.step)  # what the engine has
+        self.not_finite = 0  # steps in a row
         self.branches = self.journal.branches()
         engine, learner = self.environment.engine.server, self.learner.child
         assert engine is not None
@@ -89,7 +102,7 @@ class Training:
             with track("reinforcement learning", total=self.rl.steps, unit="steps", done=self.step) as bar:
                 # The figure before any training, which the others are compared with.
                 if self.step == 0 and self.rl.eval_every and not self.evaluations.rows:
-                    await self.evaluations.begin(self.step)
+                    await self.evaluations.begin(self.step, self.version)
                 self.dispatcher.fill()
                 while self.step < self.rl.steps and (groups := await self._next_groups()) is not None:
                     await self._train(groups, bar)
@@ -104,7 +117,7 @@ class Training:
         """The groups of the next step; None when there will be no other."""
         began, limits = time.monotonic(), self.recipe.harness.limits
         # More than the longest rollout and its grade may take: silence for so long means that something hangs.
-        patience = limits.seconds + limits.sample_seconds + self.recipe.grader.seconds + SLACK
+        patience = limits.seconds + limits.sample_seconds + self.recipe.grader.seconds + self.rl.slack_seconds
         try:
             while not self.run.stopping and not self.out_of_time and not self.dispatcher.over:
                 if (groups := self.dispatcher.take()) is not None:
@@ -126,25 +139,33 @@ class Training:
 
     async def _train(self, groups: list[RolloutGroup], bar: Bar) -> None:
         """One step: gradients, the probe of the weights they are of, the update, and the new weights to the engine."""
-        prepared = await prepare(groups, self.algorithm, self.shape, self.rl, self.learner)
+        self._reweigh(groups)
+        prepared = await prepare(groups, self.algorithm, self.shape, self.rl, self.learner, self.step)
         learnt: dict[str, float] = {}
         if prepared.batch.items:
             learnt = await self.learner.forward_backward(prepared.batch)
         # The probe ran beside the gradients. The weights move only when the numerics of the old ones are known.
         waiting = time.monotonic()
+        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        real = await self.probe.check_real(rollouts, self.learner, self.version)
         agreement = await self._probed()
         self.clock.wait("probe", time.monotonic() - waiting)
-        if prepared.batch.items:
-            learnt |= await self.learner.step()
+        # Without a gradient, too: the schedule of the learning rate counts the steps of the run.
+        learnt |= await self.learner.step(self.editions.current.lr)
+        moved = bool(prepared.batch.items) and self._finite(learnt)
         # Before the next version exists. After a kill these rows lie behind the checkpoint's, and are taken back.
         self._tell_trained(groups)
-        row = self._row(groups, prepared, learnt, agreement)
+        row = self._row(groups, prepared, learnt, agreement) | real.row()
         self.step += 1
-        version = Version(self.run.lineage, self.step)
-        # In this order: a rollout may begin at a version only when the engine has it.
-        await self.learner.publish(version)
-        await self.environment.engine.update(version)
-        self.probing = self._start_probe()
+        if moved:
+            self.version = Version(self.run.lineage, self.step)
+            # In this order: a rollout may begin at a version only when the engine has it.
+            await self.learner.publish(self.version)
+            await self.environment.engine.update(self.version)
+            self.probing = self._start_probe()
+        else:
+            # Equal weights under another name would empty the engine's prefix cache for nothing.
+            self.unmoved = [*self.unmoved, self.step][-REMEMBERED:]
         self.dispatcher.publish(self.step)
         self.clock.wait("learner", self.dispatcher.idle_seconds())
         row |= self.clock.row(self.learner.busy_seconds)
@@ -152,9 +173,31 @@ class Training:
         bar.advance(1)
         bar.note(reward=row["reward"], passed=row["pass_rate"], stale=row["staleness_mean"])
         if self.rl.eval_every and self.step % self.rl.eval_every == 0:
-            await self.evaluations.begin(self.step)
+            await self.evaluations.begin(self.step, self.version)
         if self.step % self.rl.save_every == 0:
             await self._save()
+
+    def _reweigh(self, groups: list[RolloutGroup]) -> None:
+        """New weights of the reward's parts count at once."""
+        self.editions.poll()
+        for slot in (slot for group in groups for slot in group.slots if slot.rollout is not None):
+            assert slot.rollout is not None
+            slot.rollout = self.editions.rewarded(slot.rollout)
+
+    def _finite(self, learnt: Mapping[str, float]) -> bool:
+        """Whether the step's gradient was; too many in a row that were not stop the run."""
+        if math.isfinite(learnt["grad_norm"]):
+            self.not_finite = 0
+            return True
+        self.not_finite += 1
+        self.run.say(f"rl: the gradient of step {self.step + 1} is not finite, so the step changed nothing")
+        if self.not_finite >= self.rl.not_finite:
+            raise EtudeError(
+                f"{self.not_finite} steps in a row had a gradient that is not finite (rl.not_finite = "
+                f"{self.rl.not_finite}); the last checkpoint is of step {self.saved_step}: lower rl.optim.lr, or look "
+                "at the rewards and at the weights it started from"
+            )
+        return False
 
     def _tell_trained(self, groups: list[RolloutGroup]) -> None:
         """The journal and a source that listens hear what the next step was made of."""
@@ -165,13 +208,20 @@ class Training:
                 rollouts = group.rollouts
                 number = self.rl.first_task + group.number
                 self.source.heard(number, sum(each.passed for each in rollouts), len(rollouts), self.step + 1)
+                if isinstance(self.source, HearsEffort) and rollouts:
+                    turns, thinking = (sum(getattr(r, n) for r in rollouts) for n in ("turns", "thinking_tokens"))
+                    self.source.effort(number, turns / len(rollouts), thinking / len(rollouts))
 
     def _row(
         self, groups: list[RolloutGroup], prepared: Prepared, learnt: Mapping[str, float], agreement: Agreement
     ) -> dict[str, float]:
         """The step's row of metrics; adds it to the totals."""
         rollouts = [rollout for group in groups for rollout in group.rollouts]
-        row = describe(rollouts) | staleness(rollouts, self.step, self.run.lineage, self.branches)
+        row = (
+            describe(rollouts)
+            | by_source(rollouts)
+            | staleness(rollouts, self.step, self.run.lineage, self.branches, self.unmoved)
+        )
         row |= {
             "groups": len(groups),
             "rollouts": len(rollouts),
@@ -183,21 +233,25 @@ class Training:
             "void_groups": self.dispatcher.voids["group"],
             "probe_mean": agreement.mean,
             "probe_max": agreement.max,
+            "probe_p99": agreement.p99,
+            "probe_k3": agreement.k3,
+            "edition": self.editions.current.number,
             "grades_reused": self.environment.grades_reused,
             "loss": 0.0,
             "grad_norm": 0.0,
         }
-        row |= {name: learnt[name] for name in (*FROM_LEARNER, *FROM_EXPERTS) if name in learnt}
+        row |= {name: learnt[name] for name in (*FROM_LEARNER, *FROM_TWINS, *FROM_EXPERTS) if name in learnt}
+        row |= {f"loss_{name.removesuffix('_loss')}": v for name, v in learnt.items() if name.endswith("_loss")}
+        row |= prepared.feedback
         if self.rl.kl:
-            row["reference_kl"] = prepared.reference_kl
+            row |= {"reference_kl": prepared.reference_kl} | prepared.diagnostics
         self.totals.add(row)
         return row
 
     # Numerics
 
     def _start_probe(self) -> asyncio.Task[Agreement]:
-        version = Version(self.run.lineage, self.step)
-        return self.tasks.create_task(self.probe.run(self.environment.engine, self.learner, version))
+        return self.tasks.create_task(self.probe.run(self.environment.engine, self.learner, self.version))
 
     async def _probed(self) -> Agreement:
         """The numerics of the version that is published; the next is not published before they are known."""
@@ -217,7 +271,9 @@ class Training:
         voids = self.dispatcher.voids
         self.totals.void = {c: voids[c] + self.voids_before.get(c, 0) for c in {*voids, *self.voids_before}}
         # The row is taken before the sync, so that every row the checkpoint knows is on the disk.
-        checkpoint = Checkpoint(self.step, self.journal.row, self.evaluations.rows, self.totals)
+        checkpoint = Checkpoint(
+            self.step, self.journal.row, self.evaluations.rows, self.totals, self.unmoved, self.algorithm.state()
+        )
         self.journal.sync()
         with self.run.checkpoint(STAGE, self.step) as directory:
             await self.learner.save(directory)
@@ -240,7 +296,7 @@ class Training:
         stopped = self.run.stopping
         await self._probed()
         if not stopped:
-            await self.evaluations.finish(self.step)
+            await self.evaluations.finish(self.step, self.version)
         if self.step > self.saved_step or self.run.latest(STAGE) is None:
             await self._save()
         totals, best = self.totals, self.evaluations.best.facts

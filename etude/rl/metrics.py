@@ -5,6 +5,7 @@ Knows finished rollouts and process clocks; writes nothing.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -38,7 +39,11 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "rollout_seconds": sum(rollout.seconds for rollout in rollouts) / count,
     }
     for part in dict.fromkeys(name for rollout in rollouts for name in rollout.parts):
-        found[f"reward_{part}"] = sum(rollout.parts.get(part, 0.0) for rollout in rollouts) / count
+        # A part is asked only about tasks that it concerns: the others say nothing about its mean.
+        values = [rollout.parts[part] for rollout in rollouts if part in rollout.parts]
+        found[f"reward_{part}"] = sum(values) / len(values)
+    kinds = Counter(site.kind for rollout in rollouts for site in rollout.sites)
+    found |= {f"behaviour_{kind}": times / count for kind, times in sorted(kinds.items())}  # sites of a rollout
     for cause, times in sorted(Counter(rollout.stop or "none" for rollout in rollouts).items()):
         found[f"stop_{cause}"] = times
     verdicts = Counter(rollout.verdict for rollout in rollouts if rollout.verdict)
@@ -47,21 +52,54 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
     return found
 
 
-def staleness(rollouts: Sequence[Rollout], step: int, lineage: int, branches: Mapping[int, int]) -> dict[str, float]:
+def by_source(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """A few figures for each of several mixed sources; nothing where there is only one."""
+    found: dict[str, float] = {}
+    names = sorted({rollout.source for rollout in rollouts})
+    for name in names if len(names) > 1 or any(names) else ():
+        some = [rollout for rollout in rollouts if rollout.source == name]
+        facts = describe(some)
+        shown = ("reward", "pass_rate", "turns", "rollout_tokens", "tool_errors", "malformed")
+        found |= {f"source_{name}_{key}": facts[key] for key in shown}
+        found[f"source_{name}_rollouts"] = len(some)
+    return found
+
+
+def pass_at(outcomes: Sequence[tuple[str, bool]]) -> dict[str, float]:
+    """pass@1 and pass@k over tasks, for k up to the rollouts that every task has: of (task, passed) of each rollout.
+
+    1 - C(n - c, k) / C(n, k) is the chance that k of a task's n rollouts, c of which passed, hold one that passed.
+    """
+    tried, passed = Counter(task for task, _ in outcomes), Counter(task for task, good in outcomes if good)
+    most = min(tried.values(), default=0)
+    chances = {
+        k: [1 - math.comb(n - passed[task], k) / math.comb(n, k) for task, n in tried.items()]
+        for k in sorted({1, *(2**i for i in range(most.bit_length()) if 2**i <= most), most} - {0})
+        if most
+    }
+    return {f"pass_at_{k}": sum(each) / len(each) for k, each in chances.items()}
+
+
+def staleness(
+    rollouts: Sequence[Rollout], step: int, lineage: int, branches: Mapping[int, int], unmoved: Sequence[int] = ()
+) -> dict[str, float]:
     """How many optimiser steps lie between the weights that sampled each token and those of `step` that it trains.
 
     `branches` says up to which step an earlier lineage is part of our history; a token sampled past that point is as
-    many steps away from it on its own branch, and those count too.
+    many steps away from it on its own branch, and those count too. `unmoved` are steps of our history that left the
+    weights as they were, in order: they were never published, and make no token older.
     """
     versions = [trace.version_T2[trace.sampled_T] for rollout in rollouts for trace in rollout.traces]
     if not versions or not sum(map(len, versions)):
         return {}
     version_N2 = np.concatenate(versions)
-    age_N = step - version_N2[:, 1]
+    common_N, past_N = version_N2[:, 1], np.zeros(len(version_N2), np.int64)
     for before, last in branches.items():
-        ours_N = version_N2[:, 0] == before
-        past_N = np.maximum(version_N2[:, 1] - last, 0)
-        age_N = np.where(ours_N, step - np.minimum(version_N2[:, 1], last) + past_N, age_N)
+        left_N = (version_N2[:, 0] == before) & (version_N2[:, 1] > last)
+        past_N = np.where(left_N, version_N2[:, 1] - last, past_N)
+        common_N = np.where(left_N, last, common_N)
+    quiet = np.array([at for at in unmoved if at <= step], np.int64)
+    age_N = step - common_N - (len(quiet) - np.searchsorted(quiet, common_N, side="right")) + past_N
     return {"staleness_mean": float(age_N.mean()), "staleness_max": int(age_N.max())}
 
 

@@ -25,30 +25,36 @@ import tempfile
 import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from etude.behaviours.table import build_behaviours
 from etude.core import process
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.recipe import Recipe
 from etude.core.run import Run
-from etude.forge.curriculum.sources import Listens, curriculum_file, open_source
+from etude.core.terms import Terms
+from etude.forge.curriculum.sources import Listens, Rewinds, curriculum_file, open_source
 from etude.policies.engine_client import EngineClient, launch
 from etude.rl.admission import Admission
-from etude.rl.algorithms.table import build_algorithm
+from etude.rl.algorithms.table import build_algorithm, check_algorithm
 from etude.rl.broken_tasks import BrokenTasks
 from etude.rl.checkpoint import Checkpoint
 from etude.rl.dispatcher import Dispatcher
+from etude.rl.editions import Editions
 from etude.rl.evaluate import Evaluations
+from etude.rl.feedback.schedule import check_feedback, needs_frozen
 from etude.rl.groups import RolloutGroup, Slot, unpack
-from etude.rl.journal import Journal, SavedSlot
+from etude.rl.journal import Journal, Resumed, SavedSlot
 from etude.rl.learner_client import LearnerClient, launch_learner
 from etude.rl.learner_messages import LearnerSpec
 from etude.rl.loop import STAGE, Training
 from etude.rl.probe import Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import GradeCache, RolloutSetup, build_setup, check_lengths
+from etude.rollout.terms import draw_terms
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.grading.grader import RUNNER
 from etude.tokens.dialect import open_dialect
@@ -61,6 +67,7 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
     """
     started = time.monotonic()
     check_lengths(recipe.harness.limits, recipe.engine)
+    check_feedback(recipe.rl)
     # This process talks for hours and computes nothing: docs/rooms/rl.md, "Memory".
     process.stay_small()
     run.begin(STAGE)  # opens our lineage before anything is sampled under its name
@@ -81,11 +88,17 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
         shutil.rmtree(passing, ignore_errors=True)  # what a killed process may have left
         stack.callback(shutil.rmtree, passing, ignore_errors=True)
     algorithm, source = build_algorithm(rl.algorithm), open_source(rl.tasks, "rl.tasks")
+    check_algorithm(algorithm, rl)
     if isinstance(source, Listens):
         source.remember(curriculum_file(home))
     dialect = open_dialect(model, recipe.harness.template)
     setup = build_setup(
         recipe.harness, recipe.reward, recipe.grader, recipe.audit, dialect=dialect, temperature=rl.temperature
+    )
+    setup = replace(
+        setup,
+        taught=build_behaviours(rl.feedback.behaviours, "rl.feedback.behaviours"),
+        watched=build_behaviours(rl.monitor, "rl.monitor"),
     )
     host, setup = await _open_sandboxes(home, backend, setup, stack)
     latest = run.latest(STAGE)
@@ -93,12 +106,17 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
     journal = Journal(home / "journal.db", run.lineage)
     stack.callback(journal.close)
     resumed = journal.resume(checkpoint.row, checkpoint.step)
+    if isinstance(source, Rewinds):
+        # What it heard after the checkpoint will be heard again, from weights that may do better or worse.
+        source.rewind(checkpoint.step, rl.first_task + resumed.next)
     learner, engine = await _launch(recipe, model, latest, Version(run.lineage, checkpoint.step), run.path, logs, stack)
     first = next(source.tasks(rl.first_task), None)
     if first is None:
         raise EtudeError("rl.tasks has no task behind rl.first_task; lower that or name another source")
     probe = Probe(dialect.encode(f"{setup.system}\n{first.instruction}"), rl, recipe.engine.block_tokens)
-    environment = RolloutEnvironment(host, engine, setup, recipe, BrokenTasks(source, run.say), run.say)
+    editions = Editions(run.path, recipe, setup, journal, run.say)
+    broken = BrokenTasks(source, run.say)
+    environment = RolloutEnvironment(host, engine, setup, recipe, broken, run.say, editions.setup)
     # entered last, so that its tasks end before what they use is closed
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
     dispatcher = Dispatcher(
@@ -111,11 +129,10 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
         tasks,
         seed=recipe.run.seed,
         step=checkpoint.step,
-        groups=[
-            RolloutGroup(number, began, [_slot(saved) for saved in slots])
-            for number, (began, slots) in sorted(resumed.groups.items())
-        ],
+        groups=_groups(resumed, journal),
         next_group=resumed.next,
+        terms=partial(_terms, recipe, editions),
+        refill=algorithm.refill,
     )
     evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks, checkpoint.evaluations)
     return Training(
@@ -129,6 +146,7 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
         probe,
         dispatcher,
         evaluations,
+        editions,
         checkpoint,
         tasks,
         started,
@@ -168,9 +186,11 @@ async def _launch(
                 threads=threads,
                 restore=latest,
                 # A second copy of the weights, so only where the KL term reads it.
-                frozen=model if rl.kl else None,
+                frozen=model if needs_frozen(rl) else None,
             ),
             log=logs / f"learner-{version.lineage}.log",
+            deadline=rl.start_seconds,
+            verb_deadline=rl.learner_seconds,
         ),
         launch(
             latest or model,
@@ -180,6 +200,8 @@ async def _launch(
             board=board,
             version=version,
             log=logs / f"engine-{version.lineage}.log",
+            deadline=rl.start_seconds,
+            verb_deadline=rl.engine_seconds,
         ),
         return_exceptions=True,
     )
@@ -200,10 +222,27 @@ def board_path(run: Path) -> Path:
     return shared / f"etude-board-{os.getuid()}-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}"
 
 
-def _slot(saved: SavedSlot) -> Slot:
+def _terms(recipe: Recipe, editions: Editions, number: int) -> Terms:
+    """What a new group is told."""
+    editions.poll()
+    return replace(draw_terms(recipe.harness, recipe.run.seed, number), edition=editions.current.number)
+
+
+def _groups(resumed: Resumed, journal: Journal) -> list[RolloutGroup]:
+    """The groups that earlier lineages left untrained."""
+    return [
+        RolloutGroup(
+            number, began, [_slot(saved, journal) for saved in slots], terms=resumed.terms.get(number, Terms())
+        )
+        for number, (began, slots) in sorted(resumed.groups.items())
+    ]
+
+
+def _slot(saved: SavedSlot, journal: Journal) -> Slot:
     """A slot of an earlier lineage; a rollout that cannot be read is sampled again."""
     try:
-        return Slot(saved.state, rollout=unpack(saved.data) if saved.data is not None else None)
+        data = journal.files.read(saved.file) if saved.file is not None else saved.data
+        return Slot(saved.state, rollout=unpack(data) if data is not None else None)
     except EtudeError:
         return Slot()
 

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from etude.core.errors import EtudeError
+from etude.core.policy import Policy
 from etude.core.recipe import Recipe
+from etude.core.terms import Terms
 from etude.harness.loop import Event
 from etude.policies.engine_client import EngineClient
 from etude.rl.broken_tasks import BrokenTasks
@@ -32,19 +34,21 @@ class RolloutEnvironment:
     recipe: Recipe
     broken_tasks: BrokenTasks
     log: Callable[[str], None]
+    setups: Callable[[int], RolloutSetup]  # by edition of the settings that may change
 
-    async def run_rollout(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Outcome:
+    async def run_rollout(self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None]) -> Outcome:
         def on_event(event: Event) -> None:
             if event.kind == "stop":
                 on_grading()
 
+        setup = self.setups(terms.edition)
         return await run_rollout(
-            task, self.engine, self.host, self.setup, policy_name="rl", seed=seed, on_event=on_event
+            task, self.engine, self.host, setup, policy_name="rl", seed=seed, terms=terms, on_event=on_event
         )
 
-    async def evaluate(self, job: RolloutJob) -> Outcome:
+    async def evaluate(self, policy: Policy, job: RolloutJob) -> Outcome:
         setup = self.setup.at_temperature(self.recipe.bench.temperature)
-        return await JobRunner(self.engine, self.host, setup, self.recipe.rl.retries, "eval").run(job)
+        return await JobRunner(policy, self.host, setup, self.recipe.rl.retries, "eval").run(job)
 
     async def check_void(self, void: Void) -> None:
         """Raises when a void rollout means that the sandboxes or the engine are gone: then none would do better."""

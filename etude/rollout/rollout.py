@@ -14,7 +14,7 @@ import asyncio
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +22,8 @@ from typing import Literal
 
 from etude.audit.auditor import RolloutAudit, Rules
 from etude.audit.base import Ruling
+from etude.behaviours.base import Behaviour, Site
+from etude.behaviours.table import find_sites
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy, Sampling
 from etude.core.settings import (
@@ -31,16 +33,21 @@ from etude.core.settings import (
     GraderSettings,
     HarnessSettings,
     RewardSettings,
+    SummarySettings,
 )
+from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import HarnessFailure, PolicyFailure
+from etude.harness.hinted import Hinted, place_hints
 from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text, task_text
-from etude.harness.tools.base import Tool
+from etude.harness.tools.base import Tool, schema_of
 from etude.harness.tools.table import build_tools
 from etude.harness.trajectory import Trajectory
 from etude.reward.base import GradedRollout
+from etude.reward.behaviour import behaviour_sites
 from etude.reward.compose import Reward, Weighted, build_reward
 from etude.reward.hack_penalty import HackPenalty
+from etude.rollout.terms import usual_terms
 from etude.sandbox.base import FailureCause, SandboxFailure, SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.tasks.environment.layers import serve_task
@@ -78,11 +85,15 @@ class RolloutSetup:
     audit: RolloutAudit
     dialect: Dialect | None = None  # None: the policy speaks text, and nothing can be trained on
     limits: AgentLimits = field(default_factory=AgentLimits)
+    summary: SummarySettings = field(default_factory=SummarySettings)
+    terms: Terms = NO_TERMS  # of rollouts that belong to no group
     sampling: Sampling = field(default_factory=Sampling)  # but for the seed, which is the rollout's own
     system: str = ""
     grader: GraderSettings = field(default_factory=GraderSettings)
     sandbox: SandboxLimits = field(default_factory=SandboxLimits)
     grade_cache: GradeCache | None = None  # None grades every rollout, equal ones too
+    taught: tuple[Behaviour, ...] = ()  # whose hints are wanted above their turns
+    watched: tuple[Behaviour, ...] = ()  # whose sites are only counted
 
     def at_temperature(self, temperature: float) -> RolloutSetup:
         return replace(self, sampling=replace(self.sampling, temperature=temperature))
@@ -146,13 +157,15 @@ def build_setup(
     harness = harness or HarnessSettings()
     tools = build_tools(harness.tools)
     spec = "none" if native_calls or (dialect is not None and dialect.shows_tools) else harness.spec
-    worth, audited = _reward_and_audit(reward or RewardSettings(), audit or AuditSettings())
+    worth, audited = reward_and_audit(reward or RewardSettings(), audit or AuditSettings())
     return RolloutSetup(
         tools=tools,
         reward=worth,
         audit=audited,
         dialect=dialect,
         limits=harness.limits,
+        summary=harness.summary,
+        terms=usual_terms(harness),
         # a turn may take all that the whole rollout may sample; the harness counts
         sampling=Sampling(harness.limits.sampled_tokens, temperature),
         system=system_text(harness.system, tools, spec, text_form=dialect is None and not native_calls),
@@ -161,7 +174,7 @@ def build_setup(
     )
 
 
-def _reward_and_audit(reward: RewardSettings, audit: AuditSettings) -> tuple[Reward, RolloutAudit]:
+def reward_and_audit(reward: RewardSettings, audit: AuditSettings) -> tuple[Reward, RolloutAudit]:
     """The recipe's reward, and which rollouts are audited: those of tasks made from repositories always are.
 
     What a hack costs there is `audit.penalty`, unless the recipe names the part `hack_penalty` itself.
@@ -204,6 +217,8 @@ class Scored:
     parts: dict[str, float]  # before their weights
     seconds: float = 0.0
     ruling: Ruling | None = None  # None: rollouts of this task are not audited
+    sites: tuple[Site, ...] = ()  # where behaviours happened
+    hints: tuple[Hinted, ...] = ()  # those of the sites that could be put above their turn
 
     @property
     def passed(self) -> bool:
@@ -233,12 +248,16 @@ async def run_rollout(
     *,
     policy_name: str = "",
     seed: int = 0,
+    terms: Terms = NO_TERMS,
     on_event: Callable[[Event], None] | None = None,
     save: Callable[[Outcome], None] | None = None,
 ) -> Outcome:
-    """Lets a policy try a task once. `save` keeps the outcome; where it cannot, nothing was gained: Void."""
+    """Lets a policy try a task once, on the terms of its group or, without any, on the setup's own.
+
+    `save` keeps the outcome; where it cannot, nothing was gained: Void.
+    """
     started = time.monotonic()
-    outcome = await _run(task, policy, host, setup, policy_name, seed, on_event, started)
+    outcome = await _run(task, policy, host, setup, policy_name, seed, terms, on_event, started)
     if save is not None:
         try:
             save(outcome)
@@ -255,6 +274,7 @@ async def _run(
     setup: RolloutSetup,
     policy_name: str,
     seed: int,
+    terms: Terms,
     on_event: Callable[[Event], None] | None,
     started: float,
 ) -> Outcome:
@@ -281,6 +301,8 @@ async def _run(
                 limits=setup.limits,
                 sampling=replace(setup.sampling, seed=seed),
                 system=setup.system,
+                terms=setup.terms if terms == NO_TERMS else terms,
+                summary=setup.summary,
                 on_event=on_event,
                 root=start.workdir,
             )
@@ -291,7 +313,7 @@ async def _run(
     except SandboxFailure as failure:
         return void("sandbox", RETRIED[failure.cause], failure, trajectory)
     except PolicyFailure as failure:
-        return void("policy", True, failure, failure.trajectory)
+        return void("policy", failure.retry, failure, failure.trajectory)
     except HarnessFailure as failure:
         return void("harness", False, failure, failure.trajectory)
     except GraderFailure as failure:
@@ -312,5 +334,28 @@ async def score(
     graded = await grade_once(task, host, changes, setup.grader, answer=trajectory.last_words)
     # on the event loop, as it is short: 0.9 ms for most rollouts, 7.9 for those that rewrite the right files (medians)
     ruling = setup.audit.ruling(task, trajectory, changes)
-    total, parts = setup.reward.score(GradedRollout(task, trajectory, changes, graded, ruling))
-    return Scored(task, trajectory, changes, graded, total, parts, time.monotonic() - started, ruling)
+    counted = await behaviour_sites(setup.reward, trajectory)
+    total, parts = setup.reward.score(GradedRollout(task, trajectory, changes, graded, ruling, counted))
+    sites, hints = await hints_of(trajectory, setup, [site for each in counted.values() for site in each])
+    seconds = time.monotonic() - started
+    return Scored(task, trajectory, changes, graded, total, parts, seconds, ruling, sites, hints)
+
+
+async def hints_of(
+    trajectory: Trajectory, setup: RolloutSetup, counted: Sequence[Site] = ()
+) -> tuple[tuple[Site, ...], tuple[Hinted, ...]]:
+    """Where behaviours happened, and the hints that can stand above their turns.
+
+    Only sites of taught behaviours have a hint; the others, and those that a reward `counted`, are there for their
+    rates.
+    """
+    taught = await find_sites(setup.taught, trajectory)
+    known = {(site.message, site.kind) for site in taught}
+    watched = [*await find_sites(setup.watched, trajectory), *counted]
+    others = {replace(site, hint="") for site in watched if (site.message, site.kind) not in known}
+    sites = tuple(sorted((*taught, *others), key=lambda site: (site.message, site.kind)))
+    if not taught or setup.dialect is None:
+        return sites, ()
+    schemas = [schema_of(tool) for tool in setup.tools.values()]
+    wanted = [(site.message, site.hint) for site in sites]
+    return sites, tuple(place_hints(trajectory, wanted, setup.dialect, schemas))

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from etude.core.policy import Policy
+from etude.core.terms import NO_TERMS, Terms
 from etude.rollout.rollout import Outcome, RolloutSetup, Void, run_rollout
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -111,6 +112,7 @@ class RolloutJob:
     sample: int = 0  # which of the rollouts of this task
     seed: int = 0  # of its sampling
     policy: Policy | None = None  # its own, where each task needs another one (scripts); None takes the batch's
+    terms: Terms = NO_TERMS  # what its prompt states, and its reward knows
 
 
 def sample_seed(seed: int, task: str, sample: int) -> int:
@@ -132,7 +134,16 @@ class JobRunner:
 
     async def run(self, job: RolloutJob) -> Outcome:
         policy = job.policy or self.policy
-        run = partial(run_rollout, job.task, policy, self.host, self.setup, policy_name=self.policy_name, seed=job.seed)
+        run = partial(
+            run_rollout,
+            job.task,
+            policy,
+            self.host,
+            self.setup,
+            policy_name=self.policy_name,
+            seed=job.seed,
+            terms=job.terms,
+        )
         return await retry_void(run, self.retries, partial(self.on_retry, job) if self.on_retry is not None else None)
 
     async def run_each(

@@ -43,6 +43,7 @@ class GenerateRequest:
     sampling: dict[str, Any] = field(default_factory=dict)  # see read_sampling
     id: str | None = None  # a name for `abort`
     routed: int = 0  # leading tokens whose experts the one who asks knows already
+    version: Version | None = None  # pinned: all of the answer is of these weights
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,14 @@ class EmptyRequest:
 def read_sampling(body: Any) -> Sampling:
     if isinstance(body, dict) and "top_logprobs" in body:  # an answer has no place for them
         raise EtudeError("unknown key 'top_logprobs'; alternatives are told by the OpenAI routes only")
+    if isinstance(body, dict) and "seconds" in body:
+        raise EtudeError("unknown key 'seconds'; a client that has waited long enough aborts its request")
     return from_json(Sampling, body)
 
 
 def write_sampling(sampling: Sampling) -> dict[str, Any]:
     values = asdict(sampling) | {"stop_ids": list(sampling.stop_ids)}
+    del values["seconds"]  # the client's to keep: it aborts the request
     if values.pop("top_logprobs"):
         raise EtudeError("top_logprobs are told by the OpenAI routes only; ask for none here")
     return values

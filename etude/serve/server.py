@@ -82,6 +82,7 @@ class EngineRoutes:
             web.post("/pause", self.pause),
             web.post("/resume", self.resume),
             web.post("/update", self.update),
+            web.post("/pin", self.pin),
             web.get("/version", self.version),
             web.get("/health", self.health),
             web.get("/stats", self.stats),
@@ -97,7 +98,9 @@ class EngineRoutes:
         sampling, seconds = messages.read_sampling(request.sampling), self.settings.request_seconds
         try:
             async with asyncio.timeout(seconds):
-                finished = await self.engine.generate(request.ids, sampling, request.id, routed=request.routed)
+                finished = await self.engine.generate(
+                    request.ids, sampling, request.id, routed=request.routed, version=request.version
+                )
         except TimeoutError:
             raise web.HTTPGatewayTimeout(
                 text=f"the request was ended after engine.request_seconds = {seconds}"
@@ -144,6 +147,11 @@ class EngineRoutes:
             return {"version": str(engine.version), "seconds": seconds, "running": len(engine.scheduler.running)}
 
         return web.json_response(await self.engine.call(work))
+
+    async def pin(self, http: web.Request) -> web.Response:
+        version = (await self._read(http, messages.UpdateRequest)).version
+        await self.engine.call(lambda engine: engine.pin(version))
+        return web.json_response({"pinned": str(version)})
 
     async def version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": await self.engine.call(lambda e: str(e.version))})

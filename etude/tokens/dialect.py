@@ -18,6 +18,8 @@ from etude.core.policy import Assistant, Message
 from etude.tokens.parse import Malformed
 from etude.tokens.render import Rendered
 
+EFFORT_VARIABLE = "reasoning_effort"  # as chat templates that know of effort call it
+
 
 @dataclass(frozen=True)
 class ToolSchema:
@@ -72,6 +74,9 @@ class Dialect(Protocol):
 
     def turn_ids(self, turn: Assistant, messages: Sequence[Message] = ()) -> list[int]:
         """What a model would have to sample to say this turn behind these messages."""
+
+    def stating_effort(self, level: str) -> Dialect | None:
+        """This dialect for rollouts of a level of effort; None where it has no words of its own for that."""
 
     def save(self, directory: Path | str) -> None:
         """Writes what `open_dialect` needs to give this dialect again."""

@@ -58,5 +58,8 @@ class Native:
     def turn_ids(self, turn: Assistant, messages: Sequence[Message] = ()) -> list[int]:
         return turn_ids(turn, self.tokenizer)
 
+    def stating_effort(self, level: str) -> None:
+        return None  # a line of the system text says it
+
     def save(self, directory: Path | str) -> None:
         self.tokenizer.save(directory)

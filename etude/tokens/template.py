@@ -12,6 +12,7 @@ nothing that a user, a tool or a file says can become structure.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -24,7 +25,7 @@ from typing import Any
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Message, Part, ToolResult, User
 from etude.tokens.checkpoint_files import TOKENIZER, TokenFiles
-from etude.tokens.dialect import ToolSchema
+from etude.tokens.dialect import EFFORT_VARIABLE, ToolSchema
 from etude.tokens.jinja_sandbox import ChatTemplate
 from etude.tokens.parse import Malformed
 from etude.tokens.render import Rendered
@@ -84,6 +85,14 @@ class TemplateDialect:
 
     def save(self, directory: Path | str) -> None:
         self._files.write(Path(directory))
+
+    def stating_effort(self, level: str) -> TemplateDialect | None:
+        if not any(EFFORT_VARIABLE in text for text in self._files.templates.values()):
+            return None
+        assert self.fingerprint  # ids mean the same at every level: the copy keeps what is cached here
+        stating = copy.copy(self)
+        stating._options = {**self._options, EFFORT_VARIABLE: level}
+        return stating
 
     # Writing
 

@@ -118,3 +118,42 @@ def test_a_failed_load_leaves_the_engine_at_its_version(live: Engine, finish: Ca
 def test_one_version_names_one_set_of_weights(live: Engine) -> None:
     with pytest.raises(EtudeError, match=r"at version 3\.1 already"):
         live.update(lambda _: None, Version(3, 1))
+
+
+def test_a_pinned_version_answers_alone_while_the_other_is_swapped(
+    live: Engine, own_decoder: Decoder, other_decoder: Decoder, finish: Callable, until: Callable, greedy: Callable
+) -> None:
+    before = greedy(own_decoder, PROMPT, 24)[0]
+    live.pin(Version(3, 1))
+    kept = live.submit(PROMPT, GREEDY, version=Version(3, 1))
+    moved = live.submit(PROMPT, GREEDY)
+    until(live, lambda: len(kept.sampled) == 9)
+    live.update(become(other_decoder), Version(3, 2))
+    live.pin(Version(3, 1))  # asking twice for one version is no error
+    live.check()
+    finish(live)
+    assert kept.sampled == before and set(kept.versions) == {Version(3, 1)}
+    assert set(moved.versions) == {Version(3, 1), Version(3, 2)}
+    late = live.submit(PROMPT, GREEDY, version=Version(3, 1))  # begun after the swap
+    finish(live)
+    assert late.sampled == before and set(late.versions) == {Version(3, 1)}
+    live.pin(Version(3, 2))
+    after = live.submit(PROMPT, GREEDY, version=Version(3, 2))
+    finish(live)
+    assert after.sampled == greedy(other_decoder, PROMPT, 24)[0] and live.stats()["pinned"] == "3.2"
+
+
+def test_what_is_not_resident_is_refused_and_a_version_in_use_stays(
+    live: Engine, other_decoder: Decoder, finish: Callable
+) -> None:
+    with pytest.raises(EtudeError, match=r"for version 3\.1, which is not resident; there: 3\.1"):
+        live.submit(PROMPT, GREEDY, version=Version(3, 1))  # the present weights may be swapped: nobody pinned them
+    live.pin(Version(3, 1))
+    request = live.submit(PROMPT, GREEDY, version=Version(3, 1))
+    live.update(become(other_decoder), Version(3, 2))
+    with pytest.raises(EtudeError, match=r"version 3\.1 is still sampled from"):
+        live.pin(Version(3, 2))
+    with pytest.raises(EtudeError, match=r"3\.9 cannot be pinned: the engine is at 3\.2"):
+        live.pin(Version(3, 9))
+    assert live.abort(request.number) is request and request.stop == "abort" and not live.busy
+    live.check()

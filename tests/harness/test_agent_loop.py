@@ -18,6 +18,7 @@ from etude.harness.loop import Event
 from etude.harness.metrics import measure
 from etude.harness.prompt import system_text
 from etude.harness.text_turns import write_turn
+from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.tools.table import build_tools
 from etude.harness.trajectory import NO_VERSION, Effort
@@ -249,6 +250,27 @@ def test_the_time_limit(agent: Any, script: Any, say_call: Any) -> None:
     trajectory = agent.play(policy, limits=AgentLimits(seconds=0.3))
     assert trajectory.stop == "time" and trajectory.seconds < 5
     assert trajectory.entries[-1].error == "Timeout"
+
+
+def test_waiting_for_samples_takes_nothing_of_the_time_limit(agent: Any, script: Any, say_call: Any) -> None:
+    class Queued:
+        def __init__(self, policy: Any) -> None:
+            self.policy = policy
+
+        async def sample(self, context: Context, sampling: Sampling) -> Sample:
+            await asyncio.sleep(0.15)
+            return await self.policy.sample(context, sampling)  # type: ignore[no-any-return]
+
+    turns = [say_call("read", path="calc.py"), say_call("read", path="calc.py"), Assistant(final="ok")]
+    trajectory = agent.play(Queued(script(agent.dialect, turns)), limits=AgentLimits(seconds=0.3))
+    assert trajectory.stop == "final" and trajectory.seconds > 0.4
+
+
+def test_tools_have_more_time_on_a_busy_machine(agent: Any, script: Any, say_call: Any, monkeypatch: Any) -> None:
+    for load, stop in ((1.0, "time"), (6.0, "final")):
+        monkeypatch.setattr(ToolContext, "slowdown", lambda self, load=load: load)
+        policy = script(agent.dialect, [say_call("run", command="sleep 0.5"), Assistant(final="ok")])
+        assert agent.play(policy, limits=AgentLimits(seconds=0.25)).stop == stop
 
 
 def test_seeds_differ_between_turns_and_repeat_between_runs(agent: Any, script: Any, say_call: Any) -> None:

@@ -168,6 +168,23 @@ def test_a_template_that_refuses_what_a_turn_led_to_fails_that_rollout(
         agent.play(script(dialect, turns(True), V1), dialect=dialect)
 
 
+def test_a_template_that_refuses_what_the_models_own_turn_caused_is_a_score(
+    agent: Any, script: Any, template_models: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(template_models["qwen3"], folder)
+    template = (folder / "chat_template.jinja").read_text()
+    odd = "{% for m in messages %}{% if m.role == 'tool' and m.name is not defined %}{{ raise_exception('Whose?') }}"
+    (folder / "chat_template.jinja").write_text(odd + "{% endif %}{% endfor %}" + template)
+    dialect = TemplateDialect.open(folder)
+    opener = dialect._shape.style.format.opener
+    bad = dialect._vocabulary.encode_written(f"{opener}no JSON{dialect._shape.end}")
+    policy = script(dialect, [lambda c, s: policy.say(bad)], V1)
+    trajectory = agent.play(policy, dialect=dialect, limits=AgentLimits(context_tokens=9000))
+    assert trajectory.stop == "malformed" and trajectory.trainable and trajectory.sampled_tokens == len(bad)
+    assert "Whose?" in trajectory.entries[-1].note
+
+
 def test_tools_are_told_once(agent: Any, opened: Any) -> None:
     """A template shows the tools itself, so the system text leaves them out."""
     tools = agent.tools

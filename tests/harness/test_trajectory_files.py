@@ -18,6 +18,7 @@ from safetensors import numpy as safetensors_numpy
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Message, Sample, Sampling, System, ToolResult, User, Version
 from etude.core.settings import AgentLimits
+from etude.core.terms import Terms
 from etude.harness.failures import ERROR_CLASSES
 from etude.harness.trajectory import MessageRecord, Parent, Segment, Trajectory
 from etude.harness.trajectory_files import load_trajectory, save_trajectory
@@ -41,6 +42,7 @@ def trajectories(draw: Any, dialect: Any) -> Trajectory:
         tools=("read", "finish"),
         limits=AgentLimits(turns=draw(st.integers(1, 9))),
         sampling=Sampling(temperature=draw(st.sampled_from([0.0, 0.7, 1.0])), stop_ids=(1, 2)),
+        terms=draw(st.builds(Terms, st.sampled_from(["", "low"]), st.integers(0, 3))),
         stop=draw(st.sampled_from(["finish", "time", ""])),
         seconds=draw(seconds),
     )

@@ -56,9 +56,20 @@ def kl(p: Sequence[Tensor], q: Sequence[Tensor]) -> Tensor:
     return total
 
 
+def naive_term(target: Twin | MainHead, student: Tensor, teacher: Tensor, token: int, logprob: float | None) -> Tensor:
+    """The divergence within its bounds, times the bounded ratio to the sampler."""
+    term = naive_divergence(target, student, teacher, token)
+    if target.support != "sampled" and float(term.detach()) > target.clip:
+        term = term * (target.clip / float(term.detach()))
+    if logprob is not None:
+        term = term * min(math.exp(float(student[token].detach()) - logprob), target.ratio)  # type: ignore[union-attr]
+    return term
+
+
 def naive_divergence(target: Twin | MainHead, student: Tensor, teacher: Tensor, token: int) -> Tensor:
     if target.support == "sampled":
-        return -(teacher[token] - student[token]).detach() * student[token]
+        advantage = float((teacher[token] - student[token]).detach())
+        return -min(max(advantage, -target.clip), target.clip) * student[token]
     p, q = list(teacher), list(student)
     if isinstance(target.support, int) and target.support < VOCAB:
         top = sorted(range(VOCAB), key=lambda v: -float(student[v].detach()))[: target.support]
@@ -86,6 +97,16 @@ def naive_policy(correction: Correction, advantage: float, logp: Tensor, ratio: 
     return -(
         ratio * advantage if inside or value * advantage < clipped * advantage else torch.tensor(clipped * advantage)
     )
+
+
+def twin_change(item: Item, stream: Stream, target: Twin, log_ps: dict[int, Tensor], twin: Tensor) -> float:
+    """Mean change of the log-probability of the weighted tokens."""
+    changes = []
+    for t, log_p in log_ps.items():
+        if stream.weight_T[t] != 0 and target.align_T[t] >= 1:
+            teacher = log_probabilities(twin[int(target.align_T[t]) - 1], item.temperature)
+            changes.append(float((teacher - log_p.detach())[int(item.tokens_T[t])]))
+    return sum(changes) / len(changes)
 
 
 def naive_loss(weights: dict[str, Decoder], batch: Batch) -> Tensor:
@@ -125,7 +146,10 @@ def naive_loss(weights: dict[str, Decoder], batch: Batch) -> Tensor:
                         if target.align_T[t] < 1:
                             continue
                         teacher = log_probabilities(twin[int(target.align_T[t]) - 1], item.temperature)
-                        term = naive_divergence(target, log_p, teacher, token)
+                        if target.lowers and twin_change(item, stream, target, log_ps, twin) >= 0:
+                            continue
+                        logprob = None if target.logprob_T is None else float(target.logprob_T[t])
+                        term = naive_term(target, log_p, teacher, token, logprob)
                     case MainHead():
                         teacher = log_probabilities(heads[0][t - 1].detach(), item.temperature)
                         term = naive_divergence(target, log_p, teacher, token)
@@ -244,6 +268,52 @@ def test_twin(make_decoder: Make, rng: np.random.Generator, divergence: str, sup
 @pytest.mark.parametrize(("weights", "trust"), [("live", 0.0), ("frozen", 0.0), ("frozen", 0.4), ("ema", 1.0)])
 def test_twin_under_named_weights(make_decoder: Make, rng: np.random.Generator, weights: str, trust: float) -> None:
     check(make_decoder, Batch(items(rng, lambda r, t: twin(r, t, weights=weights, trust=trust))))
+
+
+@pytest.mark.parametrize("support", ["full", 5, "sampled"])
+def test_twin_with_bounds_and_the_ratio_to_the_sampler(
+    make_decoder: Make, rng: np.random.Generator, support: str | int
+) -> None:
+    def make(r: np.random.Generator, t: np.ndarray) -> Stream:
+        logprob = -r.gamma(2.0, 2.0, len(t)).astype(np.float32)
+        return twin(r, t, support=support, divergence="reverse", clip=0.7, logprob_T=logprob, ratio=2.0)
+
+    check(make_decoder, Batch(items(rng, make)))
+
+
+@pytest.mark.parametrize(("weights", "trust"), [("live", 0.0), ("frozen", 0.4)])
+def test_twins_that_make_their_tokens_likelier_are_left_out_and_counted(
+    make_decoder: Make, rng: np.random.Generator, weights: str, trust: float
+) -> None:
+    batch = Batch([*items(rng, lambda r, t: twin(r, t, lowers=True, weights=weights, trust=trust))] * 2)
+    metrics = check(make_decoder, batch)
+    assert metrics["twins"] >= 8 and 0 < metrics["twins_filtered"] < metrics["twins"]
+    assert metrics["twin_kl"] > 0
+
+
+def test_two_hints_above_turns_of_one_sequence_beside_its_policy_gradient(
+    make_decoder: Make, rng: np.random.Generator
+) -> None:
+    check(make_decoder, Batch(items(rng, sampled, twin, twin), Correction("truncate", high=2.0)))
+
+
+def test_live_teachers_compute_only_what_their_context_changes(
+    make_decoder: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The student's keys and values stand for all tokens before the hint."""
+    tokens, turn = tokens_for(rng, 30), slice(24, 28)
+    align, weight = np.full(30, -1), np.zeros(30, np.float32)
+    align[turn], weight[turn] = np.arange(turn.start, turn.stop) + 3, 1.0
+    hinted = np.concatenate((tokens[:22], [1, 2, 3], tokens[22:28]))
+    computed: list[int] = []
+    forward = Decoder.forward
+    monkeypatch.setattr(
+        Decoder, "forward", lambda self, ids, *rest: computed.append(len(ids)) or forward(self, ids, *rest)
+    )
+    learner = Learner(make_decoder(1), OptimSettings(), 10, 64)
+    stream = Stream("main", weight, Twin(tokens_U=hinted, align_T=align))
+    learner.forward_backward(Batch([Item(tokens, [stream])]))
+    assert computed == [30, 9]
 
 
 def test_twin_on_sampled_tokens(make_decoder: Make, rng: np.random.Generator) -> None:

@@ -128,7 +128,9 @@ def test_a_part_that_gives_no_number_is_named() -> None:
         Reward((Weighted("odd", 1.0, Odd(None)),)).score(attempt())
 
 
-@pytest.mark.parametrize(("stop", "said"), [("finish", 0), ("final", 0), ("tokens", -1), ("malformed", -1)])
+@pytest.mark.parametrize(
+    ("stop", "said"), [("finish", 0), ("final", 0), ("time", 0), ("tokens", -1), ("malformed", -1)]
+)
 def test_an_attempt_that_its_agent_did_not_end_costs_the_ending(stop: Any, said: float) -> None:
     attempt = GradedRollout(Task("t", "Do it."), Trajectory(stop=stop), Submission(()), Grade(True, "passed", ""))
     total, parts = build_reward([{"use": "tests"}, {"use": "ending", "weight": 0.2}]).score(attempt)

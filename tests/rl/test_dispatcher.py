@@ -16,6 +16,7 @@ from etude.audit.base import Ruling, Verdict
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Sample, Sampling, User, Version
 from etude.core.settings import RLSettings
+from etude.core.terms import Terms
 from etude.harness.trajectory import Trajectory
 from etude.rl.admission import Admission
 from etude.rl.dispatcher import Dispatcher
@@ -72,7 +73,7 @@ class Stage:
         self.voids: list[Void] = []
         self.broken: list[tuple[int, str]] = []
 
-    async def run_rollout(self, task: Task, seed: int, on_grading: Callable[[], None]) -> Outcome:
+    async def run_rollout(self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None]) -> Outcome:
         self.tries[task.name] += 1
         time = self.tries[task.name]
         self.now += 1
@@ -93,6 +94,8 @@ class Stage:
     async def check_broken(self, number: int, outcome: Scored) -> None:
         self.broken.append((number, outcome.task.name))
 
+    refill = 0
+
     def dispatcher(self, tasks: asyncio.TaskGroup) -> Dispatcher:
         admission = Admission(self.settings.staleness, self.settings.groups, self.settings.steps)
         return Dispatcher(
@@ -104,6 +107,7 @@ class Stage:
             tasks,
             seed=0,
             step=0,
+            refill=self.refill,
         )
 
     def states(self, number: int) -> list[tuple[int, str]]:
@@ -149,6 +153,46 @@ def test_every_task_once_and_never_more_in_flight_than_asked(tmp_path: Path, sco
         for slot in range(3):
             seen = [state for at, state in stage.states(number) if at == slot]
             assert seen == ["queued", "running", "grading", "ready"]
+
+
+def test_groups_without_signal_are_replaced_and_trained_with_the_step(tmp_path: Path, scored: Any) -> None:
+    def script(task: Task, time: int) -> Outcome:
+        # every second task is solved alike by all
+        return dataclasses.replace(scored(task, Version(0, 0)), reward=float(time if int(task.name) % 2 else 0))
+
+    stage = Stage(tmp_path, script)
+    stage.refill = 1
+    taken, dispatcher = run_steps(stage, 3)
+    with_signal = [[number for number in step if number % 2] for step in taken]
+    assert all(len(step) == 2 for step in with_signal) and not dispatcher.voids
+    # none is lost: what was replaced belongs to the step that was taken next
+    numbers = sorted(number for step in taken for number in step)
+    assert numbers == list(range(len(numbers)))
+
+
+def test_a_policy_that_fails_at_everything_still_comes_to_its_steps(tmp_path: Path, scored: Any) -> None:
+    stage = Stage(tmp_path, lambda task, time: dataclasses.replace(scored(task, Version(0, 0)), reward=0.0))
+    stage.refill = 2
+    taken, _ = run_steps(stage, 3)
+    assert [len(step) for step in taken] == [6, 6, 6]  # two, and at most two more for each of them
+
+
+def test_a_source_that_ends_in_groups_without_signal_ends_the_run(tmp_path: Path, scored: Any) -> None:
+    stage = Stage(
+        tmp_path, lambda task, time: dataclasses.replace(scored(task, Version(0, 0)), reward=0.0), source=Numbers(3)
+    )
+    stage.refill = 2
+    taken, dispatcher = run_steps(stage, 3)
+    assert taken == [[0, 1, 2]] and dispatcher.over
+
+
+def test_a_group_of_one_is_void_when_its_only_rollout_is(tmp_path: Path, scored: Any) -> None:
+    def script(task: Task, time: int) -> Outcome:
+        return Void(task, "sandbox", False, "gone") if task.name == "1" else scored(task, Version(0, 0))
+
+    stage = Stage(tmp_path, script, group=1)
+    taken, dispatcher = run_steps(stage, 2)
+    assert taken == [[0, 2], [3, 4]] and dispatcher.voids["group"] == 1
 
 
 def test_a_task_that_the_monitor_calls_broken_is_checked_by_its_number(tmp_path: Path, scored: Any) -> None:

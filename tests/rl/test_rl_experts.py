@@ -38,7 +38,10 @@ def mixture(toy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_loop_replays_the_engines_experts_balances_them_and_goes_on_after_a_stop(
     mixture: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path, train_run: TrainRun
 ) -> None:
-    path, recipe = tmp_path / "run", toy_recipe("rl.eval_every=0", "rl.steps=3", "rl.save_every=1")
+    path, recipe = (
+        tmp_path / "run",
+        toy_recipe("rl.eval_every=0", "rl.steps=3", "rl.save_every=1", "rl.optim.balance=1e-3"),
+    )
     assert train_run(path, recipe, mixture, stop_at=2)["stopped"]
     facts = train_run(path, recipe, mixture)
     assert facts["steps"] == 3 and facts["probe_max"] <= 1e-3 and 0 < facts["probe_mean"] <= 1e-5

@@ -119,6 +119,15 @@ def test_a_run_that_began_before_recipes_had_an_audit_section_goes_on(
         run.begin("rl", [name for name in STAGES["rl"].reads if name != "audit"])
     with Run.open(tmp_path / "run", recipe) as run:
         run.begin("rl", STAGES["rl"].reads)
+    # nor does a setting that recipes did not have, as long as it is at its default
+    with Run.open(
+        tmp_path / "older", before | {"rl": {k: v for k, v in recipe["rl"].items() if k != "normaliser"}}
+    ) as run:
+        run.begin("rl", STAGES["rl"].reads)
+    with Run.open(tmp_path / "older", recipe, defaults=recipes.to_dict(Recipe())) as run:
+        run.begin("rl", STAGES["rl"].reads)
+    with pytest.raises(EtudeError, match=r"rl\.normaliser \(220 -> 7\)"):
+        Run.open(tmp_path / "older", recipe | {"rl": recipe["rl"] | {"normaliser": 7}})
     changed = recipe | {"audit": {"penalty": 0.0}}
     with pytest.raises(EtudeError, match=r"audit\.penalty \(1\.0 -> 0\.0\)"):
         Run.open(tmp_path / "run", changed)

@@ -99,3 +99,55 @@ def test_a_step_is_described() -> None:
     assert found["stop_finish"] == found["stop_tokens"] == 1
     assert found["sampled_tokens"] == 4 and found["rollout_tokens"] == 3 and found["malformed"] == 0.5
     assert describe([]) == {}
+
+
+class Off:
+    """A learner that agrees with the engine up to a position, and from there on is off by a little."""
+
+    def __init__(self, first: int, apart: float) -> None:
+        self.first, self.apart = first, apart
+        self.items: list[Item] = []
+
+    async def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
+        self.items += items
+        return [np.where(np.arange(len(i.tokens_T)) < self.first, -1, self.apart - 1).astype(np.float32) for i in items]
+
+
+def long_rollout(length: int, versions: Sequence[tuple[int, int]]) -> Rollout:
+    """Every other token is sampled; the versions each have an equal share of them, in order."""
+    sampled_T = np.arange(length) % 2 == 1
+    share = np.repeat(np.array(versions, np.int32), -(-length // len(versions)), axis=0)[:length]
+    trace = Trace(
+        np.arange(length, dtype=np.int32),
+        sampled_T,
+        np.where(sampled_T, -1, 0).astype(np.float32),
+        np.where(sampled_T[:, None], share, -1),
+    )
+    return replace(rollout([(0, 0)]), traces=(trace,))
+
+
+def test_real_tokens_show_what_is_wrong_at_long_positions_only() -> None:
+    settings = RLSettings(probe_real_tokens=2000)
+    probe, rollouts = Probe([1, 2, 3], settings, 16), [long_rollout(600, [(0, 4)]), long_rollout(100, [(0, 4)])]
+    fine = asyncio.run(probe.check_real(rollouts, Off(9999, 0), Version(0, 4)))
+    assert fine.tokens == 350 and fine.by_position == {0: 0.0, 128: 0.0, 256: 0.0, 512: 0.0}
+    # 4e-5 from position 512 on: the mean over all 350 tokens is within 1e-5, that of the bin is not
+    with pytest.raises(EtudeError, match=r"real rollouts: its mean 4e-05 is past rl\.probe_mean = 1e-05.* from 512 on"):
+        asyncio.run(probe.check_real(rollouts, Off(512, 4e-5), Version(0, 4)))
+    with pytest.raises(EtudeError, match=r"p99 0\.0005 is past rl\.probe_p99 = 0\.0001 and its k3 .*probe_k3"):
+        bounds = RLSettings(probe_real_tokens=2000, probe_mean=1.0, probe_p99=1e-4, probe_k3=1e-9)
+        asyncio.run(Probe([1, 2, 3], bounds, 16).check_real(rollouts, Off(128, 5e-4), Version(0, 4)))
+
+
+def test_tokens_behind_a_swap_of_weights_are_drift_and_no_numerics() -> None:
+    learner = Off(0, 0.5)  # off everywhere: whatever is compared raises
+    rollouts = [long_rollout(400, [(0, 3), (0, 4)])]
+    probe = Probe([1, 2, 3], RLSettings(), 16)
+    assert asyncio.run(probe.check_real(rollouts, learner, Version(0, 4))).row() == {"real_tokens": 0}
+    assert not learner.items
+    # before the swap they are of version 3 alone
+    with pytest.raises(EtudeError, match="on 100 tokens of real rollouts"):
+        asyncio.run(probe.check_real(rollouts, learner, Version(0, 3)))
+    # however long it is, one segment is looked at; more only while there is room
+    several = [long_rollout(3000, [(0, 4)]), long_rollout(500, [(0, 4)])]
+    assert asyncio.run(probe.check_real(several, Off(9999, 0), Version(0, 4))).tokens == 1500

@@ -96,6 +96,9 @@ def test_the_loop_trains_publishes_probes_evaluates_and_commits(
     assert rows[0]["drift_mean"] < 1e-5  # nothing was published between sampling and training
     evals = {row["step"]: row for row in read_metrics(path) if row["stage"] == "rl.eval"}
     assert sorted(evals) == [0, 2, 3] and all(row["rollouts"] == 2 for row in evals.values())
+    # of one model each, although the weights moved meanwhile
+    assert all(row["first_version"] == row["last_version"] == step for step, row in evals.items())
+    assert all(row["pass_at_1"] == row["pass_rate"] for row in evals.values())
     assert [folder.name for folder in sorted((path / "checkpoints").iterdir())] == ["rl-0000002", "rl-0000003"]
     last, before = (load_file(place / "model.safetensors") for place in (path / "checkpoints/rl-0000003", toy_model))
     assert any(not np.array_equal(last[name], before[name]) for name in last)

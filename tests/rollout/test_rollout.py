@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Assistant, Call, Sample
+from etude.core.policy import Assistant, Call, Sample, Version
 from etude.core.settings import AgentLimits, GraderSettings, HarnessSettings, RewardSettings
 from etude.forge.katas.task_source import katas
 from etude.harness.loop import Event
@@ -129,10 +129,20 @@ def test_a_policy_that_fails_makes_the_attempt_void(grounds: Grounds, task: Task
     setup = build_setup(HarnessSettings(limits=AgentLimits(sample_seconds=0.05)))
     outcome = grounds.run_rollout(task, Says(sample), setup)
     assert isinstance(outcome, Void)
-    assert (outcome.cause, outcome.retry) == ("policy", True)
+    # Tried again with the same seed, an answer that is long would be long again.
+    assert (outcome.cause, outcome.retry) == ("policy", sample is not None)
     assert words in outcome.message
     assert outcome.trajectory is not None
     assert outcome.trajectory.task == task.name
+
+
+def test_a_sample_slower_than_its_limit_is_an_overlong_score(grounds: Grounds, task: Task) -> None:
+    dialect = Native(Tokenizer.train(["a b c"], 300))
+    ids = tuple(dialect.encode("a b c a b c"))
+    late = Sample("", "length", ids, (-1.0,) * len(ids), (Version(0, 0),) * len(ids), late=True)
+    outcome = grounds.run_rollout(task, Says(late), build_setup(dialect=dialect))
+    assert isinstance(outcome, Scored)
+    assert outcome.trajectory.stop == "tokens" and outcome.trajectory.sampled_tokens == len(ids)
 
 
 def test_what_the_model_does_badly_is_a_score(grounds: Grounds, task: Task) -> None:

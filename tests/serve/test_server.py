@@ -108,6 +108,20 @@ def test_many_clients_are_answered_at_once(home: Home) -> None:
     assert [a.ids for a in answers] == [a.ids for a in one_by_one]
 
 
+def test_a_pinned_version_is_sampled_while_the_weights_change(home: Home) -> None:
+    async def scenario() -> None:
+        before = await home.client.version()
+        pinned = await home.client.pin(before)
+        first = await pinned.sample(PROMPT, Sampling(max_tokens=40, seed=3))
+        await home.client.update(home.next_version(Decoder(SHAPE, seed=5)))
+        again = await pinned.sample(PROMPT, Sampling(max_tokens=40, seed=3))
+        assert again.ids == first.ids and set(again.versions or ()) == {before} != {await home.client.version()}
+        with pytest.raises(EtudeError, match="not resident"):
+            await home.client.sample(PROMPT, Sampling(max_tokens=2), version=Version(7, 7))
+
+    home.run(scenario())
+
+
 def test_weights_change_under_a_running_request(home: Home) -> None:
     async def scenario() -> None:
         task = await home.running_sample()
@@ -158,6 +172,21 @@ def test_a_named_request_can_be_aborted_and_answers_with_what_it_has(home: Home)
         assert sample.stop == "abort"
         assert 0 < len(sample.ids) == len(sample.logprobs) < 1200
         assert not await home.client.abort("mine")
+
+    home.run(scenario())
+
+
+def test_an_answer_that_takes_too_long_is_cut_and_says_so(home: Home) -> None:
+    async def scenario() -> None:
+        sample = await home.client.sample(PROMPT, Sampling(max_tokens=1200, seconds=0.2))
+        assert (sample.stop, sample.late) == ("length", True)
+        assert 0 < len(sample.ids) == len(sample.logprobs) < 1200
+        quick = await home.client.sample(PROMPT, Sampling(max_tokens=2, seconds=30.0))
+        assert not quick.late and len(quick.ids) == 2
+        await home.client.pause()  # nothing of an answer: it waited in the queue, which is nobody's answer
+        with pytest.raises(EtudeError, match=r"did not begin an answer within 0\.05 s"):
+            await home.client.sample(PROMPT, Sampling(max_tokens=2, seconds=0.05))
+        await home.client.resume()
 
     home.run(scenario())
 

@@ -1,2 +1,2 @@
 """Which task comes next: `sources` (where tasks come from, by name), `curriculum` (as hard as the policy needs them),
-`composite_tasks` (two tasks as one harder task)."""
+`mixture` (several sources by weights), `composite_tasks` (two tasks as one harder task)."""

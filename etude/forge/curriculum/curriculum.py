@@ -3,8 +3,10 @@
 Each trained group tells how many of its rollouts passed, and at which step of training. A task that is solved nearly
 always is asked again with less said about it, and retired when nothing is left to take away; one that is never solved
 is asked with more said, and set aside when that does not help; what lies between is asked most. One that turns out to
-be broken is put on the list beside it and not asked again. Which task a number got is kept in a small database, so a
-resumed run asks the same again, and so is every result, by task and step.
+be broken is put on the list beside it and not asked again. `bands` fixes which share of the asking goes to tasks that
+are hard, in between and solved; from step `late` on those that took more turns and thinking are asked more often.
+Which task a number got is kept in a small database, so a resumed run asks the same again, and so is every result, by
+task and step.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS asked (number INTEGER PRIMARY KEY, task TEXT NOT NULL, register TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS heard (
     number INTEGER PRIMARY KEY, step INTEGER NOT NULL, passed INTEGER NOT NULL, tried INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS effort (number INTEGER PRIMARY KEY, turns REAL NOT NULL, thinking REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS broken (task TEXT PRIMARY KEY, why TEXT NOT NULL);
 """
 
@@ -60,6 +63,11 @@ class Standing:
     tried: int = 0
 
     @property
+    def share(self) -> float:
+        """Of its rollouts that passed."""
+        return self.passed / max(1, self.tried)
+
+    @property
     def worth(self) -> float:
         """How much a group is likely to teach: most where half of it passes, nothing where all or none would."""
         # One pass and one failure are added, so that a fresh task counts as even.
@@ -79,11 +87,22 @@ class Curriculum:
         begin: Literal["", "terse", "plain", "detailed"] = Field(
             "", description="prompt style that tasks are asked in first; empty is what each came with"
         )
+        bands: list[float] = Field(
+            [],
+            description="shares of hard, trainable and solved tasks, such as [0.08, 0.9, 0.02]; empty: by worth alone",
+        )
+        band_edges: tuple[float, float] = Field(
+            (0.1, 0.8), description="pass rates up to which a task is hard, and from which on it is solved"
+        )
+        late: int = Field(0, ge=0, description="step from which on long tasks are asked more often; 0: never")
+        harder: float = Field(2.0, ge=0, description="then, how many times more often the longest than the shortest")
         longest: int = Field(0, ge=0, description="characters of an instruction that is asked at all; 0 is no limit")
         seed: int = Field(0, ge=0, description="another seed chooses in another order")
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        if settings.bands and (len(settings.bands) != 3 or min(settings.bands) < 0 or not sum(settings.bands)):
+            raise EtudeError("bands are three shares: of hard, trainable and solved tasks, such as [0.08, 0.9, 0.02]")
         folder = Folder(Folder.Settings(path=settings.path, count=settings.count))
         root = Path(settings.path).expanduser()
         self._paths = {path.relative_to(root).as_posix(): path for path in (*folder.found, *folder.aside)}
@@ -108,6 +127,16 @@ class Curriculum:
     def heard(self, number: int, passed: int, tried: int, step: int) -> None:
         """A group was trained. Called twice, as after a resume, the later call counts."""
         self._base.execute("INSERT OR REPLACE INTO heard VALUES (?, ?, ?, ?)", (number, step, passed, tried))
+
+    def rewind(self, step: int, number: int) -> None:
+        """Forgets results after `step` and choices from `number` on, of which the run's checkpoint knows nothing."""
+        self._base.execute("DELETE FROM heard WHERE step > ?", (step,))
+        self._base.execute("DELETE FROM asked WHERE number >= ?", (number,))
+        self._base.execute("DELETE FROM effort WHERE number NOT IN (SELECT number FROM heard)")
+
+    def effort(self, number: int, turns: float, thinking: float) -> None:
+        """What a rollout of that group took on average."""
+        self._base.execute("INSERT OR REPLACE INTO effort VALUES (?, ?, ?)", (number, turns, thinking))
 
     def broken(self, number: int, why: str) -> bool:
         """Nobody could solve the task that this number got: it is not asked again. False where that was known."""
@@ -176,10 +205,40 @@ class Curriculum:
         # "supply" is what this source was called: another word would draw other tasks in runs that go on.
         rng = random.Random(f"supply/{self.settings.seed}/{number}")
         names = sorted(free)
-        (name,) = rng.choices(names, [free[name].worth for name in names])
+        (name,) = rng.choices(names, self._weights({name: free[name] for name in names}))
         chosen = (name, free[name].prompt_style)
         self._base.execute("INSERT INTO asked VALUES (?, ?, ?)", (number, *chosen))
         return chosen
+
+    def _weights(self, standings: dict[str, Standing]) -> list[float]:
+        """How likely each of these is to be asked next, in their order."""
+        weights = {name: standing.worth for name, standing in standings.items()}
+        if self.settings.late:
+            (step,) = self._base.execute("SELECT coalesce(max(step), 0) FROM heard").fetchone()
+            if step >= self.settings.late:
+                ranks = self._ranks(list(standings))
+                weights = {name: weight * (1 + self.settings.harder * ranks[name]) for name, weight in weights.items()}
+        if self.settings.bands:
+            low, high = self.settings.band_edges
+            band = {n: 1 if not s.tried else int(s.share > low) + int(s.share >= high) for n, s in standings.items()}
+            totals = [sum(weights[name] for name in band if band[name] == each) for each in range(3)]
+            # A band without a task leaves its share to the others.
+            weights = {n: w * self.settings.bands[band[n]] / totals[band[n]] for n, w in weights.items()}
+            if not any(weights.values()):
+                return [1.0] * len(weights)
+        return list(weights.values())
+
+    def _ranks(self, names: Sequence[str]) -> dict[str, float]:
+        """From 0 for the task that took least turns and thinking to 1 for the one that took most; unknown is 0.5."""
+        took: dict[str, float] = dict(
+            self._base.execute(
+                # A turn counts as much as a hundred tokens of thinking: our choice, nothing about it is published.
+                "SELECT task, avg(turns * 100 + thinking) FROM asked JOIN effort USING (number) GROUP BY task"
+            )
+        )
+        known = sorted((name for name in names if name in took), key=lambda name: took[name])
+        places = {name: place / max(1, len(known) - 1) for place, name in enumerate(known)}
+        return {name: places.get(name, 0.5) for name in names}
 
     def _asked(self, number: int) -> tuple[str, str] | None:
         found = self._base.execute("SELECT task, register FROM asked WHERE number = ?", (number,)).fetchone()

@@ -24,6 +24,7 @@ SOURCES = {
     "katas": "etude.forge.katas.task_source:Katas",
     "folder": "etude.forge.curriculum.sources:Folder",
     "curriculum": "etude.forge.curriculum.curriculum:Curriculum",
+    "mixture": "etude.forge.curriculum.mixture:Mixture",
 }
 
 
@@ -47,6 +48,33 @@ class Listens(Protocol):
 
     def heard(self, number: int, passed: int, tried: int, step: int) -> None:
         """Of the group with task `number`, so many rollouts passed; it made the optimiser's step `step`."""
+        ...
+
+
+@runtime_checkable
+class HearsEffort(Protocol):
+    """A source that also wants to know what its tasks took."""
+
+    def effort(self, number: int, turns: float, thinking: float) -> None:
+        """The group with task `number` took so many turns and thinking tokens for each rollout; told after `heard`."""
+        ...
+
+
+@runtime_checkable
+class Mixes(Protocol):
+    """A source made of several."""
+
+    def source_of(self, number: int) -> str:
+        """What the one is called that task `number` came from."""
+        ...
+
+
+@runtime_checkable
+class Rewinds(Protocol):
+    """A source that can be taken back to what the weights of a checkpoint know."""
+
+    def rewind(self, step: int, number: int) -> None:
+        """Forgets what groups came to after `step`, and which tasks it chose from `number` on."""
         ...
 
 

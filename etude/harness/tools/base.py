@@ -56,6 +56,10 @@ class Tool:
         """Do it. `arguments` holds what was given, converted; raise `ToolError` for what the model should read."""
         raise NotImplementedError
 
+    def remembered(self, context: ToolContext) -> str:
+        """What a context that begins with a summary must be told again of this tool's memory; mostly nothing."""
+        return ""
+
 
 def schema_of(tool: Tool) -> ToolSchema:
     """The tool as chat templates and other people's clients know it."""

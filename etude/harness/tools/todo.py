@@ -38,3 +38,8 @@ class Todo(Tool):
         counts = Counter(state for state, _ in items)
         summary = [f"{counts[state]} {state}" for state in STATES.values() if counts[state]]
         return Observation(", ".join(summary) or "none")
+
+    def remembered(self, context: ToolContext) -> str:
+        items: list[tuple[str, str]] = context.state.get(self.name, [])
+        marks = {state: mark for mark, state in STATES.items()}
+        return "\n".join(["Steps:", *(f"[{marks[state]}] {text}" for state, text in items)]) if items else ""

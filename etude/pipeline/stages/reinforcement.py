@@ -20,8 +20,13 @@ def reinforce(run: Run, recipe: Recipe) -> None:
 
 
 def check_rl(recipe: Recipe) -> None:
+    from etude.behaviours.table import build_behaviours
     from etude.rl.algorithms.table import build_algorithm
+    from etude.rl.feedback.schedule import check_feedback
 
+    build_behaviours(recipe.rl.feedback.behaviours, "rl.feedback.behaviours")
+    build_behaviours(recipe.rl.monitor, "rl.monitor")
+    check_feedback(recipe.rl)
     check_tasks(recipe.rl.tasks, "rl.tasks")
     check_agent(recipe)
     build_algorithm(recipe.rl.algorithm)

@@ -1,20 +1,22 @@
 """What an algorithm is: settings, and the step from a group of rewarded rollouts to items for the learner.
 
 Most algorithms are an `advantages` and a `weights`, one number for each rollout; one that wants more (other streams,
-a number for each token) writes `items` itself. Off-policy correction is the batch's, and KL is in the rewards already:
-an algorithm knows neither, and no other group than the one it is given.
+a number for each token) writes `items` itself. One that needs to know all groups of a step looks at them in `observe`
+and may keep `state`, which the checkpoint saves. KL against the reference is in the rewards or a stream of its own
+already: an algorithm does not know it. Off-policy correction is the batch's; `correction` is the algorithm's own, which
+the batch takes where a recipe says `rl.correction = "auto"`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pydantic
 
-from etude.learn.streams import Item, Sampled, Stream
+from etude.learn.streams import Correction, Item, Sampled, Stream
 from etude.rl.groups import Rollout
 
 
@@ -24,11 +26,22 @@ class BatchShape:
 
     groups: int  # in a step
     group: int  # rollouts of a task
-    longest: int  # most tokens that a rollout may sample
+    longest: int  # tokens that stand for a rollout's length: a constant of the run
+    limit: int = 0  # most tokens that a rollout may sample; 0 is unknown
+
+
+@dataclass(frozen=True)
+class StepView(BatchShape):
+    """The same, and which step of the run it is."""
+
+    step: int = 0
 
 
 class Algorithm:
     """Base of all algorithms. One instance serves a whole run."""
+
+    scales_rewards: ClassVar[bool] = False  # divides by the group's deviation: then KL must not be in the rewards
+    single: ClassVar[bool] = False  # its baseline is not the group's, so that a group may be of one rollout
 
     class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
         """What a recipe may set beside `use`."""
@@ -49,13 +62,36 @@ class Algorithm:
         return [1.0 / (plan.groups * plan.group * plan.longest)] * len(lengths)
 
     def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: BatchShape) -> list[list[Item]]:
-        """The training sequences of each rollout of a group."""
+        """The training sequences of each rollout of a group; `plan` is the step's `StepView`."""
         advantages = self.advantages(rewards)
         weights = self.weights([rollout.sampled_tokens for rollout in rollouts], plan)
         return [
             policy_gradient(rollout, advantage, weight)
             for rollout, advantage, weight in zip(rollouts, advantages, weights, strict=True)
         ]
+
+    # For those who need more than one group
+
+    def observe(self, groups: Sequence[Sequence[Rollout]], rewards: Sequence[Sequence[float]], view: StepView) -> None:
+        """Sees all groups of a step before `items` is asked about any of them."""
+
+    def state(self) -> dict[str, Any]:
+        """What it keeps from step to step, as JSON; saved with every checkpoint."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what `state` returned."""
+
+    # What it asks of the batch
+
+    def correction(self) -> Correction | None:
+        """Its own off-policy correction, if it is defined by one."""
+        return None
+
+    @property
+    def refill(self) -> int:
+        """Most groups without signal, for each one with, that are replaced by others in a step; 0 replaces none."""
+        return 0
 
 
 def policy_gradient(rollout: Rollout, advantage: float, weight: float) -> list[Item]:

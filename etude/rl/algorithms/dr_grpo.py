@@ -12,9 +12,7 @@ from etude.rl.algorithms.base import Algorithm, BatchShape
 
 class DrGrpo(Algorithm):
     class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
-        tokens: int = Field(
-            0, ge=0, description="constant that stands for a rollout's length; 0 takes harness.limits.sampled_tokens"
-        )
+        tokens: int = Field(0, ge=0, description="constant that stands for a rollout's length; 0 takes rl.normaliser")
 
     settings: Settings
 

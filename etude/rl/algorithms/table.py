@@ -7,12 +7,17 @@ from typing import Any
 
 from etude.core.component import resolve
 from etude.core.errors import EtudeError
+from etude.core.settings import RLSettings
 from etude.rl.algorithms.base import Algorithm
 
 ALGORITHMS = {
     "dr_grpo": "etude.rl.algorithms.dr_grpo:DrGrpo",
     "grpo": "etude.rl.algorithms.grpo:Grpo",
     "rloo": "etude.rl.algorithms.rloo:Rloo",
+    "dapo": "etude.rl.algorithms.dapo:Dapo",
+    "gspo": "etude.rl.algorithms.gspo:Gspo",
+    "cispo": "etude.rl.algorithms.cispo:Cispo",
+    "single_rollout": "etude.rl.algorithms.single_rollout:SingleRollout",
 }
 
 
@@ -25,3 +30,20 @@ def build_algorithm(spec: Mapping[str, Any], where: str = "rl.algorithm") -> Alg
     if not isinstance(found, Algorithm):
         raise EtudeError(f"{where}: {use} is not an algorithm; derive it from etude.rl.algorithms.base.Algorithm")
     return found
+
+
+def check_algorithm(algorithm: Algorithm, settings: RLSettings) -> None:
+    """Refuses what would train something else than it says."""
+    use = settings.algorithm.get("use")
+    if settings.kl and settings.kl_estimator == "k1" and algorithm.scales_rewards:
+        raise EtudeError(
+            f"rl.kl takes k1 from the rewards, and {use} divides those by their deviation: a group of equal rewards "
+            'would be pure KL of unit variance; set rl.kl_estimator = "k2", or use dr_grpo'
+        )
+    if algorithm.correction() is not None and settings.correction != "auto":
+        raise EtudeError(
+            f'{use} brings its own correction, and rl.correction = "{settings.correction}" would replace it: '
+            'set rl.correction = "auto"'
+        )
+    if settings.group == 1 and not algorithm.single:
+        raise EtudeError(f"rl.group is 1, and the baseline of {use} is its group's mean: use single_rollout")

@@ -63,6 +63,23 @@ def test_a_resumed_run_asks_the_same_again_and_goes_on_from_what_was_heard(folde
     assert [r.passed for results in after.results().values() for r in results if r.number == 3] == [0]
 
 
+def test_after_a_kill_it_knows_no_more_than_the_checkpoint(folder: Path, tmp_path: Path) -> None:
+    killed, never = curriculum(folder, uses=9), curriculum(folder, uses=9)
+    killed.remember(tmp_path / "curriculum.db")
+    for source in (killed, never):
+        assert [first(source, number) for number in (0, 1)]
+        source.heard(0, 4, 4, 1)  # the checkpoint is of step 1
+    killed.heard(1, 0, 4, 2)
+    ahead = [first(killed, number) for number in (2, 3)]
+    after = curriculum(folder, uses=9)
+    after.remember(tmp_path / "curriculum.db")
+    after.rewind(1, 3)
+    assert after.standings() == never.standings() and after.results() == never.results()
+    assert first(after, 2) == ahead[0]  # that group was admitted, and stays with its task
+    rows = sqlite3.connect(tmp_path / "curriculum.db").execute("SELECT number FROM asked ORDER BY number").fetchall()
+    assert rows == [(0,), (1,), (2,)]
+
+
 def _walk(folder: Path, shares: list[int], **settings: int) -> Curriculum:
     """One task, asked again and again, with so many of four attempts passing each time."""
     source = curriculum(folder, count=1, uses=99, **settings)
@@ -112,6 +129,35 @@ def test_what_lies_between_is_asked_most(folder: Path) -> None:
         asked[name] += 1
         source.heard(number, {hard: 0, even: 2}.get(name, 4), 4, 1)
     assert asked[even] > 5 * asked[hard]
+
+
+def test_bands_fix_which_share_of_the_asking_hard_trainable_and_solved_tasks_get(folder: Path) -> None:
+    source = curriculum(folder, uses=999, bands=[0.1, 0.7, 0.2], retire=1.0, patience=999)
+    names = [first(source, number) for number in range(6)]  # each once
+    for number, passed in enumerate([0, 0, 2, 2, 4, 4]):
+        source.heard(number, passed, 4, 1)
+    weights = dict(zip(sorted(names), source._weights(dict(sorted(source.standings().items()))), strict=True))
+    shares = [sum(weights[name] for name in names[at : at + 2]) for at in (0, 2, 4)]
+    assert shares == pytest.approx([0.1, 0.7, 0.2])
+    with pytest.raises(EtudeError, match="bands are three shares"):
+        curriculum(folder, bands=[1.0])
+
+
+def test_late_in_a_run_tasks_that_took_longer_are_asked_more_often(folder: Path, tmp_path: Path) -> None:
+    source = curriculum(folder, uses=999, late=5, harder=3.0)
+    source.remember(tmp_path / "curriculum.db")
+    names = [first(source, number) for number in range(6)]
+    for number in range(6):
+        source.heard(number, 2, 4, 1)
+        source.effort(number, turns=2.0 + number, thinking=100.0 * number)
+    early = source._weights(source.standings())
+    assert max(early) == min(early)
+    source.heard(5, 2, 4, 5)
+    late = dict(zip(source.standings(), source._weights(source.standings()), strict=True))
+    assert sorted(late, key=lambda name: late[name]) == names
+    assert late[names[5]] / late[names[0]] == pytest.approx(4.0)
+    source.rewind(1, 6)  # what the last group took is forgotten with its result
+    assert sqlite3.connect(tmp_path / "curriculum.db").execute("SELECT count(*) FROM effort").fetchone() == (5,)
 
 
 def test_a_task_that_vanished_is_named(folder: Path, tmp_path: Path) -> None:

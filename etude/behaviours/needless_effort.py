@@ -1,0 +1,26 @@
+"""Effort that brings nothing: a call that was made before, with the same arguments, and nothing changed in between."""
+
+from __future__ import annotations
+
+from etude.behaviours.base import Behaviour, Site, steps_of
+from etude.harness.trajectory import Trajectory
+
+NAME = "needless_effort"
+CHANGING = ("edit", "write", "run")  # after these the same call may have another answer
+
+
+class NeedlessEffort(Behaviour):
+    def sites(self, trajectory: Trajectory) -> list[Site]:
+        found, seen = [], set[tuple[object, ...]]()
+        for step in steps_of(trajectory):
+            if step.result is None:
+                continue
+            key = step.call.name, *sorted(step.call.arguments.items())
+            # The same command again is a check where something changed meanwhile, and nothing else where not.
+            if key in seen:
+                hint = f"{step.call.name} was called with these arguments before, and nothing changed since: go on."
+                found.append(Site(step.turn, NAME, hint))
+            elif step.call.name in CHANGING and step.result.error is None:
+                seen.clear()
+            seen.add(key)
+        return found

@@ -1,0 +1,44 @@
+"""The built-in behaviours by name, a recipe's entries turned into them, and all their sites in one trajectory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from etude.behaviours.base import Behaviour, Site
+from etude.core.component import build
+from etude.core.errors import EtudeError
+from etude.harness.trajectory import Trajectory
+
+BEHAVIOURS = {
+    "tool_errors": "etude.behaviours.tool_errors:ToolErrors",
+    "unfinished_todos": "etude.behaviours.unfinished_todos:UnfinishedTodos",
+    "style": "etude.behaviours.style:Style",
+    "communication": "etude.behaviours.communication:Communication",
+    "claims": "etude.behaviours.claims:Claims",
+    "thinking_in_comments": "etude.behaviours.thinking_in_comments:ThinkingInComments",
+    "terminal_only": "etude.behaviours.terminal_only:TerminalOnly",
+    "minimal_diff": "etude.behaviours.minimal_diff:MinimalDiff",
+    "needless_effort": "etude.behaviours.needless_effort:NeedlessEffort",
+    "reader": "etude.behaviours.reader:Reader",
+}
+
+
+def build_behaviour(entry: Mapping[str, Any], where: str) -> Behaviour:
+    """The behaviour that an entry such as `{"use": "tool_errors"}` asks for."""
+    found = build("behaviour", entry, BEHAVIOURS, where)
+    if not isinstance(found, Behaviour):
+        raise EtudeError(f"{where}: {entry['use']} is not a behaviour; derive it from etude.behaviours.base.Behaviour")
+    return found
+
+
+def build_behaviours(entries: Sequence[Mapping[str, Any]], where: str) -> tuple[Behaviour, ...]:
+    return tuple(build_behaviour(entry, f"{where}[{number}]") for number, entry in enumerate(entries))
+
+
+async def find_sites(behaviours: Sequence[Behaviour], trajectory: Trajectory) -> tuple[Site, ...]:
+    """Where any of them happened, in the order of the messages, each once; those that ask somebody do so at once."""
+    found = await asyncio.gather(*(behaviour.find(trajectory) for behaviour in behaviours))
+    distinct = dict.fromkeys(site for sites in found for site in sites)
+    return tuple(sorted(distinct, key=lambda site: site.message))

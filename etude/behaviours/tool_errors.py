@@ -1,0 +1,93 @@
+"""Calls that failed, by class: what the model got wrong about a tool or about the files, and a hint for each.
+
+Classes are read from what our own tools answer (`etude/harness/tools`). A class that is not known is `other`, counted
+and without a hint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pydantic
+
+from etude.behaviours.base import Behaviour, Site, Step, steps_of, turns_of
+from etude.harness.trajectory import Trajectory
+
+NAME = "tool_errors"
+MALFORMED = "Write each call with its name and all of its arguments, and end the turn."
+LONGEST = 160  # characters of a file that a hint quotes
+
+Hint = Callable[[Step, "re.Match[str]", Trajectory], str]
+
+
+def _text_not_found(step: Step, found: re.Match[str], trajectory: Trajectory) -> str:
+    """With the lines of the file that were meant, where the tool found any: the place to copy from."""
+    lines = found["lines"] or ""
+    near = f" It says:\n{lines.strip(chr(10))[:LONGEST]}" if lines else ""
+    return f"old must be copied exactly from {step.call.arguments.get('path', 'the file')}.{near}"
+
+
+def _say(text: str) -> Hint:
+    return lambda step, found, trajectory: text.format(
+        tool=step.call.name, path=step.call.arguments.get("path", ""), tools=", ".join(trajectory.tools)
+    )
+
+
+# By class: what the answer looks like, and the hint. The first that fits is the class.
+CLASSES: dict[str, tuple[re.Pattern[str], Hint]] = {
+    "text_not_found": (re.compile(r"old is not in .*?(?:line \d+:\n(?P<lines>.*))?\Z", re.S), _text_not_found),
+    "text_not_unique": (
+        re.compile(r"old occurs \d+ times"),
+        _say("old must be in {path} only once; take more of the lines around it."),
+    ),
+    "same_text": (re.compile(r"old and new are the same"), _say("new must differ from old.")),
+    "unknown_tool": (re.compile(r"there is no tool"), _say("The only tools are {tools}.")),
+    "wrong_argument": (
+        re.compile(r"\w+ takes .*, not |\w+ needs \w+:|\w+ is .*, (?:not (?:true|a whole)|below)"),
+        _say("Give {tool} exactly the arguments that it takes."),
+    ),
+    "no_such_file": (
+        re.compile(r".*: (?:no such (?:file|folder)|not a directory|is a directory)"),
+        _say("{path} is not there; take a path that was shown."),
+    ),
+    "outside": (re.compile(r".* is outside the workspace"), _say("Stay inside the workspace.")),
+    "timeout": (re.compile(r".*took too long"), _say("This takes too long; do less at once.")),
+}
+
+
+class ToolErrors(Behaviour):
+    class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
+        classes: list[str] = pydantic.Field([], description=f"only these of {', '.join(CLASSES)}, malformed, other")
+
+        @pydantic.field_validator("classes")
+        @classmethod
+        def known(cls, names: list[str]) -> list[str]:
+            if unknown := [name for name in names if name not in (*CLASSES, "malformed", "other")]:
+                raise ValueError(f"no tool error is called {unknown[0]!r}")
+            return names
+
+    settings: Settings
+
+    def sites(self, trajectory: Trajectory) -> list[Site]:
+        found = []
+        for step in steps_of(trajectory):
+            if step.result is not None and step.result.error is not None:
+                found.append(_site(step, trajectory))
+        # A turn that the token limit cut says nothing about whether the model knows the format.
+        broken = [e for e, record, _ in turns_of(trajectory) if record.error is not None and record.stop != "length"]
+        found += [Site(entry, f"{NAME}.malformed", MALFORMED) for entry in broken]
+        wanted = [site for site in found if not self.settings.classes or _class(site) in self.settings.classes]
+        return sorted(wanted, key=lambda site: site.message)
+
+
+def _site(step: Step, trajectory: Trajectory) -> Site:
+    text = step.answer.removeprefix("error: ")
+    for name, (pattern, hint) in CLASSES.items():
+        if found := pattern.match(text):
+            return Site(step.turn, f"{NAME}.{name}", hint(step, found, trajectory))
+    return Site(step.turn, f"{NAME}.other", "")
+
+
+def _class(site: Site) -> str:
+    return site.kind.partition(".")[2]

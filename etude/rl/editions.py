@@ -1,0 +1,155 @@
+"""What of a running run may change: `RUN/live.toml` with `reward.parts` and `rl.optim.lr`, edition by edition.
+
+Edition 0 is the recipe. A valid edit of the file, or of a Python file that it names, makes the next one, which is
+written to the journal with a copy of those files by their digest. A group keeps the edition that it was admitted
+under, so that its rollouts are rewarded alike, after a resume too. New weights of the same parts count at once, for all
+of a group: the parts' own values are kept with every rollout. An invalid edit is refused with a sentence, and the old
+edition stays. Knows rewards and a rate; no group and no learner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from etude.core.durable import write_whole
+from etude.core.errors import EtudeError
+from etude.core.recipe import Recipe
+from etude.core.settings import RewardSettings
+from etude.rl.groups import Rollout
+from etude.rl.journal import Journal
+from etude.rollout.rollout import RolloutSetup, reward_and_audit
+
+FILE = "live.toml"
+MAY_CHANGE = ("reward.parts", "rl.optim.lr")
+
+
+@dataclass(frozen=True)
+class Edition:
+    number: int
+    parts: list[dict[str, Any]]
+    lr: float
+    digests: dict[str, str] = field(default_factory=dict)  # of the Python files that the parts name
+
+    def same_parts(self, other: Edition) -> bool:
+        """Whether only weights differ."""
+        bare = [[{k: v for k, v in p.items() if k != "weight"} for p in each.parts] for each in (self, other)]
+        return bare[0] == bare[1] and self.digests == other.digests
+
+
+class Editions:
+    def __init__(
+        self, run: Path, recipe: Recipe, setup: RolloutSetup, journal: Journal, log: Callable[[str], None]
+    ) -> None:
+        self.file, self.copies = run / FILE, run / "rl" / "editions"
+        self.journal, self.log = journal, log
+        self._audit, self._setup = recipe.audit, setup
+        first = Edition(0, recipe.reward.parts, recipe.rl.optim.lr)
+        self.editions = {0: first} | {int(facts["number"]): Edition(**facts) for facts in journal.editions()}
+        self.current = self.editions[max(self.editions)]
+        self._setups: dict[int, RolloutSetup] = {0: setup}
+        self._seen: list[tuple[str, int, int]] | None = None
+        self._watched: list[Path] = []
+        self.poll()
+
+    def setup(self, number: int) -> RolloutSetup:
+        """How rollouts of groups of this edition are run and rewarded."""
+        if number not in self._setups:
+            self._setups[number] = self._build(self.editions[number])
+        return self._setups[number]
+
+    def poll(self) -> bool:
+        """Looks at the file; True when a new edition began. Costs a look at a few modification times."""
+        seen = [_stamp(path) for path in (self.file, *self._watched)]
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        try:
+            wanted = self._read()
+            if replace(wanted, number=self.current.number) == self.current:
+                return False
+            built = self._build(wanted)
+        except EtudeError as refused:
+            self.log(f"rl: {FILE} is refused, and edition {self.current.number} stays: {refused}")
+            return False
+        finally:
+            self._seen = [_stamp(path) for path in (self.file, *self._watched)]
+        self.journal.edition(wanted.number, vars(wanted))
+        self.editions[wanted.number], self._setups[wanted.number], self.current = wanted, built, wanted
+        self.log(f"rl: edition {wanted.number} of {FILE} begins with the next group")
+        return True
+
+    def rewarded(self, rollout: Rollout) -> Rollout:
+        """With the present weights, where its edition had the same parts."""
+        edition = self.editions.get(rollout.terms.edition)
+        if edition is None or edition is self.current or not edition.same_parts(self.current):
+            return rollout
+        weights = {each.name: each.weight for each in self.setup(self.current.number).reward.parts}
+        return replace(rollout, reward=sum(weights[name] * value for name, value in rollout.parts.items()))
+
+    def _read(self) -> Edition:
+        """What the file asks for."""
+        try:
+            found = tomllib.loads(self.file.read_text()) if self.file.exists() else {}
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise EtudeError(f"it is not TOML: {error}") from None
+        flat = _flat(found)
+        if unknown := sorted(flat.keys() - set(MAY_CHANGE)):
+            raise EtudeError(f"{unknown[0]} cannot change while a run goes on; {' and '.join(MAY_CHANGE)} can")
+        first = self.editions[0]
+        parts, lr = flat.get("reward.parts", first.parts), flat.get("rl.optim.lr", first.lr)
+        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+            raise EtudeError("reward.parts must be a list of tables, such as [{ use = 'tests' }]")
+        if isinstance(lr, bool) or not isinstance(lr, int | float) or not (0 <= lr < math.inf):
+            raise EtudeError(f"rl.optim.lr is {lr!r}; it must be a number of at least 0")
+        if "reward.parts" not in flat:
+            return Edition(max(self.editions) + 1, first.parts, float(lr))
+        files = [str(p["use"]).rpartition(":")[0] for p in parts if ".py:" in str(p.get("use", ""))]
+        self._watched = [Path(file) for file in files]
+        return Edition(max(self.editions) + 1, parts, float(lr), {file: self._copied(Path(file)) for file in files})
+
+    def _copied(self, path: Path) -> str:
+        """The digest of a file, of which a copy is kept: an older edition may be needed when it has changed."""
+        try:
+            data = path.read_bytes()
+            text = data.decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise EtudeError(f"{path} cannot be read: {error}") from None
+        digest = hashlib.sha256(data).hexdigest()
+        self.copies.mkdir(parents=True, exist_ok=True)
+        if not self._copy(path, digest).exists():
+            write_whole(self._copy(path, digest), text)
+        return digest
+
+    def _copy(self, path: Path, digest: str) -> Path:
+        return self.copies / f"{path.stem}_{digest[:16]}.py"
+
+    def _build(self, edition: Edition) -> RolloutSetup:
+        # From the copies, whose names have the digest: a changed file is another module, and is loaded anew.
+        parts = [dict(part) for part in edition.parts]
+        for part in parts:
+            file, _, name = str(part.get("use", "")).rpartition(":")
+            if file in edition.digests:
+                part["use"] = f"{self._copy(Path(file), edition.digests[file])}:{name}"
+        reward, audit = reward_and_audit(RewardSettings(parts), self._audit)
+        return replace(self._setup, reward=reward, audit=audit)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def _stamp(path: Path) -> tuple[str, int, int]:
+    try:
+        facts = path.stat()
+    except OSError:
+        return str(path), 0, -1
+    return str(path), facts.st_mtime_ns, facts.st_size

@@ -1,0 +1,246 @@
+"""Each behaviour: where it happens, where it does not; a reader that is asked; one of one's own; the reward of any."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.behaviours.base import Behaviour, Site, steps_of
+from etude.behaviours.reader import Reader
+from etude.behaviours.table import BEHAVIOURS, build_behaviour, find_sites
+from etude.behaviours.tool_errors import CLASSES
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant, Call, Context, Sample, Sampling, ToolResult, User
+from etude.harness.failures import PolicyFailure
+from etude.harness.trajectory import MessageRecord, StopCause, Trajectory
+from etude.reward.behaviour import behaviour_sites
+from etude.reward.compose import build_reward
+
+OK = "ok"
+
+
+def trajectory(*turns: tuple[Assistant, list[str]], stop: StopCause = "finish") -> Trajectory:
+    """Turns and what their calls were answered; an answer that begins with "error: " is one."""
+    entries = [MessageRecord(User("Mend it."))]
+    for turn, answers in turns:
+        entries.append(MessageRecord(turn))
+        for call, answer in zip(turn.calls, answers, strict=False):
+            error: Any = "UnexpectedEnvironment" if answer.startswith("error: ") else None
+            entries.append(MessageRecord(ToolResult(call.name, answer), error=error))
+    tools = ("read", "edit", "write", "list", "glob", "grep", "run", "todo", "finish")
+    return Trajectory(tools=tools, entries=entries, stop=stop)
+
+
+def call(name: str, answer: str = OK, **arguments: str) -> tuple[Assistant, list[str]]:
+    return Assistant(calls=(Call(name, arguments),)), [answer]
+
+
+def end(message: str = "") -> tuple[Assistant, list[str]]:
+    return Assistant(calls=(Call("finish", {"message": message} if message else {}),)), []
+
+
+def edit(new: str, old: str = "pass", path: str = "a.py", answer: str = OK) -> tuple[Assistant, list[str]]:
+    return call("edit", answer, path=path, old=old, new=new)
+
+
+def write(text: str) -> tuple[Assistant, list[str]]:
+    return call("write", path="a.py", text=text)
+
+
+def run(command: str, answer: str = "fine") -> tuple[Assistant, list[str]]:
+    return call("run", answer, command=command)
+
+
+LINES = "\n".join(f"line_{i} = {i}" for i in range(20))
+
+# behaviour, what happened, the kinds that are found
+CASES: list[tuple[str, Trajectory, list[str]]] = [
+    ("unfinished_todos", trajectory(call("todo", items="[x] a\n[ ] b"), end()), ["unfinished_todos"]),
+    ("unfinished_todos", trajectory(call("todo", items="[ ] a"), call("todo", items="[x] a\n[-] b"), end()), []),
+    ("unfinished_todos", trajectory(call("todo", items="[ ] a"), stop="turns"), []),
+    ("style", trajectory(edit("try:\n    x()\nexcept:\n    pass"), end()), ["style.bare_except"]),
+    ("style", trajectory(edit("def f(a=[]):\n    return a"), end()), ["style.mutable_default"]),
+    ("style", trajectory(edit("x = '" + "a" * 150 + "'"), end()), ["style.long_line"]),
+    ("style", trajectory(edit("except:", path="a.txt"), edit("try:\n    x()\nexcept ValueError:\n    y()"), end()), []),
+    ("style", trajectory(edit("except:\n    y()", old="except:\n    pass"), end()), []),  # it was there before
+    ("communication", trajectory(end("Certainly! Done.")), ["communication.filler"]),
+    ("communication", trajectory(end("word " * 400)), ["communication.too_long"]),
+    (
+        "communication",
+        trajectory(end("The bug was in the parser. The bug was in the parser.")),
+        ["communication.repeated"],
+    ),
+    ("communication", trajectory(end("add returned a - b; it adds now.")), []),
+    ("claims", trajectory(edit("x"), end("All tests pass.")), ["claims"]),
+    ("claims", trajectory(run("pytest"), edit("x"), end("I verified that it works.")), ["claims"]),
+    ("claims", trajectory(edit("x"), run("pytest", "1 FAILED\n[exit 1]"), end("The tests pass.")), ["claims"]),
+    ("claims", trajectory(edit("x"), run("pytest", "3 passed"), end("The tests pass.")), []),
+    ("claims", trajectory(edit("x"), end("I have not tested it.")), []),
+    ("thinking_in_comments", trajectory(edit("# Wait, let me think\nx = 1"), end()), ["thinking_in_comments"]),
+    ("thinking_in_comments", trajectory(edit("\n".join(["# step"] * 9)), end()), ["thinking_in_comments"]),
+    ("thinking_in_comments", trajectory(edit("# Both ends are included.\nx = 1"), end()), []),
+    (
+        "terminal_only",
+        trajectory(run("cat a.py"), run("sed -i s/a/b/ a.py")),
+        ["terminal_only.read", "terminal_only.edit"],
+    ),
+    ("terminal_only", trajectory(run("python -m pytest -q"), run("cat a.py | sort | uniq -c"), end()), []),
+    (
+        "minimal_diff",
+        trajectory(call("read", LINES, path="a.py"), write(LINES + "\nmore = 1"), end()),
+        ["minimal_diff"],
+    ),
+    ("minimal_diff", trajectory(edit(LINES + "\nmore = 1", old=LINES), end()), ["minimal_diff"]),
+    ("minimal_diff", trajectory(call("read", "", path="a.py"), write(LINES), end()), []),
+    ("needless_effort", trajectory(call("read", path="a"), call("read", path="a"), end()), ["needless_effort"]),
+    ("needless_effort", trajectory(call("read", path="a"), edit("x"), call("read", path="a"), end()), []),
+]
+
+
+@pytest.mark.parametrize(("name", "rollout", "kinds"), CASES)
+def test_a_behaviour_is_found_where_it_happens_and_nowhere_else(
+    name: str, rollout: Trajectory, kinds: list[str]
+) -> None:
+    sites = build_behaviour({"use": name}, "here").sites(rollout)
+    assert [site.kind for site in sites] == kinds
+    for site in sites:
+        assert site.hint and isinstance(rollout.entries[site.message].message, Assistant)
+
+
+def test_every_behaviour_but_the_reader_is_quiet_about_an_honest_short_rollout() -> None:
+    rollout = trajectory(
+        call("read", "def add(a, b):\n    return a - b\n", path="a.py"), edit("a + b", old="a - b"), end()
+    )
+    for name in BEHAVIOURS:
+        if name != "reader":
+            assert build_behaviour({"use": name}, "here").sites(rollout) == [], name
+
+
+ANSWERS = {
+    "text_not_found": "error: old is not in a.py; nearest, line 2:\ndef add(a, b):\n    return a - b",
+    "text_not_unique": "error: old occurs 2 times (lines 1, 4); make it longer",
+    "same_text": "error: old and new are the same",
+    "unknown_tool": "error: there is no tool 'edits'; did you mean edit?",
+    "wrong_argument": "error: edit needs new: text to put there",
+    "no_such_file": "error: b.py: no such file or directory",
+    "outside": "error: ../b.py is outside the workspace",
+    "timeout": "error: run took too long",
+    "other": "error: something else",
+}
+
+
+def test_errors_of_tools_have_classes_each_with_a_hint() -> None:
+    assert set(ANSWERS) == {*CLASSES, "other"}
+    rollout = trajectory(*(edit("x", answer=answer) for answer in ANSWERS.values()), end())
+    sites = build_behaviour({"use": "tool_errors"}, "here").sites(rollout)
+    assert [site.kind for site in sites] == [f"tool_errors.{name}" for name in ANSWERS]
+    assert [bool(site.hint) for site in sites] == [name != "other" for name in ANSWERS]
+    assert "return a - b" in sites[0].hint and "a.py" in sites[0].hint  # what to copy from
+    assert "read, edit" in sites[3].hint
+    one = build_behaviour({"use": "tool_errors", "classes": ["unknown_tool"]}, "here").sites(rollout)
+    assert [site.kind for site in one] == ["tool_errors.unknown_tool"]
+    with pytest.raises(EtudeError, match="typo"):
+        build_behaviour({"use": "tool_errors", "classes": ["typo"]}, "here")
+
+
+def test_an_unreadable_turn_is_malformed_unless_the_token_limit_cut_it() -> None:
+    rollout = trajectory(end())
+    rollout.entries += [
+        MessageRecord(Assistant(), error="InvalidArguments", stop="stop"),
+        MessageRecord(Assistant(), error="InvalidArguments", stop="length"),
+    ]
+    (site,) = build_behaviour({"use": "tool_errors"}, "here").sites(rollout)
+    assert (site.kind, site.message) == ("tool_errors.malformed", 2)
+
+
+def test_results_belong_to_the_calls_of_their_turn() -> None:
+    both = Assistant(calls=(Call("read", {"path": "a"}), Call("read", {"path": "b"})))
+    steps = steps_of(trajectory((both, ["A", "B"]), end()))
+    assert [(step.turn, step.call.name, step.answer) for step in steps] == [
+        (1, "read", "A"),
+        (1, "read", "B"),
+        (4, "finish", ""),
+    ]
+
+
+class Answers:
+    """A policy that says the same to everybody, and counts how many ask at once."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.now, self.most = text, 0, 0
+        self.asked: list[Context] = []
+
+    async def sample(self, context: Context, sampling: Sampling) -> Sample:
+        self.asked.append(context)
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0)
+        self.now -= 1
+        return Sample(self.text, "stop")
+
+
+def reader(policy: Answers, **settings: Any) -> Reader:
+    how = {"kind": "confusing", "prompt": "Find what confuses.", "hint_chars": 20, **settings}
+    return Reader(Reader.Settings(**how), policy)
+
+
+def test_a_reader_names_turns_and_several_are_asked_at_once() -> None:
+    policy = Answers(
+        'Here:\n[{"message": 1, "hint": "Say what\\nchanged, and much more"}, {"message": 2, "hint": "x"}]'
+    )
+    rollout = trajectory(edit("x"), end("Done."))
+    sites = asyncio.run(find_sites([reader(policy), reader(policy, kind="other")], rollout))
+    assert sites[0] == Site(1, "confusing", "Say what changed, an") and len(sites) == 2  # entry 2 is no turn
+    assert policy.most == 2
+    shown = policy.asked[0].messages[1]
+    assert isinstance(shown, User) and "[1] agent:" in shown.text and "[2] tool:" in shown.text
+
+
+@pytest.mark.parametrize("answer", ["I see nothing wrong.", '[{"message": "one"}]', ""])
+def test_a_reader_that_gives_no_answer_spoils_the_rollout_and_scores_nothing(answer: str) -> None:
+    with pytest.raises(PolicyFailure, match="confusing"):
+        asyncio.run(find_sites([reader(Answers(answer))], trajectory(end())))
+
+
+OWN = '''
+"""Turns that apologise."""
+
+from etude.behaviours.base import Behaviour, Site, turns_of
+
+
+class Apologies(Behaviour):
+    def sites(self, trajectory):
+        said = [entry for entry, _, turn in turns_of(trajectory) if "sorry" in turn.final]
+        return [Site(entry, "apologies", "Do not apologise; mend it.") for entry in said]
+'''
+
+
+def test_one_of_ones_own_is_a_small_file_that_feedback_reward_and_monitor_read(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    assert len(OWN.splitlines()) < 60
+    use = {"use": f"{file}:Apologies"}
+    rollout = trajectory((Assistant(final="sorry"), []), (Assistant(final="sorry again"), []), stop="final")
+    sites = asyncio.run(find_sites([build_behaviour(use, "rl.feedback.behaviours[0]")], rollout))
+    assert [(site.message, site.kind) for site in sites] == [(1, "apologies"), (2, "apologies")]
+    reward = build_reward(
+        [{"use": "behaviour", "of": use, "weight": 0.1}, {"use": "behaviour", "of": {"use": "claims"}}]
+    )
+    counted = asyncio.run(behaviour_sites(reward, rollout))
+    total, parts = reward.score(_Graded(rollout, counted))  # type: ignore[arg-type]
+    assert parts == {"Apologies": -2.0, "claims": 0.0} and total == pytest.approx(-0.2)
+
+
+class _Graded:
+    """What the parts here look at of a graded rollout."""
+
+    def __init__(self, trajectory: Trajectory, sites: dict[Behaviour, list[Site]]) -> None:
+        self.trajectory, self.sites, self.task = trajectory, sites, None
+
+
+def test_what_is_no_behaviour_is_refused() -> None:
+    with pytest.raises(EtudeError, match="no behaviour is called"):
+        build_behaviour({"use": "tool_error"}, "rl.monitor[0]")

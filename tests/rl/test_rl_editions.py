@@ -1,0 +1,140 @@
+"""Settings that change while a run goes on: editions, what is refused, and what groups under way keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.core.errors import EtudeError
+from etude.core.policy import Assistant
+from etude.core.recipe import Recipe
+from etude.core.run_files import read_metrics
+from etude.core.terms import Terms
+from etude.harness.trajectory import MessageRecord, Trajectory
+from etude.reward.base import GradedRollout
+from etude.reward.compose import build_reward
+from etude.rl.editions import Editions
+from etude.rl.groups import Rollout
+from etude.rl.journal import Journal
+from etude.rollout.rollout import build_setup
+from etude.tasks.format.task import Task
+from etude.tasks.grading.submission import Submission
+from etude.tasks.grading.verdict import Grade
+
+MINE = "def mine(rollout, factor=1):\n    return {value} * factor\n"
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.said = folder, list[str]()
+        (folder / "mine.py").write_text(MINE.format(value=2))
+        self.open(0)
+
+    def open(self, lineage: int) -> None:
+        journal = Journal(self.folder / "rl" / "journal.db", lineage)
+        recipe = Recipe()
+        setup = build_setup(recipe.harness, recipe.reward, recipe.grader, recipe.audit)
+        self.editions = Editions(self.folder, recipe, setup, journal, self.said.append)
+
+    def write(self, text: str) -> bool:
+        (self.folder / "live.toml").write_text(text)
+        return self.editions.poll()
+
+    def parts(self, edition: int) -> dict[str, float]:
+        """What each part of the edition's reward gives."""
+        trajectory = Trajectory(stop="final", entries=[MessageRecord(Assistant(final="x"))])
+        rollout = GradedRollout(Task("t", "Do it."), trajectory, Submission(()), Grade(True, "passed", ""))
+        return self.editions.setup(edition).reward.score(rollout)[1]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_without_the_file_the_recipe_is_the_only_edition(bench: Bench) -> None:
+    assert bench.editions.current.number == 0 and bench.editions.current.lr == 3e-4
+    assert not bench.editions.poll() and bench.parts(0) == {"tests": 1.0}
+    assert not bench.write("") and bench.editions.current.number == 0
+
+
+def test_an_edit_makes_an_edition_and_older_ones_stay_as_they_were(bench: Bench) -> None:
+    mine = bench.folder / "mine.py"
+    assert bench.write(f"[reward]\nparts = [{{ use = 'tests' }}, {{ use = '{mine}:mine', factor = 3 }}]\n")
+    assert not bench.editions.poll() and bench.editions.current.number == 1
+    assert bench.parts(1) == {"tests": 1.0, "mine": 6.0} and bench.parts(0) == {"tests": 1.0}
+    mine.write_text(MINE.format(value=50))  # the component itself, with live.toml as it was
+    assert bench.editions.poll() and bench.editions.current.number == 2
+    assert bench.parts(2)["mine"] == 150.0 and bench.parts(1)["mine"] == 6.0
+    assert bench.write("rl.optim.lr = 1e-5") and bench.editions.current.lr == 1e-5 and bench.parts(3) == {"tests": 1.0}
+    bench.open(1)  # after a kill, with groups of any edition still to be sampled
+    assert bench.editions.current.number == 3 and bench.parts(1)["mine"] == 6.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[reward", "it is not TOML"),
+        ("rl.group = 4", "rl.group cannot change while a run goes on; reward.parts and rl.optim.lr can"),
+        ("rl.optim.lr = -1", "rl.optim.lr is -1; it must be a number of at least 0"),
+        ("reward.parts = []", "reward.parts is empty"),
+        ("reward.parts = [{ use = 'test' }]", "no reward is called 'test'; did you mean tests"),
+        ("reward.parts = [{ use = './nowhere.py:x' }]", "cannot be read"),
+    ],
+)
+def test_an_invalid_edit_is_refused_once_with_a_sentence(bench: Bench, text: str, said: str) -> None:
+    assert not bench.write(text) and not bench.editions.poll()
+    (sentence,) = bench.said
+    assert said in sentence and "live.toml is refused, and edition 0 stays" in sentence
+    assert bench.editions.current.number == 0
+    assert bench.write("rl.optim.lr = 1e-4") and bench.editions.current.number == 1  # mended
+
+
+def test_new_weights_count_at_once_and_new_parts_with_new_groups(bench: Bench) -> None:
+    bench.write("reward.parts = [{ use = 'tests' }, { use = 'ending', weight = 0.2 }]")
+    values = {"tests": 1.0, "ending": -1.0}
+    rollout = Rollout(0.8, values, True, "final", 1, 0, 0, 3, 1.0, 0.1, (), terms=Terms(edition=1))
+    assert bench.editions.rewarded(rollout) is rollout
+    bench.write("reward.parts = [{ use = 'tests' }, { use = 'ending', weight = 0.5 }]")
+    assert bench.editions.rewarded(rollout).reward == 0.5
+    bench.write("reward.parts = [{ use = 'tests' }, { use = 'effort' }]")
+    assert bench.editions.rewarded(rollout) is rollout  # its value for the new part is not known
+
+
+def test_a_function_is_a_reward_and_its_keywords_are_its_settings(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE.format(value=2))
+    reward = build_reward([{"use": f"{tmp_path}/mine.py:mine", "weight": 0.5, "factor": 7}])
+    rollout = GradedRollout(Task("t", ""), Trajectory(), Submission(()), Grade(True, "passed", ""))
+    assert reward.score(rollout) == (7.0, {"mine": 14.0})
+    with pytest.raises(EtudeError, match="takes a rollout and its settings as keywords"):
+        build_reward([{"use": f"{tmp_path}/mine.py:mine", "wrong": 7}])
+
+
+def test_a_running_run_takes_up_an_edit(
+    toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    from etude.core import recipe as recipes
+    from etude.core.run import Run
+    from etude.rl.orchestrator import train
+
+    recipe, path = toy_recipe("rl.eval_every=0", "rl.steps=4", "rl.staleness=0"), tmp_path / "run"
+    (luck,) = recipe.reward.parts
+    with Run.open(path, recipes.to_dict(recipe)) as run:
+        log = run.log
+
+        def logged(stage: str, step: int, **values: Any) -> None:
+            log(stage, step, **values)
+            if step == 1:
+                parts = f"parts = [{{ use = '{luck['use']}' }}, {{ use = 'ending' }}]"
+                (path / "live.toml").write_text(f"[reward]\n{parts}\n[rl.optim]\nlr = 0.0\n")
+
+        monkeypatch.setattr(run, "log", logged)
+        asyncio.run(train(run, recipe, toy_model))
+    rows = [row for row in read_metrics(path) if row["stage"] == "rl"]
+    assert [row["edition"] for row in rows] == [0, 1, 1, 1] and [row["lr"] for row in rows][1:] == [0, 0, 0]
+    assert "reward_ending" not in rows[0] and "reward_ending" in rows[-1]

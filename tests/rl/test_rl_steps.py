@@ -1,0 +1,112 @@
+"""Steps that change nothing: without signal, or with a gradient that is not finite; and what a step's row says."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from etude.core.errors import EtudeError
+from etude.core.recipe import Recipe
+from etude.core.run_files import read_metrics
+from etude.learn.update_size import measured_update
+from etude.policies.engine_client import EngineClient
+from etude.rl.groups import Rollout, Trace
+from etude.rl.learner_client import LearnerClient
+from etude.rl.metrics import describe, pass_at, staleness
+
+
+def rollout(versions: list[tuple[int, int]], **facts: Any) -> Rollout:
+    version_T2 = np.array(versions, np.int32)
+    trace = Trace(np.zeros(len(versions), np.int32), version_T2[:, 1] >= 0, np.zeros(len(versions)), version_T2)
+    known: dict[str, Any] = {"parts": {}, "reward": 0.0} | facts
+    return Rollout(known["reward"], known["parts"], False, "final", 1, 0, 0, 3, 1.0, 0.1, (trace,))
+
+
+def test_a_part_of_the_reward_is_averaged_over_the_rollouts_that_it_concerns() -> None:
+    some = [rollout([(0, 1)], parts={"tests": 1.0, "diff": -0.5}), rollout([(0, 1)], parts={"tests": 0.0})]
+    found = describe(some)
+    assert found["reward_tests"] == 0.5 and found["reward_diff"] == -0.5
+
+
+def test_steps_that_left_the_weights_as_they_were_make_no_token_older() -> None:
+    # version 7 was sampled from until step 10, since 8 and 9 moved nothing
+    assert staleness([rollout([(0, 7)])], 9, 0, {}, [8, 9])["staleness_max"] == 0
+    assert staleness([rollout([(0, 7), (0, 10)])], 11, 0, {}, [3, 8, 9]) == {"staleness_mean": 1.5, "staleness_max": 2}
+    # past a fork, too: 12 of the abandoned lineage is two steps from the fork at 10, and 11 moved nothing
+    assert staleness([rollout([(0, 12)])], 13, 1, {0: 10}, [11])["staleness_max"] == 4
+
+
+def test_pass_at_k_is_the_mean_chance_that_k_rollouts_of_a_task_hold_a_pass() -> None:
+    outcomes = [("a", True), ("a", False), ("a", False), ("a", False), *[("b", False)] * 4, *[("c", True)] * 4]
+    found = pass_at(outcomes)
+    assert found == {"pass_at_1": pytest.approx(1.25 / 3), "pass_at_2": pytest.approx(1.5 / 3), "pass_at_4": 2 / 3}
+    chances = [any(passed for _, passed in pair) for pair in itertools.combinations(outcomes[:4], 2)]
+    assert pass_at(outcomes[:4])["pass_at_2"] == sum(chances) / len(chances)
+    assert pass_at([]) == {} and pass_at([("a", True)]) == {"pass_at_1": 1.0}
+
+
+def test_the_size_of_an_update_is_the_root_mean_square_over_all_entries() -> None:
+    torch.manual_seed(0)
+    small, large = torch.randn(3, 5), torch.randn(300, 400)
+    with measured_update([small, large]) as found:
+        small += 0.3
+        large.copy_(large - 0.1)
+    wanted = math.sqrt((15 * 0.3**2 + 120_000 * 0.1**2) / 120_015)
+    assert found.rms == pytest.approx(wanted, rel=1e-4)
+
+
+def test_steps_without_signal_advance_the_schedule_and_publish_nothing(
+    toy_model: Path,
+    toy_recipe: Callable[..., Recipe],
+    tmp_path: Path,
+    train_run: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    updates: list[Any] = []
+
+    async def update(self: EngineClient, version: Any) -> dict[str, Any]:
+        updates.append(version)
+        return {}
+
+    monkeypatch.setattr(EngineClient, "update", update)
+    # the toy solves nothing, so every reward is 0; a rate that falls shows whether the schedule goes on
+    recipe = toy_recipe(
+        "reward.parts=[{use='tests'}]", "rl.eval_every=0", "rl.steps=3", "rl.optim.schedule=cosine", "rl.staleness=0"
+    )
+    train_run(tmp_path / "run", recipe, toy_model)
+    rows = [row for row in read_metrics(tmp_path / "run") if row["stage"] == "rl"]
+    rates = [row["lr"] for row in rows]
+    assert rates[0] > rates[1] > rates[2] and [row["grad_norm"] for row in rows] == [0, 0, 0]
+    assert updates == [] and [row["staleness_max"] for row in rows] == [0, 0, 0]
+
+
+def test_gradients_that_are_not_finite_stop_the_run(
+    toy_model: Path,
+    toy_recipe: Callable[..., Recipe],
+    tmp_path: Path,
+    train_run: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    published = []
+
+    async def step(self: LearnerClient, lr: float | None = None) -> dict[str, float]:
+        return {"grad_norm": math.nan, "lr": 3e-4, "skipped": 1}
+
+    async def publish(self: LearnerClient, version: Any) -> None:
+        published.append(version)
+
+    monkeypatch.setattr(LearnerClient, "step", step)
+    monkeypatch.setattr(LearnerClient, "publish", publish)
+    recipe = toy_recipe("rl.eval_every=0", "rl.not_finite=2", "rl.steps=5")
+    with pytest.raises(EtudeError, match=r"2 steps in a row had a gradient that is not finite \(rl.not_finite = 2\)"):
+        train_run(tmp_path / "run", recipe, toy_model)
+    rows = [row for row in read_metrics(tmp_path / "run") if row["stage"] == "rl"]
+    assert len(rows) == 1 and published == []
+    assert rows[0]["entropy"] > 0 and "drift_p50" in rows[0] and "loss_sampled" in rows[0]
