@@ -344,6 +344,7 @@ class SummarySettings:
         "trained", "a short request whose answer is trained; a long one whose answer is not; or the rollout ends there"
     )
     at: int = setting(0, "tokens of a context at which a summary is asked for; 0: four fifths of its room", least=0)
+    request: str = setting("", "words that ask for it; empty takes our own, short ones or long ones")
     max_tokens: int = setting(
         0, "longest summary, its thinking included; 0: an eighth of the context, a quarter when prompted", least=0
     )

@@ -69,7 +69,7 @@ def plan_summaries(
     """The division of a context; None where a rollout has one context and no more."""
     if settings.use == "off" or limits.rollout_tokens <= limits.context_tokens:
         return None
-    request = REQUESTS[settings.use]
+    request = settings.request or REQUESTS[settings.use]
     max_tokens = settings.max_tokens or max(1, limits.context_tokens // SHARE[settings.use])
     most = limits.context_tokens - max_tokens - _request_tokens(request, dialect, tools) - CLOSING
     at = settings.at or most * 4 // 5

@@ -1,11 +1,14 @@
 """Demonstrations: the reference policy at work in the real harness, kept as conversations when it passed honestly.
 
 The outputs in them are what the tools really said, so a model that learns from them meets nothing new when it acts.
-Knows nothing of training.
+A rollout that summed up its work is several conversations, one for each context: a model learns to sum up when it is
+asked, and to go on from a summary. Where the recipe has levels of effort, each task is done the short or the long way
+of its level. Knows nothing of training.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -13,17 +16,18 @@ from itertools import islice
 from etude.audit.auditor import RolloutAudit, Rules
 from etude.core.errors import EtudeError
 from etude.core.policy import Message
-from etude.core.settings import DemosSettings
+from etude.core.settings import DemosSettings, HarnessSettings
 from etude.forge.curriculum.sources import open_source
 from etude.policies.scripted import Habits, Scripted, reference
-from etude.rollout.rollout import RolloutSetup, Scored
+from etude.rollout.rollout import Outcome, RolloutSetup, Scored
 from etude.rollout.scheduler import JobRunner, RolloutJob
+from etude.rollout.terms import draw_terms
 from etude.sandbox.hosts import StoringHost
 
 
 @dataclass(frozen=True)
 class Demos:
-    conversations: list[tuple[Message, ...]]  # in the order of the tasks
+    conversations: list[tuple[Message, ...]]  # several of a rollout that summed up
     failed: int  # the reference did not pass: they are left out
     hacked: int  # it passed by what the audit calls a hack: likewise
     void: int
@@ -35,23 +39,42 @@ async def make_demos(
     host: StoringHost,
     setup: RolloutSetup,
     on_done: Callable[[], None],
+    harness: HarnessSettings | None = None,
 ) -> Demos:
-    """Solves `settings.count` tasks of the source, each once."""
+    """Solves `settings.count` tasks of the source, each once, on terms drawn as for groups."""
     habits = Habits(**settings.habits)
     source = open_source(settings.tasks, "demos.tasks")
     tasks = islice(source.tasks(), settings.count)
     # a model learns how as well as what, so every demonstration is audited, whatever its task
     setup = replace(setup, audit=RolloutAudit(Rules(), every_task=True))
-    jobs = [RolloutJob(task, policy=Scripted(reference(task, seed, habits), setup.dialect)) for task in tasks]
-    outcomes = await JobRunner(Scripted(()), host, setup).run_all(jobs, settings.concurrency, lambda *_: on_done())
+    jobs = []
+    for number, task in enumerate(tasks):
+        terms = draw_terms(harness or HarnessSettings(), seed, number)
+        script = reference(task, seed, habits.at_effort(terms.effort))
+        jobs.append(RolloutJob(task, policy=Scripted(script, setup.dialect), terms=terms))
+    rng = random.Random(f"demonstrations/{seed}")
+    summing = [rng.random() < habits.summary for _ in jobs]
+    outcomes: list[Outcome] = []
+    for wanted, which in ((True, setup), (False, _one_context(setup))):
+        mine = [job for job, sums in zip(jobs, summing, strict=True) if sums == wanted]
+        runner = JobRunner(Scripted(()), host, which)
+        outcomes += await runner.run_all(mine, settings.concurrency, lambda *_: on_done())
     scored = [outcome for outcome in outcomes if isinstance(outcome, Scored)]
     passed = [outcome for outcome in scored if outcome.passed]
     failed, void = len(scored) - len(passed), len(outcomes) - len(scored)
-    honest = [outcome.trajectory.messages for outcome in passed if outcome.ruling and outcome.ruling.verdict != "hack"]
+    honest = [outcome.trajectory for outcome in passed if outcome.ruling and outcome.ruling.verdict != "hack"]
     hacked = len(passed) - len(honest)
     if not honest:
         raise EtudeError(
             f"none of {len(outcomes)} demonstrations passed honestly ({void} of them void, {hacked} hacks); try one "
             "with `etude rollout TASK reference`, and see whether the harness has the tools that the reference uses"
         )
-    return Demos(honest, failed, hacked, void)
+    conversations = [messages for trajectory in honest for messages in trajectory.conversations]
+    return Demos(conversations, failed, hacked, void)
+
+
+def _one_context(setup: RolloutSetup) -> RolloutSetup:
+    """The same, with a context that holds a whole rollout: nothing has to be summed up."""
+    limits = setup.limits
+    most = max(limits.context_tokens, limits.rollout_tokens)
+    return replace(setup, limits=replace(limits, context_tokens=most, rollout_tokens=0))

@@ -11,11 +11,13 @@ import difflib
 import random
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling
+from etude.harness.summary import is_request
 from etude.harness.text_turns import write_turn
+from etude.policies.script_summaries import summary_words, turns_before
 from etude.tasks.format.task import Task
 from etude.tasks.kinds.table import kind_of
 from etude.tokens.dialect import Dialect
@@ -33,8 +35,12 @@ class Scripted:
 
     async def sample(self, context: Context, sampling: Sampling) -> Sample:
         # Counted from the context and not remembered: one instance may serve several rollouts at once.
-        said = sum(isinstance(message, Assistant) for message in context.messages)
-        turn = self.turns[said] if said < len(self.turns) else Assistant(final="Done.")
+        said = turns_before(self.turns, context.messages)
+        said += sum(isinstance(message, Assistant) for message in context.messages)
+        if context.messages and is_request(context.messages[-1]):
+            turn = Assistant(final=summary_words(self.turns, said))
+        else:
+            turn = self.turns[said] if said < len(self.turns) else Assistant(final="Done.")
         text = write_turn(turn)
         if self.dialect is None:
             return Sample(text, "stop")
@@ -62,6 +68,15 @@ class Habits:
     whole: float = 0.03  # writes the whole file instead of editing it
     check: float = 0.1  # runs the tests before it finishes
     report: float = 0.4  # says what it did
+    one_by_one: float = 0.0  # reads a file and changes it before it reads the next
+    summary: float = 1.0  # works in the recipe's context and sums up when it is full; else one context holds it all
+    verify: float = 0.0  # reads each changed file again before it finishes
+
+    def at_effort(self, level: str) -> Habits:
+        """The same task the short way or the long way; without a level as the habits say."""
+        if level == "low":
+            return replace(self, think=0.0, look=0.0, check=0.0, report=0.0, verify=0.0)
+        return replace(self, think=1.0, verify=1.0) if level == "high" else self
 
 
 def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[Assistant]:
@@ -76,14 +91,18 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
         raise EtudeError(f"task {task.name} has no solution/files that differ from its workspace")
     rng.shuffle(changed)
     there = [path for path in changed if path in task.workspace]
+    names, done = kind.describe(task)
+    # The draw only where the habit is there: other recipes keep the demonstrations that they had.
+    if len(there) > 1 and habits.one_by_one and rng.random() < habits.one_by_one:
+        return _one_by_one(task, changed, rng, habits, done)
     turns = [*_look(task, there, rng, habits), *_read(there, rng, habits)]
     edits = [*_moves(task), *(call for path in changed for call in _changes(task, path, rng, habits))]
-    names, done = kind.describe(task)
     end = Call("finish", {"message": done} if rng.random() < habits.report else {})
     check = (
         [Call("run", {"command": TEST_COMMAND[task.facts.suite or "unittest"]})] if rng.random() < habits.check else []
     )
-    if rng.random() < habits.together / 2 and not check:
+    verified = _verify(changed, rng, habits)
+    if rng.random() < habits.together / 2 and not check and not verified:
         return [*turns, _turn(rng, habits, f"Write {names}.", *edits, end)]
     for number, call in enumerate(edits):
         if rng.random() < habits.slip and call.name == "edit":
@@ -95,7 +114,27 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
             turns.append(_turn(rng, habits, f"Write {names}.", call))
     if check:
         turns.append(_turn(rng, habits, "Run the tests.", *check))
+    return [*turns, *verified, _turn(rng, habits, "Done.", end)]
+
+
+def _one_by_one(task: Task, changed: Sequence[str], rng: random.Random, habits: Habits, done: str) -> list[Assistant]:
+    """Each file read, changed and perhaps read again before the next, in the order in which the task names them."""
+    named = [name.partition(":")[0] for name in task.facts.deleted]
+    ordered = sorted(changed, key=lambda path: named.index(path) if path in named else len(named))
+    turns: list[Assistant] = []
+    for path in ordered:
+        if path in task.workspace:
+            turns.append(_turn(rng, habits, "Read the file.", Call("read", {"path": path})))
+        turns.append(_turn(rng, habits, f"Change {path}.", *_changes(task, path, rng, habits)))
+        turns += _verify([path], rng, habits)
+    end = Call("finish", {"message": done} if rng.random() < habits.report else {})
     return [*turns, _turn(rng, habits, "Done.", end)]
+
+
+def _verify(paths: Sequence[str], rng: random.Random, habits: Habits) -> list[Assistant]:
+    if not habits.verify or rng.random() >= habits.verify:
+        return []
+    return [_turn(rng, habits, "See whether the change is right.", Call("read", {"path": path})) for path in paths]
 
 
 def _answer(accepted: Sequence[str], answer: str, rng: random.Random, habits: Habits) -> list[Assistant]:

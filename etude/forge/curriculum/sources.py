@@ -22,6 +22,7 @@ from etude.tasks.format.task import CONFIG, Task, task_folders
 
 SOURCES = {
     "katas": "etude.forge.katas.task_source:Katas",
+    "kata_chains": "etude.forge.katas.kata_chains:KataChains",
     "folder": "etude.forge.curriculum.sources:Folder",
     "curriculum": "etude.forge.curriculum.curriculum:Curriculum",
     "mixture": "etude.forge.curriculum.mixture:Mixture",

@@ -44,7 +44,7 @@ def demonstrate(run: Run, recipe: Recipe) -> None:
     async def work() -> None:
         async with temporary_host(recipe.run.sandbox) as host:
             with track("demonstrating", recipe.demos.count, "tasks") as bar:
-                made = await make_demos(recipe.demos, recipe.run.seed, host, setup, bar.advance)
+                made = await make_demos(recipe.demos, recipe.run.seed, host, setup, bar.advance, recipe.harness)
         write_conversations(run.path / DEMOS, made.conversations)
         seconds = round(time.monotonic() - began, 1)
         kept, left_out = len(made.conversations), {"failed": made.failed, "hacked": made.hacked, "void": made.void}
