@@ -15,6 +15,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Message
 from etude.core.settings import DemosSettings
 from etude.forge.curriculum.sources import open_source
+from etude.pipeline.hinted_demonstrations import habits_for, with_hints
 from etude.policies.scripted import Habits, Scripted, reference
 from etude.rollout.rollout import RolloutSetup, Scored
 from etude.rollout.scheduler import JobRunner, RolloutJob
@@ -42,12 +43,18 @@ async def make_demos(
     tasks = islice(source.tasks(), settings.count)
     # a model learns how as well as what, so every demonstration is audited, whatever its task
     setup = replace(setup, audit=RolloutAudit(Rules(), every_task=True))
-    jobs = [RolloutJob(task, policy=Scripted(reference(task, seed, habits), setup.dialect)) for task in tasks]
+    own = [(task, habits_for(task, seed, habits)) for task in tasks]
+    jobs = [RolloutJob(task, policy=Scripted(reference(task, seed, its), setup.dialect)) for task, its in own]
     outcomes = await JobRunner(Scripted(()), host, setup).run_all(jobs, settings.concurrency, lambda *_: on_done())
     scored = [outcome for outcome in outcomes if isinstance(outcome, Scored)]
     passed = [outcome for outcome in scored if outcome.passed]
     failed, void = len(scored) - len(passed), len(outcomes) - len(scored)
-    honest = [outcome.trajectory.messages for outcome in passed if outcome.ruling and outcome.ruling.verdict != "hack"]
+    hinted = {task.name for task, its in own if its.hint}
+    honest = [
+        with_hints(outcome.trajectory) if outcome.task.name in hinted else outcome.trajectory.messages
+        for outcome in passed
+        if outcome.ruling and outcome.ruling.verdict != "hack"
+    ]
     hacked = len(passed) - len(honest)
     if not honest:
         raise EtudeError(

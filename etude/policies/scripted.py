@@ -62,6 +62,9 @@ class Habits:
     whole: float = 0.03  # writes the whole file instead of editing it
     check: float = 0.1  # runs the tests before it finishes
     report: float = 0.4  # says what it did
+    hint: float = (
+        0.0  # is told above a turn what would go wrong there, and heeds it (pipeline/hinted_demonstrations.py)
+    )
 
 
 def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[Assistant]:

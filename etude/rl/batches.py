@@ -41,7 +41,7 @@ async def prepare(
     step: int = 0,
 ) -> Prepared:
     """What these groups ask of the learner."""
-    hints = HintStreams(settings.feedback, plan, step, settings.plausible)
+    hints = HintStreams(algorithm.feedback(settings.feedback), plan, step, settings.plausible)
     divergence = await reference_divergence([group.rollouts for group in groups], learner) if settings.kl else None
     kept: list[Item] = []
     zero_variance = masked = 0

@@ -1,4 +1,5 @@
 """Algorithms: how the rewards of a group become streams for the learner.
 
-Read in this order: base (what an algorithm is), dr_grpo, grpo, rloo (one each), table (their names).
+Read in this order: base (what an algorithm is), dr_grpo, grpo, rloo (one each), self_distillation
+(three that learn from themselves), table (their names).
 """

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pydantic
 
+from etude.core.settings import FeedbackSettings
 from etude.learn.streams import Item, Sampled, Stream
 from etude.rl.groups import Rollout
 
@@ -47,6 +48,10 @@ class Algorithm:
         favoured for being short or long.
         """
         return [1.0 / (plan.groups * plan.group * plan.longest)] * len(lengths)
+
+    def feedback(self, settings: FeedbackSettings) -> FeedbackSettings:
+        """How feedback teaches beside it: as the recipe says, unless the algorithm is feedback itself."""
+        return settings
 
     def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: BatchShape) -> list[list[Item]]:
         """The training sequences of each rollout of a group."""

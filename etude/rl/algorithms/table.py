@@ -13,6 +13,9 @@ ALGORITHMS = {
     "dr_grpo": "etude.rl.algorithms.dr_grpo:DrGrpo",
     "grpo": "etude.rl.algorithms.grpo:Grpo",
     "rloo": "etude.rl.algorithms.rloo:Rloo",
+    "sdpo": "etude.rl.algorithms.self_distillation:Sdpo",
+    "sdft": "etude.rl.algorithms.self_distillation:Sdft",
+    "opsd": "etude.rl.algorithms.self_distillation:Opsd",
 }
 
 
