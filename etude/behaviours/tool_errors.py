@@ -6,26 +6,43 @@ and without a hint.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable
 
 import pydantic
 
 from etude.behaviours.base import Behaviour, Site, Step, steps_of, turns_of
+from etude.core.policy import ToolResult, User
 from etude.harness.trajectory import Trajectory
 
 NAME = "tool_errors"
 MALFORMED = "Write each call with its name and all of its arguments, and end the turn."
 LONGEST = 160  # characters of a file that a hint quotes
+PATH = re.compile(r"[\w./-]*\w\.\w+")
 
 Hint = Callable[[Step, "re.Match[str]", Trajectory], str]
 
 
 def _text_not_found(step: Step, found: re.Match[str], trajectory: Trajectory) -> str:
-    """With the lines of the file that were meant, where the tool found any: the place to copy from."""
-    lines = found["lines"] or ""
-    near = f" It says:\n{lines.strip(chr(10))[:LONGEST]}" if lines else ""
-    return f"old must be copied exactly from {step.call.arguments.get('path', 'the file')}.{near}"
+    """With the line of the file that was meant, where the tool found one: small models copy what stands close by."""
+    lines = (found["lines"] or "").split("\n")
+    # The tool shows the line before the nearest one, if there is one.
+    line = lines[min(len(lines) - 1, 1 if int(found["number"] or 1) > 1 else 0)].strip()
+    return f"old is: {line[:LONGEST]}" if line else f"old must be copied from {step.call.arguments.get('path', 'it')}."
+
+
+def _no_such_file(step: Step, found: re.Match[str], trajectory: Trajectory) -> str:
+    """With the path that was probably meant, of those that the task or a tool had shown before."""
+    wrong = step.call.arguments.get("path", "")
+    before = [record.message for record in trajectory.entries[: step.turn]]
+    shown = [
+        path for message in before if isinstance(message, User | ToolResult) for path in PATH.findall(message.text)
+    ]
+    paths = [path.strip("./") for path in dict.fromkeys(shown) if path != wrong]
+    same = [path for path in paths if path.rpartition("/")[2] == wrong.rpartition("/")[2]]
+    near = same or difflib.get_close_matches(wrong, paths, 1, cutoff=0.5)
+    return f"path is: {near[0]}" if near else f"{wrong} is not there; take a path that was shown."
 
 
 def _say(text: str) -> Hint:
@@ -36,7 +53,10 @@ def _say(text: str) -> Hint:
 
 # By class: what the answer looks like, and the hint. The first that fits is the class.
 CLASSES: dict[str, tuple[re.Pattern[str], Hint]] = {
-    "text_not_found": (re.compile(r"old is not in .*?(?:line \d+:\n(?P<lines>.*))?\Z", re.S), _text_not_found),
+    "text_not_found": (
+        re.compile(r"old is not in .*?(?:line (?P<number>\d+):\n(?P<lines>.*))?\Z", re.S),
+        _text_not_found,
+    ),
     "text_not_unique": (
         re.compile(r"old occurs \d+ times"),
         _say("old must be in {path} only once; take more of the lines around it."),
@@ -49,7 +69,7 @@ CLASSES: dict[str, tuple[re.Pattern[str], Hint]] = {
     ),
     "no_such_file": (
         re.compile(r".*: (?:no such (?:file|folder)|not a directory|is a directory)"),
-        _say("{path} is not there; take a path that was shown."),
+        _no_such_file,
     ),
     "outside": (re.compile(r".* is outside the workspace"), _say("Stay inside the workspace.")),
     "timeout": (re.compile(r".*took too long"), _say("This takes too long; do less at once.")),

@@ -429,6 +429,10 @@ class FeedbackSettings:
     behaviours: list[dict[str, Any]] = setting(
         [], "where hints stand: components such as { use = 'tool_errors', classes = ['text_not_found'] }; empty is off"
     )
+    context: Literal["turn", "errors", "solution"] = setting(
+        "turn",
+        "what the teacher reads: hints above their turns; or, above the whole rollout, its errors or the reference",
+    )
     weight: float = setting(1.0, "of the divergence, beside the algorithm's loss of the same normaliser", least=0)
     direction: Literal["forward", "reverse", "jsd"] = setting(
         "forward", "forward is KL(hinted || plain); jsd is between the two"

@@ -23,6 +23,7 @@ from etude.learn.optim import Optimiser
 from etude.learn.packing import pack
 from etude.learn.schedule import rate
 from etude.learn.streams import Batch, Floats, Item
+from etude.learn.twins import computed_tokens
 from etude.model.decoder import Decoder
 from etude.model.experts import balance
 from etude.model.lora_linear import copy_trained
@@ -55,7 +56,6 @@ class Learner:
         self.steps = self.skipped = 0
 
     def forward_backward(self, batch: Batch) -> dict[str, float]:
-        # a group whose members were all rewarded alike has no advantage: it costs no forward
         items = [item for item in batch.items if item.forward_tokens]
 
         def work(decoder: Decoder, micro_batches: list[list[int]]) -> Tally:
@@ -65,9 +65,9 @@ class Learner:
                 MicroBatch(chosen, batch.correction, weights, tally).backward()
             return tally
 
-        tallies = self.replicas.run(work, self._shares([item.forward_tokens for item in items]))
+        tallies = self.replicas.run(work, self._shares([computed_tokens(item) for item in items]))
         self.replicas.gather()
-        return {"forward_tokens": sum(item.forward_tokens for item in items)} | Tally(tallies).metrics()
+        return {"forward_tokens": sum(map(computed_tokens, items))} | Tally(tallies).metrics()
 
     def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
         """Log-probability of each token at its item's temperature; the first token has none: 0.0."""

@@ -41,15 +41,30 @@ class Context:
 
 def add_twin(twins: list[Context], item: Item, start: int, target: Twin, t: Ids) -> dict[str, np.ndarray]:
     """Adds the twin of an item that lies at `start`; the facts of its tokens `t`, which are asked about."""
-    most = min(len(target.tokens_U), len(item.tokens_T))
-    alike = target.tokens_U[:most] == item.tokens_T[:most]
-    same = most if alike.all() else int(alike.argmin())
-    # The state that predicts a token is that of the place before it.
-    shared = min(same, int(target.align_T[t].min()) - 1)
+    shared = _shared(item, target, t)
     before = sum(len(each.rest_U) for each in twins)
     facts = {"teacher": before + target.align_T[t] - 1 - shared, "site": np.full(len(t), len(twins))}
     twins.append(Context(target, start, shared))
     return facts if target.logprob_T is None else facts | {"logprob": target.logprob_T[t]}
+
+
+def _shared(item: Item, target: Twin, t: Ids) -> int:
+    """Leading tokens that a twin has in common with its item, and whose states its tokens `t` do not ask for."""
+    # The state that predicts a token is that of the place before it.
+    most = min(len(target.tokens_U), len(item.tokens_T), int(target.align_T[t].min()) - 1)
+    unlike = np.flatnonzero(target.tokens_U[:most] != item.tokens_T[:most])
+    return int(unlike[0]) if len(unlike) else most
+
+
+def computed_tokens(item: Item) -> int:
+    """What an item costs: `forward_tokens` without those that live teachers share with it."""
+    tokens = item.forward_tokens
+    for stream in item.streams if tokens else ():
+        target = stream.target
+        if isinstance(target, Twin) and target.weights == "live" and stream.counts:
+            asked = np.flatnonzero((stream.weight_T != 0) & (target.align_T > 0))
+            tokens -= _shared(item, target, asked)
+    return tokens
 
 
 @torch.no_grad()
@@ -105,8 +120,11 @@ def filter_twins(
     parts = []
     for places_P in torch.split(torch.arange(len(c["row"]), device=flat.device), flat.chunk_whole):
         facts = {name: fact[places_P] for name, fact in c.items()}
-        parts.append(teacher_logprobs(found, flat, facts).gather(-1, facts["id"][:, None])[:, 0])
+        teacher_PV = teacher_logprobs(found, flat, facts)
+        parts.append(teacher_PV.gather(-1, facts["id"][:, None])[:, 0])
     change_E = torch.cat(parts) - student_E
+    if len(parts) == 1:  # few enough to be kept: the divergence asks for the same
+        c["teacher_logp"] = teacher_PV
     both_2E = torch.stack((change_E, torch.ones_like(change_E)))
     sum_S, count_S = both_2E.new_zeros(2, len(twins)).index_add_(1, c["site"], both_2E)
     c["weight"] = c["weight"] * (sum_S < 0)[c["site"]]
@@ -125,7 +143,7 @@ def distances(
 
     `logp` is the student's log-probability of each entry's token, or its whole distribution where that is wanted.
     """
-    teacher_EV = teacher_logprobs(found, flat, c)
+    teacher_EV = c["teacher_logp"] if "teacher_logp" in c else teacher_logprobs(found, flat, c)
     own_E = (logp.gather(-1, c["id"][:, None])[:, 0] if logp.ndim > 1 else logp).detach()
     if logp.ndim > 1:
         far_E = divergence(target.divergence, target.beta, target.support, logp, teacher_EV)

@@ -18,6 +18,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Message
 from etude.core.settings import DemosSettings, HarnessSettings
 from etude.forge.curriculum.sources import open_source
+from etude.pipeline.hinted_demonstrations import habits_for, with_hints
 from etude.policies.scripted import Habits, Scripted, reference
 from etude.rollout.rollout import Outcome, RolloutSetup, Scored
 from etude.rollout.scheduler import JobRunner, RolloutJob
@@ -47,10 +48,13 @@ async def make_demos(
     tasks = islice(source.tasks(), settings.count)
     # a model learns how as well as what, so every demonstration is audited, whatever its task
     setup = replace(setup, audit=RolloutAudit(Rules(), every_task=True))
-    jobs = []
+    jobs, hinted = [], set[str]()
     for number, task in enumerate(tasks):
         terms = draw_terms(harness or HarnessSettings(), seed, number)
-        script = reference(task, seed, habits.at_effort(terms.effort))
+        its = habits_for(task, seed, habits)
+        if its.hint:
+            hinted.add(task.name)
+        script = reference(task, seed, its.at_effort(terms.effort))
         jobs.append(RolloutJob(task, policy=Scripted(script, setup.dialect), terms=terms))
     rng = random.Random(f"demonstrations/{seed}")
     summing = [rng.random() < habits.summary for _ in jobs]
@@ -69,7 +73,11 @@ async def make_demos(
             f"none of {len(outcomes)} demonstrations passed honestly ({void} of them void, {hacked} hacks); try one "
             "with `etude rollout TASK reference`, and see whether the harness has the tools that the reference uses"
         )
-    conversations = [messages for trajectory in honest for messages in trajectory.conversations]
+    conversations: list[tuple[Message, ...]] = []
+    for trajectory in honest:
+        # A hint stands above a turn of one context; a rollout that summed up is shown as it was.
+        whole = trajectory.task in hinted and len(trajectory.conversations) == 1
+        conversations += [with_hints(trajectory)] if whole else trajectory.conversations
     return Demos(conversations, failed, hacked, void)
 
 

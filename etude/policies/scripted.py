@@ -71,6 +71,7 @@ class Habits:
     one_by_one: float = 0.0  # reads a file and changes it before it reads the next
     summary: float = 1.0  # works in the recipe's context and sums up when it is full; else one context holds it all
     verify: float = 0.0  # reads each changed file again before it finishes
+    hint: float = 0.0  # is told above a turn what would go wrong there, and heeds it
 
     def at_effort(self, level: str) -> Habits:
         """The same task the short way or the long way; without a level as the habits say."""

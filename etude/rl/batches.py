@@ -60,7 +60,7 @@ async def prepare(
             for place, group in enumerate(rewards)
         ]
     algorithm.observe(rollouts, rewards, view)
-    hints = HintStreams(settings.feedback, plan, step, settings.plausible)
+    hints = HintStreams(algorithm.feedback(settings.feedback), plan, step, settings.plausible)
     kept: list[Item] = []
     zero_variance = masked = 0
     for place, group in enumerate(rollouts):

@@ -67,7 +67,8 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
     """
     started = time.monotonic()
     check_lengths(recipe.harness.limits, recipe.engine)
-    check_feedback(recipe.rl)
+    taught = build_algorithm(recipe.rl.algorithm).feedback(recipe.rl.feedback)
+    check_feedback(taught, recipe.rl.optim.ema)
     # This process talks for hours and computes nothing: docs/rooms/rl.md, "Memory".
     process.stay_small()
     run.begin(STAGE)  # opens our lineage before anything is sampled under its name
@@ -97,6 +98,7 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
     )
     setup = replace(
         setup,
+        context=algorithm.feedback(rl.feedback).context,
         taught=build_behaviours(rl.feedback.behaviours, "rl.feedback.behaviours"),
         watched=build_behaviours(rl.monitor, "rl.monitor"),
     )
@@ -186,7 +188,7 @@ async def _launch(
                 threads=threads,
                 restore=latest,
                 # A second copy of the weights, so only where the KL term reads it.
-                frozen=model if needs_frozen(rl) else None,
+                frozen=model if rl.kl or needs_frozen(build_algorithm(rl.algorithm).feedback(rl.feedback)) else None,
             ),
             log=logs / f"learner-{version.lineage}.log",
             deadline=rl.start_seconds,

@@ -47,6 +47,7 @@ from etude.reward.base import GradedRollout
 from etude.reward.behaviour import behaviour_sites
 from etude.reward.compose import Reward, Weighted, build_reward
 from etude.reward.hack_penalty import HackPenalty
+from etude.rollout.privileged import TEXTS, first_turn
 from etude.rollout.terms import usual_terms
 from etude.sandbox.base import FailureCause, SandboxFailure, SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
@@ -94,6 +95,7 @@ class RolloutSetup:
     grade_cache: GradeCache | None = None  # None grades every rollout, equal ones too
     taught: tuple[Behaviour, ...] = ()  # whose hints are wanted above their turns
     watched: tuple[Behaviour, ...] = ()  # whose sites are only counted
+    context: Literal["turn", "errors", "solution"] = "turn"  # where hints stand, as in rl.feedback
 
     def at_temperature(self, temperature: float) -> RolloutSetup:
         return replace(self, sampling=replace(self.sampling, temperature=temperature))
@@ -336,20 +338,20 @@ async def score(
     ruling = setup.audit.ruling(task, trajectory, changes)
     counted = await behaviour_sites(setup.reward, trajectory)
     total, parts = setup.reward.score(GradedRollout(task, trajectory, changes, graded, ruling, counted))
-    sites, hints = await hints_of(trajectory, setup, [site for each in counted.values() for site in each])
+    sites, hints = await hints_of(task, trajectory, setup, [site for each in counted.values() for site in each])
     seconds = time.monotonic() - started
     return Scored(task, trajectory, changes, graded, total, parts, seconds, ruling, sites, hints)
 
 
 async def hints_of(
-    trajectory: Trajectory, setup: RolloutSetup, counted: Sequence[Site] = ()
+    task: Task, trajectory: Trajectory, setup: RolloutSetup, counted: Sequence[Site] = ()
 ) -> tuple[tuple[Site, ...], tuple[Hinted, ...]]:
     """Where behaviours happened, and the hints that can stand above their turns.
 
     Only sites of taught behaviours have a hint; the others, and those that a reward `counted`, are there for their
-    rates.
+    rates. With a context of the whole rollout there is one hint, above all of it, and no other.
     """
-    taught = await find_sites(setup.taught, trajectory)
+    taught = await find_sites(setup.taught, trajectory) if setup.context == "turn" else _whole(task, trajectory, setup)
     known = {(site.message, site.kind) for site in taught}
     watched = [*await find_sites(setup.watched, trajectory), *counted]
     others = {replace(site, hint="") for site in watched if (site.message, site.kind) not in known}
@@ -358,4 +360,13 @@ async def hints_of(
         return sites, ()
     schemas = [schema_of(tool) for tool in setup.tools.values()]
     wanted = [(site.message, site.hint) for site in sites]
-    return sites, tuple(place_hints(trajectory, wanted, setup.dialect, schemas))
+    hints = place_hints(trajectory, wanted, setup.dialect, schemas)
+    if setup.context != "turn":  # it holds for every turn of the segment
+        hints = [replace(hint, end=len(trajectory.segments[hint.segment].ids)) for hint in hints]
+    return sites, tuple(hints)
+
+
+def _whole(task: Task, trajectory: Trajectory, setup: RolloutSetup) -> tuple[Site, ...]:
+    """The one site of a context above the whole rollout, if there is anything to say."""
+    turn, text = first_turn(trajectory), TEXTS[setup.context](task, trajectory)
+    return (Site(turn, f"privileged.{setup.context}", text),) if turn is not None and text else ()

@@ -138,12 +138,19 @@ def test_errors_of_tools_have_classes_each_with_a_hint() -> None:
     sites = build_behaviour({"use": "tool_errors"}, "here").sites(rollout)
     assert [site.kind for site in sites] == [f"tool_errors.{name}" for name in ANSWERS]
     assert [bool(site.hint) for site in sites] == [name != "other" for name in ANSWERS]
-    assert "return a - b" in sites[0].hint and "a.py" in sites[0].hint  # what to copy from
+    assert sites[0].hint == "old is: return a - b"  # what to copy
     assert "read, edit" in sites[3].hint
     one = build_behaviour({"use": "tool_errors", "classes": ["unknown_tool"]}, "here").sites(rollout)
     assert [site.kind for site in one] == ["tool_errors.unknown_tool"]
     with pytest.raises(EtudeError, match="typo"):
         build_behaviour({"use": "tool_errors", "classes": ["typo"]}, "here")
+
+
+def test_a_path_that_is_not_there_is_answered_with_the_one_that_was_shown() -> None:
+    rollout = trajectory(call("read", "error: adds.py: no such file or directory", path="adds.py"), end())
+    rollout.entries[0] = MessageRecord(User("`add` in `calc/add.py` is wrong, not in calc/other.py."))
+    (site,) = build_behaviour({"use": "tool_errors"}, "here").sites(rollout)
+    assert site.hint == "path is: calc/add.py"
 
 
 def test_an_unreadable_turn_is_malformed_unless_the_token_limit_cut_it() -> None:

@@ -26,7 +26,7 @@ def check_rl(recipe: Recipe) -> None:
 
     build_behaviours(recipe.rl.feedback.behaviours, "rl.feedback.behaviours")
     build_behaviours(recipe.rl.monitor, "rl.monitor")
-    check_feedback(recipe.rl)
+    check_feedback(build_algorithm(recipe.rl.algorithm).feedback(recipe.rl.feedback), recipe.rl.optim.ema)
     check_tasks(recipe.rl.tasks, "rl.tasks")
     check_agent(recipe)
     build_algorithm(recipe.rl.algorithm)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pydantic
 
+from etude.core.settings import FeedbackSettings
 from etude.learn.streams import Correction, Item, Sampled, Stream
 from etude.rl.groups import Rollout
 
@@ -60,6 +61,10 @@ class Algorithm:
         favoured for being short or long.
         """
         return [1.0 / (plan.groups * plan.group * plan.longest)] * len(lengths)
+
+    def feedback(self, settings: FeedbackSettings) -> FeedbackSettings:
+        """How feedback teaches beside it: as the recipe says, unless the algorithm is feedback itself."""
+        return settings
 
     def items(self, rollouts: Sequence[Rollout], rewards: Sequence[float], plan: BatchShape) -> list[list[Item]]:
         """The training sequences of each rollout of a group; `plan` is the step's `StepView`."""

@@ -18,6 +18,9 @@ ALGORITHMS = {
     "gspo": "etude.rl.algorithms.gspo:Gspo",
     "cispo": "etude.rl.algorithms.cispo:Cispo",
     "single_rollout": "etude.rl.algorithms.single_rollout:SingleRollout",
+    "sdpo": "etude.rl.algorithms.self_distillation:Sdpo",
+    "sdft": "etude.rl.algorithms.self_distillation:Sdft",
+    "opsd": "etude.rl.algorithms.self_distillation:Opsd",
 }
 
 

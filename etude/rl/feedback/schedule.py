@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etude.core.errors import EtudeError
-from etude.core.settings import FeedbackSettings, RLSettings
+from etude.core.settings import FeedbackSettings
 
 
 def weight_at(settings: FeedbackSettings, step: int) -> float:
@@ -13,17 +13,22 @@ def weight_at(settings: FeedbackSettings, step: int) -> float:
     return settings.weight * rising * falling
 
 
-def needs_frozen(settings: RLSettings) -> bool:
+def is_on(settings: FeedbackSettings) -> bool:
+    return bool(settings.behaviours) or settings.context != "turn"
+
+
+def needs_frozen(settings: FeedbackSettings) -> bool:
     """Whether the learner has to keep the weights that it starts from."""
-    return bool(settings.kl) or (bool(settings.feedback.behaviours) and settings.feedback.teacher == "frozen")
+    return is_on(settings) and settings.teacher == "frozen"
 
 
-def check_feedback(settings: RLSettings) -> None:
-    """Refuses a teacher that the learner would not have."""
-    feedback = settings.feedback
-    if feedback.behaviours and feedback.teacher == "ema" and not settings.optim.ema:
-        raise EtudeError("rl.feedback.teacher is 'ema', but no weights are averaged; set rl.optim.ema, such as 0.95")
-    if feedback.behaviours and feedback.support == "sampled" and feedback.direction != "reverse":
+def check_feedback(settings: FeedbackSettings, ema: float) -> None:
+    """Refuses a teacher that the learner would not have; `ema` is the decay of its averaged weights."""
+    if is_on(settings) and settings.teacher == "ema" and not ema:
+        raise EtudeError(
+            "the teacher of feedback is 'ema', but no weights are averaged; set rl.optim.ema, such as 0.95"
+        )
+    if is_on(settings) and settings.support == "sampled" and settings.direction != "reverse":
         raise EtudeError(
             "rl.feedback.support is 'sampled', whose gradient is that of the reverse divergence alone; "
             "set rl.feedback.direction to 'reverse', or support to 'full' or 'top'"

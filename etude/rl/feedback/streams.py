@@ -20,7 +20,7 @@ from etude.core.settings import FeedbackSettings
 from etude.harness.hinted import Hinted
 from etude.learn.streams import Floats, Item, Stream, Twin
 from etude.rl.algorithms.base import BatchShape
-from etude.rl.feedback.schedule import weight_at
+from etude.rl.feedback.schedule import is_on, weight_at
 from etude.rl.groups import Rollout, Trace
 
 
@@ -38,7 +38,7 @@ class HintStreams:
 
     @property
     def on(self) -> bool:
-        return bool(self.settings.behaviours)
+        return is_on(self.settings)
 
     def add(self, rollout: Rollout, items: Sequence[Item]) -> list[Item]:
         """The items of a rollout with its hints, and items of their own for segments that have none."""

@@ -58,10 +58,12 @@ class NoReference:
         raise AssertionError("nobody asked for a reference")
 
 
-def prepared(rollouts: list[Rollout], step: int = 0, rl: RLSettings | None = None, **feedback: Any) -> Prepared:
+def prepared(
+    rollouts: list[Rollout], step: int = 0, rl: RLSettings | None = None, use: str = "dr_grpo", **feedback: Any
+) -> Prepared:
     settings = replace(rl or RLSettings(), feedback=FeedbackSettings(**{"behaviours": ON, **feedback}))
     group = RolloutGroup(0, 0, [Slot("ready", each) for each in rollouts])
-    algorithm = build_algorithm({"use": "dr_grpo"})
+    algorithm = build_algorithm({"use": use})
     return asyncio.run(prepare([group], algorithm, SHAPE, settings, NoReference(), step))
 
 
@@ -128,9 +130,25 @@ def test_the_weight_warms_up_holds_and_decays() -> None:
 
 def test_a_teacher_that_nobody_keeps_is_refused() -> None:
     with pytest.raises(EtudeError, match=r"rl\.optim\.ema"):
-        check_feedback(RLSettings(feedback=FeedbackSettings(behaviours=ON, teacher="ema")))
+        check_feedback(FeedbackSettings(behaviours=ON, teacher="ema"), ema=0.0)
+    check_feedback(FeedbackSettings(behaviours=ON, teacher="ema"), ema=0.9)
     with pytest.raises(EtudeError, match="reverse"):
-        check_feedback(RLSettings(feedback=FeedbackSettings(behaviours=ON, support="sampled")))
+        check_feedback(FeedbackSettings(behaviours=ON, support="sampled"), ema=0.0)
+
+
+@pytest.mark.parametrize(
+    ("use", "how"),
+    [("sdpo", ("reverse", 20, "ema")), ("sdft", ("forward", "full", "ema")), ("opsd", ("jsd", "full", "frozen"))],
+)
+def test_self_distillation_is_the_same_streams_without_a_policy_gradient(use: str, how: tuple[Any, ...]) -> None:
+    whole = replace(rollout(1.0), sites=(Site(1, "privileged.errors", "x"),), hints=(Hinted(0, 0, 4, (90,), 5, 20),))
+    found = prepared([whole, rollout(0.0)], use=use, behaviours=[])
+    (item,) = found.batch.items
+    (stream,) = item.streams
+    assert isinstance(stream.target, Twin)
+    assert (stream.target.divergence, stream.target.support, stream.target.weights) == how
+    assert np.flatnonzero(stream.weight_T).tolist() == [5, 6, 7, 12, 13, 14, 15]  # every sampled token of the rollout
+    assert stream.target.tokens_U.tolist() == [0, 1, 2, 3, 90, *range(5, 20)]
 
 
 def test_the_loop_teaches_from_hints_though_all_rewards_are_equal(

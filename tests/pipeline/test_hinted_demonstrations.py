@@ -1,0 +1,50 @@
+"""Demonstrations of heeding a hint: the failed call is gone, the hint of feedback stands above the right one."""
+
+from __future__ import annotations
+
+from etude.core.policy import Assistant, Call, Message, ToolResult, User
+from etude.forge.katas.task_source import katas
+from etude.harness.trajectory import MessageRecord, Trajectory
+from etude.pipeline.hinted_demonstrations import habits_for, with_hints
+from etude.policies.scripted import Habits, reference
+
+MISSED = "error: old is not in a.py; nearest, line 2:\ndef add(a, b):\n    return a - b"
+
+
+def record(message: Message) -> MessageRecord:
+    error = isinstance(message, ToolResult) and message.text.startswith("error: ")
+    return MessageRecord(message, error="UnexpectedEnvironment" if error else None)
+
+
+def edit(old: str) -> Call:
+    return Call("edit", {"path": "a.py", "old": old, "new": "a + b"})
+
+
+def test_the_failed_turn_is_replaced_by_its_hint_above_the_right_one() -> None:
+    right = Assistant("The old text was wrong.", calls=(edit("a - b"),))
+    rest = [ToolResult("edit", "ok"), Assistant(calls=(Call("finish"),))]
+    start = [User("Mend add."), Assistant(calls=(Call("read", {"path": "a.py"}),)), ToolResult("read", "def add...")]
+    slip = [Assistant("Write add.", calls=(edit("a * b"),)), ToolResult("edit", MISSED)]
+    said = Trajectory(tools=("read", "edit"), entries=[record(m) for m in [*start, *slip, right, *rest]])
+    found = with_hints(said)
+    hint = found[3]
+    assert isinstance(hint, User) and hint.text == "Hint: old is: return a - b"
+    assert found == (*start, hint, Assistant("Write add.", calls=(edit("a - b"),)), *rest)
+
+
+def test_a_turn_of_which_something_worked_stays() -> None:
+    both = Assistant(calls=(edit("a - b"), edit("a * b")))
+    messages: list[Message] = [User("x"), both, ToolResult("edit", "ok"), ToolResult("edit", MISSED)]
+    said = Trajectory(tools=("edit",), entries=[record(m) for m in messages])
+    assert with_hints(said) == tuple(messages)
+
+
+def test_as_many_demonstrations_slip_as_the_habit_says() -> None:
+    habits = Habits(hint=0.3, slip=0.0, together=0.0)
+    tasks = list(katas("train", 60, seed=3))
+    own = [habits_for(task, 0, habits) for task in tasks]
+    assert 8 <= sum(its.hint > 0 for its in own) <= 28
+    for task, its in zip(tasks, own, strict=True):
+        assert its.slip == (1.0 if its.hint else 0.0)
+        if its.hint:
+            assert len(reference(task, 0, its)) > len(reference(task, 0, habits))
