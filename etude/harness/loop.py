@@ -23,7 +23,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Assistant, Call, Context, Message, Policy, Sample, Sampling, System, ToolResult, User
+from etude.core.policy import (
+    Assistant,
+    Call,
+    Context,
+    ContextOverflow,
+    Message,
+    Policy,
+    Sample,
+    Sampling,
+    System,
+    ToolResult,
+    User,
+)
 from etude.core.settings import AgentLimits
 from etude.harness.failures import HarnessFailure, PolicyFailure
 from etude.harness.text_turns import read_turn
@@ -123,7 +135,10 @@ class _Rollout:
         while self.turn < limits.turns:
             if stop := self.exhausted() or self.open():
                 return stop
-            turn = await self.sample()
+            try:
+                turn = await self.sample()
+            except ContextOverflow:
+                return "context"  # as a result: left out of means, it would flatter a model with a small context
             if isinstance(turn, Malformed):
                 unreadable += 1
                 if turn.kind == "CutOff" and (stop := self.exhausted()):
@@ -179,6 +194,8 @@ class _Rollout:
         try:
             async with asyncio.timeout(limits.sample_seconds) as wait:
                 sample = await self.policy.sample(context, sampling)
+        except ContextOverflow:
+            raise
         except Exception as error:
             if wait.expired():
                 late = f"no sample came within {limits.sample_seconds:g} s, in turn {self.turn + 1}"

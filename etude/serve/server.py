@@ -241,8 +241,9 @@ async def _serve(
     engine: Engine, listener: sockets.socket, board: Path | None, access: ServeAccess | None, dialect: Dialect | None
 ) -> None:
     from etude.engine.thread import EngineThread
-    from etude.serve.connection import connections
+    from etude.serve.connection import connections, quiet_when_full
 
+    quiet_when_full(asyncio.get_running_loop())
     thread = EngineThread(engine)
     engine_api = EngineRoutes(thread, engine.settings, board)
     api: EngineRoutes | OpenAIRoutes = engine_api

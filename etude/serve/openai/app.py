@@ -15,7 +15,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from aiohttp import web
 
@@ -34,10 +34,8 @@ from etude.serve.openai.streaming import Reader, TextReader, TurnReader
 from etude.serve.openai.validation import read_chat, read_completion
 from etude.tokens.dialect import Dialect
 
-T = TypeVar("T")
 Body = ChatRequest | CompletionRequest
 OPEN = ("/health",)  # routes that never need the key
-LARGE_TEXT = 1 << 16  # bytes of a body from which on its text is turned into ids in a thread, not on the event loop
 LOOK_SECONDS = 5.0  # for the engine to report its figures
 
 
@@ -89,12 +87,12 @@ class OpenAIRoutes:
         return app
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        body = read_chat(await self._bodies.json(request), self._chat)
+        body, ids = await self._bodies.read(request, self._chat_prompt)
         if body.must_call and self._opening is None:
             self._opening = call_opening(self._dialect)
         opening = (self._opening or []) if body.must_call else []
         functions = body.functions_offered
-        ids = await self._in_thread_if_large(request, lambda: self._prompts.of_chat(body)) + opening
+        ids += opening
         calls = 0 if not functions else 1 if body.parallel_tool_calls is False else MOST_TOOLS
         writer = ChatWriter(self._options(body), functions)
         return await self._answer(
@@ -102,8 +100,7 @@ class OpenAIRoutes:
         )
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
-        body = read_completion(await self._bodies.json(request), self._completion)
-        prompts = await self._in_thread_if_large(request, lambda: self._prompts.of_texts(body))
+        body, prompts = await self._bodies.read(request, self._completion_prompts)
         writer = CompletionWriter(self._options(body))
         return await self._answer(request, body, prompts, writer, lambda: TextReader(self._dialect, body.stops))
 
@@ -233,11 +230,14 @@ class OpenAIRoutes:
         card = {"id": self._model, "object": "model", "created": self._created, "owned_by": "etude"}
         return card | {"max_model_len": self._prompts.context}
 
-    async def _in_thread_if_large(self, request: web.Request, work: Callable[[], T]) -> T:
-        # A body that does not say its length counts as large.
-        if (request.content_length or LARGE_TEXT) < LARGE_TEXT:
-            return work()
-        return await asyncio.to_thread(work)
+    def _chat_prompt(self, body: Any) -> tuple[ChatRequest, list[int]]:
+        self._prompts.refuse_sum(body)
+        request = read_chat(body, self._chat)
+        return request, self._prompts.of_chat(request)
+
+    def _completion_prompts(self, body: Any) -> tuple[CompletionRequest, list[list[int]]]:
+        request = read_completion(body, self._completion)
+        return request, self._prompts.of_texts(request)
 
     def _late(self) -> ApiError:
         sentence = f"the request was ended after engine.request_seconds = {self._settings.request_seconds}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
 from etude.serve.openai.errors import ApiError
@@ -38,10 +39,19 @@ class Prompts:
         longest = max(len(dialect.bytes_of(token)) for token in range(dialect.vocab_size))
         self._most = NORMALISED * context * longest  # characters; no text that is longer can fit
 
+    def refuse_sum(self, body: Any) -> None:
+        """Refuses what cannot fit whatever it says: before it is validated, which costs more than to count."""
+        messages = body.get("messages") if isinstance(body, dict) else None
+        if not isinstance(messages, list):
+            return
+        if len(messages) > self.context:  # each is at least one token
+            raise self._too_long(f"{len(messages)} messages")
+        contents = (message.get("content") for message in messages if isinstance(message, dict))
+        self._fit(sum(len(content) for content in contents if isinstance(content, str)))
+
     def of_chat(self, request: ChatRequest) -> list[int]:
         messages = read_messages(request.messages)
-        for message in messages:
-            self._fit(message.final if isinstance(message, Assistant) else message.text)
+        self._fit(sum(len(one.final if isinstance(one, Assistant) else one.text) for one in messages))
         rendered = Rendered()
         self._dialect.extend(rendered, messages, open_turn=True, tools=tool_schemas(request.functions_offered))
         return rendered.ids
@@ -57,16 +67,19 @@ class Prompts:
         return min(room, wanted) if wanted else room
 
     def _encoded(self, text: str) -> list[int]:
-        self._fit(text)
+        self._fit(len(text))
         return self._dialect.encode(text)
 
-    def _fit(self, text: str) -> None:
+    def _fit(self, characters: int) -> None:
         """Encoding takes a hundred bytes of memory a token: a text that cannot fit is refused before."""
-        if len(text) > self._most:
-            raise self._too_long(f"{len(text)} characters")
+        if characters > self._most:
+            raise self._too_long(f"{characters} characters")
 
     def _too_long(self, what: str) -> ApiError:
-        sentence = f"the prompt has {what}; with an answer, {self.context} tokens are the most here"
+        # "maximum context length" are OpenAI's words, by which clients know this error from others.
+        sentence = (
+            f"this model's maximum context length is {self.context} tokens, answer included; the prompt has {what}"
+        )
         return ApiError(400, sentence, code="context_length_exceeded")
 
 

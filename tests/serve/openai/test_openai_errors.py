@@ -127,7 +127,13 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
         "must be an object",
     ),
     (CHAT, ASK | {"tools": [{"type": "function", "function": {"name": "a"}}] * 2}, 400, "tools", "two functions"),
-    (CHAT, ASK | {"messages": [{"role": "user", "content": "word " * 200}]}, 400, None, "128 tokens are the most here"),
+    (
+        CHAT,
+        ASK | {"messages": [{"role": "user", "content": "word " * 200}]},
+        400,
+        None,
+        "maximum context length is 128 tokens",
+    ),
     (COMPLETIONS, TEXT | {"prompt": "x" * 900_000}, 400, None, "900000 characters"),
     (CHAT, ASK | {"messages": [{"role": "user", "content": "x" * 900_000}]}, 400, None, "900000 characters"),
     (COMPLETIONS, TEXT | {"prompt": ""}, 400, "prompt", "must not be empty"),
@@ -338,7 +344,7 @@ def test_many_large_bodies_at_once_are_refused_and_not_held() -> None:
 
     async def scenario() -> list[Any]:
         bodies = Bodies(16 << 20, 60)
-        found = await asyncio.gather(*(bodies.json(Arriving()) for _ in range(20)), return_exceptions=True)  # type: ignore[arg-type]
+        found = await asyncio.gather(*(bodies.read(Arriving(), dict) for _ in range(20)), return_exceptions=True)  # type: ignore[arg-type]
         assert bodies.arriving == 0
         return found
 
