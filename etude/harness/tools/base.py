@@ -91,7 +91,7 @@ def read_arguments(tool: Tool, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _unreadable(name: str, raw: str) -> str:
-    kinds = {list: "it is a list", str: "it is text"}
+    kinds: dict[type, str] = {list: "it is a list", str: "it is text"}
     try:
         why = kinds.get(type(json.loads(raw)), "it is a single value")
     except json.JSONDecodeError as error:
