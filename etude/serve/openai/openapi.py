@@ -44,8 +44,8 @@ class ChatLogprobs(BaseModel):
 
 class CompletionLogprobs(BaseModel):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]  # null: the first of an echoed prompt
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 

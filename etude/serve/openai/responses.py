@@ -149,7 +149,7 @@ class ChatWriter(ResponseWriter):
         ]
         return {"content": entries, "refusal": None}
 
-    def _logprob(self, token: int, logprob: float) -> Json:
+    def _logprob(self, token: int, logprob: float | None) -> Json:
         data = token_bytes(self.options.dialect, token)
         return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
 
@@ -179,7 +179,7 @@ class CompletionWriter(ResponseWriter):
         if not self.options.logprobs:
             return None
         offsets = self._offsets.setdefault(choice.index, _Offsets())
-        tops = [{self._spelled(token): logprob for token, logprob in top} for top in piece.tops]
+        tops = [{self._spelled(token): logprob for token, logprob in top} or None for top in piece.tops]
         return {
             "tokens": [self._spelled(token) for token in piece.ids],
             "token_logprobs": piece.logprobs,
