@@ -295,9 +295,8 @@ class OpenAIRoutes:
         request = read_chat(body, self._chat)
         dialect = self._prompts.dialect(request.template_options)
         steering = steering_of(request, dialect)
-        steering.constraint(
-            dialect, self._grammars, self._vocab_size
-        )  # here, where it holds nobody up, a schema is refused
+        # A schema that cannot be followed is refused here, where its compilation holds nobody up.
+        steering.constraint(dialect, self._grammars, self._vocab_size)
         return Asked(request, self._prompts.of_chat(request) + steering.opening, dialect, steering)
 
     def _tokenized(self, body: Any) -> list[int]:
