@@ -1,6 +1,6 @@
 """The routes of `etude serve`, and the life of a request: let in, read, sampled, said.
 
-    POST /v1/chat/completions   POST /v1/completions   POST /tokenize   POST /detokenize
+    POST /v1/chat/completions   POST /v1/completions   POST /v1/responses   POST /tokenize   POST /detokenize
     GET  /v1/models   GET /v1/models/{model}   GET /health   GET /metrics   GET /openapi.json
 
 Requests share the engine with each other and, where asked for, with the engine's own routes. A stream is written as
@@ -34,6 +34,7 @@ from etude.serve.openai.openapi import document
 from etude.serve.openai.prompts import Prompts
 from etude.serve.openai.request_models import MOST_TOOLS, ChatRequest, CompletionRequest, ToolFunction, request_models
 from etude.serve.openai.responses import ChatWriter, CompletionWriter, ResponseOptions, ResponseWriter, usage_of
+from etude.serve.openai.responses_route import ResponsesWriter, chat_body
 from etude.serve.openai.steering import Steering, steering_of
 from etude.serve.openai.streaming import TextReader, TurnReader, token_bytes
 from etude.serve.openai.tokenize_models import read_detokenize, read_tokenize, tokenize_models
@@ -86,10 +87,11 @@ class OpenAIRoutes:
         self._created = int(time.time())
         self._gate, self._bodies = Gate(key), Bodies(settings.body_bytes, settings.arrive_seconds)
         self._chat, self._completion = request_models(model, vocab_size)
-        self._document = document(self._chat, self._completion, key=key is not None)
         self._engine_routes = engine_routes
         self._vocab_size, self._grammars = vocab_size, Grammars(dialect, vocab_size)
         self._tokenize, self._detokenize = tokenize_models(model, vocab_size)
+        bodies = (self._chat, self._completion, self._tokenize, self._detokenize)
+        self._document = document(*bodies, key=key is not None)
 
     def application(self) -> web.Application:
         # Outermost first: refusals are counted with the status that they are answered with.
@@ -99,6 +101,7 @@ class OpenAIRoutes:
         own = [
             web.post("/v1/chat/completions", self.chat),
             web.post("/v1/completions", self.completions),
+            web.post("/v1/responses", self.responses),
             web.post("/tokenize", self.tokenize),
             web.post("/detokenize", self.detokenize),
             web.get("/v1/models", self.models),
@@ -115,6 +118,10 @@ class OpenAIRoutes:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         asked = await self._bodies.read(request, self._chat_prompt)
         return await self._answer_chat(request, asked, ChatWriter(self._options(asked.body), asked.functions))
+
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        asked = await self._bodies.read(request, lambda body: self._chat_prompt(chat_body(body)))
+        return await self._answer_chat(request, asked, ResponsesWriter(self._options(asked.body), asked.functions))
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body, prompts = await self._bodies.read(request, self._completion_prompts)
@@ -235,7 +242,8 @@ class OpenAIRoutes:
                     if chunks:
                         await self._write(request, response, b"".join(map(_event, chunks)))
             last = _event(writer.usage(choices)) if body.include_usage else b""
-            await self._write(request, response, last + b"data: [DONE]\n\n", end=True)
+            done = b"data: [DONE]\n\n" if writer.ends_with_done else b""
+            await self._write(request, response, last + done, end=True)
         except _Stalled:
             self.metrics.dropped["slow reader"] += 1
         except ConnectionError:
@@ -377,4 +385,5 @@ class _Stalled(ConnectionError):
 
 
 def _event(value: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    kind = f"event: {value['type']}\n".encode() if "type" in value else b""  # events of /v1/responses have names
+    return kind + b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"

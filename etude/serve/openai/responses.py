@@ -38,6 +38,8 @@ class ResponseOptions:
 class ResponseWriter:
     """One request's answers: `whole` at once, or `begin`, `say` and `usage` chunk by chunk."""
 
+    ends_with_done = True  # a stream, with [DONE]
+
     def __init__(self, options: ResponseOptions, prefix: str, chunk_kind: str) -> None:
         self.options = options
         self._chunk_kind = chunk_kind
@@ -98,7 +100,7 @@ class ChatWriter(ResponseWriter):
             if delta.thinking:
                 message["reasoning_content"] = delta.thinking
             if delta.calls:
-                message["tool_calls"] = [_call_id() | {"function": self._function(call)} for call in delta.calls]
+                message["tool_calls"] = [_call_id() | {"function": self.function(call)} for call in delta.calls]
             entry: Json = {"index": choice.index, "message": message, "finish_reason": piece.finish}
             said.append(entry | self._tokens(piece, self._logprobs(piece)))
         body = self._envelope("chat.completion", said) | {"usage": usage_of(choices)}
@@ -128,12 +130,12 @@ class ChatWriter(ResponseWriter):
         for call in delta.calls:
             number = self._calls.get(index, 0)
             self._calls[index] = number + 1
-            function = self._function(call)
+            function = self.function(call)
             start = {"index": number} | _call_id() | {"function": function | {"arguments": ""}}
             yield {"tool_calls": [start]}
             yield {"tool_calls": [{"index": number, "function": {"arguments": function["arguments"]}}]}
 
-    def _function(self, call: Call) -> Json:
+    def function(self, call: Call) -> Json:
         types = self._types.get(call.name, {})
         values = {_clean(name): _value(_clean(text), types.get(name, ())) for name, text in call.arguments.items()}
         return {"name": _clean(call.name), "arguments": json.dumps(values, ensure_ascii=False)}

@@ -160,3 +160,34 @@ def test_log_probabilities_of_a_forced_token_are_certain(client: openai.OpenAI) 
     entries: Any = answer.choices[0].logprobs
     assert math.isclose(entries.content[0].logprob, 0.0, abs_tol=1e-6)  # an object can begin in one way only
     assert entries.content[0].token.startswith("{")
+
+
+def test_responses_are_chats_in_another_spelling(client: openai.OpenAI, tiny_module: Any) -> None:
+    wanted = tiny_module.EXAMPLES[0][1]
+    answer = client.responses.create(model=MODEL, input="say hello", temperature=0)
+    assert answer.output_text == wanted.final and answer.status == "completed"
+    assert [item.type for item in answer.output] == ["reasoning", "message"]
+    assert answer.usage is not None and answer.usage.total_tokens > 0
+    with client.responses.stream(model=MODEL, input="say hello", temperature=0) as events:
+        streamed = events.get_final_response()
+    assert streamed.output_text == wanted.final
+    form: Any = {"format": {"type": "json_schema", "name": "verdict", "schema": SCHEMA, "strict": True}}
+    assert "ok" in json.loads(client.responses.create(model=MODEL, input="say hello", text=form, seed=1).output_text)
+    with pytest.raises(openai.BadRequestError, match="nothing is stored"):
+        client.responses.create(model=MODEL, input="x", previous_response_id="resp_1")
+
+
+def test_calls_and_their_results_are_items_of_responses(client: openai.OpenAI, tiny_module: Any) -> None:
+    tools: Any = [{"type": "function", "strict": False, **tool["function"]} for tool in tiny_module.TOOLS]
+    asked: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": "call the tool"}]}]
+    answer = client.responses.create(model=MODEL, input=asked, tools=tools, temperature=0)
+    calls = [item for item in answer.output if item.type == "function_call"]
+    assert [call.name for call in calls] == ["read", "bash"]
+    assert json.loads(calls[0].arguments) == {"path": "a.py", "line": 3}
+    with client.responses.stream(model=MODEL, input=asked, tools=tools, temperature=0) as events:
+        streamed = events.get_final_response()
+    assert [item.name for item in streamed.output if item.type == "function_call"] == ["read", "bash"]
+    history: Any = [*asked, *(item.model_dump(exclude_none=True) for item in answer.output)]
+    history += [{"type": "function_call_output", "call_id": call.call_id, "output": "hello"} for call in calls]
+    again = client.responses.create(model=MODEL, input=history, tools=tools, max_output_tokens=3, temperature=0)
+    assert again.status == "incomplete"
