@@ -229,7 +229,7 @@ def _source(request: Request) -> tuple[int, int]:
 
 def _is_special(request: Request) -> bool:
     s = request.sampling
-    return bool(request.rules or s.top_logprobs or (s.temperature and (s.top_k or s.top_p < 1)))
+    return bool(request.rules is not None or s.top_logprobs or (s.temperature and (s.top_k or s.top_p < 1)))
 
 
 def _sampling(requests: Sequence[Request]) -> tuple[list[Sampling], list[int]]:

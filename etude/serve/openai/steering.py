@@ -22,6 +22,7 @@ from etude.serve.openai.request_models import ChatRequest
 from etude.serve.openai.streaming import token_bytes
 from etude.tokens.dialect import Dialect
 from etude.tokens.parse import Malformed
+from etude.tokens.template import TemplateDialect
 
 _NAMES = ("a", "b", "read", "Zoom", "_x", "9")  # calls of these share nothing but how a call begins
 _WORDS = ("a", "{", "9", "Zoom", "[1", '"x"')  # and answers of these nothing but how words begin
@@ -59,8 +60,13 @@ class KeepsCall:
         marks = [token for token in range(dialect.vocab_size) if not token_bytes(dialect, token)]
         # Large vocabularies have hundreds of marks, most of them never used: then only an early end is looked at.
         self._marks = marks if len(marks) <= MOST_MARKS else list(dialect.stop_ids)
+        self._structured = not isinstance(dialect, TemplateDialect)  # by marks alone: text changes nothing
+        self._last: NDArray[np.bool_] | None = None
 
     def allowed(self, sampled: Sequence[int]) -> NDArray[np.bool_] | None:
+        inside_text = len(sampled) > 1 and not {*sampled[-2:]} & {*self._marks}
+        if self._last is not None and self._structured and inside_text:
+            return self._last  # a long argument is not parsed again for each of its tokens
         mask = np.ones(self._vocab_size, dtype=np.bool_)
         for token in self._marks:
             parsed = self._dialect.parse_turn([*self._begun, *sampled, token])
@@ -68,6 +74,7 @@ class KeepsCall:
                 mask[token] = parsed.kind == "CutOff" and token not in self._dialect.stop_ids
             else:
                 mask[token] = bool(parsed.calls)
+        self._last = mask
         return mask
 
 
