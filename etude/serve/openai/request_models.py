@@ -39,6 +39,13 @@ def _text_or_list(wanted: str) -> Discriminator:
 
 
 Tokens = Annotated[int, Field(ge=1, le=_LARGE), BeforeValidator(whole)]
+# The schema says 1: of 0, which needs `echo`, it could not say so.
+TokensOrNone = Annotated[
+    int,
+    Field(ge=0, le=_LARGE),
+    BeforeValidator(whole),
+    WithJsonSchema({"type": "integer", "minimum": 1, "maximum": _LARGE}),
+]
 Tops = Annotated[int, Field(ge=0, le=MOST_TOP), BeforeValidator(whole)]
 Choices = Annotated[int, Field(ge=1, le=MOST_CHOICES), BeforeValidator(whole)]
 TopK = Annotated[int, Field(ge=-1, le=_LARGE), BeforeValidator(whole)]
@@ -440,7 +447,7 @@ class CompletionRequest(GenerationRequest):
     """The body of /v1/completions."""
 
     prompt: list[str | list[int]]
-    max_tokens: Annotated[int, Field(ge=0, le=_LARGE), BeforeValidator(whole)] | None = Field(
+    max_tokens: TokensOrNone | None = Field(
         None, description="Most tokens to sample; 16 if not said; 0 only with echo."
     )
     logprobs: Tops | None = Field(
