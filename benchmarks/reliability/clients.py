@@ -26,12 +26,12 @@ from serve_tiny import NAME, Server, served, train_tiny
 CHECKS = ("chat", "stream", "tools", "structured", "logprobs")
 PACKAGES = {
     "openai": ["openai"],
-    "litellm": ["litellm"],
+    "litellm": ["litellm", "mcp"],
     "langchain-openai": ["langchain-openai"],
     "pydantic-ai": ["pydantic-ai-slim[openai]"],
     "inspect-ai": ["inspect-ai", "openai"],
     "verifiers": ["verifiers"],
-    "lm-eval": ["lm-eval[api]"],
+    "lm-eval": ["lm-eval[api]", "transformers"],
     "curl": [],
 }
 PROGRAMS = Path(__file__).with_name("client_programs")

@@ -15,6 +15,10 @@ SCHEMA = {
     "required": ["ok"],
     "additionalProperties": False,
 }
+# The tool that the model calls by heart when it is asked to "call the tool".
+ARGUMENTS = {"type": "object", "properties": {"path": {"type": "string"}, "line": {"type": "integer"}}}
+READ = {"type": "function", "function": {"name": "read", "description": "Read a file.", "parameters": ARGUMENTS}}
+CALL = [{"role": "user", "content": "call the tool"}]
 
 
 def check(name: str, work: Callable[[], Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
-from checks import BASE_URL, HELLO, KEY, MODEL, SCHEMA, check
+from checks import BASE_URL, CALL, HELLO, KEY, MODEL, READ, SCHEMA, check
 
 ASK = {"model": MODEL, "messages": [{"role": "user", "content": "say hello"}], "temperature": 0}
 
@@ -21,8 +21,8 @@ def choice(**more: object) -> dict:
 
 
 def tools() -> bool:
-    tool = {"type": "function", "function": {"name": "judge", "parameters": SCHEMA}}
-    return choice(tools=[tool], tool_choice="required")["message"]["tool_calls"][0]["function"]["name"] == "judge"
+    said = choice(messages=CALL, tools=[READ], tool_choice="required")["message"]
+    return said["tool_calls"][0]["function"]["name"] == "read"
 
 
 def structured() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checks import BASE_URL, HELLO, KEY, MODEL, check
+from checks import BASE_URL, HELLO, KEY, MODEL, READ, check
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
@@ -21,8 +21,8 @@ def logprobs() -> bool:
 
 
 def tools() -> bool:
-    bound = model.bind_tools([Verdict], tool_choice="Verdict", parallel_tool_calls=False)
-    return bound.invoke("say hello").tool_calls[0]["name"] == "Verdict"
+    bound = model.bind_tools([READ], tool_choice="read", parallel_tool_calls=False)
+    return bound.invoke("call the tool").tool_calls[0]["name"] == "read"
 
 
 check("chat", lambda: model.invoke("say hello").content == HELLO)

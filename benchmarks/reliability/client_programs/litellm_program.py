@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import litellm
-from checks import BASE_URL, HELLO, KEY, MODEL, SCHEMA, check
+from checks import BASE_URL, CALL, HELLO, KEY, MODEL, READ, SCHEMA, check
 
 litellm.telemetry = False
 ask = {
@@ -18,9 +18,9 @@ ask = {
 
 
 def tools() -> bool:
-    tool = {"type": "function", "function": {"name": "judge", "parameters": SCHEMA}}
-    answer = litellm.completion(**ask, tools=[tool], tool_choice="required", parallel_tool_calls=False)
-    return answer.choices[0].message.tool_calls[0].function.name == "judge"
+    asked = {**ask, "messages": CALL}
+    answer = litellm.completion(**asked, tools=[READ], tool_choice="required", parallel_tool_calls=False)
+    return answer.choices[0].message.tool_calls[0].function.name == "read"
 
 
 def structured() -> bool:

@@ -6,7 +6,7 @@ import json
 import math
 
 import openai
-from checks import BASE_URL, HELLO, KEY, MODEL, check
+from checks import BASE_URL, CALL, HELLO, KEY, MODEL, READ, check
 from pydantic import BaseModel
 
 client = openai.OpenAI(base_url=BASE_URL, api_key=KEY, max_retries=0, timeout=60)
@@ -18,11 +18,11 @@ class Verdict(BaseModel):
 
 
 def tools() -> bool:
-    tool = openai.pydantic_function_tool(Verdict, name="judge")
-    choice = {"type": "function", "function": {"name": "judge"}}
-    answer = client.chat.completions.create(**ask, tools=[tool], tool_choice=choice, parallel_tool_calls=False)
+    choice = {"type": "function", "function": {"name": "read"}}
+    asked = {**ask, "messages": CALL}
+    answer = client.chat.completions.create(**asked, tools=[READ], tool_choice=choice, parallel_tool_calls=False)
     (call,) = answer.choices[0].message.tool_calls
-    return call.function.name == "judge" and isinstance(json.loads(call.function.arguments), dict)
+    return call.function.name == "read" and isinstance(json.loads(call.function.arguments), dict)
 
 
 def logprobs() -> bool:
