@@ -61,6 +61,9 @@ def serve(
     engine_routes: Annotated[
         bool, typer.Option("--engine-routes", help="Also the training loop's routes; needs an API key.")
     ] = False,
+    access_log: Annotated[
+        Path | None, typer.Option("--access-log", help="File for a line of JSON a request; - is standard error.")
+    ] = None,
 ) -> None:
     """Serve a model to OpenAI's clients until Ctrl-C."""
 
@@ -74,7 +77,7 @@ def serve(
         device = prepare_device(recipe)
         from etude.serve.server import ServeAccess, serve
 
-        access = ServeAccess(name or model.resolve().name, key, engine_routes)
+        access = ServeAccess(name or model.resolve().name, key, engine_routes, access_log)
         serve(folder, recipe.engine, device=device, host=host, port=port, access=access)
         return {}
 

@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from etude.core.errors import EtudeError
+
 
 class Version(NamedTuple):
     """Which weights: a resume opens a new lineage, every published optimiser step counts up within one."""
@@ -116,6 +118,17 @@ class Sample:
 def routes_of(experts: Experts, tokens: int) -> Experts:
     """Experts with an entry for each of so many tokens: those behind the ones that are known are UNROUTED."""
     return np.pad(experts, ((0, tokens - len(experts)), (0, 0), (0, 0)), constant_values=UNROUTED)
+
+
+class ContextOverflow(EtudeError):
+    """The context leaves the policy no room for an answer. That is a result of the policy, not a failure of machinery.
+
+    The two counts are 0 where nobody told them.
+    """
+
+    def __init__(self, message: str, most: int = 0, prompt: int = 0) -> None:
+        super().__init__(message)
+        self.most, self.prompt = most, prompt  # tokens of the whole context, and of the prompt
 
 
 class Policy(Protocol):

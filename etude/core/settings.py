@@ -304,6 +304,11 @@ class EndpointSettings:
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = setting(
         "max_tokens", "how the server calls the longest answer"
     )
+    max_model_len: int = setting(
+        0,
+        "longest prompt and answer together, tokens; 0 takes what the server lists with its models, if it does",
+        least=0,
+    )
     extra: dict[str, Any] = setting({}, "more fields of every request, such as reasoning_effort")
     omit: list[str] = setting([], "fields never sent, for servers that refuse them, such as seed or temperature")
     tries: int = setting(6, "requests for one sample before it is given up", least=1)

@@ -19,6 +19,8 @@ from etude.core.policy import Sampling, Version
 from etude.core.settings import EngineSettings
 from etude.engine import resident
 from etude.engine.blocks import BlockPool
+from etude.engine.logit_rules import LogitRules
+from etude.engine.prompt_scores import PromptScores, prompt_scores
 from etude.engine.request import COLDEST, QueueFull, Request, refuse_ids, refuse_sampling
 from etude.engine.runner import Read, RowRunner, Runner
 from etude.engine.scheduler import Chunk, Scheduler
@@ -86,7 +88,12 @@ class Engine:
         return own or (self.pinned is not None and self.pinned.busy)
 
     def submit(
-        self, ids: Sequence[int], sampling: Sampling, routed: int = 0, version: Version | None = None
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        routed: int = 0,
+        version: Version | None = None,
+        rules: LogitRules | None = None,
     ) -> Request:
         """Queues a prompt. What can never be answered is refused here.
 
@@ -96,15 +103,17 @@ class Engine:
         if version is not None:
             if self.pinned is None or self.pinned.version != version:
                 raise resident.refuse(version, [self.version, *([self.pinned.version] if self.pinned else [])])
-            return self.pinned.submit(ids, sampling, routed)
+            return self.pinned.submit(ids, sampling, routed, rules=rules)
         config = self.decoder.config
         positions = config.max_position_embeddings
         refuse_sampling(sampling)
+        if rules and self.settings.speculate:
+            raise EtudeError("drafts follow the model's own distribution: set engine.speculate=0 for logit rules")
         refuse_ids(ids, config.vocab_size, self.settings, positions, answer=sampling.max_tokens)
         # Bounded: whoever asks too fast should hear of it now, and not when a deadline has passed.
         if len(self.scheduler.waiting) >= self.settings.max_waiting:
             raise QueueFull(f"the engine already has {self.settings.max_waiting} requests waiting; ask again later")
-        request = Request(self._first + self.counts.submitted, tuple(ids), sampling, routed)
+        request = Request(self._first + self.counts.submitted, tuple(ids), sampling, routed, rules or None)
         self.counts.submitted += 1
         self._requests[request.number] = request
         self.scheduler.add(request)
@@ -202,6 +211,12 @@ class Engine:
                 raise EtudeError(f"scoring at version {self.version} gave log-probabilities that are not finite")
             out += [part.tolist() for part in torch.split(scores_T, [len(ids) for ids in batch])]
         return out
+
+    def prompt_scores(self, ids: Sequence[int], top: int) -> PromptScores:
+        """Log-probabilities of a prompt's tokens, with the `top` likeliest at each place."""
+        config = self.decoder.config
+        refuse_ids(ids, config.vocab_size, self.settings, config.max_position_embeddings)
+        return prompt_scores(self.decoder, ids, top)
 
     def stats(self) -> dict[str, int | float | str | bool]:
         return {

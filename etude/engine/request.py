@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from etude.core.errors import EtudeError
 from etude.core.policy import Experts, Sample, Sampling, StopReason, Version
 from etude.core.settings import EngineSettings
+from etude.engine.logit_rules import LogitRules
 
 WAITING = -1
 COLDEST = 1e-3  # logits divided by less would overflow
@@ -40,6 +41,7 @@ class Request:
     prompt: tuple[int, ...]
     sampling: Sampling
     routed: int = 0  # leading tokens whose experts nobody asks for
+    rules: LogitRules | None = None  # what bends its logits
     tokens: list[int] = field(default_factory=list)  # the prompt, then what was sampled
     logprobs: list[float] = field(default_factory=list)  # one for each sampled token
     versions: list[Version] = field(default_factory=list)  # the weights that sampled it, one for each sampled token

@@ -18,6 +18,7 @@ from etude.core.policy import Experts, Sampling
 from etude.core.settings import EngineSettings
 from etude.engine.cache import KeyValueCache
 from etude.engine.dense_cpu_step import forward_of
+from etude.engine.logit_rules import apply_rules
 from etude.engine.request import Request
 from etude.engine.row_attention import CachedAttend, spans
 from etude.engine.sampler import Sampled, Settings, choose_at, mixed, read, sample, seed_bits
@@ -99,7 +100,7 @@ class RowRunner:
             return lambda: Sampled([], [], {})
         # Logits of last tokens only: of a whole prompt they would be tokens x vocabulary numbers that nobody reads.
         hidden_TD = hidden_TD[torch.tensor(last, device=self.device)]
-        sampled = sample(self.forward.logits(hidden_TD), *_sampling(ready))
+        sampled = sample(apply_rules(self.forward.logits(hidden_TD), ready), *_sampling(ready))
         return lambda: sampled
 
     def _decode(self, rows: list[int], starts: list[int], ready: Sequence[Request]) -> Read:
@@ -109,7 +110,10 @@ class RowRunner:
             streak = self._streak = _Streak(self.cache, rows, starts, ready, self.device)
         tokens_R = torch.tensor([request.tokens[-1] for request in ready], device=self.device)
         hidden_RD = self._hidden(tokens_R, streak.rows_R, streak.attend, max(starts) + 1)
-        sampled = read(choose_at(self.forward.logits(hidden_RD), streak.settings, streak.uniform_R1))
+        logits_RV = self.forward.logits(hidden_RD)
+        if streak.ruled:
+            apply_rules(logits_RV, ready)
+        sampled = read(choose_at(logits_RV, streak.settings, streak.uniform_R1))
         return lambda: sampled
 
     def _hidden(self, tokens_T: Tensor, rows_T: Tensor, attend: CachedAttend, longest: int) -> Tensor:
@@ -129,6 +133,7 @@ class _Streak:
         self, cache: KeyValueCache, rows: list[int], starts: list[int], ready: Sequence[Request], device: torch.device
     ) -> None:
         self.rows, self.starts, self.ready = rows, starts, list(ready)
+        self.ruled = any(request.rules is not None for request in ready)
         positions_R, self.rows_R = torch.tensor((starts, rows), device=device)
         self.attend = CachedAttend(cache, self.rows_R, positions_R, spans(rows, starts, [1] * len(rows)), AHEAD)
         sampling, counters = _sampling(ready)

@@ -21,6 +21,7 @@ import torch
 from etude.core.errors import EtudeError
 from etude.core.policy import Sampling, Version
 from etude.engine.engine import Engine
+from etude.engine.logit_rules import LogitRules
 from etude.engine.request import EngineGone, Request, Top
 from etude.model.torch_process import prepare
 
@@ -102,6 +103,7 @@ class EngineThread:
         listen: Listen | None = None,
         routed: int = 0,
         version: Version | None = None,
+        rules: LogitRules | None = None,
     ) -> Request:
         """Samples an answer. Cancelling this (a client that left, a deadline) aborts the request.
 
@@ -117,7 +119,7 @@ class EngineThread:
             try:
                 if name is not None and name in self._numbers:
                     raise EtudeError(f"a request called {name!r} is already here; give each its own id")
-                request = engine.submit(ids, sampling, routed, version)
+                request = engine.submit(ids, sampling, routed, version, rules)
             except EtudeError as refused:
                 self._settle([(done, refused)])
                 return

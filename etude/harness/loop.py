@@ -23,7 +23,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Assistant, Call, Context, Message, Policy, Sample, Sampling, System, ToolResult, User
+from etude.core.policy import (
+    Assistant,
+    Call,
+    Context,
+    ContextOverflow,
+    Message,
+    Policy,
+    Sample,
+    Sampling,
+    System,
+    ToolResult,
+    User,
+)
 from etude.core.settings import AgentLimits, SummarySettings
 from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import ErrorClass, HarnessFailure, PolicyFailure, TurnRefused
@@ -111,6 +123,8 @@ async def run_agent(
         rollout.begin(system, history, instruction)
         try:
             trajectory.stop = await rollout.play()
+        except ContextOverflow:
+            trajectory.stop = "context"  # a result: left out of means, it would flatter a model with a small context
         except TurnRefused as refused:
             rollout.blame_turn(str(refused))
             trajectory.stop = "malformed"
@@ -258,6 +272,8 @@ class _Rollout:
             # A policy that knows of the limit ends its answer by itself and says what there is: a score.
             async with asyncio.timeout(seconds * 1.25 + 1) as wait:
                 sample = await self.policy.sample(context, sampling)
+        except ContextOverflow:
+            raise
         except Exception as error:
             if wait.expired():  # nobody can say whether this answer is long or its policy dead
                 late = f"no sample came within {seconds:g} s, in turn {self.turn + 1}"

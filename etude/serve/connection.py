@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import sys
+import time
 from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
 
@@ -18,6 +22,8 @@ from etude.core.settings import EngineSettings
 
 Say = Callable[[int, str], web.Response]  # status and sentence
 _MOST = 200  # characters of aiohttp's words about what is wrong
+_SAY_AGAIN = 60.0  # seconds until the log says once more that there are no descriptors left
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Connection(web.RequestHandler):
@@ -87,3 +93,22 @@ def connections(
 
     server.request_handler = guarded
     return lambda: Connection(server, say, settings.arrive_seconds, log)
+
+
+def quiet_when_full(loop: asyncio.AbstractEventLoop, now: Callable[[], float] = time.monotonic) -> None:
+    """While no connection can be taken, one line a minute; asyncio alone logs 1,024 tracebacks in a second."""
+    said = -_SAY_AGAIN
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal said
+        error = context.get("exception")
+        if "socket" not in context or not isinstance(error, OSError) or error.errno not in _NO_DESCRIPTORS:
+            loop.default_exception_handler(context)
+        elif now() - said >= _SAY_AGAIN:
+            said = now()
+            sentence = (
+                f"warning: new connections wait: {error.strerror}; raise the limit (ulimit -n) or have fewer clients"
+            )
+            print(sentence, file=sys.stderr, flush=True)
+
+    loop.set_exception_handler(handle)

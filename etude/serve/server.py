@@ -27,7 +27,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -58,6 +58,7 @@ class ServeAccess:
     model: str  # the name that clients give it
     key: str | None = None  # without it, everybody who can reach the address
     engine_routes: bool = False  # the training loop's routes as well; only with a key
+    log: Path | None = None  # a line for each request; "-" is standard error
 
 
 class EngineRoutes:
@@ -249,8 +250,9 @@ async def _serve(
     engine: Engine, listener: sockets.socket, board: Path | None, access: ServeAccess | None, dialect: Dialect | None
 ) -> None:
     from etude.engine.thread import EngineThread
-    from etude.serve.connection import connections
+    from etude.serve.connection import connections, quiet_when_full
 
+    quiet_when_full(asyncio.get_running_loop())
     thread = EngineThread(engine)
     engine_api = EngineRoutes(thread, engine.settings, board)
     api: EngineRoutes | OpenAIRoutes = engine_api
@@ -267,6 +269,7 @@ async def _serve(
             positions=config.max_position_embeddings,
             key=access.key,
             engine_routes=engine_api.routes() if access.engine_routes else (),
+            access_log=_open_log(access.log),
         )
     signalled = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -279,7 +282,10 @@ async def _serve(
     listening = await asyncio.get_running_loop().create_server(made, sock=listener, backlog=BACKLOG)
     name = listener.getsockname()
     # The parent waits for this line, and reads it as the first one of standard output.
-    print(messages.READY, f"unix:{name}" if isinstance(name, str) else _url(*name[:2]), flush=True)
+    address = f"unix:{name}" if isinstance(name, str) else _url(*name[:2])
+    print(messages.READY, address, flush=True)
+    if access is not None:
+        print(f"base URL {address}/v1, model {access.model}", flush=True)
     try:
         waits = [asyncio.create_task(event.wait()) for event in (signalled, thread.ended)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -295,6 +301,15 @@ async def _serve(
         await runner.cleanup()
     if thread.crash is not None:
         raise thread.crash
+
+
+def _open_log(path: Path | None) -> TextIO | None:
+    if path is None or str(path) == "-":
+        return sys.stderr if path is not None else None
+    try:
+        return path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise EtudeError(f"the access log {path} cannot be written: {error.strerror}; choose another file") from None
 
 
 def _url(host: str, port: int) -> str:

@@ -35,6 +35,9 @@ from etude.tokens.template_messages import Conversation, add_messages, add_sampl
 from etude.tokens.turn_parsing import END_THINK, THINK, Turn, read_turn
 from etude.tokens.vocabulary import Vocabulary
 
+# Variables that the conversation itself makes: nobody may set them from outside.
+RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token", "pad_token"})
+
 
 class TemplateDialect:
     """The dialect of a checkpoint that brings a tokenizer and a chat template."""
@@ -52,6 +55,14 @@ class TemplateDialect:
     @classmethod
     def open(cls, directory: Path, options: Mapping[str, Any] | None = None) -> TemplateDialect:
         return cls(TokenFiles.read(directory), options)
+
+    def with_options(self, options: Mapping[str, Any]) -> TemplateDialect:
+        """The same with further variables for the template; the vocabulary is shared."""
+        other = copy.copy(self)
+        other._options = self._options | dict(options)
+        for name in [name for name, value in vars(type(self)).items() if isinstance(value, cached_property)]:
+            other.__dict__.pop(name, None)  # found out under the old variables
+        return other
 
     @cached_property
     def fingerprint(self) -> str:

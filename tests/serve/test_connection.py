@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,3 +170,34 @@ def test_a_client_that_does_not_take_its_answer_is_dropped(hasty: Any, stream: b
         while hasty.files() > before and time.monotonic() < end:
             pass
         assert hasty.files() <= before
+
+
+def test_running_out_of_descriptors_is_one_line_in_the_log() -> None:
+    program = textwrap.dedent(
+        """
+        import asyncio, resource, socket
+        from etude.serve.connection import quiet_when_full
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            quiet_when_full(loop)
+            server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0, backlog=1024)
+            address = server.sockets[0].getsockname()
+            clients = [socket.socket() for _ in range(8)]
+            free = socket.socket()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free.fileno() + 1, free.fileno() + 1))
+            free.close()
+            for client in clients:
+                client.setblocking(False)
+                client.connect_ex(address)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            print("alive")
+
+        asyncio.run(main())
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert "alive" in done.stdout
+    assert "ulimit -n" in done.stderr
+    assert len(done.stderr) < 500  # with asyncio's own handler: a traceback for each of 1,024 tries

@@ -19,6 +19,7 @@ from etude.engine.cuda.forward import Forward, Prompts, Step
 from etude.engine.cuda.graphs import Graphs
 from etude.engine.cuda.ops import Ops, Pages, Places, Runs
 from etude.engine.cuda.pages import PagedCache
+from etude.engine.logit_rules import apply_rules
 from etude.engine.request import Request, Top
 from etude.engine.runner import Read
 from etude.engine.sampler import Choice, Sampled, choose, mixed, seed_bits, uniforms
@@ -41,7 +42,7 @@ class _Streak:
         sampling, counters = _sampling(requests)
         self.temperatures = np.array([s.temperature for s in sampling])
         self.seeds, self.counters = seed_bits([s.seed for s in sampling]), np.array(counters, np.uint64)
-        self.special = any(_is_special(s) for s in sampling)
+        self.special = any(map(_is_special, requests))
         for seat, request in enumerate(requests):
             request.seat = seat
 
@@ -86,7 +87,8 @@ class PagedRunner:
         self._streak = self._begin([])
 
     def overlaps(self, chunks: Sequence[Chunk]) -> bool:
-        return True
+        # Rules depend on the tokens so far, which only a step that was read has told the host.
+        return all(chunk.request.rules is None for chunk in chunks)
 
     def launch(self, chunks: Sequence[Chunk], ready: Sequence[Request]) -> Read:
         if len(chunks) == sum(chunk.count for chunk in chunks):
@@ -197,11 +199,12 @@ class PagedRunner:
 
     def _special(self, logits_RV: torch.Tensor, requests: Sequence[Request]) -> Choices:
         """Rows whose distribution is cut, or that ask for alternatives, are sampled again, the general way."""
-        rows = [i for i, request in enumerate(requests) if _is_special(request.sampling)]
+        rows = [i for i, request in enumerate(requests) if _is_special(request)]
         if not rows:
             return []
         rows_R = put(rows, np.int64, self.device)
-        choice = choose(logits_RV[rows_R], *_sampling([requests[i] for i in rows]))
+        asking = [requests[i] for i in rows]
+        choice = choose(apply_rules(logits_RV[rows_R], asking), *_sampling(asking))
         self.answers.tokens_S[rows_R] = choice.tokens_R.to(torch.int32)
         self.answers.logprobs_S[rows_R] = choice.logprobs_R.float()
         return [(rows, choice)]
@@ -224,8 +227,9 @@ def _source(request: Request) -> tuple[int, int]:
     return (request.tokens[place], -1) if place < len(request.tokens) else (0, request.seat)
 
 
-def _is_special(s: Sampling) -> bool:
-    return bool(s.top_logprobs or (s.temperature and (s.top_k or s.top_p < 1)))
+def _is_special(request: Request) -> bool:
+    s = request.sampling
+    return bool(request.rules is not None or s.top_logprobs or (s.temperature and (s.top_k or s.top_p < 1)))
 
 
 def _sampling(requests: Sequence[Request]) -> tuple[list[Sampling], list[int]]:

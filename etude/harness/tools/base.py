@@ -7,6 +7,7 @@ what is wrong with them. Knows no particular tool.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -16,6 +17,10 @@ import pydantic
 from etude.harness.failures import ErrorClass, ToolError
 from etude.harness.tool_context import ToolContext
 from etude.tokens.dialect import ToolSchema
+
+UNREADABLE = (
+    "unreadable_arguments"  # stands for all arguments of a native call that are no JSON object; holds their text
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,8 @@ def schema_of(tool: Tool) -> ToolSchema:
 
 def read_arguments(tool: Tool, given: Mapping[str, str]) -> dict[str, Any]:
     """The arguments of a call as the tool declares them, or a `ToolError` that says what is wrong."""
+    if UNREADABLE in given:
+        raise ToolError("InvalidArguments", _unreadable(tool.name, given[UNREADABLE]))
     declared = {argument.name: argument for argument in tool.arguments}
     for name in given:
         if name not in declared:
@@ -85,6 +92,17 @@ def read_arguments(tool: Tool, given: Mapping[str, str]) -> dict[str, Any]:
         if argument.required and argument.name not in given:
             raise ToolError("InvalidArguments", f"{tool.name} needs {argument.name}: {argument.doc}")
     return {name: _value(declared[name], text) for name, text in given.items()}
+
+
+def _unreadable(name: str, raw: str) -> str:
+    kinds: dict[type, str] = {list: "it is a list", str: "it is text"}
+    try:
+        why = kinds.get(type(json.loads(raw)), "it is a single value")
+    except json.JSONDecodeError as error:
+        why = f"{error.msg} at character {error.pos + 1} of {len(raw)}"
+    except (ValueError, RecursionError):
+        why = "it is nested too deeply"
+    return f"the arguments of {name} are not a JSON object: {why}; they begin with {quoted(raw)}"
 
 
 def _value(argument: Argument, text: str) -> str | int | bool:

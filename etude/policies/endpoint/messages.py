@@ -14,10 +14,9 @@ from typing import Any
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
 from etude.core.settings import EndpointSettings
+from etude.harness.tools.base import UNREADABLE
 from etude.tokens.dialect import ToolSchema
 from etude.tokens.tokenizer import to_bytes
-
-UNREADABLE = "unreadable_arguments"
 
 WriteTurn = Callable[[Assistant], str]
 
@@ -141,7 +140,7 @@ def _call(item: Any) -> Call:
         except (ValueError, RecursionError):
             values = None
     if not isinstance(values, dict):
-        # The model's own mistake. No tool takes an argument of this name, so the call fails and shows what was written.
+        # The model's own mistake: the harness tells it what is wrong.
         return Call(function["name"], {UNREADABLE: raw if isinstance(raw, str) else json.dumps(raw)})
     return Call(function["name"], {key: _text(value) for key, value in values.items()})
 

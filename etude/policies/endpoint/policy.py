@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Context, Sample, Sampling, StopReason, Version
+from etude.core.policy import Context, ContextOverflow, Sample, Sampling, StopReason, Version
 from etude.core.settings import EndpointSettings
 from etude.policies.endpoint.limits import Cost
 from etude.policies.endpoint.messages import WriteTurn, native_messages, native_tools, read_message, text_messages
@@ -48,6 +49,7 @@ class EndpointPolicy:
         self.decode = decode
         self.version = version
         self.transport = transport or Transport(settings)
+        self._most = settings.max_model_len or None  # tokens of a context; 0: the server does not say
 
     async def sample(self, context: Context, sampling: Sampling) -> Sample:
         if context.ids is not None and self.settings.ids:
@@ -80,6 +82,11 @@ class EndpointPolicy:
         await self.close()
 
     async def _sample_ids(self, ids: tuple[int, ...], sampling: Sampling) -> Sample:
+        if most := await self._context():
+            if len(ids) >= most:
+                told = f"takes {most} tokens, and the prompt alone has {len(ids)}"
+                raise ContextOverflow(f"the endpoint {self.settings.url} {told}", most, len(ids))
+            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, most - len(ids)))
         body = self._body(sampling, "max_tokens") | {"prompt": list(ids), "logprobs": 0, "return_token_ids": True}
         if sampling.stop_ids:
             body["stop_token_ids"] = list(sampling.stop_ids)
@@ -99,13 +106,18 @@ class EndpointPolicy:
         if asked is not None and asked != list(ids):
             raise self._broken("it answers another prompt than the one sent")
         logprobs = self._logprobs(choice, len(sampled))
+        # A server that does not know these stop ids samples on; our engine stops at the first of them.
+        ends = (place for place, token in enumerate(sampled, 1) if token in sampling.stop_ids)
+        end, stop = next(ends, None), _stop(choice)
+        if end is not None:
+            sampled, logprobs, stop = sampled[:end], logprobs[:end], "stop"
         # Raw log-probabilities are those of what was sampled from only where nothing bends the distribution.
         exact = self.settings.logprobs == "sampled" or (
             sampling.temperature == 1 and sampling.top_p == 1 and not sampling.top_k
         )
         return Sample(
             text=self.decode(sampled) if self.decode else _text(choice.get("text")),
-            stop=_stop(choice),
+            stop=stop,
             ids=tuple(sampled),
             logprobs=logprobs if exact else None,
             versions=(self.version,) * len(sampled) if self.version is not None else None,
@@ -113,7 +125,9 @@ class EndpointPolicy:
         )
 
     async def _sample_messages(self, context: Context, sampling: Sampling) -> Sample:
-        body = self._body(sampling, self.settings.max_tokens_field)
+        most = await self._context()
+        wanted = min(sampling.max_tokens, most - 1) if most else sampling.max_tokens
+        body = self._body(replace(sampling, max_tokens=wanted), self.settings.max_tokens_field)
         if self.settings.form == "tools":
             body["messages"] = native_messages(context.messages, self.tools, self.settings)
             if self.tools:
@@ -121,7 +135,16 @@ class EndpointPolicy:
         else:
             body["messages"] = text_messages(context.messages, self.write_turn)
         size = len(str(body["messages"])) + len(str(body.get("tools", "")))
-        answer = await self._post("/chat/completions", body, Cost(-(-size // BYTES_PER_TOKEN), sampling.max_tokens))
+        prompt = -(-size // BYTES_PER_TOKEN)
+        try:
+            answer = await self._post("/chat/completions", body, Cost(prompt, wanted))
+        except ContextOverflow as overflow:
+            # Nobody here can count the prompt. The server did: a shorter answer may fit beside it.
+            room = (overflow.most or most) - (overflow.prompt or prompt)
+            if not 0 < room < wanted:
+                raise
+            body[self.settings.max_tokens_field] = room
+            answer = await self._post("/chat/completions", body, Cost(prompt, room))
         choice = self._choice(answer)
         message = choice.get("message")
         if not isinstance(message, dict):
@@ -131,6 +154,16 @@ class EndpointPolicy:
         except EtudeError as wrong:
             raise self._broken(str(wrong)) from None
         return Sample(text=text, stop=_stop(choice), cached_tokens=_cached(answer))
+
+    async def _context(self) -> int:
+        """Tokens that prompt and answer may have together; 0 where neither the settings nor the server say."""
+        if self._most is None:
+            listed = await self.transport.models()
+            if listed is None:
+                return 0  # not reached: asked again before the next sample
+            told = [entry.get("max_model_len") for entry in listed if entry.get("id") == self.settings.model]
+            self._most = next((one for one in told if isinstance(one, int) and one > 1), 0)
+        return self._most
 
     def _body(self, sampling: Sampling, longest: str) -> dict[str, Any]:
         body: dict[str, Any] = {

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import random
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from etude.core.errors import EtudeError
+from etude.core.policy import ContextOverflow
 from etude.core.settings import EndpointSettings
 from etude.policies.endpoint.limits import Budget, Cost, Now, Rate, Sleep, TooLate
 
@@ -29,6 +31,15 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds
 LONGEST_ANSWER = 256 << 20  # bytes
 LONGEST_QUOTE = 300  # characters of a server's own words
 MAY_PASS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+LIST_SECONDS = 10.0  # for a server to list its models
+# How servers say that a prompt is too long, where they do not say it by the code.
+_TOO_LONG = re.compile(
+    r"(maximum|max(imum)?_?model_?|available|exceeds? the|model's) (context|model)[ _-]?(length|size|window|len)"
+    r"|prompt is too long|input is too long|too many (input )?tokens|context[ _]length|max_new_tokens` must be",
+    re.IGNORECASE,
+)
+_MOST_TOLD = re.compile(r"maximum context length (?:is|of) (\d{1,9})", re.IGNORECASE)
+_PROMPT_TOLD = re.compile(r"(\d{1,9}) (?:in the messages|input tokens)|resulted in (\d{1,9}) tokens", re.IGNORECASE)
 SPENT_QUOTAS = frozenset({"insufficient_quota", "billing_hard_limit_reached"})  # of OpenAI: a 429 that stays
 
 
@@ -88,6 +99,21 @@ class Transport:
                 await self._sleep(pause)
         raise AssertionError("the last try raises")
 
+    async def models(self) -> list[dict[str, Any]] | None:
+        """The models that the server lists; none where it does not, and None where it could not be asked."""
+        try:
+            async with self._session().get(
+                self._url + "/models",
+                headers=self._headers(),
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=min(LIST_SECONDS, self.settings.seconds)),
+            ) as response:
+                raw = await _read(response)
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return None
+        listed = _parse(raw or b"").get("data")
+        return [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+
     async def close(self) -> None:
         """Lets go of the connections. Whoever still waits for a turn is refused."""
         self._closed = True
@@ -142,13 +168,10 @@ class Transport:
             self._tokens.give_back(worst.tokens - used.tokens)
 
     async def _send(self, path: str, sent: bytes, seconds: float) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
         timeout = aiohttp.ClientTimeout(total=max(0.001, seconds))
         try:
             async with self._session().post(
-                self._url + path, data=sent, headers=headers, allow_redirects=False, timeout=timeout
+                self._url + path, data=sent, headers=self._headers(), allow_redirects=False, timeout=timeout
             ) as response:
                 raw = await _read(response)
         except TimeoutError:
@@ -167,6 +190,8 @@ class Transport:
             status = code  # routers of several providers pass a failure on inside a 200
         if status != 200:
             raise self._refusal(status, answer, raw, response.headers.get("Retry-After", ""))
+        if "choices" in answer and not answer["choices"]:
+            raise _Fault("answered with no choice", lost=True)
         if not answer:
             raise _Fault(f"answered with something that is no JSON object: {self._quote(answer, raw)}", lost=True)
         return answer
@@ -177,6 +202,13 @@ class Transport:
         code = error.get("code") if isinstance(error, dict) else None
         if status in MAY_PASS and not (isinstance(code, str) and code in SPENT_QUOTAS):
             return _Fault(f"answered {status}: {said}", after=_seconds(retry_after))
+        if status in (400, 413, 422) and (code == "context_length_exceeded" or _TOO_LONG.search(said)):
+            most, prompt = _MOST_TOLD.search(said), _PROMPT_TOLD.search(said)
+            return ContextOverflow(
+                f"the endpoint {self._url} has no room for an answer ({status}): {said}",
+                int(most[1]) if most else 0,
+                int(prompt[1] or prompt[2]) if prompt else 0,
+            )
         if 300 <= status < 400:
             return self._error(f"redirects elsewhere ({status}), which is not followed: give the final address")
         if status in (401, 403):
@@ -202,6 +234,10 @@ class Transport:
 
     def _error(self, said: str) -> EtudeError:
         return EtudeError(f"the endpoint {self._url} {said}")
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        return headers | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
 
     def _session(self) -> aiohttp.ClientSession:
         if self._closed:

@@ -14,6 +14,8 @@ from types import TracebackType
 from typing import Literal, Self
 
 from etude.core.policy import Sampling
+from etude.engine.logit_rules import LogitRules
+from etude.engine.prompt_scores import PromptScores
 from etude.engine.request import EngineFailed, Request, Top
 from etude.engine.thread import EngineThread, Tokens
 from etude.serve.openai.streaming import Delta, Reader
@@ -27,7 +29,7 @@ class ChoiceDelta:
 
     delta: Delta
     ids: list[int]
-    logprobs: list[float]
+    logprobs: list[float | None]  # None: of a prompt's first token
     tops: list[Top]
     finish: Finish | None = None
 
@@ -55,11 +57,20 @@ class Choice:
     prompt: tuple[int, ...]
     sampling: Sampling
     reader: Reader
+    rules: LogitRules | None = None
+    echo: PromptScores | None = None  # the prompt is told as well, with these log-probabilities
     tokens: int = 0  # of the answer so far
     cached_tokens: int = 0  # of the prompt
     called: bool = False
     finished: bool = False
     _held: Tokens = field(default_factory=lambda: Tokens([], [], []))
+
+    def echoed(self, text: str) -> ChoiceDelta:
+        """The piece before all others: the prompt itself. The first token has no log-probability."""
+        assert self.echo is not None
+        missing = len(self.prompt) - len(self.echo.logprobs)
+        logprobs: list[float | None] = [None] * missing + list(self.echo.logprobs)
+        return ChoiceDelta(Delta(text), list(self.prompt), logprobs, [()] * missing + list(self.echo.tops))
 
     def read(self, tokens: Tokens) -> ChoiceDelta:
         self.cached_tokens = tokens.cached_tokens
@@ -87,7 +98,7 @@ class Choice:
         self.tokens = self.reader.used
         ids, logprobs, tops, _ = self._held
         self._held = Tokens(ids[count:], logprobs[count:], tops[count:])
-        return ChoiceDelta(delta, ids[:count], logprobs[:count], tops[:count])
+        return ChoiceDelta(delta, ids[:count], list(logprobs[:count]), tops[:count])
 
 
 class Answering:
@@ -141,7 +152,9 @@ class Answering:
             self._news[choice.index].append(tokens)
             self._wake.set()
 
-        request = await self._engine.generate(choice.prompt, choice.sampling, listen=listen if self._follow else None)
+        request = await self._engine.generate(
+            choice.prompt, choice.sampling, listen=listen if self._follow else None, rules=choice.rules
+        )
         if request.error is not None:
             raise EngineFailed(request.error)
         if not self._follow:

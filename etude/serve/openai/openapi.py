@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from etude.core.version import __version__
-from etude.serve.openai.request_models import ChatRequest, CompletionRequest
+from etude.serve.openai.request_base import RequestObject
 
 Finish = Literal["stop", "length", "tool_calls"]
 
@@ -44,8 +44,8 @@ class ChatLogprobs(BaseModel):
 
 class CompletionLogprobs(BaseModel):
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]  # null: the first of an echoed prompt
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 
@@ -131,17 +131,39 @@ class Health(BaseModel):
     ok: bool
 
 
-ANSWERS = (Error, ChatCompletion, Completion, Models, Health)
+class Tokenized(BaseModel):
+    tokens: list[int]
+    count: int
+    max_model_len: int
 
 
-def document(chat: type[ChatRequest], completion: type[CompletionRequest], *, key: bool) -> dict[str, Any]:
+class Detokenized(BaseModel):
+    prompt: str
+
+
+class Response(BaseModel):
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: str
+    model: str
+    output: list[dict[str, Any]]
+
+
+ANSWERS = (Error, ChatCompletion, Completion, Models, Health, Tokenized, Detokenized, Response)
+
+
+def document(*bodies: type[RequestObject], key: bool) -> dict[str, Any]:
     """The whole page. With an API key, every route but /health asks for it."""
-    models: list[Any] = [(model, "validation") for model in (chat, completion, *ANSWERS)]
+    models: list[Any] = [(model, "validation") for model in (*bodies, *ANSWERS)]
     _, schemas = models_json_schema(models, ref_template="#/components/schemas/{model}")
     name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     paths: dict[str, Any] = {
         "/v1/chat/completions": {"post": _post("Answer a conversation.", "ChatRequest", "ChatCompletion")},
         "/v1/completions": {"post": _post("Continue text or token ids.", "CompletionRequest", "Completion")},
+        "/v1/responses": {"post": _post("Answer a conversation, as items.", None, "Response")},
+        "/tokenize": {"post": _post("Ids of a text or a conversation.", "TokenizeRequest", "Tokenized")},
+        "/detokenize": {"post": _post("The text of ids.", "DetokenizeRequest", "Detokenized")},
         "/v1/models": {"get": _get("The model that is served.", _ref("Models"), "500")},
         "/v1/models/{model}": {"get": _get("One model.", _ref("Model"), "404", "500") | {"parameters": [name]}},
         "/health": {"get": _get("Whether requests are taken.", _ref("Health"), "500", "503") | {"security": []}},
@@ -157,11 +179,13 @@ def document(chat: type[ChatRequest], completion: type[CompletionRequest], *, ke
     return page
 
 
-def _post(about: str, body: str, answer: str) -> dict[str, Any]:
+def _post(about: str, body: str | None, answer: str) -> dict[str, Any]:
     statuses = ("400", "404", "408", "413", "415", "429", "500", "503", "504")
     route = _get(about, _ref(answer), *statuses)
     route["responses"]["200"]["content"]["text/event-stream"] = {}  # chunks of the same, then [DONE]
-    return route | {"requestBody": {"required": True, "content": {"application/json": {"schema": _ref(body)}}}}
+    # A body without a model of its own is translated to a chat, and validated as one.
+    schema = {"type": "object", "required": ["model", "input"]} if body is None else _ref(body)
+    return route | {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def _get(about: str, schema: dict[str, Any], *errors: str, kind: str = "application/json") -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """Messages and tools of a request to token ids, in the way of the model that is served.
 
 Checked requests in, ids out. What a message looks like in tokens is the dialect's business; here is only what
-OpenAI's messages mean: whose call a tool's result answers, and which ids a forced call begins with.
+OpenAI's messages mean, such as whose call a tool's result answers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from etude.core.policy import Assistant, Call, Message, System, ToolResult, User
 from etude.serve.openai.errors import ApiError
@@ -24,9 +26,11 @@ from etude.serve.openai.request_models import (
 from etude.serve.openai.request_models import Message as MessageModel
 from etude.tokens.dialect import Dialect, ToolSchema
 from etude.tokens.render import Rendered
+from etude.tokens.template import RESERVED, TemplateDialect
 
 NORMALISED = 4  # times a tokenizer may shorten a text before it encodes it
-_NAMES = ("a", "b", "read", "Zoom", "_x", "9")  # calls of these share nothing but how a call begins
+MOST_VARIANTS = 16  # sets of template variables whose dialects are kept
+_PLAIN = re.compile(r"[\w .-]{0,64}", re.ASCII)  # of which no control token can be made
 
 
 class Prompts:
@@ -37,17 +41,44 @@ class Prompts:
         self._dialect = dialect
         longest = max(len(dialect.bytes_of(token)) for token in range(dialect.vocab_size))
         self._most = NORMALISED * context * longest  # characters; no text that is longer can fit
+        self._variants: dict[str, Dialect] = {}
 
-    def of_chat(self, request: ChatRequest) -> list[int]:
+    def refuse_sum(self, body: Any) -> None:
+        """Refuses what cannot fit whatever it says: before it is validated, which costs more than to count."""
+        messages = body.get("messages") if isinstance(body, dict) else None
+        if not isinstance(messages, list):
+            return
+        if len(messages) > self.context:  # each is at least one token
+            raise self._too_long(f"{len(messages)} messages")
+        contents = (message.get("content") for message in messages if isinstance(message, dict))
+        self._fit(sum(len(content) for content in contents if isinstance(content, str)))
+
+    def dialect(self, options: Mapping[str, Any]) -> Dialect:
+        """The model's dialect with further variables for its chat template; our own format has none."""
+        if not options or not isinstance(self._dialect, TemplateDialect):
+            return self._dialect
+        for name, value in options.items():
+            safe = isinstance(value, bool | int | float) or (isinstance(value, str) and _PLAIN.fullmatch(value))
+            if not safe or not name.isidentifier() or name in RESERVED:
+                sentence = f"the chat template's variable {name[:64]!a} must be a number, a flag or plain words"
+                raise ApiError(400, sentence, param="chat_template_kwargs", code="invalid_value")
+        key = json.dumps(options, sort_keys=True)
+        if key not in self._variants:
+            while len(self._variants) >= MOST_VARIANTS:
+                del self._variants[next(iter(self._variants))]
+            self._variants[key] = self._dialect.with_options(options)
+        return self._variants[key]
+
+    def of_chat(self, request: ChatRequest, *, open_turn: bool = True) -> list[int]:
         messages = read_messages(request.messages)
-        for message in messages:
-            self._fit(message.final if isinstance(message, Assistant) else message.text)
+        self._fit(sum(len(one.final if isinstance(one, Assistant) else one.text) for one in messages))
         rendered = Rendered()
-        self._dialect.extend(rendered, messages, open_turn=True, tools=tool_schemas(request.functions_offered))
+        dialect, tools = self.dialect(request.template_options), tool_schemas(request.functions_offered)
+        dialect.extend(rendered, messages, open_turn=open_turn, tools=tools)
         return rendered.ids
 
     def of_texts(self, request: CompletionRequest) -> list[list[int]]:
-        return [self._encoded(prompt) if isinstance(prompt, str) else prompt for prompt in request.prompt]
+        return [self.encoded(prompt) if isinstance(prompt, str) else prompt for prompt in request.prompt]
 
     def room(self, prompt: int, wanted: int) -> int:
         """How many tokens an answer may have: what was asked for, or what the context has room for if that is less."""
@@ -56,34 +87,26 @@ class Prompts:
             raise self._too_long(f"{prompt} tokens")
         return min(room, wanted) if wanted else room
 
-    def _encoded(self, text: str) -> list[int]:
-        self._fit(text)
+    def encoded(self, text: str) -> list[int]:
+        self._fit(len(text))
         return self._dialect.encode(text)
 
-    def _fit(self, text: str) -> None:
+    def _fit(self, characters: int) -> None:
         """Encoding takes a hundred bytes of memory a token: a text that cannot fit is refused before."""
-        if len(text) > self._most:
-            raise self._too_long(f"{len(text)} characters")
+        if characters > self._most:
+            raise self._too_long(f"{characters} characters")
 
     def _too_long(self, what: str) -> ApiError:
-        sentence = f"the prompt has {what}; with an answer, {self.context} tokens are the most here"
+        # "maximum context length" are OpenAI's words, by which clients know this error from others.
+        sentence = (
+            f"this model's maximum context length is {self.context} tokens, answer included; the prompt has {what}"
+        )
         return ApiError(400, sentence, code="context_length_exceeded")
 
 
 def tool_schemas(functions: Sequence[ToolFunction]) -> list[ToolSchema]:
     nothing = {"type": "object", "properties": {}}
     return [ToolSchema(one.name, one.description or "", one.parameters or nothing) for one in functions]
-
-
-def call_opening(dialect: Dialect) -> list[int]:
-    """The ids that every call begins with, found by writing several: prompted with them, the model must call."""
-    turns = [dialect.turn_ids(Assistant(calls=(Call(name),)), [User("?")]) for name in _NAMES]
-    parting = (place for place, ids in enumerate(zip(*turns, strict=False)) if len(set(ids)) > 1)
-    opening = turns[0][: next(parting, 0)]
-    if not opening:
-        sentence = "'tool_choice' cannot be \"required\" with this model: its calls do not begin in one way"
-        raise ApiError(400, sentence, param="tool_choice", code="unsupported_value")
-    return opening
 
 
 def read_messages(messages: Sequence[MessageModel]) -> list[Message]:

@@ -9,77 +9,24 @@ of `validation`.
 from __future__ import annotations
 
 import secrets
-from typing import Annotated, Any, ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    WithJsonSchema,
-    create_model,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, create_model
 from pydantic_core import PydanticCustomError
 
 from etude.core.policy import Sampling
+from etude.engine.logit_rules import MOST_BIASES, Constraint, LogitRules
 from etude.engine.request import COLDEST, MOST_TOP
+from etude.serve.openai.request_base import IGNORED, RequestObject, TolerantObject, Whole, refused, whole
 
 MOST_CHOICES = 32  # n
 MOST_PROMPTS = 256  # and prompts times n
-MOST_STOPS = 4
+MOST_STOPS = 64
 MOST_TOOLS = 128
 LEAST_TOP_P = 1e-6  # the likeliest token alone, whatever 0 would mean
 COMPLETION_TOKENS = 16  # what /v1/completions samples when nobody says
 _LARGE = 2**31 - 1
-
-IGNORED: Any = Field(None, description="Taken and not looked at.")
-
-
-class RequestObject(BaseModel):
-    """Types as JSON has them, no conversions, no unknown fields.
-
-    Unknown fields are kept and looked at last, not forbidden: pydantic would make an error for each of a million.
-    """
-
-    model_config = ConfigDict(strict=True, extra="allow", json_schema_extra={"additionalProperties": False})
-    harmless: ClassVar[dict[str, list[Any]]] = {}  # values of those fields of which others are refused
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        extras = {name: field.json_schema_extra for name, field in cls.model_fields.items()}
-        cls.harmless = {name: extra["enum"] for name, extra in extras.items() if isinstance(extra, dict)}  # type: ignore[misc]
-
-    @model_validator(mode="after")
-    def _only_what_is_done_here(self) -> Self:
-        for name in self.harmless.keys() & self.__pydantic_fields_set__:
-            value = getattr(self, name)
-            # True equals 1 in Python only
-            if not any(
-                value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.harmless[name]
-            ):
-                sentence = type(self).model_fields[name].description
-                raise PydanticCustomError("refused", "refused", {"field": name, "sentence": sentence})
-        if self.__pydantic_extra__:
-            raise PydanticCustomError("unknown_field", "unknown", {"field": next(iter(self.__pydantic_extra__))})
-        return self
-
-
-def refused(sentence: str, *harmless: Any) -> Any:
-    """A field whose values, other than the harmless ones, would change the meaning of the answer."""
-    return Field(None, description=sentence, json_schema_extra={"enum": [None, *harmless]})
-
-
-# Types of fields. Lists fail at their first wrong entry (`fail_fast`): a hostile body would otherwise make millions of
-# errors, each with its own place in memory.
-
-
-def _whole(value: Any) -> Any:
-    """JSON has one kind of number: 1.0 is whole."""
-    return int(value) if type(value) is float and value.is_integer() else value
 
 
 def _json_kind(value: Any) -> str | None:
@@ -91,12 +38,18 @@ def _text_or_list(wanted: str) -> Discriminator:
     return Discriminator(_json_kind, custom_error_type="kind", custom_error_message=wanted)
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
-Tokens = Annotated[int, Field(ge=1, le=_LARGE), BeforeValidator(_whole)]
-Tops = Annotated[int, Field(ge=0, le=MOST_TOP), BeforeValidator(_whole)]
-Choices = Annotated[int, Field(ge=1, le=MOST_CHOICES), BeforeValidator(_whole)]
-TopK = Annotated[int, Field(ge=-1, le=_LARGE), BeforeValidator(_whole)]
-Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(_whole)]
+Tokens = Annotated[int, Field(ge=1, le=_LARGE), BeforeValidator(whole)]
+# The schema says 1: of 0, which needs `echo`, it could not say so.
+TokensOrNone = Annotated[
+    int,
+    Field(ge=0, le=_LARGE),
+    BeforeValidator(whole),
+    WithJsonSchema({"type": "integer", "minimum": 1, "maximum": _LARGE}),
+]
+Tops = Annotated[int, Field(ge=0, le=MOST_TOP), BeforeValidator(whole)]
+Choices = Annotated[int, Field(ge=1, le=MOST_CHOICES), BeforeValidator(whole)]
+TopK = Annotated[int, Field(ge=-1, le=_LARGE), BeforeValidator(whole)]
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1), BeforeValidator(whole)]
 Identifier = Annotated[str, Field(min_length=1, max_length=256)]
 StopText = Annotated[str, Field(min_length=1, max_length=1000)]
 Stop = Annotated[
@@ -118,15 +71,15 @@ def _are_ids(value: Any, vocab_size: int) -> bool:
     )
 
 
-def _stop_ids(vocab_size: int) -> Any:
+def id_list(vocab_size: int, most: int) -> Any:
     def check(value: list[Any]) -> list[int]:
-        ids = list(map(_whole, value))
+        ids = list(map(whole, value))
         if not _are_ids(ids, vocab_size):
             raise PydanticCustomError("kind", f"token ids from 0 to {vocab_size - 1}")
         return ids
 
-    schema = _ids_schema(vocab_size, maxItems=64)
-    return Annotated[list[Any], Field(max_length=64), AfterValidator(check), WithJsonSchema(schema)]
+    schema = _ids_schema(vocab_size, maxItems=most)
+    return Annotated[list[Any], Field(max_length=most), AfterValidator(check), WithJsonSchema(schema)]
 
 
 def _prompts(vocab_size: int) -> Any:
@@ -149,19 +102,19 @@ def _prompts(vocab_size: int) -> Any:
 
 
 def _numbers(value: Any) -> Any:
-    return list(map(_whole, value)) if isinstance(value, list) and float in {*map(type, value)} else value
+    return list(map(whole, value)) if isinstance(value, list) and float in {*map(type, value)} else value
 
 
 # Messages and tools
 
 
-class TextPart(RequestObject):
+class TextPart(TolerantObject):
     type: Literal["text"]
     text: str
     cache_control: dict[str, Any] | None = IGNORED
 
 
-class RefusalPart(RequestObject):
+class RefusalPart(TolerantObject):
     type: Literal["refusal"]
     refusal: str
 
@@ -181,8 +134,10 @@ AssistantPart = Annotated[
     _tag_by("type", {"text": ":text part", "refusal": ":refusal part"}),
 ]
 Content = Annotated[
-    Annotated[str, Tag(":text")] | Annotated[list[TextPart], Field(min_length=1, fail_fast=True), Tag(":list")],
-    _text_or_list("text or a list"),
+    Annotated[str, Tag(":text")]
+    | Annotated[list[TextPart], Field(min_length=1, fail_fast=True), Tag(":list")]
+    | Annotated[None, Tag(":null")],
+    _text_or_list("text or a list or null"),
 ]
 AssistantContent = Annotated[
     Annotated[str, Tag(":text")]
@@ -192,12 +147,12 @@ AssistantContent = Annotated[
 ]
 
 
-class CalledFunction(RequestObject):
+class CalledFunction(TolerantObject):
     name: Identifier
     arguments: str = Field(description="A JSON object, as text.")
 
 
-class ToolCall(RequestObject):
+class ToolCall(TolerantObject):
     id: Identifier
     type: Literal["function"] = "function"
     index: Whole | None = IGNORED  # clients that put a stream together leave it in
@@ -205,13 +160,13 @@ class ToolCall(RequestObject):
     provider_specific_fields: dict[str, Any] | None = IGNORED
 
 
-class PlainMessage(RequestObject):
+class PlainMessage(TolerantObject):
     role: Literal["system", "developer", "user"]
     name: str | None = IGNORED
     content: Content
 
 
-class AssistantMessage(RequestObject):
+class AssistantMessage(TolerantObject):
     role: Literal["assistant"]
     name: str | None = IGNORED
     content: AssistantContent = None
@@ -224,7 +179,7 @@ class AssistantMessage(RequestObject):
     function_call: Any = refused("'function_call' is the old name of 'tool_calls'; use that")
 
 
-class ToolMessage(RequestObject):
+class ToolMessage(TolerantObject):
     role: Literal["tool"]
     name: str | None = IGNORED
     content: Content
@@ -285,6 +240,66 @@ class StreamOptions(RequestObject):
     include_obfuscation: bool | None = IGNORED
 
 
+def _tool_choice(value: Any) -> Any:
+    """A word, or the name of the one function that must be called."""
+    if isinstance(value, dict):
+        function = value.get("function", value)  # /v1/responses has the name beside the type
+        name = function.get("name") if value.get("type") == "function" and isinstance(function, dict) else None
+        if isinstance(name, str):
+            return NamedChoice(name)
+    elif value in (None, "auto", "none", "required"):
+        return value
+    wanted = '"auto", "none", "required" or {"type": "function", "function": {"name": ...}}'
+    raise PydanticCustomError("kind", wanted)
+
+
+@dataclass(frozen=True)
+class NamedChoice:
+    name: str
+
+
+_NAMED = {"type": "object", "properties": {"type": {"const": "function"}}, "required": ["type"]}
+ToolChoice = Annotated[
+    Any, AfterValidator(_tool_choice), WithJsonSchema({"anyOf": [{"enum": [None, "auto", "none", "required"]}, _NAMED]})
+]
+
+
+class SchemaFormat(RequestObject):
+    name: str | None = IGNORED
+    description: str | None = IGNORED
+    strict: bool | None = Field(None, description="Taken: answers always fit the schema.")
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+
+
+class ResponseFormat(RequestObject):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: SchemaFormat | None = None
+
+    @property
+    def json_rule(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer must fit; None where it is plain text."""
+        if self.type == "text":
+            return None
+        wanted = self.json_schema.schema_ if self.type == "json_schema" and self.json_schema else None
+        return wanted if wanted is not None else {"type": "object"}
+
+
+def _biases(value: Any) -> dict[int, float]:
+    numbers = isinstance(value, dict) and len(value) <= MOST_BIASES
+    if not numbers or not all(key.isascii() and key.isdigit() and len(key) < 10 for key in value):
+        raise PydanticCustomError("kind", f"an object of at most {MOST_BIASES} token ids")
+    if not all(type(bias) in (int, float) and -100 <= bias <= 100 for bias in value.values()):
+        raise PydanticCustomError("kind", "an object of numbers from -100 to 100")
+    return {int(key): float(bias) for key, bias in value.items()}
+
+
+_BIAS_SCHEMA = {"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}
+Biases = Annotated[
+    Any, AfterValidator(_biases), WithJsonSchema(_BIAS_SCHEMA | {"propertyNames": {"pattern": "^[0-9]{1,9}$"}})
+]
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
+
+
 # The two bodies
 
 
@@ -308,9 +323,18 @@ class GenerationRequest(RequestObject):
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = Field(None, description="Tell the token ids of prompt and answer.")
     user: str | None = IGNORED
-    logit_bias: Any = refused("'logit_bias' is not possible here; leave it out", {})
-    frequency_penalty: Any = refused("'frequency_penalty' may be 0 only", 0)
-    presence_penalty: Any = refused("'presence_penalty' may be 0 only", 0)
+    logit_bias: Biases | None = Field(None, description="Added to the logits of token ids.")
+    frequency_penalty: Penalty | None = Field(None, description="Taken from a token's logit for each time it came.")
+    presence_penalty: Penalty | None = Field(None, description="Taken once from the logit of each token that came.")
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] | None = Field(
+        None, description="Divides positive logits of tokens of prompt and answer, and multiplies negative ones."
+    )
+    min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = Field(
+        None, description="Cut tokens below this share of the likeliest."
+    )
+    min_tokens: Annotated[int, Field(ge=0, le=_LARGE), BeforeValidator(whole)] | None = Field(
+        None, description="Before so many tokens the answer does not end by itself."
+    )
 
     @property
     def choices(self) -> int:
@@ -323,6 +347,18 @@ class GenerationRequest(RequestObject):
     @property
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    def rules(self, constraint: Constraint | None = None) -> LogitRules:
+        """New ones for each answer: they remember what came."""
+        return LogitRules(
+            frequency_penalty=self.frequency_penalty or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            repetition_penalty=self.repetition_penalty or 1.0,
+            logit_bias=self.logit_bias or {},
+            min_p=self.min_p or 0.0,
+            min_tokens=self.min_tokens or 0,
+            constraint=constraint,
+        )
 
     def sampling(self, limit: int, tops: int) -> Sampling:
         """Of choice 0."""
@@ -352,11 +388,7 @@ class ChatRequest(GenerationRequest):
     logprobs: bool | None = Field(None, description="Tell the log-probability of every sampled token.")
     top_logprobs: Tops | None = Field(None, description="Likeliest alternatives told for every token, with logprobs.")
     tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
-    tool_choice: Any = refused(
-        '\'tool_choice\' may be "auto", "none" or "required"; to ask for one function, send only that one as a tool, '
-        'with "required"',
-        *("auto", "none", "required"),
-    )
+    tool_choice: ToolChoice = Field(None, description="Whether a function must be called, or which.")
     parallel_tool_calls: bool | None = Field(None, description="false keeps only the first call of the answer.")
     store: bool | None = IGNORED
     metadata: dict[str, Any] | None = IGNORED
@@ -365,13 +397,13 @@ class ChatRequest(GenerationRequest):
     prompt_cache_key: str | None = IGNORED
     prompt_cache_retention: str | None = IGNORED
     service_tier: str | None = IGNORED
-    response_format: Any = refused(
-        '\'response_format\' may be {"type": "text"} only: answers cannot be forced into a schema here',
-        {"type": "text"},
+    response_format: ResponseFormat | None = Field(None, description="Text, a JSON object, or what fits a schema.")
+    chat_template_kwargs: dict[str, Any] | None = Field(None, description="Variables for the model's chat template.")
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
+        None, description="A variable for the chat template; none also turns its thinking off."
     )
     modalities: Any = refused("'modalities' may be [\"text\"] only", [], ["text"])
     audio: Any = refused("'audio' is not possible: this server speaks text only")
-    reasoning_effort: Any = refused("'reasoning_effort' has no effect on this model; leave it out")
     verbosity: Any = refused("'verbosity' has no effect on this model; leave it out")
     web_search_options: Any = refused("'web_search_options' is not possible: nothing is searched")
     functions: Any = refused("'functions' is the old name of 'tools'; use that")
@@ -392,28 +424,42 @@ class ChatRequest(GenerationRequest):
 
     @property
     def functions_offered(self) -> list[ToolFunction]:
-        return [] if self.tool_choice == "none" else [tool.function for tool in self.tools or ()]
+        offered = [] if self.tool_choice == "none" else [tool.function for tool in self.tools or ()]
+        named = self.tool_choice.name if isinstance(self.tool_choice, NamedChoice) else None
+        return [one for one in offered if named in (None, one.name)]
 
     @property
     def must_call(self) -> bool:
-        return bool(self.tool_choice == "required")
+        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedChoice)
+
+    @property
+    def json_rule(self) -> dict[str, Any] | None:
+        return self.response_format.json_rule if self.response_format is not None else None
+
+    @property
+    def template_options(self) -> dict[str, Any]:
+        effort = self.reasoning_effort
+        told: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+        return told | ({"enable_thinking": False} if effort == "none" else {}) | (self.chat_template_kwargs or {})
 
 
 class CompletionRequest(GenerationRequest):
     """The body of /v1/completions."""
 
     prompt: list[str | list[int]]
-    max_tokens: Tokens | None = Field(None, description="Most tokens to sample; 16 if not said.")
+    max_tokens: TokensOrNone | None = Field(
+        None, description="Most tokens to sample; 16 if not said; 0 only with echo."
+    )
     logprobs: Tops | None = Field(
         None, description="Tell log-probabilities, with so many of the likeliest alternatives."
     )
-    echo: Any = refused("'echo' is not possible: the answer never repeats the prompt", False)
+    echo: bool | None = Field(None, description="Begin with the prompt; with logprobs, tell those of its tokens.")
     suffix: Any = refused("'suffix' is not possible: text is only continued", "")
     best_of: Any = refused("'best_of' may be 1 only; ask for 'n' and choose yourself", 1)
 
     @property
     def limit(self) -> int:
-        return self.max_tokens or COMPLETION_TOKENS
+        return COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
 
     @property
     def tops(self) -> int:
@@ -427,7 +473,7 @@ class CompletionRequest(GenerationRequest):
 def request_models(model: str, vocab_size: int) -> tuple[type[ChatRequest], type[CompletionRequest]]:
     """The two bodies for a server of this model: its name and the size of its vocabulary are in their schemas."""
     name: Any = (str, Field(json_schema_extra={"enum": [model]}))
-    stop_ids: Any = (_stop_ids(vocab_size) | None, GenerationRequest.model_fields["stop_token_ids"])
+    stop_ids: Any = (id_list(vocab_size, MOST_STOPS) | None, GenerationRequest.model_fields["stop_token_ids"])
     chat = create_model("ChatRequest", __base__=ChatRequest, model=name, stop_token_ids=stop_ids)
     prompt: Any = (_prompts(vocab_size), ...)
     completion = create_model(

@@ -38,6 +38,8 @@ class ResponseOptions:
 class ResponseWriter:
     """One request's answers: `whole` at once, or `begin`, `say` and `usage` chunk by chunk."""
 
+    ends_with_done = True  # a stream, with [DONE]
+
     def __init__(self, options: ResponseOptions, prefix: str, chunk_kind: str) -> None:
         self.options = options
         self._chunk_kind = chunk_kind
@@ -98,7 +100,7 @@ class ChatWriter(ResponseWriter):
             if delta.thinking:
                 message["reasoning_content"] = delta.thinking
             if delta.calls:
-                message["tool_calls"] = [_call_id() | {"function": self._function(call)} for call in delta.calls]
+                message["tool_calls"] = [_call_id() | {"function": self.function(call)} for call in delta.calls]
             entry: Json = {"index": choice.index, "message": message, "finish_reason": piece.finish}
             said.append(entry | self._tokens(piece, self._logprobs(piece)))
         body = self._envelope("chat.completion", said) | {"usage": usage_of(choices)}
@@ -128,12 +130,12 @@ class ChatWriter(ResponseWriter):
         for call in delta.calls:
             number = self._calls.get(index, 0)
             self._calls[index] = number + 1
-            function = self._function(call)
+            function = self.function(call)
             start = {"index": number} | _call_id() | {"function": function | {"arguments": ""}}
             yield {"tool_calls": [start]}
             yield {"tool_calls": [{"index": number, "function": {"arguments": function["arguments"]}}]}
 
-    def _function(self, call: Call) -> Json:
+    def function(self, call: Call) -> Json:
         types = self._types.get(call.name, {})
         values = {_clean(name): _value(_clean(text), types.get(name, ())) for name, text in call.arguments.items()}
         return {"name": _clean(call.name), "arguments": json.dumps(values, ensure_ascii=False)}
@@ -149,7 +151,7 @@ class ChatWriter(ResponseWriter):
         ]
         return {"content": entries, "refusal": None}
 
-    def _logprob(self, token: int, logprob: float) -> Json:
+    def _logprob(self, token: int, logprob: float | None) -> Json:
         data = token_bytes(self.options.dialect, token)
         return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
 
@@ -179,7 +181,7 @@ class CompletionWriter(ResponseWriter):
         if not self.options.logprobs:
             return None
         offsets = self._offsets.setdefault(choice.index, _Offsets())
-        tops = [{self._spelled(token): logprob for token, logprob in top} for top in piece.tops]
+        tops = [{self._spelled(token): logprob for token, logprob in top} or None for top in piece.tops]
         return {
             "tokens": [self._spelled(token) for token in piece.ids],
             "token_logprobs": piece.logprobs,

@@ -8,9 +8,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from etude.serve.openai.errors import ApiError
-from etude.serve.openai.request_models import MOST_PROMPTS, ChatRequest, CompletionRequest, GenerationRequest
+from etude.serve.openai.request_base import RequestObject
+from etude.serve.openai.request_models import MOST_PROMPTS, ChatRequest, CompletionRequest
 
-Body = TypeVar("Body", bound=GenerationRequest)
+Body = TypeVar("Body", bound=RequestObject)
 
 _WANTED = {  # by pydantic's name of the error
     "string_type": "text",
@@ -27,26 +28,32 @@ _WANTED = {  # by pydantic's name of the error
 
 
 def read_chat(body: Any, model: type[ChatRequest]) -> ChatRequest:
-    request = _read(body, model)
+    request = read_body(body, model)
     names = [tool.function.name for tool in request.tools or ()]
     if request.must_call and not names:
-        raise ApiError(400, "'tool_choice' is \"required\", but there are no 'tools'", param="tool_choice")
+        raise ApiError(400, "'tool_choice' asks for a call, but there are no 'tools'", param="tool_choice")
+    if request.must_call and not request.functions_offered:
+        raise ApiError(400, "'tool_choice' names a function that is not among the 'tools'", param="tool_choice")
     if len(set(names)) < len(names):
         raise ApiError(400, "'tools' has two functions of one name", param="tools")
     return request
 
 
 def read_completion(body: Any, model: type[CompletionRequest]) -> CompletionRequest:
-    request = _read(body, model)
+    request = read_body(body, model)
     if len(request.prompt) * request.choices > MOST_PROMPTS:
         raise ApiError(400, f"'n' answers to each prompt are more than {MOST_PROMPTS} in all", param="n")
+    if request.max_tokens == 0 and (request.stream or not request.echo):
+        sentence = "'max_tokens' may be 0 only with 'echo', and without 'stream'"
+        raise ApiError(400, sentence, param="max_tokens", code="invalid_value")
     return request
 
 
-def _read(body: Any, model: type[Body]) -> Body:
+def read_body(body: Any, model: type[Body]) -> Body:
+    """The body as its model has it, or a refusal in one sentence."""
     known: Any = model.model_fields["model"].json_schema_extra
     name = body.get("model") if isinstance(body, dict) else None
-    if isinstance(name, str) and [name] != known["enum"]:
+    if isinstance(name, str) and name not in known["enum"]:
         said = ascii(name) if len(name) <= 64 else "of that name"
         sentence = f"there is no model {said}; this server has {known['enum'][0]!r}"
         raise ApiError(404, sentence, param="model", code="model_not_found")
@@ -59,7 +66,7 @@ def _read(body: Any, model: type[Body]) -> Body:
         raise _api_error(first, model) from None
 
 
-def _api_error(error: ErrorDetails, model: type[GenerationRequest]) -> ApiError:
+def _api_error(error: ErrorDetails, model: type[RequestObject]) -> ApiError:
     kind, value, facts = error["type"], error["input"], error.get("ctx", {})
     # alternatives of a union have names that start with a colon (request_models)
     where = "".join(

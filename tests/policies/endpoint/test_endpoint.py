@@ -51,6 +51,10 @@ class Theatre:
         self.bodies: list[dict[str, Any]] = []
         self.requests: list[web.Request] = []
         self.at_once = self.most_at_once = 0
+        self.models: dict[str, Any] = {"data": []}
+
+    async def list_models(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response(self.models)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
@@ -71,6 +75,7 @@ def run(theatre: Theatre, work: Callable[[EndpointPolicy], Awaitable[Any]], **se
 
     async def scenario() -> Any:
         app = web.Application(client_max_size=1 << 24)
+        app.router.add_get("/v1/models", theatre.list_models)
         app.router.add_route("*", "/v1/{any:.*}", theatre.answer)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
@@ -150,8 +155,11 @@ def ask_ids(policy: EndpointPolicy) -> Awaitable[Any]:
 
 @pytest.mark.parametrize(
     "fault",
-    [refuses(429, "slow down"), refuses(500, "oops"), refuses(503, "busy"), garbles, hangs_up, cuts_its_answer],
-    ids=["429", "500", "503", "garbled", "hung up", "cut"],
+    [
+        *(refuses(429, "slow down"), refuses(500, "oops"), refuses(503, "busy"), garbles, hangs_up, cuts_its_answer),
+        *(says({"choices": []}), says({"choices": None})),
+    ],
+    ids=["429", "500", "503", "garbled", "hung up", "cut", "no choice", "null"],
 )
 def test_what_may_pass_is_tried_again_with_growing_pauses(fault: Play) -> None:
     theatre = Theatre(fault, fault, fault, says(chat("hi")))
@@ -223,12 +231,11 @@ def test_nobody_there_is_told() -> None:
     [
         (refuses(401, "no"), "refuses us .401.: name the variable of a key in endpoint.key_env"),
         (refuses(404, "The model `m` does not exist."), "endpoint.model = 'm'; it says: The model `m` does not exist"),
-        (refuses(400, "maximum context length is 10"), "refused the request .400.: maximum context length is 10"),
+        (refuses(400, "maximum context length is 10"), "has no room for an answer .400.: maximum context length is 10"),
         (refuses(422, "bad field"), "refused the request .422.: bad field"),
         (says({}, 307, Location="http://127.0.0.1:1/v1"), "redirects elsewhere .307., which is not followed"),
         (says({"error": {"message": "pay", "code": "insufficient_quota"}}, 429), "refused the request .429.: pay"),
         (says({"error": {"message": "no such provider", "code": 404}}), "does not have that .404."),
-        (says({"choices": []}), "does not have one choice"),
         (says({"choices": [{"message": "x"}]}), "its choice has no message"),
         (says(chat(None, "content_filter")), "content filter withheld"),
         (says(chat(None, tool_calls=[{"function": {}}])), "a tool call without a function or a name"),

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Context, Sampling, System, User, Version
+from etude.core.policy import Context, ContextOverflow, Sampling, System, User, Version
 from etude.core.settings import EndpointSettings, EngineSettings
 from etude.engine.engine import Engine
 from etude.engine.inline import InlinePolicy
@@ -95,7 +95,9 @@ def test_refusals_of_the_server_are_said_at_once() -> None:
     async def too_long(policy: EndpointPolicy) -> Any:
         await policy.sample(Context(ids=(30,) * 300), Sampling(4))
 
-    with pytest.raises(EtudeError, match=r"refused the request .400.*300 tokens"):
+    with pytest.raises(ContextOverflow, match=r"takes 256 tokens, and the prompt alone has 300"):
         served(too_long)
+    with pytest.raises(ContextOverflow, match=r"no room for an answer .400.*maximum context length is 256.*300 tokens"):
+        served(too_long, max_model_len=1000)  # a wrong setting of ours: the server knows better
     with pytest.raises(EtudeError, match=r"does not have that .404.*endpoint.model = 'other'"):
         served(too_long, model="other")

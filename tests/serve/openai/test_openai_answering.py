@@ -26,7 +26,7 @@ class Paced:
         self.bursts = bursts
         self.next = asyncio.Semaphore(1)
 
-    async def generate(self, prompt: tuple[int, ...], sampling: Sampling, *, listen: Any) -> Request:
+    async def generate(self, prompt: tuple[int, ...], sampling: Sampling, *, listen: Any, rules: Any) -> Request:
         for burst in self.bursts:
             await self.next.acquire()
             for token in burst:

@@ -19,8 +19,9 @@ from etude.engine.engine import Engine
 from etude.model.checkpoint.directory import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
-from etude.serve.openai.prompts import call_opening, tool_schemas
+from etude.serve.openai.prompts import tool_schemas
 from etude.serve.openai.request_models import ToolFunction
+from etude.serve.openai.steering import call_opening
 from etude.tokens.dialect import Dialect, open_dialect
 from etude.tokens.render import Rendered
 

@@ -94,15 +94,24 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
     (CHAT, ASK | {"n": 33}, 400, "n", "the most is 32"),
     (CHAT, ASK | {"max_tokens": 0}, 400, "max_tokens", "the least is 1"),
     (CHAT, ASK | {"top_logprobs": 21, "logprobs": True}, 400, "top_logprobs", "the most is 20"),
-    (CHAT, ASK | {"stop": ["a", "b", "c", "d", "e"]}, 400, "stop", "the most is 4"),
+    (CHAT, ASK | {"stop": ["a"] * 65}, 400, "stop", "the most is 64"),
     (CHAT, ASK | {"stop": ""}, 400, "stop", "must not be empty"),
     (CHAT, ASK | {"stream": "yes"}, 400, "stream", "true or false"),
     (CHAT, ASK | {"no_such_field": 1}, 400, "no_such_field", "not known here"),
-    (CHAT, ASK | {"response_format": {"type": "json_schema"}}, 400, "response_format", "cannot be forced"),
-    (CHAT, ASK | {"response_format": {"type": "json_object"}}, 400, "response_format", "cannot be forced"),
-    (CHAT, ASK | {"logit_bias": {"5": 1}}, 400, "logit_bias", "not possible"),
+    (CHAT, ASK | {"response_format": {"type": "xml"}}, 400, "response_format.type", "'xml'; it must be one of"),
+    (
+        CHAT,
+        ASK | {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "cat"}}}},
+        400,
+        "response_format",
+        "the schema cannot be followed",
+    ),
+    (CHAT, ASK | {"logit_bias": {"5": 101}}, 400, "logit_bias", "numbers from -100 to 100"),
+    (CHAT, ASK | {"logit_bias": {"x": 1}}, 400, "logit_bias", "token ids"),
+    (CHAT, ASK | {"logit_bias": {"99999": 1}}, 400, "logit_bias", "beyond the vocabulary"),
     (CHAT, ASK | {"audio": {"voice": "x"}}, 400, "audio", "text only"),
-    (CHAT, ASK | {"frequency_penalty": 0.5}, 400, "frequency_penalty", "may be 0 only"),
+    (CHAT, ASK | {"frequency_penalty": 2.5}, 400, "frequency_penalty", "the most is 2"),
+    (CHAT, ASK | {"reasoning_effort": "huge"}, 400, "reasoning_effort", "'huge'; it must be one of"),
     (CHAT, ASK | {"functions": []}, 400, "functions", "'tools'"),
     (CHAT, ASK | {"tool_choice": "required"}, 400, "tool_choice", "there are no 'tools'"),
     (
@@ -110,7 +119,7 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
         ASK | {"tool_choice": {"type": "function", "function": {"name": "x"}}},
         400,
         "tool_choice",
-        "send only that one",
+        "there are no 'tools'",
     ),
     (
         CHAT,
@@ -127,7 +136,13 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
         "must be an object",
     ),
     (CHAT, ASK | {"tools": [{"type": "function", "function": {"name": "a"}}] * 2}, 400, "tools", "two functions"),
-    (CHAT, ASK | {"messages": [{"role": "user", "content": "word " * 200}]}, 400, None, "128 tokens are the most here"),
+    (
+        CHAT,
+        ASK | {"messages": [{"role": "user", "content": "word " * 200}]},
+        400,
+        None,
+        "maximum context length is 128 tokens",
+    ),
     (COMPLETIONS, TEXT | {"prompt": "x" * 900_000}, 400, None, "900000 characters"),
     (CHAT, ASK | {"messages": [{"role": "user", "content": "x" * 900_000}]}, 400, None, "900000 characters"),
     (COMPLETIONS, TEXT | {"prompt": ""}, 400, "prompt", "must not be empty"),
@@ -135,7 +150,9 @@ CASES: list[tuple[str, Any, int, str | None, str]] = [
     (COMPLETIONS, TEXT | {"prompt": [1, "a"]}, 400, "prompt", "must be text, token ids"),
     (COMPLETIONS, TEXT | {"prompt": [10**6]}, 400, "prompt", "token ids below"),
     (COMPLETIONS, TEXT | {"prompt": ["a"] * 200, "n": 2}, 400, "n", "256 in all"),
-    (COMPLETIONS, TEXT | {"echo": True}, 400, "echo", "never repeats"),
+    (COMPLETIONS, TEXT | {"max_tokens": 0}, 400, "max_tokens", "only with 'echo'"),
+    ("/tokenize", {"model": "tiny"}, 400, "prompt", "either a 'prompt' or 'messages'"),
+    ("/detokenize", {"tokens": [10**6]}, 400, "tokens", "token ids from 0 to"),
     (COMPLETIONS, TEXT | {"suffix": "x"}, 400, "suffix", "only continued"),
     (COMPLETIONS, TEXT | {"best_of": 3}, 400, "best_of", "may be 1 only"),
     (COMPLETIONS, TEXT | {"prompt": "x" * 1_000_001}, 413, None, "engine.body_bytes = 1000000"),
@@ -338,7 +355,7 @@ def test_many_large_bodies_at_once_are_refused_and_not_held() -> None:
 
     async def scenario() -> list[Any]:
         bodies = Bodies(16 << 20, 60)
-        found = await asyncio.gather(*(bodies.json(Arriving()) for _ in range(20)), return_exceptions=True)  # type: ignore[arg-type]
+        found = await asyncio.gather(*(bodies.read(Arriving(), dict) for _ in range(20)), return_exceptions=True)  # type: ignore[arg-type]
         assert bodies.arriving == 0
         return found
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from etude.core.policy import Assistant, Call, User
 from etude.serve.openai.errors import ApiError
-from etude.serve.openai.prompts import Prompts, call_opening
+from etude.serve.openai.prompts import Prompts
 from etude.serve.openai.request_models import request_models
+from etude.serve.openai.steering import call_opening
 from etude.serve.openai.streaming import Delta, Reader, TextReader, TurnReader, find_stop, without_begun
 from etude.serve.openai.validation import read_chat
 from etude.tokens.dialect import Dialect, open_dialect
@@ -131,7 +132,7 @@ def test_messages_and_tools_reach_the_prompt_of_every_dialect(
     for said in ("be kind", "read it", "read", "3", "found", "so?"):
         assert said in text
     assert ("Reads lines." in text) == dialect.shows_tools
-    with pytest.raises(ApiError, match="characters; with an answer, 9 tokens are the most"):
+    with pytest.raises(ApiError, match=r"maximum context length is 9 tokens.*9999 characters"):
         Prompts(dialect, 9).of_chat(
             read_chat(body | {"messages": [{"role": "user", "content": "x" * 9999}]}, request_models("m", 9)[0])
         )
