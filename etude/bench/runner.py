@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.bench.result import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
+from etude.bench.trained_on import count_trained, tasks_trained_on
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Policy, System, ToolResult, User
 from etude.core.process import available_cores
@@ -29,9 +30,11 @@ from etude.forge.curriculum.sources import open_source
 from etude.harness.metrics import measure
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.engine_client import launch
-from etude.policies.table import hosted_policy, is_hosted
+from etude.policies.scripted import Scripted
+from etude.policies.table import hosted_policy, is_hosted, make_policy
 from etude.rollout.rollout import RolloutSetup, Scored, Void, build_setup, check_lengths, temporary_host
 from etude.rollout.scheduler import JobRunner, RolloutJob, sample_seed
+from etude.rollout.trained_tasks import task_identity
 from etude.rollout.view import printable
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -87,6 +90,34 @@ def bench_hosted(
     return result, hosted.spent
 
 
+def bench_scripted(policy: str, recipe: Recipe, *, backend: str, save: Path | None = None) -> BenchResult:
+    """A script (`reference`, `null`, `stub`, `attack:NAME`) on the same tasks, made anew for each of them."""
+    setup = build_setup(recipe.harness, recipe.reward, recipe.grader, recipe.audit, temperature=0.0)
+    tasks = bench_tasks(recipe.bench)
+
+    def script(task: Task) -> Policy:
+        return make_policy(policy, task, None, recipe.bench.seed)
+
+    async def work() -> BenchResult:
+        async with temporary_host(backend) as host:
+            with _tracked("benchmark", recipe.bench) as advance:
+                return await bench_policy(
+                    Scripted(()),
+                    tasks,
+                    recipe.bench,
+                    host=host,
+                    setup=setup,
+                    name=policy,
+                    script=script,
+                    on_progress=advance,
+                )
+
+    result = asyncio.run(work())
+    if save is not None:
+        save_result(result, save)
+    return result
+
+
 @contextmanager
 def _tracked(label: str, settings: BenchSettings) -> Iterator[Progress]:
     rollouts = (settings.count + settings.unseen_count) * settings.samples
@@ -125,7 +156,8 @@ async def run_bench(
         )
         stats = await engine.stats()
     numbers = {name: float(value) for name, value in stats.items() if isinstance(value, int | float)}
-    result = dataclasses.replace(result, engine=numbers)
+    trained = count_trained(result.tasks, tasks_trained_on(model))
+    result = dataclasses.replace(result, engine=numbers, trained_on=trained)
     if save is not None:
         save_result(result, save)
     return result
@@ -244,6 +276,7 @@ def _row(which: TaskSet, task: Task, rollouts: Sequence[_Kept | None]) -> TaskRo
         passed=[one.passed if one is not None else None for one in rollouts],
         tokens=[one.tokens if one is not None else None for one in rollouts],
         shown=_show(first) if first is not None else None,
+        identity=task_identity(task),
     )
 
 

@@ -78,7 +78,7 @@ def answer(
 
 
 def table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    shown = Table(*headers, box=None, header_style="bold", pad_edge=False)
+    shown = Table(*headers, box=None, header_style="bold", pad_edge=False, show_header=any(headers))
     for row in rows:
         # As text: rich would read square brackets in a value as markup.
         shown.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
@@ -92,8 +92,19 @@ def values(facts: dict[str, Any]) -> str:
     )
 
 
-def figure(value: Any) -> str:
-    """A share, or a share with its interval, as people read it; anything else as it is."""
-    if isinstance(value, list | tuple) and len(value) == 3 and all(isinstance(part, float) for part in value):
-        return f"{value[0]:.1%} ({value[1]:.1%} to {value[2]:.1%})"
-    return f"{value:.1%}" if isinstance(value, float) else str(value)
+def share(value: Any) -> str:
+    """A share, or a share with its interval, in percent; a dash where there is none."""
+    if value is None:
+        return "-"
+    if isinstance(value, list | tuple):
+        mean, low, high = value
+        return f"{mean:.1%} ({low:.1%} to {high:.1%})"
+    return f"{value:.1%}"
+
+
+def points(gain: Any) -> str:
+    """A difference of shares with its interval, in points; a dash where there is none."""
+    if gain is None:
+        return "-"
+    mean, low, high = (100 * each for each in gain)
+    return f"{mean:+.1f} points ({low:+.1f} to {high:+.1f})"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from etude.cli.console import Json, Overrides, RecipeName, answer, figure, table, values
+from etude.cli.console import Json, Overrides, RecipeName, answer, points, share, table, values
 
 RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
 RunPath = Annotated[Path | None, typer.Option("--run", help="Run folder; default: runs/<name of the recipe>.")]
@@ -131,12 +131,17 @@ def _show_results(found: dict[str, Any]) -> None:
     results, path = found["results"], Path(found["run"])
     if not results:
         return
-    rows = []
-    for arm in ("sft", "rl"):
-        if (row := results.get(arm)) is not None:
-            rows.append((arm, *(figure(row[name]) for name in ("pass@1", "pass@4", "format_errors")), row["tokens"]))
-    table(("model", "pass@1", "best of 4", "format errors", "tokens"), rows)
-    print(f"gain by reinforcement learning: {figure(results['paired_gain'])}")
+    arms = {arm: row for arm in ("sft", "rl") if (row := results.get(arm)) is not None}
+    # pass@4 is null where a task had fewer rollouts: then there is no such column.
+    names = sorted(
+        {name for row in arms.values() for name, value in row.items() if name[:5] == "pass@" and value is not None}
+    )
+    rows = [
+        (arm, *(share(row.get(name)) for name in (*names, "format_errors")), f"{row['tokens']:.1f}")
+        for arm, row in arms.items()
+    ]
+    table(("model", *names, "format errors", "tokens a rollout"), rows)
+    print(f"gain by reinforcement learning: {points(results['paired_gain'])} in pass@1, in pairs")
     print(f"report: {path / 'report.html'}")
 
 

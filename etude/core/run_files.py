@@ -68,6 +68,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     ]
 
 
+def run_of(path: Path) -> Path | None:
+    """The run that `path` is, or that it lies in as a checkpoint does; None for a model from elsewhere."""
+    for folder in (path, *path.resolve().parents[:2]):
+        if (folder / "run.json").exists() and (folder / "recipe.toml").exists():
+            return folder
+    return None
+
+
 def checkpoints_in(path: Path) -> list[tuple[str, int, Path]]:
     """(stage, step, folder) of each committed checkpoint of the run at `path`, oldest step first."""
     found = []

@@ -1,5 +1,6 @@
 """The stages from raw code to a benchmarked agent: which there are, what each needs, and running them in order.
 
 In reading order: `stages/` (one file for each group of stages, `table` lists them all), `demonstrations` (tasks solved
-by the reference policy), `execute` (runs what a command asks for), `find_model` (which model and recipe a path means).
+by the reference policy), `execute` (runs what a command asks for), `find_model` (which model and recipe a path means),
+`hub` (models by name from the Hugging Face hub).
 """

@@ -19,6 +19,7 @@ from etude.policies.scripted import Habits, Scripted, reference
 from etude.rollout.rollout import RolloutSetup, Scored
 from etude.rollout.scheduler import JobRunner, RolloutJob
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.format.task import Task
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,9 @@ async def make_demos(
     host: StoringHost,
     setup: RolloutSetup,
     on_done: Callable[[], None],
+    on_kept: Callable[[Task], None] = lambda task: None,
 ) -> Demos:
-    """Solves `settings.count` tasks of the source, each once."""
+    """Solves `settings.count` tasks of the source, each once; `on_kept` hears of each that is demonstrated."""
     habits = Habits(**settings.habits)
     source = open_source(settings.tasks, "demos.tasks")
     tasks = islice(source.tasks(), settings.count)
@@ -47,7 +49,10 @@ async def make_demos(
     scored = [outcome for outcome in outcomes if isinstance(outcome, Scored)]
     passed = [outcome for outcome in scored if outcome.passed]
     failed, void = len(scored) - len(passed), len(outcomes) - len(scored)
-    honest = [outcome.trajectory.messages for outcome in passed if outcome.ruling and outcome.ruling.verdict != "hack"]
+    kept = [outcome for outcome in passed if outcome.ruling and outcome.ruling.verdict != "hack"]
+    honest = [outcome.trajectory.messages for outcome in kept]
+    for outcome in kept:
+        on_kept(outcome.task)
     hacked = len(passed) - len(honest)
     if not honest:
         raise EtudeError(

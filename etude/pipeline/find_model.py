@@ -8,13 +8,14 @@ from pathlib import Path
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
-from etude.core.run_files import checkpoints_in
+from etude.core.run_files import checkpoints_in, run_of
+from etude.pipeline import hub
 
 BEST = "best"  # in a run's folder: the model that did best on the evaluations of reinforcement learning
 
 
 def find_model(path: Path) -> Path:
-    """The model directory meant by `path`: itself, or the best or newest checkpoint of a run's last stage."""
+    """The model directory meant by `path`: itself, the best or newest checkpoint of a run, or a model of the hub."""
     if (path / "run.json").exists():
         saved = checkpoints_in(path)
         for name in ("rl", "sft", "extend", "mtp", "pretrain"):
@@ -24,17 +25,17 @@ def find_model(path: Path) -> Path:
                 best = path / BEST
                 return best if name == "rl" and best.is_dir() else of_stage[-1]
         raise EtudeError(f"the run {path} has no checkpoint yet; train it first (etude pretrain)")
-    if not path.is_dir():
-        raise EtudeError(f"there is no model or run at {path}")
-    return path
+    if path.is_dir():
+        return path
+    if hub.is_hub_name(str(path)):
+        return hub.download(str(path))
+    raise EtudeError(f"there is no model or run at {path}")
 
 
 def recipe_of(path: Path, overrides: Sequence[str]) -> Recipe:
     """The recipe of a run, of the run that a checkpoint lies in, or the defaults for a bare model; with overrides."""
-    for folder in (path, *path.resolve().parents[:2]):
-        if (folder / "run.json").exists() and (folder / "recipe.toml").exists():
-            return recipes.load(str(folder / "recipe.toml"), overrides)
-    return recipes.load(None, overrides)
+    run = run_of(path)
+    return recipes.load(str(run / "recipe.toml") if run is not None else None, overrides)
 
 
 def prepare_device(recipe: Recipe) -> str:

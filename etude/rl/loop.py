@@ -16,7 +16,7 @@ from typing import Any
 from etude.core.child_process import Child
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.core.progress import Bar, track
+from etude.core.progress import Bar, TimeLimit, track
 from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.forge.curriculum.sources import Listens, TaskSource
@@ -31,6 +31,7 @@ from etude.rl.learner_client import LearnerClient
 from etude.rl.metrics import Clock, describe, staleness
 from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
+from etude.rollout.trained_tasks import TrainedTasks
 
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
 SLACK = 120  # seconds beyond the longest that a rollout and its grade may take before a quiet run is an error
@@ -64,6 +65,7 @@ class Training:
         self.seconds_before, self.voids_before = self.totals.seconds, dict(self.totals.void)
         self.shape = BatchShape(self.rl.groups, self.rl.group, self.recipe.harness.limits.sampled_tokens)
         self.branches = self.journal.branches()
+        self.trained_tasks = TrainedTasks(self.run.path)
         engine, learner = self.environment.engine.server, self.learner.child
         assert engine is not None
         pids = {"engine": engine.process.pid, "learner": learner.process.pid, "loop": os.getpid()}
@@ -86,7 +88,9 @@ class Training:
     async def work(self) -> dict[str, Any]:
         """Trains to the last step, or until Ctrl-C or the time limit; the facts of the stage."""
         try:
-            with track("reinforcement learning", total=self.rl.steps, unit="steps", done=self.step) as bar:
+            limit = TimeLimit(self.rl.seconds, self.seconds) if self.rl.seconds else None
+            steps = self.rl.steps
+            with track("reinforcement learning", total=steps, unit="steps", done=self.step, limit=limit) as bar:
                 # The figure before any training, which the others are compared with.
                 if self.step == 0 and self.rl.eval_every and not self.evaluations.rows:
                     await self.evaluations.begin(self.step)
@@ -160,10 +164,12 @@ class Training:
         """The journal and a source that listens hear what the next step was made of."""
         trained = [(g.number, [i for i, s in enumerate(g.slots) if s.rollout is not None]) for g in groups]
         self.journal.trained(trained, self.step + 1)
-        if isinstance(self.source, Listens):
-            for group in groups:
+        for group in groups:
+            number = self.rl.first_task + group.number
+            # A group of an earlier lineage that was ready then never had its task made.
+            self.trained_tasks.add(group.task or next(self.source.tasks(number)), STAGE)
+            if isinstance(self.source, Listens):
                 rollouts = group.rollouts
-                number = self.rl.first_task + group.number
                 self.source.heard(number, sum(each.passed for each in rollouts), len(rollouts), self.step + 1)
 
     def _row(

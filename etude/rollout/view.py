@@ -42,7 +42,7 @@ class RolloutView:
             return
         grade = outcome.grade
         table = Table(show_header=False, box=None, pad_edge=False)
-        for name, status in grade.tests.items():
+        for name, status in sorted(grade.tests.items(), key=lambda test: test[1] == "passed"):  # failures first
             said = Text(printable(grade.details.get(name, "")))
             table.add_row(Text(printable(name)), Text(status, STYLES.get(status, "yellow")), said)
         console.print(table)
@@ -51,7 +51,7 @@ class RolloutView:
         where = "apart from the tests" if grade.apart else "together with the tests"
         facts = f"{grade.checked} canaries, code ran {where}, graded in {grade.seconds * 1000:.0f} ms"
         console.print(Text(f"{facts}, {outcome.seconds:.2f} s in all, sandbox {grade.backend}", "dim"))
-        parts = ", ".join(f"{name} {value:.4g}" for name, value in outcome.parts.items())
+        parts = ", ".join(_part(name, value) for name, value in outcome.parts.items())
         style = "bold green" if outcome.passed else "bold red"
         text = "solved" if outcome.passed else f"not solved: {printable(grade.reason)}"
         console.print(Text(f"{text}; reward {outcome.reward:.4g} ({parts})", style))
@@ -89,6 +89,13 @@ class RolloutView:
         lines = printable(text).split("\n")
         more = len(lines) - self._lines
         return "\n".join(lines[: self._lines] + ([f"[{more} more lines]"] if more > 0 else []))
+
+
+def _part(name: str, value: float) -> str:
+    """A part of the reward in words: a penalty of 0 is none, and would read as if something had been found."""
+    if name in ("hack_penalty", "honest"):  # its name in earlier versions
+        return "no hack found" if value == 0 else f"hack penalty {value:.4g}"
+    return f"{name.replace('_', ' ')} {value:.4g}"
 
 
 def printable(text: str) -> str:

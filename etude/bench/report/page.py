@@ -90,13 +90,16 @@ def _lead(data: RunData) -> Html | None:
         was, now = before["pass@1"][0], after["pass@1"][0]
         figures_ = f"from {100 * was:.1f}% to {100 * now:.1f}%" if low > 0 or high < 0 else f"at {100 * now:.1f}%"
         sentence = f"Reinforcement learning {moved} pass@1 {figures_}: {points(mean)} points"
-        tasks = len(data.after.rows()) if data.after else 0
-        lines.append(
-            tag("p", f"{sentence} ({points(low)} to {points(high)}), on {tasks} held-out tasks.", class_="lead")
-        )
+        on = f"{len(data.after.rows())} {data.called(data.after)}" if data.after else ""
+        lines.append(tag("p", f"{sentence} ({points(low)} to {points(high)}), on {on}.", class_="lead"))
     elif before and before["pass@1"]:
         sentence = f"After supervised fine-tuning pass@1 is {100 * before['pass@1'][0]:.1f}%."
         lines.append(tag("p", f"{sentence} There is no benchmark after reinforcement learning yet.", class_="lead"))
+    elif data.benchmarks:
+        for name, result in data.benchmarks.items():
+            if (found := result.pass_at(1)) is not None:
+                on = f"{len(result.rows())} {data.called(result)}"
+                lines.append(tag("p", f"{name}: pass@1 is {100 * found.mean:.1f}% on {on}.", class_="lead"))
     else:
         lines.append(tag("p", "There is no benchmark of this run yet.", class_="lead"))
     return join(lines)

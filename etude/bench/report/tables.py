@@ -8,17 +8,22 @@ from typing import Any
 
 from etude.bench.report.charts import number, percent, whisker
 from etude.bench.report.html import Child, Html, join, tag
-from etude.bench.result import BenchResult, Counts, TaskRow, TaskSet
+from etude.bench.result import SETS, BenchResult, Counts, TaskRow, TaskSet
 from etude.bench.run_data import RunData
 from etude.bench.run_results import AFTER, BEFORE, gain, is_number
 from etude.bench.stats import Interval, mean_pass_at
+from etude.bench.trained_on import warning
 
 LABELS = {BEFORE: "before RL", AFTER: "after RL"}
-TITLES: dict[TaskSet, str] = {"held_out": "Held-out tasks", "unseen": "Families never trained on"}
+UNSEEN = "Families never trained on"
 
 
 def label(name: str) -> str:
     return f"{name} ({LABELS[name]})" if name in LABELS else name
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def colour(name: str) -> int:
@@ -56,7 +61,7 @@ def comparison(data: RunData) -> Html | None:
     head: list[Child] = ["checkpoint", "pass@1", *(f"pass@{k}" for k in ks), "paired gain"]
     head += [f"gain, best of {k}" for k in ks]
     head += ["tokens", "turns", "format errors", "tool errors"]
-    sets = [which for which in TITLES if any(result.rows(which) for result in data.benchmarks.values())]
+    sets = [which for which in SETS if any(result.rows(which) for result in data.benchmarks.values())]
     return join(_comparison(data, which, head, ks) for which in sets)
 
 
@@ -83,7 +88,12 @@ def _comparison(data: RunData, which: TaskSet, head: list[Child], ks: list[int])
         )
     tasks = max(len(result.rows(which)) for result in results.values())
     samples = max(result.samples for result in results.values())
-    return join(tag("h3", f"{TITLES[which]}: {tasks} tasks, {samples} rollouts each"), table(head, body))
+    largest = max(results.values(), key=lambda result: len(result.rows(which)))
+    trained = data.trained_on(largest, which)
+    title = UNSEEN if which == "unseen" and not trained else capital(data.called(largest, which))
+    said = warning(tasks, trained)
+    note = tag("p", said, class_="warning") if said else None
+    return join(tag("h3", f"{title}: {tasks} tasks, {samples} rollouts each"), note, table(head, body))
 
 
 def _level(found: Interval | None, shade: int) -> Child:
