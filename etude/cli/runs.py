@@ -1,4 +1,4 @@
-"""Commands on a run: bring it to the end of a stage or of all stages, resume it, say how far it is, report it.
+"""Commands on a run: bring it to the end of a stage or of all stages, resume it, report it.
 
 From `etude rl` to the loop: this file's command, `pipeline.execute`, the stage's work, `rl.orchestrator`, `rl.loop`.
 """
@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from etude.cli.console import Json, Overrides, RecipeName, answer, points, share, table, values
+from etude.cli.console import Json, Overrides, RecipeName, RunFolder, answer, points, share, table, values
 
-RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
 RunPath = Annotated[Path | None, typer.Option("--run", help="Run folder; default: runs/<name of the recipe>.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the run holds and start over.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the recipe and what would be done; do nothing.")]
@@ -78,25 +77,6 @@ def resume(run: RunFolder, json: Json = False) -> None:
             print(f"{run} has nothing left to do")
         else:
             _show_results(found)
-
-    answer(work, show, json)
-
-
-def status(run: RunFolder, json: Json = False) -> None:
-    """Say how far a run is."""
-
-    def work() -> dict[str, Any]:
-        from etude.core.run_files import summary
-
-        return summary(run)
-
-    def show(found: dict[str, Any]) -> None:
-        rows = [
-            (name, stage["state"], stage.get("step", ""), values(stage.get("metrics", {})))
-            for name, stage in found["stages"].items()
-        ]
-        table(("stage", "state", "step", "newest metrics"), rows)
-        print(f"{run}: {'in use' if found['in_use'] else 'idle'}, {found['lineages']} start(s)")
 
     answer(work, show, json)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from etude.core.recipe import Recipe
 from etude.core.run_files import checkpoints_in, run_of
 from etude.pipeline import hub
 
+DEADLINE = 300.0  # seconds to load torch and open a device, on a machine that is busy
 BEST = "best"  # in a run's folder: the model that did best on the evaluations of reinforcement learning
 
 
@@ -36,6 +39,26 @@ def recipe_of(path: Path, overrides: Sequence[str]) -> Recipe:
     """The recipe of a run, of the run that a checkpoint lies in, or the defaults for a bare model; with overrides."""
     run = run_of(path)
     return recipes.load(str(run / "recipe.toml") if run is not None else None, overrides)
+
+
+TRY_DEVICE = "import sys, torch; torch.empty(0, device=sys.argv[1])"
+
+
+def check_device(device: str) -> None:
+    """Refuses a device that does not work here, before any stage begins. Tried in a child: we have no torch."""
+    if device == "cpu":
+        return
+    command = [sys.executable, "-c", TRY_DEVICE, device]
+    try:
+        tried = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    except subprocess.TimeoutExpired:
+        raise EtudeError(f"run.device is {device!r}, which did not answer within {DEADLINE:.0f} s") from None
+    if tried.returncode:
+        reason = (tried.stderr.strip().splitlines() or ["it could not be tried"])[-1].partition(": ")[2]
+        raise EtudeError(
+            f"run.device is {device!r}, which does not work here: {reason}; `etude doctor` says more, and "
+            "run.device=cpu always works"
+        )
 
 
 def prepare_device(recipe: Recipe) -> str:
