@@ -50,12 +50,14 @@ def bench_checkpoint(
     model: Path, recipe: Recipe, *, backend: str, save: Path | None = None, label: str = "benchmark"
 ) -> BenchResult:
     """`run_bench` with sandboxes of its own, all cores and a line of progress."""
-    threads = recipe.run.threads or available_cores()
+    threads, tasks = recipe.run.threads or available_cores(), bench_tasks(recipe.bench)
 
     async def work() -> BenchResult:
         async with temporary_host(backend) as host:
-            with _tracked(label, recipe.bench) as advance:
-                return await run_bench(model, recipe, host=host, threads=threads, save=save, on_progress=advance)
+            with _tracked(label, len(tasks) * recipe.bench.samples) as advance:
+                return await run_bench(
+                    model, recipe, host=host, threads=threads, save=save, on_progress=advance, tasks=tasks
+                )
 
     return asyncio.run(work())
 
@@ -79,7 +81,7 @@ def bench_hosted(
 
     async def work() -> BenchResult:
         async with hosted, temporary_host(backend) as host:
-            with _tracked("benchmark", recipe.bench) as advance:
+            with _tracked("benchmark", len(tasks) * recipe.bench.samples) as advance:
                 return await bench_policy(
                     hosted, tasks, recipe.bench, host=host, setup=setup, name=policy, on_progress=advance
                 )
@@ -100,7 +102,7 @@ def bench_scripted(policy: str, recipe: Recipe, *, backend: str, save: Path | No
 
     async def work() -> BenchResult:
         async with temporary_host(backend) as host:
-            with _tracked("benchmark", recipe.bench) as advance:
+            with _tracked("benchmark", len(tasks) * recipe.bench.samples) as advance:
                 return await bench_policy(
                     Scripted(()),
                     tasks,
@@ -119,8 +121,7 @@ def bench_scripted(policy: str, recipe: Recipe, *, backend: str, save: Path | No
 
 
 @contextmanager
-def _tracked(label: str, settings: BenchSettings) -> Iterator[Progress]:
-    rollouts = (settings.count + settings.unseen_count) * settings.samples
+def _tracked(label: str, rollouts: int) -> Iterator[Progress]:
     with track(label, rollouts, "rollouts") as bar:
         yield lambda done, _: bar.advance(done - bar.done)
 
@@ -134,6 +135,7 @@ async def run_bench(
     log: Path | None = None,
     save: Path | None = None,
     on_progress: Progress | None = None,
+    tasks: Sequence[tuple[TaskSet, Task]] | None = None,
 ) -> BenchResult:
     """Benchmarks the checkpoint at `model` as `recipe.bench` says. `log` is the engine's; `save` gets the result."""
     check_lengths(recipe.harness.limits, recipe.engine)
@@ -146,7 +148,7 @@ async def run_bench(
         dialect=dialect,
         temperature=recipe.bench.temperature,
     )
-    tasks = bench_tasks(recipe.bench)
+    tasks = bench_tasks(recipe.bench) if tasks is None else tasks
     engine = await launch(
         model, recipe.engine, device=recipe.run.device, threads=threads, log=log, decode=dialect.decode
     )
@@ -171,7 +173,12 @@ def bench_tasks(settings: BenchSettings) -> list[tuple[TaskSet, Task]]:
     ]
     found: list[tuple[TaskSet, Task]] = []
     for which, where, spec, count in sources:
-        tasks = list(islice(open_source(spec, where).tasks(), count)) if count else []
+        if which == "unseen" and not count:
+            continue
+        source = open_source(spec, where)
+        if not count and not hasattr(source, "found"):  # the tasks of a folder end, others may not
+            raise EtudeError(f"bench.count is 0, which means all tasks of a folder: {where} is none; give a number")
+        tasks = list(islice(source.tasks(), count or None))
         if len(tasks) < count:
             raise EtudeError(f"{where} has only {len(tasks)} tasks where the benchmark asks for {count}")
         found += [(which, task) for task in tasks]

@@ -23,6 +23,7 @@ from etude.cli.env import env_app
 from etude.cli.model import model_app
 from etude.cli.recipes import recipe_app
 from etude.cli.sandbox import sandbox_app
+from etude.cli.saved_rollouts import rollouts as saved_rollouts
 from etude.cli.status import status
 from etude.cli.tasks import tasks_app
 from etude.core.version import __version__
@@ -67,6 +68,7 @@ def version(json: Json = False) -> None:
 for _name, _about in runs.STAGES.items():
     app.command(_name, help=_about)(runs.stage_command(_name))
 app.command("run")(runs.run_all)
+app.command("rollouts")(saved_rollouts)
 for _command in (
     *(runs.resume, status, runs.report, rollouts.rollout, rollouts.regrade, rollouts.export, audit),
     *(serve.sample, serve.serve, chat, doctor, version),

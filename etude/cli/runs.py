@@ -94,7 +94,7 @@ def report(run: RunFolder, json: Json = False) -> None:
 
 
 def _default_run(recipe: str) -> Path:
-    return Path("runs") / Path(recipe).stem
+    return Path("runs") / Path(recipe).name.removesuffix(".toml")
 
 
 def _run_to(

@@ -56,8 +56,7 @@ def status(
         table(("stage", "", "step", "time", ""), [_row(name, stage, every) for name, stage in found["stages"].items()])
         for line in _figures(found):
             print(line)
-        starts = f"{found['lineages']} start" + ("s" if found["lineages"] != 1 else "")
-        print(f"{run}: {'in use by a command' if found['in_use'] else 'no command is running'}, {starts}")
+        print(f"{run}: {'in use by a command' if found['in_use'] else 'no command is running'}{_resumed(found)}")
         print(f"next: {found['next']}")
 
     answer(work, show, json)
@@ -93,6 +92,11 @@ def _figures(found: dict[str, Any]) -> list[str]:
     if found["gain"]:
         lines.append(f"gain by reinforcement learning: {points(found['gain'])}, in pairs")
     return lines
+
+
+def _resumed(found: dict[str, Any]) -> str:
+    times = found["resumes"]
+    return "" if not times else ", resumed once" if times == 1 else f", resumed {times} times"
 
 
 def _total(recipe: dict[str, Any], stage: str) -> int | None:

@@ -43,7 +43,7 @@ def commit_folder(final: Path, **facts: Any) -> Iterator[Path]:
     except BaseException as error:
         shutil.rmtree(working, ignore_errors=True)
         if isinstance(error, Exception) and _says_full(error):
-            raise CannotSave("the disk is full: make room") from error
+            raise CannotSave("the disk is full") from error
         if isinstance(error, OSError):
             raise CannotSave(why_not(error)) from error
         raise

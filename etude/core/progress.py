@@ -69,6 +69,10 @@ class Bar:
         self._notes.update(values)
         self._tick()
 
+    def say(self, text: str) -> None:
+        """A line of its own above the bar."""
+        self._write(("\r\x1b[K" if self._terminal else "") + text + "\n")
+
     def _tick(self) -> None:
         now = self._clock()
         if now < self._next:

@@ -198,7 +198,7 @@ class Run:
             kept = f"{saved[-1].name} is intact" if saved else "there was none before it"
             raise EtudeError(
                 f"could not save checkpoint {final.name} in {final.parent}: {error}; {kept}; "
-                "mend that and run the same command again"
+                f"{'make room' if 'full' in str(error) else 'mend that'} and run the same command again"
             ) from error
         self.say(f"{stage}: checkpoint at step {step}")
         keep = max(1, int(self.recipe.get("run", {}).get("keep_checkpoints", 2)))

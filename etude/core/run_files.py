@@ -115,7 +115,13 @@ def summary(path: Path) -> dict[str, Any]:
             "metrics": {key: value for key, value in row.items() if key not in ("lineage", "stage", "step", "time")},
             "facts": entry.get("facts", {}),
         } | ({"step": row["step"]} if row else {})
-    return {"run": str(path), "in_use": in_use(path), "lineages": len(facts["lineages"]), "stages": stages}
+    starts = {"lineages": len(facts["lineages"]), "resumes": resumes(facts)}
+    return {"run": str(path), "in_use": in_use(path), **starts, "stages": stages}
+
+
+def resumes(facts: dict[str, Any]) -> int:
+    """How often a stage was continued. Every stage of `etude run` is a start of its own, so starts say nothing."""
+    return sum(bool(lineage.get("resumed")) for lineage in facts["lineages"])
 
 
 def stage_of_row(stage: str) -> str:

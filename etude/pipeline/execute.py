@@ -28,6 +28,7 @@ from etude.pipeline.estimate import seconds_left
 from etude.pipeline.find_model import check_device
 from etude.pipeline.stages.table import STAGES, checked_stages
 
+SHORTEST = 10.0  # seconds that are worth announcing: the start of a process takes one or two of them
 INTERRUPTED = 130  # how a command ends that Ctrl-C stopped
 
 
@@ -130,8 +131,8 @@ def _heading(recipe: Recipe, path: Path, stage: str, number: int, total: int, le
     """Where the whole is: which stage of how many, and roughly how long it and the rest will take."""
     took = stage_seconds(read_facts(path)) if (path / "run.json").exists() else {}
     this, rest = (seconds_left(recipe, names, took) for names in (left[:1], left))
-    parts = [f"about {clock_time(this)}"] if this is not None and this >= 1 else []
-    parts += [f"about {clock_time(rest)} to the end"] if rest is not None and len(left) > 1 else []
+    parts = [f"about {clock_time(this)}"] if this is not None and this >= SHORTEST else []
+    parts += [f"about {clock_time(rest)} to the end"] if rest is not None and rest >= SHORTEST and len(left) > 1 else []
     return f"stage {number} of {total}: {stage}" + (f" ({', '.join(parts)})" if parts else "")
 
 
@@ -166,6 +167,6 @@ def unfinished(path: Path) -> str:
     facts = read_facts(path)
     begun, commands = facts["stages"], [lineage["machine"]["command"] for lineage in facts["lineages"]]
     # `etude resume` goes on with what was asked for before it.
-    command = next((each for each in reversed(commands) if each[1:2] != ["resume"]), [])
+    command: list[str] = next((each for each in reversed(commands) if each[1:2] != ["resume"]), [])
     names = ["report"] if command[1:2] == ["run"] else [name for name in STAGES if name in begun]
     return names[-1] if names and "finished" not in begun.get(names[-1], {}) else ""

@@ -13,15 +13,17 @@ from etude.core.recipe import Recipe
 from etude.core.run_files import checkpoints_in, run_of
 from etude.pipeline import hub
 
+AGENTS = ("rl", "sft", "extend", "mtp", "pretrain")  # stages whose model acts best first
+BASES = ("extend", "mtp", "pretrain", "sft", "rl")  # stages whose model continues plain text best first
 DEADLINE = 300.0  # seconds to load torch and open a device, on a machine that is busy
 BEST = "best"  # in a run's folder: the model that did best on the evaluations of reinforcement learning
 
 
-def find_model(path: Path) -> Path:
+def find_model(path: Path, stages: Sequence[str] = AGENTS) -> Path:
     """The model directory meant by `path`: itself, the best or newest checkpoint of a run, or a model of the hub."""
     if (path / "run.json").exists():
         saved = checkpoints_in(path)
-        for name in ("rl", "sft", "extend", "mtp", "pretrain"):
+        for name in stages:
             of_stage = [folder for stage, _, folder in saved if stage == name]
             if of_stage:
                 # The newest is not the best: reinforcement learning keeps the one that did best on held-out tasks.

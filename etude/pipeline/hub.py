@@ -16,6 +16,7 @@ from etude.core.errors import EtudeError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
+CONFIG = "config.json"
 EXTRA = "pip install 'etude[hub]'"
 SECONDS = 10.0  # for one answer about a file; the download itself has no end but its own
 
@@ -27,13 +28,12 @@ def is_hub_name(name: str) -> bool:
 
 def download(name: str) -> Path:
     """The folder of the model with this name: from the cache, or else from the hub."""
-    return Path(_ask("snapshot_download", name, _complete, allow_patterns=list(FILES), etag_timeout=SECONDS))
+    return Path(_ask(name, _complete, list(FILES)))
 
 
 def download_config(name: str) -> Path:
     """The folder with the model's config.json alone: enough to plan with, and a few kilobytes."""
-    there = Path.is_file
-    return Path(_ask("hf_hub_download", name, there, filename="config.json", etag_timeout=SECONDS)).parent
+    return Path(_ask(name, lambda folder: (folder / CONFIG).is_file(), [CONFIG]))
 
 
 def _complete(folder: Path) -> bool:
@@ -49,27 +49,29 @@ def _complete(folder: Path) -> bool:
     return tokenizer and all(file.exists() for file in weights)
 
 
-def _ask(function: str, name: str, complete: Callable[[Path], bool], **given: Any) -> str:
+def _ask(name: str, complete: Callable[[Path], bool], files: list[str]) -> str:
     try:
-        import huggingface_hub
-        from huggingface_hub import errors
+        from huggingface_hub import errors, snapshot_download
     except ImportError:
         raise EtudeError(
             f"{name} is a name on the Hugging Face hub, which needs one more package: {EXTRA}; "
             "or give a folder that holds the model"
         ) from None
     repository, _, revision = name.partition("@")
-    asked = getattr(huggingface_hub, function)
-    given |= {"repo_id": repository, "revision": revision or None}
+    given: dict[str, Any] = {"repo_id": repository, "revision": revision or None, "allow_patterns": files}
+    given["etag_timeout"] = SECONDS
     try:
         # What is cached needs no network.
-        cached = str(asked(**given, local_files_only=True))
+        cached = str(snapshot_download(**given, local_files_only=True))
         if complete(Path(cached)):
             return cached
     except (errors.LocalEntryNotFoundError, errors.EntryNotFoundError, FileNotFoundError):
         pass
     try:
-        return str(asked(**given))
+        # Offline the library gives back whatever part of a model it has.
+        if complete(Path(found := str(snapshot_download(**given)))):
+            return found
+        reason = "only a part of it is there"
     except errors.GatedRepoError:
         raise EtudeError(f"{name} is gated: accept its licence on the hub, then run `hf auth login`") from None
     except errors.RepositoryNotFoundError:
@@ -79,7 +81,7 @@ def _ask(function: str, name: str, complete: Callable[[Path], bool], **given: An
     except Exception as error:
         # The library and what it stands on raise a dozen kinds when there is no network.
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise EtudeError(
-            f"{name} is not in the cache, and the Hugging Face hub cannot be reached ({reason}); connect this machine, "
-            f"or run `hf download {repository}` on another and give the folder"
-        ) from None
+    raise EtudeError(
+        f"{name} is not in the cache, and the Hugging Face hub cannot be reached ({reason}); connect this machine, "
+        f"or run `hf download {repository}` on another and give the folder"
+    )

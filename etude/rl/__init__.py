@@ -4,6 +4,7 @@ Read in this order. What runs: orchestrator (opens it all), loop (the steps), di
 rollout_environment (how a task is tried), broken_tasks. What there is: groups (a task and its rollouts), journal (what
 happened, in SQLite), checkpoint. What is decided: admission (who may begin, who is trained), algorithms/ (rewards to
 streams), batches (groups to the learner's batch), probe (are engine and learner the same model), evaluate (held-out
-tasks, the best model), metrics (the numbers of a step). The learner's process: learner_messages (a batch as bytes),
+tasks, the best model), metrics (the numbers of a step), no_passes (says
+when nothing passes). The learner's process: learner_messages (a batch as bytes),
 learner_process, learner_client (its verbs from outside).
 """

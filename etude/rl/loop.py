@@ -29,6 +29,7 @@ from etude.rl.groups import RolloutGroup
 from etude.rl.journal import Journal
 from etude.rl.learner_client import LearnerClient
 from etude.rl.metrics import Clock, describe, staleness
+from etude.rl.no_passes import NoPasses
 from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.trained_tasks import TrainedTasks
@@ -65,7 +66,7 @@ class Training:
         self.seconds_before, self.voids_before = self.totals.seconds, dict(self.totals.void)
         self.shape = BatchShape(self.rl.groups, self.rl.group, self.recipe.harness.limits.sampled_tokens)
         self.branches = self.journal.branches()
-        self.trained_tasks = TrainedTasks(self.run.path)
+        self.trained_tasks, self.no_passes = TrainedTasks(self.run.path), NoPasses(self.run.path)
         engine, learner = self.environment.engine.server, self.learner.child
         assert engine is not None
         pids = {"engine": engine.process.pid, "learner": learner.process.pid, "loop": os.getpid()}
@@ -155,6 +156,9 @@ class Training:
         self.run.log(STAGE, self.step, **row)
         bar.advance(1)
         bar.note(reward=row["reward"], passed=row["pass_rate"], stale=row["staleness_mean"])
+        if said := self.no_passes.heard(sum(each.passed for each in group.rollouts) for group in groups):
+            bar.say(said)
+            self.run.say(f"rl: {said}")
         if self.rl.eval_every and self.step % self.rl.eval_every == 0:
             await self.evaluations.begin(self.step)
         if self.step % self.rl.save_every == 0:
@@ -167,10 +171,12 @@ class Training:
         for group in groups:
             number = self.rl.first_task + group.number
             # A group of an earlier lineage that was ready then never had its task made.
-            self.trained_tasks.add(group.task or next(self.source.tasks(number)), STAGE)
+            task, rollouts = group.task or next(self.source.tasks(number)), group.rollouts
+            self.trained_tasks.add(task, STAGE)
+            passed = sum(each.passed for each in rollouts)
+            self.run.log(f"{STAGE}.task", self.step + 1, task=task.name, passed=passed, rollouts=len(rollouts))
             if isinstance(self.source, Listens):
-                rollouts = group.rollouts
-                self.source.heard(number, sum(each.passed for each in rollouts), len(rollouts), self.step + 1)
+                self.source.heard(number, passed, len(rollouts), self.step + 1)
 
     def _row(
         self, groups: list[RolloutGroup], prepared: Prepared, learnt: Mapping[str, float], agreement: Agreement

@@ -1,5 +1,6 @@
 """Rollouts: task, policy and harness, grade, audit and reward; the one way anything is tried.
 
 In reading order: `rollout` (one rollout), `scheduler` (many at once), `store` (on disk, and grading again),
-`audit_saved` (saved rollouts audited), `trained_tasks` (which tasks a run trained on), `view` (in the terminal).
+`audit_saved` (saved rollouts audited), `trained_tasks` (which tasks a run trained on), `listing` (saved
+rollouts in a list), `view` (in the terminal).
 """

@@ -13,6 +13,7 @@ from etude.bench.run_data import RunData
 from etude.bench.run_results import AFTER, BEFORE, gain, is_number
 from etude.bench.stats import Interval, mean_pass_at
 from etude.bench.trained_on import warning
+from etude.core.run_files import resumes
 
 LABELS = {BEFORE: "before RL", AFTER: "after RL"}
 UNSEEN = "Families never trained on"
@@ -20,6 +21,10 @@ UNSEEN = "Families never trained on"
 
 def label(name: str) -> str:
     return f"{name} ({LABELS[name]})" if name in LABELS else name
+
+
+def times(number: int) -> str:
+    return "never" if not number else "once" if number == 1 else f"{number} times"
 
 
 def capital(text: str) -> str:
@@ -186,7 +191,7 @@ def machine(data: RunData) -> Html:
         ("command", " ".join(map(str, facts.get("command", ())))),
         ("seed", results["seed"]),
         ("stages not finished", ", ".join(name for name, entry in stages.items() if "finished" not in entry)),
-        ("starts and resumes", len(data.facts.get("lineages", ()))),
+        ("resumed", times(resumes(data.facts))),
         ("rollouts spoiled by the machinery", results["void"]),
     ]
     for name in ("mean", "max"):

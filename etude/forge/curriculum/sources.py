@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import pydantic
 from pydantic import Field
@@ -18,6 +18,7 @@ from pydantic import Field
 from etude.audit.quarantine import quarantined
 from etude.core.component import resolve
 from etude.core.errors import EtudeError
+from etude.tasks.format.config import read
 from etude.tasks.format.task import CONFIG, Task, task_folders
 
 SOURCES = {
@@ -77,6 +78,7 @@ class Folder:
     class Settings(pydantic.BaseModel, extra="forbid"):
         path: str = Field(description="folder whose folders are tasks, or have such folders")
         count: int = Field(0, ge=0, description="tasks; 0 is all")
+        split: Literal["", "train", "held_out"] = Field(default="", description="only tasks that say so; empty is any")
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -86,9 +88,17 @@ class Folder:
         there = task_folders(root)
         aside = {folder: quarantined(folder) for folder in {path.parent for path in there}}
         self.aside = {path: why for path in there if (why := aside[path.parent].get(path.name)) is not None}
-        self.found = [path for path in there if path not in self.aside][: settings.count or None]
+        fit = [path for path in there if path not in self.aside and self._fits(path)]
+        self.found = fit[: settings.count or None]
+        if there and not fit and settings.split:
+            raise EtudeError(f"no task in {root} has split = {settings.split!r} in its {CONFIG}")
         if not self.found:
             raise EtudeError(f"no folder in {root} has a {CONFIG}: name a folder of task directories")
+
+    def _fits(self, path: Path) -> bool:
+        if not self.settings.split:
+            return True
+        return read((path / CONFIG).read_bytes(), str(path / CONFIG))[1].split == self.settings.split
 
     def tasks(self, start: int = 0) -> Iterator[Task]:
         return map(Task.load, islice(self.found, start, None))
