@@ -288,11 +288,12 @@ def _row(which: TaskSet, task: Task, rollouts: Sequence[_Kept | None]) -> TaskRo
 
 
 def _show(kept: _Kept) -> Shown:
-    turns = [_turn(entry) for entry in kept.trajectory.entries]
+    turns = [turn_of(entry) for entry in kept.trajectory.entries]
     return Shown(turns, kept.passed, kept.trajectory.stop, _text(kept.reason), kept.tokens)
 
 
-def _turn(entry: MessageRecord) -> Turn:
+def turn_of(entry: MessageRecord) -> Turn:
+    """A message as it is shown to people."""
     message = entry.message
     error = _text(entry.note) or entry.error or ""
     match message:

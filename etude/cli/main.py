@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -30,10 +30,24 @@ from etude.core.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    suggest_commands=True,
     pretty_exceptions_enable=False,
-    help="Train coding agents in the open, from raw code on.",
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def etude(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train coding agents in the open, from raw code on."""
 
 
 def doctor(json: Json = False) -> None:

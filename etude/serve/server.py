@@ -272,6 +272,8 @@ async def _serve(
     name = listener.getsockname()
     # The parent waits for this line, and reads it as the first one of standard output.
     print(messages.READY, f"unix:{name}" if isinstance(name, str) else _url(*name[:2]), flush=True)
+    if access is not None and not isinstance(name, str):
+        print(f"base URL {_url(*name[:2])}/v1, model {access.model}; Ctrl-C ends it", file=sys.stderr)
     try:
         waits = [asyncio.create_task(event.wait()) for event in (signalled, thread.ended)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

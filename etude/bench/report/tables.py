@@ -16,6 +16,15 @@ from etude.bench.trained_on import warning
 from etude.core.run_files import resumes
 
 LABELS = {BEFORE: "before RL", AFTER: "after RL"}
+STOPS = {  # why a rollout ended, in words
+    "finish": "the agent said that it was done",
+    "final": "a turn without a call",
+    "turns": "the limit of turns",
+    "tokens": "the limit of sampled tokens",
+    "context": "the limit of the whole sequence",
+    "time": "the limit of time",
+    "malformed": "turns that could not be read",
+}
 UNSEEN = "Families never trained on"
 
 
@@ -156,7 +165,7 @@ def endings(data: RunData) -> Html | None:
     errors = sorted({error for _, error_counts, _ in every.values() for error in error_counts})
     body = [
         row(
-            f"stopped by {stop or 'failure'}",
+            f"stopped by {stop or 'failure'}" + (f": {STOPS[stop]}" if stop in STOPS else ""),
             *(percent(counts[stop] / max(1, size)) for counts, _, size in every.values()),
         )
         for stop in stops
@@ -179,6 +188,11 @@ def _together(result: BenchResult) -> tuple[Counter[str], Counter[str], int]:
 
 
 def machine(data: RunData) -> Html:
+    rows = machine_facts(data)
+    return table(["fact", "value"], [row(name, str(value)) for name, value in rows if value not in (None, "")])
+
+
+def machine_facts(data: RunData) -> list[tuple[str, Any]]:
     """What the numbers depend on, and what a careful reader asks about them."""
     facts, results, stages = data.machine, data.results, data.facts.get("stages", {})
     versions = facts.get("versions")
@@ -199,4 +213,4 @@ def machine(data: RunData) -> Html:
             bound = data.setting("rl", f"probe_{name}")
             limit = f"; the run stops at {number(bound)}" if is_number(bound) else ""
             rows.append((f"numerics, worst {name} of all publishes", f"{number(worst)}{limit}"))
-    return table(["fact", "value"], [row(name, str(value)) for name, value in rows if value not in (None, "")])
+    return rows
