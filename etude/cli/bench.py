@@ -47,6 +47,7 @@ def bench_tasks(
     tasks: Annotated[
         Path | None, typer.Option("--tasks", help="A folder of task directories; else what the recipe says.")
     ] = None,
+    split: Annotated[str, typer.Option("--split", help="Of that folder: only tasks of train, or of held_out.")] = "",
     policy: Annotated[
         str,
         typer.Option(
@@ -71,7 +72,7 @@ def bench_tasks(
         # A first word such as bench.samples=2 is a setting: with --policy there need be no model.
         words = [word for word in (model, *(overrides or [])) if word]
         given = words.pop(0) if words and "=" not in words[0] else ""
-        recipe = _recipe(given, policy, words, tasks)
+        recipe = _recipe(given, policy, words, tasks, split)
         # Before the first rollout: a mistake here would otherwise cost the whole benchmark.
         earlier = load_result(against) if against is not None else None
         if earlier is not None:
@@ -89,20 +90,20 @@ def bench_tasks(
     answer(work, lambda facts: _show_tasks(facts, found[0], against), json)
 
 
-def _recipe(model: str, policy: str, words: list[str], tasks: Path | None) -> Recipe:
+def _recipe(model: str, policy: str, words: list[str], tasks: Path | None, split: str) -> Recipe:
     """The recipe of the model, with the tasks of a folder in place of its benchmark's."""
     from etude.core import recipe as recipes
     from etude.core.errors import EtudeError
-    from etude.forge.curriculum.sources import Folder
     from etude.pipeline.find_model import recipe_of
     from etude.policies.table import needs_no_model
 
     if not model and not policy:
         raise EtudeError("say what to benchmark: a model (etude bench runs/quickstart) or --policy reference")
     if tasks is not None:
-        count = len(Folder(Folder.Settings(path=str(tasks), count=0)).found)
-        source = f"bench.tasks={{use='folder', path={jsonlib.dumps(str(tasks))}}}"
-        words = [source, f"bench.count={count}", "bench.unseen_count=0", *words]
+        source = f"bench.tasks={{use='folder', path={jsonlib.dumps(str(tasks))}, split={jsonlib.dumps(split)}}}"
+        words = [source, "bench.count=0", "bench.unseen_count=0", *words]  # 0: all of them
+    elif split:
+        raise EtudeError("--split chooses among the tasks of a folder: give --tasks DIR as well")
     if policy and not model and needs_no_model(policy):
         return recipes.load(None, words)
     return recipe_of(Path(model or policy), words)
