@@ -60,6 +60,7 @@ class TaskRow:
     passed: list[bool | None]
     tokens: list[int | None]  # that the policy wrote
     shown: Shown | None = None  # rollout 0
+    identity: str = ""  # of the task whatever its wording; empty in files of earlier versions
 
     @property
     def tally(self) -> Tally:
@@ -106,6 +107,7 @@ class BenchResult:
     retried: int = 0  # void rollouts that were made again
     void_causes: dict[str, int] = field(default_factory=dict)  # both together
     engine: dict[str, float] = field(default_factory=dict)  # what the sampler says about itself
+    trained_on: int | None = None  # tasks of the benchmark that the model was trained on; None: nobody knows
 
     def rows(self, which: TaskSet = "held_out") -> list[TaskRow]:
         return [row for row in self.tasks if row.set == which]
@@ -126,6 +128,20 @@ class BenchResult:
 def mean_tokens(rows: Sequence[TaskRow]) -> float:
     counted = [tokens for row in rows for tokens in row.tokens if tokens is not None]
     return sum(counted) / len(counted) if counted else 0.0
+
+
+def check_pairs(before: BenchResult, tasks: Sequence[tuple[TaskSet, str, str]]) -> None:
+    """Refuse an earlier result that these tasks (set, name, digest) cannot be paired with."""
+    old = [(row.set, row.name, row.digest) for row in before.tasks if row.set == "held_out"]
+    new = [task for task in tasks if task[0] == "held_out"]
+    if old != new:
+        here = {name: digest for _, name, digest in new}
+        changed = [name for _, name, digest in old if here.get(name, digest) != digest]
+        why = f"{changed[0]} has changed" if changed else f"{len(old)} tasks there, {len(new)} here"
+        raise EtudeError(
+            f"the benchmark of {before.model} is not of the same tasks ({why}), so no gain can be measured in pairs; "
+            "run both with the same recipe and the same tasks"
+        )
 
 
 def compare(before: BenchResult, after: BenchResult, k: int = 1, which: TaskSet = "held_out") -> Interval | None:
@@ -161,7 +177,7 @@ def save_result(result: BenchResult, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         durable.write_whole(path, json.dumps({"summary": summary} | dataclasses.asdict(result)) + "\n")
     except OSError as error:
-        raise EtudeError(f"cannot save the benchmark to {path}: {error.strerror}; make room") from error
+        raise EtudeError(f"cannot save the benchmark to {path}: {durable.why_not(error)}") from error
 
 
 def load_result(path: Path) -> BenchResult:

@@ -13,10 +13,12 @@ from typing import Any
 
 import tomli_w
 
-from etude.bench.result import BenchResult, load_result
+from etude.bench.result import BenchResult, TaskSet, load_result
 from etude.bench.run_results import AFTER, BEFORE, benchmark_files, collect, is_number
+from etude.bench.trained_on import called, count_trained, known_trained
 from etude.core.errors import EtudeError
 from etude.core.run_files import checkpoints_in, read_facts, read_metrics, read_recipe
+from etude.rollout.trained_tasks import read_trained_tasks
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class RunData:
     checkpoints: list[tuple[str, int, Path]]  # stage, step, folder; oldest step first
     benchmarks: dict[str, BenchResult]
     results: dict[str, Any]  # as results.json would be now
+    trained: dict[str, str] | None  # identity -> name of each task that it trained on; None: it kept no list
+    trained_in_rl: int  # tasks that reinforcement learning was on, each counted once; 0: it kept no list
     notes: list[str]  # what could not be read
     written: str
 
@@ -44,6 +48,14 @@ class RunData:
     @property
     def after(self) -> BenchResult | None:
         return self.benchmarks.get(AFTER)
+
+    def trained_on(self, result: BenchResult, which: TaskSet = "held_out") -> int | None:
+        """How many tasks of a benchmark this run trained on; None where nobody knows."""
+        return count_trained(result.rows(which), self.trained)
+
+    def called(self, result: BenchResult, which: TaskSet = "held_out") -> str:
+        """What the tasks of a benchmark may be called: held-out ones only where that is known."""
+        return called(len(result.rows(which)), self.trained_on(result, which))
 
     def rows(self, stage: str) -> list[dict[str, Any]]:
         return [row for row in self.metrics if row.get("stage") == stage]
@@ -93,6 +105,7 @@ def read_run(path: str | Path) -> RunData:
             benchmarks[name] = load_result(file)
         except EtudeError as error:
             notes.append(str(error))
+    trained = known_trained(path)
     # Made anew, so that a page shows the run as it is and not as its last results.json was.
     results = collect(facts, recipe, metrics, benchmarks)
     return RunData(
@@ -103,6 +116,8 @@ def read_run(path: str | Path) -> RunData:
         checkpoints=checkpoints_in(path),
         benchmarks=benchmarks,
         results=json.loads(json.dumps(results)),
+        trained=trained,
+        trained_in_rl=len(read_trained_tasks(path, "rl") or {}) if trained is not None else 0,
         notes=notes,
         written=time.strftime("%Y-%m-%d %H:%M"),
     )

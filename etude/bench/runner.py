@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.bench.result import BenchResult, Counts, Shown, TaskRow, TaskSet, Turn, save_result
+from etude.bench.trained_on import count_trained, tasks_trained_on
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Policy, System, ToolResult, User
 from etude.core.process import available_cores
@@ -29,9 +30,11 @@ from etude.forge.curriculum.sources import open_source
 from etude.harness.metrics import measure
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.policies.engine_client import launch
-from etude.policies.table import hosted_policy, is_hosted
+from etude.policies.scripted import Scripted
+from etude.policies.table import hosted_policy, is_hosted, make_policy
 from etude.rollout.rollout import RolloutSetup, Scored, Void, build_setup, check_lengths, temporary_host
 from etude.rollout.scheduler import JobRunner, RolloutJob, sample_seed
+from etude.rollout.trained_tasks import task_identity
 from etude.rollout.view import printable
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -47,12 +50,14 @@ def bench_checkpoint(
     model: Path, recipe: Recipe, *, backend: str, save: Path | None = None, label: str = "benchmark"
 ) -> BenchResult:
     """`run_bench` with sandboxes of its own, all cores and a line of progress."""
-    threads = recipe.run.threads or available_cores()
+    threads, tasks = recipe.run.threads or available_cores(), bench_tasks(recipe.bench)
 
     async def work() -> BenchResult:
         async with temporary_host(backend) as host:
-            with _tracked(label, recipe.bench) as advance:
-                return await run_bench(model, recipe, host=host, threads=threads, save=save, on_progress=advance)
+            with _tracked(label, len(tasks) * recipe.bench.samples) as advance:
+                return await run_bench(
+                    model, recipe, host=host, threads=threads, save=save, on_progress=advance, tasks=tasks
+                )
 
     return asyncio.run(work())
 
@@ -76,7 +81,7 @@ def bench_hosted(
 
     async def work() -> BenchResult:
         async with hosted, temporary_host(backend) as host:
-            with _tracked("benchmark", recipe.bench) as advance:
+            with _tracked("benchmark", len(tasks) * recipe.bench.samples) as advance:
                 return await bench_policy(
                     hosted, tasks, recipe.bench, host=host, setup=setup, name=policy, on_progress=advance
                 )
@@ -87,9 +92,36 @@ def bench_hosted(
     return result, hosted.spent
 
 
+def bench_scripted(policy: str, recipe: Recipe, *, backend: str, save: Path | None = None) -> BenchResult:
+    """A script (`reference`, `null`, `stub`, `attack:NAME`) on the same tasks, made anew for each of them."""
+    setup = build_setup(recipe.harness, recipe.reward, recipe.grader, recipe.audit, temperature=0.0)
+    tasks = bench_tasks(recipe.bench)
+
+    def script(task: Task) -> Policy:
+        return make_policy(policy, task, None, recipe.bench.seed)
+
+    async def work() -> BenchResult:
+        async with temporary_host(backend) as host:
+            with _tracked("benchmark", len(tasks) * recipe.bench.samples) as advance:
+                return await bench_policy(
+                    Scripted(()),
+                    tasks,
+                    recipe.bench,
+                    host=host,
+                    setup=setup,
+                    name=policy,
+                    script=script,
+                    on_progress=advance,
+                )
+
+    result = asyncio.run(work())
+    if save is not None:
+        save_result(result, save)
+    return result
+
+
 @contextmanager
-def _tracked(label: str, settings: BenchSettings) -> Iterator[Progress]:
-    rollouts = (settings.count + settings.unseen_count) * settings.samples
+def _tracked(label: str, rollouts: int) -> Iterator[Progress]:
     with track(label, rollouts, "rollouts") as bar:
         yield lambda done, _: bar.advance(done - bar.done)
 
@@ -103,6 +135,7 @@ async def run_bench(
     log: Path | None = None,
     save: Path | None = None,
     on_progress: Progress | None = None,
+    tasks: Sequence[tuple[TaskSet, Task]] | None = None,
 ) -> BenchResult:
     """Benchmarks the checkpoint at `model` as `recipe.bench` says. `log` is the engine's; `save` gets the result."""
     check_lengths(recipe.harness.limits, recipe.engine)
@@ -115,7 +148,7 @@ async def run_bench(
         dialect=dialect,
         temperature=recipe.bench.temperature,
     )
-    tasks = bench_tasks(recipe.bench)
+    tasks = bench_tasks(recipe.bench) if tasks is None else tasks
     engine = await launch(
         model, recipe.engine, device=recipe.run.device, threads=threads, log=log, decode=dialect.decode
     )
@@ -125,7 +158,8 @@ async def run_bench(
         )
         stats = await engine.stats()
     numbers = {name: float(value) for name, value in stats.items() if isinstance(value, int | float)}
-    result = dataclasses.replace(result, engine=numbers)
+    trained = count_trained(result.tasks, tasks_trained_on(model))
+    result = dataclasses.replace(result, engine=numbers, trained_on=trained)
     if save is not None:
         save_result(result, save)
     return result
@@ -139,7 +173,12 @@ def bench_tasks(settings: BenchSettings) -> list[tuple[TaskSet, Task]]:
     ]
     found: list[tuple[TaskSet, Task]] = []
     for which, where, spec, count in sources:
-        tasks = list(islice(open_source(spec, where).tasks(), count)) if count else []
+        if which == "unseen" and not count:
+            continue
+        source = open_source(spec, where)
+        if not count and not hasattr(source, "found"):  # the tasks of a folder end, others may not
+            raise EtudeError(f"bench.count is 0, which means all tasks of a folder: {where} is none; give a number")
+        tasks = list(islice(source.tasks(), count or None))
         if len(tasks) < count:
             raise EtudeError(f"{where} has only {len(tasks)} tasks where the benchmark asks for {count}")
         found += [(which, task) for task in tasks]
@@ -244,15 +283,17 @@ def _row(which: TaskSet, task: Task, rollouts: Sequence[_Kept | None]) -> TaskRo
         passed=[one.passed if one is not None else None for one in rollouts],
         tokens=[one.tokens if one is not None else None for one in rollouts],
         shown=_show(first) if first is not None else None,
+        identity=task_identity(task),
     )
 
 
 def _show(kept: _Kept) -> Shown:
-    turns = [_turn(entry) for entry in kept.trajectory.entries]
+    turns = [turn_of(entry) for entry in kept.trajectory.entries]
     return Shown(turns, kept.passed, kept.trajectory.stop, _text(kept.reason), kept.tokens)
 
 
-def _turn(entry: MessageRecord) -> Turn:
+def turn_of(entry: MessageRecord) -> Turn:
+    """A message as it is shown to people."""
     message = entry.message
     error = _text(entry.note) or entry.error or ""
     match message:

@@ -1,17 +1,23 @@
-"""Commands that benchmark a model: `etude bench MODEL` on tasks, `etude bench base MODEL` without an agent."""
+"""Commands that benchmark: `etude bench MODEL` or `--policy X` on tasks, `etude bench base MODEL` without an agent."""
 
 from __future__ import annotations
 
 import json as jsonlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 from typer.core import TyperGroup
 
-from etude.cli.console import Backend, Json, ModelPath, Overrides, answer, figure, table
+from etude.cli.console import Backend, Json, ModelPath, Overrides, answer, points, share, table
+
+if TYPE_CHECKING:
+    from etude.bench.result import BenchResult
+    from etude.core.recipe import Recipe
 
 DEFAULT = "tasks"
+MOST_ROWS = 30  # tasks that are listed one by one
 
 Save = Annotated[Path | None, typer.Option("--save", help="JSON file for the result.")]
 
@@ -33,35 +39,128 @@ bench_app = typer.Typer(
 
 @bench_app.command(DEFAULT)
 def bench_tasks(
-    model: ModelPath,
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="A run, a checkpoint, a Hugging Face directory or hub name."),
+    ] = None,
     overrides: Overrides = None,
+    tasks: Annotated[
+        Path | None, typer.Option("--tasks", help="A folder of task directories; else what the recipe says.")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="Of that folder: only tasks of train, or of held_out.")] = "",
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            help="In place of MODEL: reference, null, stub, attack:NAME, a model as above, "
+            "or a hosted one (openai:https://host/v1?model=NAME).",
+        ),
+    ] = "",
     save: Save = None,
     against: Annotated[Path | None, typer.Option("--against", help="An earlier result: the gain, in pairs.")] = None,
-    policy: Annotated[
-        str, typer.Option("--policy", help="A hosted model in its place: openai:https://host/v1?model=NAME.")
-    ] = "",
     sandbox: Backend = "local",
     json: Json = False,
 ) -> None:
-    """Benchmark a model on tasks that it has not seen. `etude bench MODEL` is short for it."""
+    """Benchmark a model or any other policy on tasks. `etude bench MODEL` is short for it."""
+    found: list[BenchResult] = []
 
     def work() -> dict[str, Any]:
-        from etude.bench.result import compare, load_result, summarise
-        from etude.bench.runner import bench_checkpoint, bench_hosted
-        from etude.pipeline.find_model import find_model, recipe_of
+        from etude.bench.result import check_pairs, compare, load_result, summarise
+        from etude.bench.runner import bench_tasks as listed
+        from etude.core import durable
 
-        recipe, folder = recipe_of(model, overrides or []), find_model(model)
+        # A first word such as bench.samples=2 is a setting: with --policy there need be no model.
+        words = [word for word in (model, *(overrides or [])) if word]
+        given = words.pop(0) if words and "=" not in words[0] else ""
+        recipe = _recipe(given, policy, words, tasks, split)
+        # Before the first rollout: a mistake here would otherwise cost the whole benchmark.
         earlier = load_result(against) if against is not None else None
-        if policy:
-            result, spent = bench_hosted(policy, recipe, backend=sandbox, save=save)
-            facts = {"model": policy, **summarise(result), "spent": spent}
-        else:
-            result = bench_checkpoint(folder, recipe, backend=sandbox, save=save)
-            facts = {"model": str(folder), **summarise(result)}
+        if earlier is not None:
+            check_pairs(earlier, [(which, task.name, task.digest) for which, task in listed(recipe.bench)])
+        if save is not None:
+            durable.check_writable(save)
+        result, facts = _benchmark(given, policy, recipe, sandbox, save)
+        found.append(result)
         gain = compare(earlier, result) if earlier is not None else None
-        return facts | ({"gain": list(gain)} if gain is not None else {})
+        rows = result.rows()
+        facts |= summarise(result) | {"tasks": len(rows), "samples": result.samples, "trained_on": result.trained_on}
+        facts |= {"gain": list(gain)} if gain is not None else {}
+        return facts | ({"saved": str(save)} if save is not None else {})
 
-    answer(work, lambda found: table(("", ""), [(name, figure(value)) for name, value in found.items()]), json)
+    answer(work, lambda facts: _show_tasks(facts, found[0], against), json)
+
+
+def _recipe(model: str, policy: str, words: list[str], tasks: Path | None, split: str) -> Recipe:
+    """The recipe of the model, with the tasks of a folder in place of its benchmark's."""
+    from etude.core import recipe as recipes
+    from etude.core.errors import EtudeError
+    from etude.pipeline.find_model import recipe_of
+    from etude.policies.table import needs_no_model
+
+    if not model and not policy:
+        raise EtudeError("say what to benchmark: a model (etude bench runs/quickstart) or --policy reference")
+    if tasks is not None:
+        source = f"bench.tasks={{use='folder', path={jsonlib.dumps(str(tasks))}, split={jsonlib.dumps(split)}}}"
+        words = [source, "bench.count=0", "bench.unseen_count=0", *words]  # 0: all of them
+    elif split:
+        raise EtudeError("--split chooses among the tasks of a folder: give --tasks DIR as well")
+    if policy and not model and needs_no_model(policy):
+        return recipes.load(None, words)
+    return recipe_of(Path(model or policy), words)
+
+
+def _benchmark(
+    model: str, policy: str, recipe: Recipe, sandbox: str, save: Path | None
+) -> tuple[BenchResult, dict[str, Any]]:
+    from etude.bench.runner import bench_checkpoint, bench_hosted, bench_scripted
+    from etude.pipeline.find_model import find_model
+    from etude.policies.table import is_hosted, needs_no_model
+
+    if is_hosted(policy):
+        result, spent = bench_hosted(policy, recipe, backend=sandbox, save=save)
+        return result, {"model": policy, "spent": spent}
+    if policy and needs_no_model(policy):
+        return bench_scripted(policy, recipe, backend=sandbox, save=save), {"model": policy}
+    folder = find_model(Path(policy or model))
+    return bench_checkpoint(folder, recipe, backend=sandbox, save=save), {"model": str(folder)}
+
+
+def _show_tasks(facts: dict[str, Any], result: BenchResult, against: Path | None) -> None:
+    from etude.bench.trained_on import called, warning
+    from etude.policies.scripted import SCRIPTS
+
+    tasks = result.rows()
+    rows: list[tuple[Any, ...]] = [("model", facts["model"])]
+    what = called(len(tasks), result.trained_on)
+    rows.append(("tasks", f"{len(tasks)} {what}, {_rollouts(result.samples)} each, {result.backend} sandboxes"))
+    rows.append(("pass@1", share(facts["pass@1"])))
+    rows += [(f"pass@{k}", share(facts[f"pass@{k}"])) for k in result.ks if k > 1]
+    rows.append(("tokens", f"{facts['tokens']:.1f} written in a rollout"))
+    rows.append(("format errors", f"{share(facts['format_errors'])} of turns"))
+    if result.void:
+        rows.append(("void", f"{_rollouts(result.void)} spoiled by the machinery and left out"))
+    if "gain" in facts:
+        rows.append(("gain", f"{points(facts['gain'])} in pass@1, in pairs, over {against}"))
+    if spent := facts.get("spent"):
+        rows.append(("spent", ", ".join(f"{name} {value:g}" for name, value in spent.items())))
+    if len(tasks) <= MOST_ROWS:
+        # Failures first: they are what somebody who reads the list looks for.
+        listed = sorted(tasks, key=lambda row: (row.tally.passed / max(1, row.tally.rollouts), row.name))
+        table(("task", "passed"), [(row.name, _passed(row.tally.passed, row.tally.rollouts)) for row in listed])
+    table(("", ""), rows)
+    said = warning(len(tasks), result.trained_on)
+    if said and facts["model"] not in SCRIPTS:
+        print(said)
+    if "saved" in facts:
+        print(f"saved: {facts['saved']}")
+
+
+def _rollouts(number: int) -> str:
+    return f"{number} rollout" if number == 1 else f"{number} rollouts"
+
+
+def _passed(passed: int, rollouts: int) -> Text:
+    return Text(f"{passed} of {rollouts}", "green" if passed == rollouts else "red" if not passed else "yellow")
 
 
 @bench_app.command("base")

@@ -68,8 +68,11 @@ def talk(address: str, seed: int, quiet: bool) -> dict[str, Any]:
 async def _answer(address: str, body: dict[str, Any], console: Console | None) -> dict[str, Any]:
     answer = {"reasoning_content": "", "content": ""}
     styles = {"reasoning_content": "italic dim", "content": ""}
-    last = ""
-    async for delta in _deltas(address, body):
+    last = stop = ""
+    calls: list[str] = []
+    async for choice in _choices(address, body):
+        delta, stop = choice["delta"], choice.get("finish_reason") or stop
+        calls += [str(call["function"]["name"]) for call in delta.get("tool_calls") or [] if _names(call)]
         for name, style in styles.items():
             if delta_text := delta.get(name):
                 answer[name] += delta_text
@@ -79,11 +82,26 @@ async def _answer(address: str, body: dict[str, Any], console: Console | None) -
                     console.print(Text(between + printable(delta_text), style), end="")
                 last = name
     if console is not None:
+        if not last:
+            console.print(Text(_silence(calls, stop), "dim"), end="")
         console.print()
     return {"role": "assistant", **{name: text for name, text in answer.items() if text or name == "content"}}
 
 
-async def _deltas(address: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+def _names(call: Any) -> bool:
+    return isinstance(call, dict) and isinstance(call.get("function"), dict) and bool(call["function"].get("name"))
+
+
+def _silence(calls: list[str], stop: str) -> str:
+    """Why nothing was said: an empty line would leave people guessing."""
+    if calls:
+        tools = ", ".join(printable(name) for name in calls)
+        return f"(no text: the model called {tools}; an agent trained on tasks acts, so give it one: --task 0)"
+    why = {"length": "its turn was cut off at the limit of tokens", "stop": "it ended its turn at once"}
+    return f"(no text: {why.get(stop, f'it stopped by {printable(stop)}' if stop else 'the server sent none')})"
+
+
+async def _choices(address: str, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
     async with _session() as http:
         try:
             async with http.post(f"{base_of(address)}/chat/completions", json=body) as response:
@@ -96,7 +114,7 @@ async def _deltas(address: str, body: dict[str, Any]) -> AsyncIterator[dict[str,
                         if "error" in chunk:
                             raise EtudeError(f"the server at {address} stopped: {_reason(line[6:].decode())}")
                         for choice in chunk["choices"]:
-                            yield choice["delta"]
+                            yield choice
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as broken:
             raise EtudeError(f"the server at {address} cannot be understood: {broken!r}") from None
 

@@ -7,6 +7,7 @@ A mistake of the user becomes one sentence and exit status 2, Ctrl-C the command
 from __future__ import annotations
 
 import json as jsonlib
+import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -18,14 +19,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from etude.core import durable
 from etude.core.errors import EtudeError
 from etude.core.progress import short
+from etude.core.run import TYPED, typed_command
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes, such as pretrain.steps=50.")
 ]
 
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, such as runs/quickstart.")]
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A built-in recipe, or the path of a .toml file.")]
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A run, a checkpoint, or a Hugging Face directory.")]
 TaskFolders = Annotated[list[Path], typer.Argument(metavar="DIR...", help="Task directories, or folders of them.")]
@@ -64,12 +68,20 @@ def answer(
             raise KeyboardInterrupt
     except EtudeError as error:
         code, found = 2, {"ok": False, "error": str(error)}
-        print(f"error: {error}", file=sys.stderr)
+        _complain(str(error))
+    except OSError as error:
+        # A path that cannot be read or written is the user's to mend; anything else of the system is a bug of ours.
+        if error.filename is None:
+            raise
+        said = f"cannot use {os.fsdecode(error.filename)}: {durable.why_not(error)}"
+        code, found = 2, {"ok": False, "error": said}
+        _complain(said)
     except KeyboardInterrupt:
         # Without --fresh, which would throw away what was saved.
-        resume = shlex.join(["etude", *(part for part in sys.argv[1:] if part != "--fresh")])
+        resume = shlex.join(part for part in typed_command() if part != "--fresh")
         code, found = 130, found | {"ok": False, "error": "interrupted", "resume": resume}
-        print(f"interrupted; to continue: {resume}", file=sys.stderr)
+        if TYPED not in os.environ:  # a stage's process leaves that to the one that started it
+            print(f"interrupted; to continue: {resume}", file=sys.stderr)
     finally:
         if json:
             print(jsonlib.dumps(found, default=str), flush=True)
@@ -77,8 +89,14 @@ def answer(
         raise typer.Exit(code)
 
 
+def _complain(said: str) -> None:
+    """One sentence, unless the process that started this one for a stage will say it."""
+    if TYPED not in os.environ:
+        print(f"error: {said}", file=sys.stderr)
+
+
 def table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    shown = Table(*headers, box=None, header_style="bold", pad_edge=False)
+    shown = Table(*headers, box=None, header_style="bold", pad_edge=False, show_header=any(headers))
     for row in rows:
         # As text: rich would read square brackets in a value as markup.
         shown.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
@@ -92,8 +110,19 @@ def values(facts: dict[str, Any]) -> str:
     )
 
 
-def figure(value: Any) -> str:
-    """A share, or a share with its interval, as people read it; anything else as it is."""
-    if isinstance(value, list | tuple) and len(value) == 3 and all(isinstance(part, float) for part in value):
-        return f"{value[0]:.1%} ({value[1]:.1%} to {value[2]:.1%})"
-    return f"{value:.1%}" if isinstance(value, float) else str(value)
+def share(value: Any) -> str:
+    """A share, or a share with its interval, in percent; a dash where there is none."""
+    if value is None:
+        return "-"
+    if isinstance(value, list | tuple):
+        mean, low, high = value
+        return f"{mean:.1%} ({low:.1%} to {high:.1%})"
+    return f"{value:.1%}"
+
+
+def points(gain: Any) -> str:
+    """A difference of shares with its interval, in points; a dash where there is none."""
+    if gain is None:
+        return "-"
+    mean, low, high = (100 * each for each in gain)
+    return f"{mean:+.1f} points ({low:+.1f} to {high:+.1f})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -23,15 +23,31 @@ from etude.cli.env import env_app
 from etude.cli.model import model_app
 from etude.cli.recipes import recipe_app
 from etude.cli.sandbox import sandbox_app
+from etude.cli.saved_rollouts import rollouts as saved_rollouts
+from etude.cli.status import status
 from etude.cli.tasks import tasks_app
 from etude.core.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    suggest_commands=True,
     pretty_exceptions_enable=False,
-    help="Train coding agents in the open, from raw code on.",
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def etude(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train coding agents in the open, from raw code on."""
 
 
 def doctor(json: Json = False) -> None:
@@ -66,8 +82,9 @@ def version(json: Json = False) -> None:
 for _name, _about in runs.STAGES.items():
     app.command(_name, help=_about)(runs.stage_command(_name))
 app.command("run")(runs.run_all)
+app.command("rollouts")(saved_rollouts)
 for _command in (
-    *(runs.resume, runs.status, runs.report, rollouts.rollout, rollouts.regrade, rollouts.export, audit),
+    *(runs.resume, status, runs.report, rollouts.rollout, rollouts.regrade, rollouts.export, audit),
     *(serve.sample, serve.serve, chat, doctor, version),
 ):
     app.command()(_command)

@@ -31,11 +31,14 @@ def recipe_show(
 
 @recipe_app.command("list")
 def recipe_list(json: Json = False) -> None:
-    """Name the recipes that come with the package."""
+    """Name the recipes that come with the package, smallest first."""
 
     def work() -> dict[str, Any]:
         from etude.core import recipe as recipes
 
-        return {"recipes": {name: recipes.load(name).about for name in recipes.builtin()}}
+        found = {name: recipes.load(name) for name in recipes.builtin()}
+        # Smallest first: what a laptop can do, then by the time that reinforcement learning may take.
+        ordered = sorted(found, key=lambda name: (found[name].run.device != "cpu", found[name].rl.seconds, name))
+        return {"recipes": {name: found[name].about for name in ordered}}
 
     answer(work, lambda found: table(("recipe", "about"), list(found["recipes"].items())), json)

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etude.cli.agents import own_agent, setup_of
 from etude.cli.console import Backend, Json, Overrides, Seed, answer, table
 
 if TYPE_CHECKING:
     from etude.core.policy import Policy
-    from etude.core.recipe import Recipe
     from etude.rollout.rollout import Outcome, RolloutSetup
     from etude.rollout.view import RolloutView
     from etude.tasks.format.task import Task
-    from etude.tokens.dialect import Dialect
 
-SavedRollouts = Annotated[Path, typer.Argument(help="A saved attempt, or a folder of them.")]
+SavedRollouts = Annotated[Path, typer.Argument(help="A saved rollout, or a folder of them.")]
 
 
 def rollout(
@@ -30,12 +29,12 @@ def rollout(
         str,
         typer.Option(
             "--policy",
-            help="reference, null, stub, attack:NAME, an engine (unix:/path, http://...), "
-            "or a hosted model (openai:https://host/v1?model=NAME; the rest as endpoint.KEY=VALUE).",
+            help="reference, null, stub, attack:NAME, a run or model (runs/quickstart), an engine (unix:/path, "
+            "http://...), or a hosted model (openai:https://host/v1?model=NAME; the rest as endpoint.KEY=VALUE).",
         ),
     ] = "reference",
     model: Annotated[Path | None, typer.Option("--model", help="Folder with the tokenizer of the engine.")] = None,
-    save: Annotated[Path | None, typer.Option("--save", help="Folder to keep the attempt in.")] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Folder to keep the rollout in.")] = None,
     sandbox: Backend = "local",
     seed: Seed = 0,
     json: Json = False,
@@ -46,24 +45,35 @@ def rollout(
         from dataclasses import asdict
 
         from etude.core import recipe as recipes
-        from etude.policies.table import hosted_policy, is_hosted, make_policy
+        from etude.pipeline.find_model import find_model
+        from etude.policies.table import hosted_policy, is_hosted, make_policy, needs_no_model
         from etude.rollout.rollout import Scored
         from etude.rollout.store import save_rollout
         from etude.rollout.view import RolloutView
         from etude.tasks.format.task import Task
         from etude.tokens.dialect import open_dialect
 
-        recipe, loaded = recipes.load(None, overrides or []), Task.load(task)
-        dialect = open_dialect(model, recipe.harness.template) if model is not None else None
-        hosted = is_hosted(policy)
-        setup = setup_of(recipe, dialect, hosted)
-        made: Any = (
-            hosted_policy(policy, recipe.endpoint, setup.tools, dialect)
-            if hosted
-            else make_policy(policy, loaded, dialect, seed)
-        )
+        words, hosted = overrides or [], is_hosted(policy)
+        recipe, loaded = recipes.load(None, words), Task.load(task)
+        made: Any = None
+        if needs_no_model(policy):
+            dialect = open_dialect(find_model(model), recipe.harness.template) if model is not None else None
+            setup = setup_of(recipe, dialect, hosted)
+            made = (
+                hosted_policy(policy, recipe.endpoint, setup.tools, dialect)
+                if hosted
+                else make_policy(policy, loaded, dialect, seed)
+            )
+        else:
+            agent = own_agent(Path(policy), words)
+            setup = agent.setup
         view = None if json else RolloutView()
-        outcome = asyncio.run(show_rollout(loaded, made, policy, setup, seed, sandbox, view))
+
+        async def act() -> Outcome:
+            acts = made if made is not None else await agent.start()
+            return await show_rollout(loaded, acts, policy, setup, seed, sandbox, view)
+
+        outcome = asyncio.run(act())
         facts: dict[str, Any] = {"task": loaded.name, "policy": policy, "seconds": round(outcome.seconds, 3)}
         if hosted:
             facts["spent"] = made.spent
@@ -184,19 +194,3 @@ async def show_rollout(
     if view:
         view.show_outcome(outcome)
     return outcome
-
-
-def setup_of(recipe: Recipe, dialect: Dialect | None, hosted: bool = False) -> RolloutSetup:
-    from etude.rollout.rollout import build_setup
-
-    # With a dialect, calls are parsed from the sampled ids, as in training.
-    native = hosted and dialect is None and recipe.endpoint.form == "tools"
-    return build_setup(
-        recipe.harness,
-        recipe.reward,
-        recipe.grader,
-        recipe.audit,
-        dialect=dialect,
-        temperature=recipe.bench.temperature,
-        native_calls=native,
-    )

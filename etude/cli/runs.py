@@ -1,4 +1,4 @@
-"""Commands on a run: bring it to the end of a stage or of all stages, resume it, say how far it is, report it.
+"""Commands on a run: bring it to the end of a stage or of all stages, resume it, report it.
 
 From `etude rl` to the loop: this file's command, `pipeline.execute`, the stage's work, `rl.orchestrator`, `rl.loop`.
 """
@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from etude.cli.console import Json, Overrides, RecipeName, answer, figure, table, values
+from etude.cli.console import Json, Overrides, RecipeName, RunFolder, answer, points, share, table, values
 
-RunFolder = Annotated[Path, typer.Argument(help="Run folder.")]
 RunPath = Annotated[Path | None, typer.Option("--run", help="Run folder; default: runs/<name of the recipe>.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the run holds and start over.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the recipe and what would be done; do nothing.")]
@@ -82,25 +81,6 @@ def resume(run: RunFolder, json: Json = False) -> None:
     answer(work, show, json)
 
 
-def status(run: RunFolder, json: Json = False) -> None:
-    """Say how far a run is."""
-
-    def work() -> dict[str, Any]:
-        from etude.core.run_files import summary
-
-        return summary(run)
-
-    def show(found: dict[str, Any]) -> None:
-        rows = [
-            (name, stage["state"], stage.get("step", ""), values(stage.get("metrics", {})))
-            for name, stage in found["stages"].items()
-        ]
-        table(("stage", "state", "step", "newest metrics"), rows)
-        print(f"{run}: {'in use' if found['in_use'] else 'idle'}, {found['lineages']} start(s)")
-
-    answer(work, show, json)
-
-
 def report(run: RunFolder, json: Json = False) -> None:
     """Write the report of a run: one HTML file."""
 
@@ -114,7 +94,7 @@ def report(run: RunFolder, json: Json = False) -> None:
 
 
 def _default_run(recipe: str) -> Path:
-    return Path("runs") / Path(recipe).stem
+    return Path("runs") / Path(recipe).name.removesuffix(".toml")
 
 
 def _run_to(
@@ -131,12 +111,17 @@ def _show_results(found: dict[str, Any]) -> None:
     results, path = found["results"], Path(found["run"])
     if not results:
         return
-    rows = []
-    for arm in ("sft", "rl"):
-        if (row := results.get(arm)) is not None:
-            rows.append((arm, *(figure(row[name]) for name in ("pass@1", "pass@4", "format_errors")), row["tokens"]))
-    table(("model", "pass@1", "best of 4", "format errors", "tokens"), rows)
-    print(f"gain by reinforcement learning: {figure(results['paired_gain'])}")
+    arms = {arm: row for arm in ("sft", "rl") if (row := results.get(arm)) is not None}
+    # pass@4 is null where a task had fewer rollouts: then there is no such column.
+    names = sorted(
+        {name for row in arms.values() for name, value in row.items() if name[:5] == "pass@" and value is not None}
+    )
+    rows = [
+        (arm, *(share(row.get(name)) for name in (*names, "format_errors")), f"{row['tokens']:.1f}")
+        for arm, row in arms.items()
+    ]
+    table(("model", *names, "format errors", "tokens a rollout"), rows)
+    print(f"gain by reinforcement learning: {points(results['paired_gain'])} in pass@1, in pairs")
     print(f"report: {path / 'report.html'}")
 
 

@@ -18,17 +18,21 @@ def sample(
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="Longest answer.")] = 128,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 always takes the likeliest.")] = 0.8,
     seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same answer.")] = 0,
+    stage: Annotated[
+        str, typer.Option("--stage", help="Of a run: whose model (pretrain, sft, rl); else the pretrained one.")
+    ] = "",
     json: Json = False,
 ) -> None:
-    """Continue a text with a trained model."""
+    """Continue a text with a trained model: of a run, the pretrained one."""
 
     def work() -> dict[str, Any]:
         from etude.core.errors import EtudeError
         from etude.core.policy import Sampling, Version
         from etude.core.progress import track
-        from etude.pipeline.find_model import find_model, prepare_device, recipe_of
+        from etude.pipeline.find_model import BASES, find_model, prepare_device, recipe_of
 
-        recipe, folder = recipe_of(model, overrides or []), find_model(model)
+        # Of a run the pretrained model: fine-tuning teaches it to act, and then it continues no text.
+        recipe, folder = recipe_of(model, overrides or []), find_model(model, (stage,) if stage else BASES)
         device = prepare_device(recipe)
         from etude.engine.engine import Engine
         from etude.model.checkpoint.directory import load_model

@@ -45,7 +45,7 @@ def commit_folder(final: Path, **facts: Any) -> Iterator[Path]:
         if isinstance(error, Exception) and _says_full(error):
             raise CannotSave("the disk is full") from error
         if isinstance(error, OSError):
-            raise CannotSave(str(error)) from error
+            raise CannotSave(why_not(error)) from error
         raise
 
 
@@ -106,7 +106,37 @@ def write_whole(path: Path, text: str) -> None:
         sync(path.parent)
     except OSError as error:
         working.unlink(missing_ok=True)
-        raise EtudeError(f"cannot write {path}: {error.strerror}; make room or choose another --run") from error
+        raise EtudeError(f"cannot write {path}: {why_not(error)}") from error
+
+
+def why_not(error: OSError) -> str:
+    """What went wrong with a file, and what helps against that."""
+    helps = {
+        errno.ENOSPC: "make room",
+        errno.EDQUOT: "make room",
+        errno.EACCES: "choose a place that you may write to",
+        errno.EPERM: "choose a place that you may write to",
+        errno.EROFS: "choose a place that you may write to",
+        errno.ENOENT: "choose a folder that exists or can be made",
+        errno.ENOTDIR: "a part of this path is a file; choose another place",
+        errno.EEXIST: "a file is in the way; choose another place",
+        errno.EISDIR: "a folder is in the way; choose another name",
+    }
+    advice = helps.get(error.errno or 0)
+    return f"{error.strerror or error}; {advice}" if advice else str(error.strerror or error)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written at the end of long work; makes the folder that it lies in."""
+    probe = path.with_name(f".{path.name}.probe")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise EtudeError(f"cannot write {path}: {why_not(error)}") from None
 
 
 def append_line(path: Path, line: str) -> None:
@@ -115,7 +145,7 @@ def append_line(path: Path, line: str) -> None:
         with path.open("a") as file:
             file.write(line + "\n")
     except OSError as error:
-        raise EtudeError(f"cannot write {path}: {error.strerror}; make room and run the same command again") from error
+        raise EtudeError(f"cannot write {path}: {why_not(error)}, and run the same command again") from error
 
 
 def cut_torn_line(path: Path) -> None:

@@ -1,8 +1,9 @@
 """How far along something is: one line with rate and time left.
 
-On a terminal the line redraws in place; elsewhere (a log file, CI) a plain line comes now and then; work
-shorter than a second prints nothing. Everything goes to standard error, so that standard output stays free
-for results. Knows nothing about what is being done, and needs nothing outside the standard library.
+On a terminal the line redraws in place and is fitted to its width: what matters least is left out first. Elsewhere (a
+log file, CI) a plain line comes now and then; work shorter than a second prints nothing. Everything goes to standard
+error, so that standard output stays free for results. Knows nothing about what is being done, and needs nothing
+outside the standard library.
 """
 
 from __future__ import annotations
@@ -14,25 +15,40 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 QUIET = 1.0  # seconds before the first line: short work stays silent
 REDRAW = 0.2  # seconds between redraws on a terminal
 PLAIN = 15.0  # seconds between lines elsewhere
 WINDOW = 30.0  # seconds of history behind the rate, so that "time left" follows a change of pace
-BAR = 24  # characters
+BAR, SHORTEST_BAR = 24, 8  # characters
+
+
+class TimeLimit(NamedTuple):
+    """Work that ends when its time is up, whatever is done by then."""
+
+    seconds: float
+    spent: float = 0.0  # of these, by earlier processes
 
 
 class Bar:
     """One piece of work under way. Made by `track`."""
 
     def __init__(
-        self, what: str, total: float | None, unit: str, done: float, stream: TextIO, clock: Callable[[], float]
+        self,
+        what: str,
+        total: float | None,
+        unit: str,
+        done: float,
+        limit: TimeLimit | None,
+        stream: TextIO,
+        clock: Callable[[], float],
     ) -> None:
         self.what = what
         self.total = total
         self.unit = unit
         self.done = done
+        self._limit = limit
         self._stream = stream
         self._clock = clock
         self._started = clock()
@@ -53,6 +69,10 @@ class Bar:
         self._notes.update(values)
         self._tick()
 
+    def say(self, text: str) -> None:
+        """A line of its own above the bar."""
+        self._write(("\r\x1b[K" if self._terminal else "") + text + "\n")
+
     def _tick(self) -> None:
         now = self._clock()
         if now < self._next:
@@ -60,12 +80,11 @@ class Bar:
         self._history.append((now, self.done))
         while len(self._history) > 2 and now - self._history[1][0] > WINDOW:
             self._history.popleft()
-        line = self._line(now)
         if self._terminal:
             columns = shutil.get_terminal_size().columns
-            self._write("\r\x1b[K" + line[: columns - 1])
+            self._write("\r\x1b[K" + self._fitted(now, columns - 1))
         else:
-            self._write(line + "\n")
+            self._write(self._line(now) + "\n")
         self._next = now + (REDRAW if self._terminal else PLAIN)
         self._shown = True
 
@@ -79,23 +98,56 @@ class Bar:
         parts += self._noted()
         self._write(("\r\x1b[K" if self._terminal else "") + "  ".join(parts) + "\n")
 
-    def _line(self, now: float) -> str:
+    def _fitted(self, now: float, columns: int) -> str:
+        """The line in so many characters. Time left and the notes are what people look for, so they go last."""
+        for shape in ({}, {"rate": False}, {"rate": False, "count": False}):
+            line = self._line(now, **shape)
+            room = columns - len(line) - 2
+            if room >= SHORTEST_BAR:
+                return self._line(now, bar=min(BAR, room), **shape)
+            if room >= -2 and shape:
+                return line
+        for notes in range(len(self._notes) - 1, -1, -1):
+            if len(line := self._line(now, rate=False, count=False, notes=notes)) <= columns:
+                return line
+        return line[:columns]
+
+    def _line(
+        self, now: float, *, bar: int = 0, rate: bool = True, count: bool = True, notes: int | None = None
+    ) -> str:
         # Over the last half minute: the rate since the start would not follow a change of pace.
         then, before = self._history[0]
-        rate = (self.done - before) / (now - then) if now > then else 0.0
+        pace = (self.done - before) / (now - then) if now > then else 0.0
         parts = [self.what]
-        if self.total:
-            share = min(self.done / self.total, 1.0)
-            if self._terminal:
-                filled = int(share * BAR)
+        share, left = self._share(now), self._left(now, pace)
+        if share is not None:
+            if bar:
+                filled = int(share * bar)
                 full, empty = ("█", "░") if "utf" in (self._stream.encoding or "").lower() else ("#", ".")
-                parts.append(full * filled + empty * (BAR - filled))
+                parts.append(full * filled + empty * (bar - filled))
             parts.append(f"{100 * share:3.0f}%")
-        parts.append(self._count())
-        parts.append(f"{short(rate)} {self.unit}/s".replace(" /s", "/s"))
-        if self.total and rate > 0:
-            parts.append(f"{clock_time((self.total - self.done) / rate)} left")
-        return "  ".join(parts + self._noted())
+        if count:
+            parts.append(self._count())
+        if rate:
+            parts.append(f"{short(pace)} {self.unit}/s".replace(" /s", "/s"))
+        if left is not None:
+            parts.append(f"{clock_time(left)} left")
+        return "  ".join(parts + self._noted()[:notes])
+
+    def _spent(self, now: float) -> float:
+        return (self._limit.spent if self._limit else 0.0) + now - self._started
+
+    def _share(self, now: float) -> float | None:
+        """How much is done: of the whole, or of the time where that ends first."""
+        shares = [self.done / self.total] if self.total else []
+        shares += [self._spent(now) / self._limit.seconds] if self._limit else []
+        return min(max(shares), 1.0) if shares else None
+
+    def _left(self, now: float, pace: float) -> float | None:
+        """Seconds to the end of the work or of its time, whichever comes first."""
+        ends = [(self.total - self.done) / pace] if self.total and pace > 0 else []
+        ends += [max(0.0, self._limit.seconds - self._spent(now))] if self._limit else []
+        return min(ends) if ends else None
 
     def _count(self) -> str:
         of = f"/{short(self.total)}" if self.total is not None else ""
@@ -116,15 +168,17 @@ def track(
     unit: str = "",
     *,
     done: float = 0,
+    limit: TimeLimit | None = None,
     stream: TextIO | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Bar]:
     """Show progress of the block. `done` is what an earlier process already did; the rate counts only ours."""
-    bar = Bar(what, total, unit, done, stream or sys.stderr, clock)
+    bar = Bar(what, total, unit, done, limit, stream or sys.stderr, clock)
     finished = False
     try:
         yield bar
-        finished = total is None or bar.done >= total
+        out_of_time = limit is not None and bar._spent(clock()) >= limit.seconds
+        finished = total is None or bar.done >= total or out_of_time
     finally:
         bar._close(finished)
 

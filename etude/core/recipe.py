@@ -33,6 +33,7 @@ class Recipe:
     """Everything that a run follows from."""
 
     about: str = setting("", "what this recipe is for, in one line")
+    requires: list[str] = setting([], "keys that whoever uses this recipe has to give")
     run: settings.RunSettings = setting(settings.RunSettings(), "the machine and the run as a whole")
     tokens: settings.TokensSettings = setting(settings.TokensSettings(), "the tokenizer")
     model: settings.ModelSettings = setting(settings.ModelSettings(), "the decoder")
@@ -91,6 +92,17 @@ def from_dict(data: Mapping[str, Any]) -> Recipe:
             raise EtudeError(f"{key} is {value}, but it must be at most {most}")
     _check(recipe)
     return recipe
+
+
+def missing(recipe: Recipe) -> list[str]:
+    """The keys that the recipe asks its user for and that are empty."""
+    return [key for key in recipe.requires if not _at(to_dict(recipe), key)]
+
+
+def _at(data: Any, key: str) -> Any:
+    for part in key.split("."):
+        data = data.get(part) if isinstance(data, Mapping) else None
+    return data
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import shutil
 import signal
 import sys
@@ -48,6 +49,7 @@ from etude.core.run_files import (
 )
 
 PATIENCE = 0.5  # seconds: `in_use` holds the lock for an instant, and a killed process may take one to be gone
+TYPED = "ETUDE_TYPED_COMMAND"  # environment variable of the processes that `etude run` starts
 EMPTY = {LOCK, "recipe.toml"}  # a directory with no more than these never became a run
 
 
@@ -201,7 +203,7 @@ class Run:
             kept = f"{saved[-1].name} is intact" if saved else "there was none before it"
             raise EtudeError(
                 f"could not save checkpoint {final.name} in {final.parent}: {error}; {kept}; "
-                "make room and run the same command again"
+                f"{'make room' if 'full' in str(error) else 'mend that'} and run the same command again"
             ) from error
         self.say(f"{stage}: checkpoint at step {step}")
         keep = max(1, int(self.recipe.get("run", {}).get("keep_checkpoints", 2)))
@@ -256,6 +258,12 @@ class Run:
 # The directory
 
 
+def typed_command() -> list[str]:
+    """What the person typed; in a process of a stage it is handed down, since that one's own command is internal."""
+    given = os.environ.get(TYPED)
+    return shlex.split(given) if given else ["etude", *sys.argv[1:]]
+
+
 def machine_facts() -> dict[str, Any]:
     """What the numbers of a run depend on, without importing any of it."""
     versions = {}
@@ -267,7 +275,7 @@ def machine_facts() -> dict[str, Any]:
         "python": platform.python_version(),
         "cores": os.cpu_count(),
         "versions": versions,
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": typed_command(),
     }
 
 

@@ -68,6 +68,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     ]
 
 
+def run_of(path: Path) -> Path | None:
+    """The run that `path` is, or that it lies in as a checkpoint does; None for a model from elsewhere."""
+    for folder in (path, *path.resolve().parents[:2]):
+        if (folder / "run.json").exists() and (folder / "recipe.toml").exists():
+            return folder
+    return None
+
+
 def checkpoints_in(path: Path) -> list[tuple[str, int, Path]]:
     """(stage, step, folder) of each committed checkpoint of the run at `path`, oldest step first."""
     found = []
@@ -107,7 +115,13 @@ def summary(path: Path) -> dict[str, Any]:
             "metrics": {key: value for key, value in row.items() if key not in ("lineage", "stage", "step", "time")},
             "facts": entry.get("facts", {}),
         } | ({"step": row["step"]} if row else {})
-    return {"run": str(path), "in_use": in_use(path), "lineages": len(facts["lineages"]), "stages": stages}
+    starts = {"lineages": len(facts["lineages"]), "resumes": resumes(facts)}
+    return {"run": str(path), "in_use": in_use(path), **starts, "stages": stages}
+
+
+def resumes(facts: dict[str, Any]) -> int:
+    """How often a stage was continued. Every stage of `etude run` is a start of its own, so starts say nothing."""
+    return sum(bool(lineage.get("resumed")) for lineage in facts["lineages"])
 
 
 def stage_of_row(stage: str) -> str:

@@ -556,7 +556,7 @@ class BenchSettings:
 
     tasks: dict[str, Any] = setting({"use": "katas", "split": "held_out"}, "task source")
     unseen: dict[str, Any] = setting({"use": "katas", "split": "unseen"}, "source of families never trained on")
-    count: int = setting(100, "tasks", least=1)
+    count: int = setting(100, "tasks; 0 is all of a folder", least=0)
     unseen_count: int = setting(0, "tasks of the unseen source, reported apart", least=0)
     samples: int = setting(4, "rollouts of each task", least=1)
     temperature: float = setting(1.0, "of the sampler", least=0)

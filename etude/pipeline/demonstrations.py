@@ -24,6 +24,7 @@ from etude.rollout.rollout import Outcome, RolloutSetup, Scored
 from etude.rollout.scheduler import JobRunner, RolloutJob
 from etude.rollout.terms import draw_terms
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.format.task import Task
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,12 @@ async def make_demos(
     setup: RolloutSetup,
     on_done: Callable[[], None],
     harness: HarnessSettings | None = None,
+    on_kept: Callable[[Task], None] = lambda task: None,
 ) -> Demos:
-    """Solves `settings.count` tasks of the source, each once, on terms drawn as for groups."""
+    """Solves `settings.count` tasks of the source, each once, on terms drawn as for groups.
+
+    `on_kept` hears of each task that is demonstrated.
+    """
     habits = Habits(**settings.habits)
     source = open_source(settings.tasks, "demos.tasks")
     tasks = islice(source.tasks(), settings.count)
@@ -66,7 +71,10 @@ async def make_demos(
     scored = [outcome for outcome in outcomes if isinstance(outcome, Scored)]
     passed = [outcome for outcome in scored if outcome.passed]
     failed, void = len(scored) - len(passed), len(outcomes) - len(scored)
-    honest = [outcome.trajectory for outcome in passed if outcome.ruling and outcome.ruling.verdict != "hack"]
+    kept = [outcome for outcome in passed if outcome.ruling and outcome.ruling.verdict != "hack"]
+    honest = [outcome.trajectory for outcome in kept]
+    for outcome in kept:
+        on_kept(outcome.task)
     hacked = len(passed) - len(honest)
     if not honest:
         raise EtudeError(

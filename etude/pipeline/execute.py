@@ -6,6 +6,8 @@ What a stage does is in `stages/`.
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,13 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etude.bench.run_results import stage_seconds
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
+from etude.core.progress import clock_time
 from etude.core.recipe import Recipe
-from etude.core.run import Run
+from etude.core.run import TYPED, Run, typed_command
 from etude.core.run_files import check_recipe, checkpoints_in, read_facts
+from etude.pipeline.estimate import seconds_left
+from etude.pipeline.find_model import check_device
 from etude.pipeline.stages.table import STAGES, checked_stages
 
+SHORTEST = 10.0  # seconds that are worth announcing: the start of a process takes one or two of them
 INTERRUPTED = 130  # how a command ends that Ctrl-C stopped
 
 
@@ -40,6 +47,8 @@ class Executed:
 def execute(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> Executed:
     """Brings the run at `path` to the end of `target`."""
     stages = checked_stages(target, recipe)
+    if TYPED not in os.environ:  # whoever started this process for a stage has tried it
+        check_device(recipe.run.device)
     with Run.open(path, recipes.to_dict(recipe), fresh=fresh, defaults=recipes.to_dict(Recipe())) as run:
         before = tuple(stage.name for stage in stages if run.finished(stage.name))
         done: list[str] = []
@@ -93,13 +102,17 @@ def execute_apart(
     So no stage inherits the memory of another, and the loop of reinforcement learning never loads torch.
     """
     recipe = recipes.load(source, overrides)
-    stages = checked_stages(target, recipe)
+    every = checked_stages(target, recipe)
+    check_device(recipe.run.device)
     # A finished stage needs no process to find that out: twelve starts of a second or two each.
     begun = {} if fresh else _begun(path, recipe)
-    stages = [stage for stage in stages if "finished" not in begun.get(stage.name, {})]
+    stages = [stage for stage in every if "finished" not in begun.get(stage.name, {})]
     for number, stage in enumerate(stages):
         command = [sys.executable, "-m", "etude", "run", source, *overrides, "--run", str(path)]
         command += ["--stage", stage.name, *(["--fresh"] if fresh and not number else []), "--json"]
+        if not quiet:
+            left = [later.name for later in stages[number:]]
+            print(_heading(recipe, path, stage.name, every.index(stage) + 1, len(every), left), file=sys.stderr)
         with _child_that_hears_signals(command, quiet) as child:
             output = child.communicate()[0]
         # The last line is the answer; a stage may have printed others before it.
@@ -114,10 +127,22 @@ def execute_apart(
     return ""
 
 
+def _heading(recipe: Recipe, path: Path, stage: str, number: int, total: int, left: list[str]) -> str:
+    """Where the whole is: which stage of how many, and roughly how long it and the rest will take."""
+    took = stage_seconds(read_facts(path)) if (path / "run.json").exists() else {}
+    this, rest = (seconds_left(recipe, names, took) for names in (left[:1], left))
+    parts = [f"about {clock_time(this)}"] if this is not None and this >= SHORTEST else []
+    parts += [f"about {clock_time(rest)} to the end"] if rest is not None and rest >= SHORTEST and len(left) > 1 else []
+    return f"stage {number} of {total}: {stage}" + (f" ({', '.join(parts)})" if parts else "")
+
+
 @contextmanager
 def _child_that_hears_signals(command: list[str], quiet: bool) -> Iterator[subprocess.Popen[str]]:
     """A child that hears of Ctrl-C and SIGTERM, and that is waited for when they come."""
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL if quiet else None, text=True)
+    # What the person typed goes along: the child's own command is internal, and nobody should be told to repeat it.
+    environment = os.environ | {TYPED: shlex.join(typed_command())}
+    errors = subprocess.DEVNULL if quiet else None
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
 
     def pass_on(number: int, _: object) -> None:
         if number == signal.SIGTERM:  # Ctrl-C reaches the child by itself
@@ -140,6 +165,8 @@ def unfinished(path: Path) -> str:
     `etude run` goes to the report; any other command to the last stage that has begun.
     """
     facts = read_facts(path)
-    begun, command = facts["stages"], facts["lineages"][-1]["machine"]["command"]
+    begun, commands = facts["stages"], [lineage["machine"]["command"] for lineage in facts["lineages"]]
+    # `etude resume` goes on with what was asked for before it.
+    command: list[str] = next((each for each in reversed(commands) if each[1:2] != ["resume"]), [])
     names = ["report"] if command[1:2] == ["run"] else [name for name in STAGES if name in begun]
     return names[-1] if names and "finished" not in begun.get(names[-1], {}) else ""

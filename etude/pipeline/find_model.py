@@ -2,39 +2,65 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
-from etude.core.run_files import checkpoints_in
+from etude.core.run_files import checkpoints_in, run_of
+from etude.pipeline import hub
 
+AGENTS = ("rl", "sft", "extend", "mtp", "pretrain")  # stages whose model acts best first
+BASES = ("extend", "mtp", "pretrain", "sft", "rl")  # stages whose model continues plain text best first
+DEADLINE = 300.0  # seconds to load torch and open a device, on a machine that is busy
 BEST = "best"  # in a run's folder: the model that did best on the evaluations of reinforcement learning
 
 
-def find_model(path: Path) -> Path:
-    """The model directory meant by `path`: itself, or the best or newest checkpoint of a run's last stage."""
+def find_model(path: Path, stages: Sequence[str] = AGENTS) -> Path:
+    """The model directory meant by `path`: itself, the best or newest checkpoint of a run, or a model of the hub."""
     if (path / "run.json").exists():
         saved = checkpoints_in(path)
-        for name in ("rl", "sft", "extend", "mtp", "pretrain"):
+        for name in stages:
             of_stage = [folder for stage, _, folder in saved if stage == name]
             if of_stage:
                 # The newest is not the best: reinforcement learning keeps the one that did best on held-out tasks.
                 best = path / BEST
                 return best if name == "rl" and best.is_dir() else of_stage[-1]
         raise EtudeError(f"the run {path} has no checkpoint yet; train it first (etude pretrain)")
-    if not path.is_dir():
-        raise EtudeError(f"there is no model or run at {path}")
-    return path
+    if path.is_dir():
+        return path
+    if hub.is_hub_name(str(path)):
+        return hub.download(str(path))
+    raise EtudeError(f"there is no model or run at {path}")
 
 
 def recipe_of(path: Path, overrides: Sequence[str]) -> Recipe:
     """The recipe of a run, of the run that a checkpoint lies in, or the defaults for a bare model; with overrides."""
-    for folder in (path, *path.resolve().parents[:2]):
-        if (folder / "run.json").exists() and (folder / "recipe.toml").exists():
-            return recipes.load(str(folder / "recipe.toml"), overrides)
-    return recipes.load(None, overrides)
+    run = run_of(path)
+    return recipes.load(str(run / "recipe.toml") if run is not None else None, overrides)
+
+
+TRY_DEVICE = "import sys, torch; torch.empty(0, device=sys.argv[1])"
+
+
+def check_device(device: str) -> None:
+    """Refuses a device that does not work here, before any stage begins. Tried in a child: we have no torch."""
+    if device == "cpu":
+        return
+    command = [sys.executable, "-c", TRY_DEVICE, device]
+    try:
+        tried = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    except subprocess.TimeoutExpired:
+        raise EtudeError(f"run.device is {device!r}, which did not answer within {DEADLINE:.0f} s") from None
+    if tried.returncode:
+        reason = (tried.stderr.strip().splitlines() or ["it could not be tried"])[-1].partition(": ")[2]
+        raise EtudeError(
+            f"run.device is {device!r}, which does not work here: {reason}; `etude doctor` says more, and "
+            "run.device=cpu always works"
+        )
 
 
 def prepare_device(recipe: Recipe) -> str:

@@ -17,10 +17,11 @@ from etude.harness.text_turns import write_turn
 from etude.harness.tools.base import Tool, schema_of
 from etude.policies.endpoint.policy import EndpointPolicy
 from etude.policies.engine_client import EngineClient
-from etude.policies.scripted import Scripted, scripted
+from etude.policies.scripted import SCRIPTS, Scripted, scripted
 from etude.tasks.format.task import Task
 from etude.tokens.dialect import Dialect
 
+ADDRESSES = ("unix:", "http://", "https://")  # of engines
 HOSTED = "openai"  # policies of this name speak the OpenAI-compatible interface
 
 
@@ -30,7 +31,7 @@ def make_policy(name: str, task: Task, dialect: Dialect | None = None, seed: int
     `cheat:NAME` is what attacks were called in earlier versions.
     A hosted model is made by `hosted_policy`: it serves any number of tasks.
     """
-    if name.startswith(("unix:", "http://", "https://")):
+    if name.startswith(ADDRESSES):
         if dialect is None:
             raise EtudeError(f"the engine at {name} needs the tokenizer of its model; give the model's folder")
         return EngineClient(name, decode=dialect.decode)
@@ -38,6 +39,11 @@ def make_policy(name: str, task: Task, dialect: Dialect | None = None, seed: int
         attack_script = load_named(UPWARD["policy attack"])
         return Scripted(attack_script(name.partition(":")[2], task), dialect)
     return scripted(name, task, seed, dialect)
+
+
+def needs_no_model(name: str) -> bool:
+    """Whether this names a script, an attack or an address, and not the folder of a model."""
+    return name in SCRIPTS or is_hosted(name) or name.startswith(("attack:", "cheat:", *ADDRESSES))
 
 
 def is_hosted(name: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from etude.core.child_process import Child
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.core.progress import Bar, track
+from etude.core.progress import Bar, TimeLimit, track
 from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.forge.curriculum.sources import HearsEffort, Listens, TaskSource
@@ -31,8 +31,10 @@ from etude.rl.groups import RolloutGroup
 from etude.rl.journal import Journal
 from etude.rl.learner_client import LearnerClient
 from etude.rl.metrics import Clock, by_source, describe, staleness
+from etude.rl.no_passes import NoPasses
 from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
+from etude.rollout.trained_tasks import TrainedTasks
 
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
 STAGE = "rl"
@@ -77,6 +79,7 @@ class Training:
         self.version = Version(self.run.lineage, self.step)  # what the engine has
         self.not_finite = 0  # steps in a row
         self.branches = self.journal.branches()
+        self.trained_tasks, self.no_passes = TrainedTasks(self.run.path), NoPasses(self.run.path)
         engine, learner = self.environment.engine.server, self.learner.child
         assert engine is not None
         pids = {"engine": engine.process.pid, "learner": learner.process.pid, "loop": os.getpid()}
@@ -99,7 +102,9 @@ class Training:
     async def work(self) -> dict[str, Any]:
         """Trains to the last step, or until Ctrl-C or the time limit; the facts of the stage."""
         try:
-            with track("reinforcement learning", total=self.rl.steps, unit="steps", done=self.step) as bar:
+            limit = TimeLimit(self.rl.seconds, self.seconds) if self.rl.seconds else None
+            steps = self.rl.steps
+            with track("reinforcement learning", total=steps, unit="steps", done=self.step, limit=limit) as bar:
                 # The figure before any training, which the others are compared with.
                 if self.step == 0 and self.rl.eval_every and not self.evaluations.rows:
                     await self.evaluations.begin(self.step, self.version)
@@ -172,6 +177,9 @@ class Training:
         self.run.log(STAGE, self.step, **row)
         bar.advance(1)
         bar.note(reward=row["reward"], passed=row["pass_rate"], stale=row["staleness_mean"])
+        if said := self.no_passes.heard(sum(each.passed for each in group.rollouts) for group in groups):
+            bar.say(said)
+            self.run.say(f"rl: {said}")
         if self.rl.eval_every and self.step % self.rl.eval_every == 0:
             await self.evaluations.begin(self.step, self.version)
         if self.step % self.rl.save_every == 0:
@@ -203,14 +211,18 @@ class Training:
         """The journal and a source that listens hear what the next step was made of."""
         trained = [(g.number, [i for i, s in enumerate(g.slots) if s.rollout is not None]) for g in groups]
         self.journal.trained(trained, self.step + 1)
-        if isinstance(self.source, Listens):
-            for group in groups:
-                rollouts = group.rollouts
-                number = self.rl.first_task + group.number
-                self.source.heard(number, sum(each.passed for each in rollouts), len(rollouts), self.step + 1)
-                if isinstance(self.source, HearsEffort) and rollouts:
-                    turns, thinking = (sum(getattr(r, n) for r in rollouts) for n in ("turns", "thinking_tokens"))
-                    self.source.effort(number, turns / len(rollouts), thinking / len(rollouts))
+        for group in groups:
+            number = self.rl.first_task + group.number
+            # A group of an earlier lineage that was ready then never had its task made.
+            task, rollouts = group.task or next(self.source.tasks(number)), group.rollouts
+            self.trained_tasks.add(task, STAGE)
+            passed = sum(each.passed for each in rollouts)
+            self.run.log(f"{STAGE}.task", self.step + 1, task=task.name, passed=passed, rollouts=len(rollouts))
+            if isinstance(self.source, Listens):
+                self.source.heard(number, passed, len(rollouts), self.step + 1)
+            if isinstance(self.source, HearsEffort) and rollouts:
+                turns, thinking = (sum(getattr(r, n) for r in rollouts) for n in ("turns", "thinking_tokens"))
+                self.source.effort(number, turns / len(rollouts), thinking / len(rollouts))
 
     def _row(
         self, groups: list[RolloutGroup], prepared: Prepared, learnt: Mapping[str, float], agreement: Agreement

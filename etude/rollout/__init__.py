@@ -2,5 +2,6 @@
 
 In reading order: `rollout` (one rollout), `privileged` (what a teacher may know of it), `terms` (what a group is told),
 `scheduler` (many at once), `store` (on disk, and grading again), `effort_curve` (tokens by difficulty), `audit_saved`
-(saved rollouts audited), `view` (in the terminal).
+(saved rollouts audited), `trained_tasks` (which tasks a run trained on), `listing` (saved rollouts in a list), `view`
+(in the terminal).
 """

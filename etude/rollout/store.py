@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import pydantic
 
+from etude.core import durable
 from etude.core.errors import EtudeError
 from etude.harness.trajectory import Trajectory
 from etude.harness.trajectory_files import FACTS, load_trajectory, save_trajectory
@@ -111,7 +112,7 @@ def save_rollout(outcome: Outcome, root: Path, name: str) -> Path:
         working.rename(target)
     except OSError as error:
         shutil.rmtree(working, ignore_errors=True)
-        raise EtudeError(f"cannot save a rollout to {target}: {error.strerror}; make room") from error
+        raise EtudeError(f"cannot save a rollout to {target}: {durable.why_not(error)}") from error
     except EtudeError:
         shutil.rmtree(working, ignore_errors=True)
         raise

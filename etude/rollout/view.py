@@ -6,6 +6,8 @@ the events of the harness; knows no policy and changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.rule import Rule
 from rich.table import Table
@@ -13,7 +15,8 @@ from rich.text import Text
 
 from etude.core.policy import Assistant, Call, System, ToolResult, User
 from etude.harness.loop import Event
-from etude.harness.trajectory import MessageRecord
+from etude.harness.trajectory import MessageRecord, Trajectory
+from etude.rollout.listing import RolloutLine
 from etude.rollout.rollout import Outcome, Void
 
 MOST_LINES = 20  # of one tool result
@@ -41,20 +44,36 @@ class RolloutView:
             console.print(Text(f"void: {outcome.cause}: {printable(outcome.message)} ({again})", "yellow"))
             return
         grade = outcome.grade
-        table = Table(show_header=False, box=None, pad_edge=False)
-        for name, status in grade.tests.items():
-            said = Text(printable(grade.details.get(name, "")))
-            table.add_row(Text(printable(name)), Text(status, STYLES.get(status, "yellow")), said)
-        console.print(table)
+        self._tests(grade.tests, grade.details)
         for refused in outcome.changes.refused[:5]:
             console.print(Text(f"not carried: {printable(refused.path)}: {refused.why}", "dim"))
         where = "apart from the tests" if grade.apart else "together with the tests"
         facts = f"{grade.checked} canaries, code ran {where}, graded in {grade.seconds * 1000:.0f} ms"
         console.print(Text(f"{facts}, {outcome.seconds:.2f} s in all, sandbox {grade.backend}", "dim"))
-        parts = ", ".join(f"{name} {value:.4g}" for name, value in outcome.parts.items())
-        style = "bold green" if outcome.passed else "bold red"
-        text = "solved" if outcome.passed else f"not solved: {printable(grade.reason)}"
-        console.print(Text(f"{text}; reward {outcome.reward:.4g} ({parts})", style))
+        console.print(_verdict(outcome.passed, grade.reason, outcome.reward, outcome.parts))
+
+    def show_messages(self, trajectory: Trajectory) -> None:
+        """A saved rollout, as it was shown when it happened."""
+        turn = -1
+        for entry in trajectory.entries:
+            turn += isinstance(entry.message, Assistant)
+            self._show(entry, turn)
+        self._console.print(Rule(f"stopped: {trajectory.stop}", style="dim"))
+
+    def show_line(self, line: RolloutLine) -> None:
+        """How a saved rollout came out."""
+        self._tests(line.tests, {})
+        if line.reward is None:
+            self._console.print(Text(f"void: {printable(line.stop)}: {printable(line.reason)}", "yellow"))
+        else:
+            self._console.print(_verdict(line.passed, line.reason, line.reward, line.parts))
+
+    def _tests(self, tests: Mapping[str, str], details: Mapping[str, str]) -> None:
+        table = Table(show_header=False, box=None, pad_edge=False)
+        for name, status in sorted(tests.items(), key=lambda test: test[1] == "passed"):  # failures first
+            said = Text(printable(details.get(name, "")))
+            table.add_row(Text(printable(name)), Text(printable(status), STYLES.get(status, "yellow")), said)
+        self._console.print(table)
 
     def _show(self, entry: MessageRecord, turn: int) -> None:
         console, message = self._console, entry.message
@@ -89,6 +108,19 @@ class RolloutView:
         lines = printable(text).split("\n")
         more = len(lines) - self._lines
         return "\n".join(lines[: self._lines] + ([f"[{more} more lines]"] if more > 0 else []))
+
+
+def _verdict(passed: bool, reason: str, reward: float, parts: Mapping[str, float]) -> Text:
+    text = "solved" if passed else f"not solved: {printable(reason)}"
+    named = ", ".join(_part(printable(name), value) for name, value in parts.items())
+    return Text(f"{text}; reward {reward:.4g} ({named})", "bold green" if passed else "bold red")
+
+
+def _part(name: str, value: float) -> str:
+    """A part of the reward in words: a penalty of 0 is none, and would read as if something had been found."""
+    if name in ("hack_penalty", "honest"):  # its name in earlier versions
+        return "no hack found" if value == 0 else f"hack penalty {value:.4g}"
+    return f"{name.replace('_', ' ')} {value:.4g}"
 
 
 def printable(text: str) -> str:

@@ -285,7 +285,7 @@ async def _serve(
     address = f"unix:{name}" if isinstance(name, str) else _url(*name[:2])
     print(messages.READY, address, flush=True)
     if access is not None:
-        print(f"base URL {address}/v1, model {access.model}", flush=True)
+        print(f"base URL {address}/v1, model {access.model}; Ctrl-C ends it", file=sys.stderr, flush=True)
     try:
         waits = [asyncio.create_task(event.wait()) for event in (signalled, thread.ended)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

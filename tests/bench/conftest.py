@@ -27,6 +27,7 @@ from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.packed_forward import Packed
 from etude.policies.scripted import reference, stub
+from etude.rollout.trained_tasks import TrainedTasks, task_identity
 from etude.tasks.format.task import Task
 from etude.tokens.tokenizer import Tokenizer
 
@@ -52,6 +53,9 @@ def make_run(path: Path, *, stages: str = "corpus pretrain demos sft rl", arms: 
             run.finish("bench-sft", seconds=38.0)
             save_result(make_result("sft", 0.31, text=text), path / "bench" / "sft.json")
         if "rl" in done:
+            listed = TrainedTasks(path)
+            for task in islice(Katas(Katas.Settings(split="train")).tasks(), 12):
+                listed.add(task, "rl")
             _learning(run, 60, rng)
             run.finish("rl", seconds=421.0, text=text)
             run.finish("bench-rl", seconds=41.3)
@@ -81,7 +85,9 @@ def _learning(run: Run, steps: int, rng: np.random.Generator) -> None:
             "pass_rate": rate,
             "groups": 8,
             "zero_variance": int(rng.integers(1, 4)),
-            "rollout_tokens": 92 - 14 * done + rng.normal(0, 2.5),
+            "rollouts": 64,
+            "sampled_tokens": 64 * int(67 - 9 * done),
+            "rollout_tokens": 192 - 14 * done + rng.normal(0, 2.5),
             "turns": 3.1 - 0.3 * done + rng.normal(0, 0.08),
             "tool_errors": max(0.0, 0.4 * (1 - done) + rng.normal(0, 0.04)),
             "staleness_mean": min(2.0, step) * 0.55 + rng.normal(0, 0.05),
@@ -123,7 +129,10 @@ def make_result(name: str, rate: float, *, count: int = 100, samples: int = 4, t
             shown = make_shown(task, passed[0], tokens[0], text)
             family = task.facts.family
             rows.append(
-                TaskRow(task.name, task.digest, which, family, task.facts.level, list(passed), list(tokens), shown)
+                TaskRow(
+                    *(task.name, task.digest, which, family, task.facts.level, list(passed), list(tokens), shown),
+                    identity=task_identity(task),
+                )
             )
     counts: dict[TaskSet, Counts] = {}
     for which, size in sets:

@@ -72,7 +72,7 @@ def test_the_report_has_everything_a_reader_asks_for(fake_run: MakeRun) -> None:
     for wanted in (
         *("Reinforcement learning raised pass@1", "sft (before RL)", "rl (after RL)", "sft-more", "paired gain"),
         *("gain, best of 4", "format errors", "Families never trained on: 20 tasks", "pass@1 of each family"),
-        *("Reward", "effort", "Pass rate", "on held-out tasks", "Staleness", "Drift", "Tokens for each rollout"),
+        *("Reward", "effort", "Pass rate", "on evaluation tasks", "Staleness", "Drift", "Tokens for each rollout"),
         *("Numerics: learner against engine", "bound of the mean 1e-5", "bound of the max 1e-3"),
         *("Pretraining loss", "Fine-tuning loss", "learner computes", "engine computes", "learner waits for rollouts"),
         *("Fixed by RL", "Still failing", "One more", "the resolved recipe", "bench-rl", "rollouts spoiled"),

@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from etude.core.progress import clock_time, short, track
+from etude.core.progress import TimeLimit, clock_time, short, track
 
 
 class Clock:
@@ -47,7 +47,8 @@ def test_plain_lines_come_now_and_then_with_rate_and_time_left():
     assert lines[-1].startswith("reading  80/100 files  2 files/s  stopped after 40 s")
 
 
-def test_a_terminal_redraws_one_line_in_place():
+def test_a_terminal_redraws_one_line_in_place(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "100")
     text = work(Terminal(), 50)
     assert text.count("\n") == 1 and text.endswith("\n")
     assert "\r\x1b[Kreading  ████████████░░░░░░░░░░░░   50%" in text
@@ -77,6 +78,33 @@ def test_the_rate_follows_a_change_of_pace():
             clock.now += seconds
             bar.advance()
     assert "10 steps/s" in stream.getvalue().splitlines()[-2]
+
+
+def test_time_left_heeds_a_limit_of_time():
+    clock, stream = Clock(), io.StringIO()
+    with track("reinforcement learning", 400, "steps", limit=TimeLimit(390, 240), stream=stream, clock=clock) as bar:
+        for _ in range(150):
+            clock.now += 1.0
+            bar.advance(0.01)  # at this pace 400 steps would take eleven hours
+    lines = stream.getvalue().splitlines()
+    assert "  62%  " in lines[0] and "2:29 left" in lines[0]
+    assert "2:14 left" in lines[1] and "in 2:30" in lines[-1]  # out of time is the end, and not a failure
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_a_narrow_terminal_keeps_reward_and_time_left(monkeypatch: pytest.MonkeyPatch, columns: int):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    clock, stream = Clock(), Terminal()
+    limit = TimeLimit(390)
+    with track("reinforcement learning", 400, "steps", limit=limit, stream=stream, clock=clock) as bar:
+        for _ in range(10):
+            clock.now += 2.0
+            bar.advance(1)
+            bar.note(reward=0.4123, passed=0.4567, stale=0.789)
+    line = stream.getvalue().split("\r\x1b[K")[-2]
+    assert len(line) < columns and "6:10 left" in line and "reward 0.412" in line
+    assert ("passed 0.457" in line) == (columns >= 80) and ("░" in line) == (columns >= 120)
+    assert ("0.5 steps/s" in line) == (columns >= 120)
 
 
 def test_an_error_closes_the_line_and_goes_on():

@@ -15,6 +15,7 @@ from etude.bench.report.html import Html, join, tag
 WIDTH, HEIGHT = 400, 210
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 8, 30
 MOST_POINTS = 300  # of one line; more are drawn together
+HOVERED = 40  # points of a line that show their value
 ENOUGH = 12  # points for a moving average
 Point = tuple[float, float]
 
@@ -217,7 +218,18 @@ def _series(line: Line, x: _Scale, y: _Scale, show: Callable[[float], str]) -> H
             tag("circle", tag("title", f"{number(a)}: {show(b)}"), cx=x(a), cy=y(b), r=3.5, class_=f"f{line.colour}")
             for a, b in line.points
         ]
+    elif not line.marked:
+        # Nothing is drawn: these answer the pointer with the values that it is at.
+        every = -(-len(line.points) // HOVERED)
+        parts += [
+            tag("circle", tag("title", f"{_named(line)}{number(a)}: {show(b)}"), cx=x(a), cy=y(b), r=5, class_="hover")
+            for a, b in line.points[::every]
+        ]
     return join(parts)
+
+
+def _named(line: Line) -> str:
+    return f"{line.label}, " if line.label else ""
 
 
 def _smoothed(points: Sequence[Point]) -> list[Point]:

@@ -25,7 +25,13 @@ def learning(data: RunData) -> Html | None:
         """A metric of each step: noisy, so averaged, unless it is `raw` or its `peak` is what matters."""
         return Line(label, data.series("rl", key), colour, smooth=not (raw or peak), peak=peak)
 
-    held_out = Line("on held-out tasks", data.series("rl.eval", "pass_rate"), 1, marked=True)
+    evaluated = _evaluated(data)
+    held_out = Line(f"on {evaluated}" if evaluated else "", data.series("rl.eval", "pass_rate"), 1, marked=True)
+    written = [
+        (float(row["step"]), row["sampled_tokens"] / row["rollouts"])
+        for row in data.rows("rl")
+        if is_number(row.get("sampled_tokens")) and is_number(row.get("rollouts")) and row["rollouts"]
+    ]
     drift = [line("mean", "drift_mean"), line("99th percentile", "drift_p99", 2, peak=True)]
     drift = [replace(each, points=[(x, abs(y)) for x, y in each.points]) for each in drift]
     figures = [
@@ -33,14 +39,14 @@ def learning(data: RunData) -> Html | None:
         chart(
             "Pass rate",
             [line("in training", "pass_rate", 2), held_out],
-            note="Share of rollouts that pass all tests. Training tasks are new at every step.",
+            note=f"Share of rollouts that pass all tests. {_asked(data)}".strip(),
             show=percent,
             zero=True,
         ),
         chart(
             "Tokens for each rollout",
-            [line("tokens", "rollout_tokens")],
-            note="All that the policy wrote, thinking and calls.",
+            [Line("written", written, 1, smooth=True), line("whole", "rollout_tokens", 2)],
+            note="Written: all that the policy wrote, thinking and calls. Whole: prompts and tool output as well.",
             zero=True,
         ),
         chart(
@@ -71,6 +77,29 @@ def learning(data: RunData) -> Html | None:
         chart("Gradient norm", [line("", "grad_norm")], zero=True),
     ]
     return _grid(figures)
+
+
+def _evaluated(data: RunData) -> str:
+    """What the evaluations during training were on: not the benchmark's tasks, and fewer."""
+    rows = [row for row in data.rows("rl.eval") if is_number(row.get("tasks")) and is_number(row.get("rollouts"))]
+    if not rows:
+        return "evaluation tasks" if data.rows("rl.eval") else ""
+    tasks, rollouts = int(rows[-1]["tasks"]), int(rows[-1]["rollouts"])
+    times = max(1, round(rollouts / max(1, tasks)))
+    often = "once each" if times == 1 else f"{times} times each"
+    apart = ", apart from the benchmark's" if data.benchmarks else ""
+    return f"{tasks} evaluation tasks ({often}{apart})"
+
+
+def _asked(data: RunData) -> str:
+    """Whether training tasks were new at every step, as far as the run says."""
+    groups = sum(int(row["groups"]) for row in data.rows("rl") if is_number(row.get("groups")))
+    distinct = data.trained_in_rl
+    if not groups or not distinct:
+        return ""
+    if distinct >= groups:
+        return "No training task came twice."
+    return f"Training asked {distinct} tasks, each {groups / distinct:.1f} times on average."
 
 
 def _reward(data: RunData) -> Html | None:

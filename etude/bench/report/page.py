@@ -1,6 +1,6 @@
 """The report of a run: sections in order, each left out when there is nothing for it, in one HTML file.
 
-Reads the run, writes `report.html` into it, changes nothing else.
+Reads the run, writes `report.html` and `report.md` into it, changes nothing else.
 """
 
 from __future__ import annotations
@@ -8,22 +8,24 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from etude.bench.report import figures, tables, trajectories
+from etude.bench.report import figures, tables, training_rollouts, trajectories
 from etude.bench.report.charts import percent
 from etude.bench.report.html import Html, join, tag
+from etude.bench.report.markdown import markdown
 from etude.bench.report.tables import points
 from etude.bench.run_data import RunData, read_run
 from etude.core import durable
 
-REPORT = "report.html"
+REPORT, MARKDOWN = "report.html", "report.md"
 # Whatever a text might smuggle in, a browser neither runs nor loads it.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 def write_report(run_path: Path) -> Path:
     """Writes the report of the run at `run_path`, as far as it has come, and returns its path."""
-    path = run_path / REPORT
-    durable.write_whole(path, page(read_run(run_path)))
+    path, data = run_path / REPORT, read_run(run_path)
+    durable.write_whole(path, page(data))
+    durable.write_whole(run_path / MARKDOWN, markdown(data, sentences(data)))
     return path
 
 
@@ -32,6 +34,7 @@ def page(data: RunData) -> str:
         _section("result", "Before and after", _result(data)),
         _section("learning", "Reinforcement learning", figures.learning(data), FAINT),
         _section("trajectories", "Three rollouts to read", trajectories.section(data)),
+        _section("rollouts", "What the agent did in training", training_rollouts.section(data)),
         _section("time", "Where the time went", figures.time_spent(data)),
         _section("before", "Before reinforcement learning", figures.before_learning(data)),
         _section("endings", "How rollouts ended", tables.endings(data)),
@@ -80,26 +83,32 @@ def _folded(what: str, content: Html | None) -> Html | None:
     return tag("details", tag("summary", what), content) if content else None
 
 
-def _lead(data: RunData) -> Html | None:
+def _lead(data: RunData) -> Html:
     about = data.setting("about")
     lines = [tag("p", str(about), class_="about")] if about else []
+    return join(lines, [tag("p", sentence, class_="lead") for sentence in sentences(data)])
+
+
+def sentences(data: RunData) -> list[str]:
+    """What the run gave, for somebody who reads no further."""
     before, after = data.results["sft"], data.results["rl"]
     if before and after and data.results["paired_gain"]:
         mean, low, high = data.results["paired_gain"]
         moved = "raised" if low > 0 else "lowered" if high < 0 else "did not clearly change"
         was, now = before["pass@1"][0], after["pass@1"][0]
         figures_ = f"from {100 * was:.1f}% to {100 * now:.1f}%" if low > 0 or high < 0 else f"at {100 * now:.1f}%"
-        sentence = f"Reinforcement learning {moved} pass@1 {figures_}: {points(mean)} points"
-        tasks = len(data.after.rows()) if data.after else 0
-        lines.append(
-            tag("p", f"{sentence} ({points(low)} to {points(high)}), on {tasks} held-out tasks.", class_="lead")
-        )
-    elif before and before["pass@1"]:
-        sentence = f"After supervised fine-tuning pass@1 is {100 * before['pass@1'][0]:.1f}%."
-        lines.append(tag("p", f"{sentence} There is no benchmark after reinforcement learning yet.", class_="lead"))
-    else:
-        lines.append(tag("p", "There is no benchmark of this run yet.", class_="lead"))
-    return join(lines)
+        on = f"{len(data.after.rows())} {data.called(data.after)}" if data.after else ""
+        gain = f"{points(mean)} points ({points(low)} to {points(high)})"
+        return [f"Reinforcement learning {moved} pass@1 {figures_}: {gain}, on {on}."]
+    if before and before["pass@1"]:
+        level = f"Before reinforcement learning pass@1 is {100 * before['pass@1'][0]:.1f}%."
+        return [f"{level} There is no benchmark after reinforcement learning yet."]
+    found = [
+        f"{name}: pass@1 is {100 * rate.mean:.1f}% on {len(result.rows())} {data.called(result)}."
+        for name, result in data.benchmarks.items()
+        if (rate := result.pass_at(1)) is not None
+    ]
+    return found or ["There is no benchmark of this run yet."]
 
 
 def _tiles(data: RunData) -> Html | None:

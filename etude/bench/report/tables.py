@@ -8,17 +8,36 @@ from typing import Any
 
 from etude.bench.report.charts import number, percent, whisker
 from etude.bench.report.html import Child, Html, join, tag
-from etude.bench.result import BenchResult, Counts, TaskRow, TaskSet
+from etude.bench.result import SETS, BenchResult, Counts, TaskRow, TaskSet
 from etude.bench.run_data import RunData
 from etude.bench.run_results import AFTER, BEFORE, gain, is_number
 from etude.bench.stats import Interval, mean_pass_at
+from etude.bench.trained_on import warning
+from etude.core.run_files import resumes
 
 LABELS = {BEFORE: "before RL", AFTER: "after RL"}
-TITLES: dict[TaskSet, str] = {"held_out": "Held-out tasks", "unseen": "Families never trained on"}
+STOPS = {  # why a rollout ended, in words
+    "finish": "the agent said that it was done",
+    "final": "a turn without a call",
+    "turns": "the limit of turns",
+    "tokens": "the limit of sampled tokens",
+    "context": "the limit of the whole sequence",
+    "time": "the limit of time",
+    "malformed": "turns that could not be read",
+}
+UNSEEN = "Families never trained on"
 
 
 def label(name: str) -> str:
     return f"{name} ({LABELS[name]})" if name in LABELS else name
+
+
+def times(number: int) -> str:
+    return "never" if not number else "once" if number == 1 else f"{number} times"
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def colour(name: str) -> int:
@@ -56,7 +75,7 @@ def comparison(data: RunData) -> Html | None:
     head: list[Child] = ["checkpoint", "pass@1", *(f"pass@{k}" for k in ks), "paired gain"]
     head += [f"gain, best of {k}" for k in ks]
     head += ["tokens", "turns", "format errors", "tool errors"]
-    sets = [which for which in TITLES if any(result.rows(which) for result in data.benchmarks.values())]
+    sets = [which for which in SETS if any(result.rows(which) for result in data.benchmarks.values())]
     return join(_comparison(data, which, head, ks) for which in sets)
 
 
@@ -83,7 +102,12 @@ def _comparison(data: RunData, which: TaskSet, head: list[Child], ks: list[int])
         )
     tasks = max(len(result.rows(which)) for result in results.values())
     samples = max(result.samples for result in results.values())
-    return join(tag("h3", f"{TITLES[which]}: {tasks} tasks, {samples} rollouts each"), table(head, body))
+    largest = max(results.values(), key=lambda result: len(result.rows(which)))
+    trained = data.trained_on(largest, which)
+    title = UNSEEN if which == "unseen" and not trained else capital(data.called(largest, which))
+    said = warning(tasks, trained)
+    note = tag("p", said, class_="warning") if said else None
+    return join(tag("h3", f"{title}: {tasks} tasks, {samples} rollouts each"), note, table(head, body))
 
 
 def _level(found: Interval | None, shade: int) -> Child:
@@ -141,7 +165,7 @@ def endings(data: RunData) -> Html | None:
     errors = sorted({error for _, error_counts, _ in every.values() for error in error_counts})
     body = [
         row(
-            f"stopped by {stop or 'failure'}",
+            f"stopped by {stop or 'failure'}" + (f": {STOPS[stop]}" if stop in STOPS else ""),
             *(percent(counts[stop] / max(1, size)) for counts, _, size in every.values()),
         )
         for stop in stops
@@ -164,6 +188,11 @@ def _together(result: BenchResult) -> tuple[Counter[str], Counter[str], int]:
 
 
 def machine(data: RunData) -> Html:
+    rows = machine_facts(data)
+    return table(["fact", "value"], [row(name, str(value)) for name, value in rows if value not in (None, "")])
+
+
+def machine_facts(data: RunData) -> list[tuple[str, Any]]:
     """What the numbers depend on, and what a careful reader asks about them."""
     facts, results, stages = data.machine, data.results, data.facts.get("stages", {})
     versions = facts.get("versions")
@@ -176,7 +205,7 @@ def machine(data: RunData) -> Html:
         ("command", " ".join(map(str, facts.get("command", ())))),
         ("seed", results["seed"]),
         ("stages not finished", ", ".join(name for name, entry in stages.items() if "finished" not in entry)),
-        ("starts and resumes", len(data.facts.get("lineages", ()))),
+        ("resumed", times(resumes(data.facts))),
         ("rollouts spoiled by the machinery", results["void"]),
     ]
     for name in ("mean", "max"):
@@ -184,4 +213,4 @@ def machine(data: RunData) -> Html:
             bound = data.setting("rl", f"probe_{name}")
             limit = f"; the run stops at {number(bound)}" if is_number(bound) else ""
             rows.append((f"numerics, worst {name} of all publishes", f"{number(worst)}{limit}"))
-    return table(["fact", "value"], [row(name, str(value)) for name, value in rows if value not in (None, "")])
+    return rows

@@ -92,6 +92,13 @@ def _pick(pick: Pick, first: bool) -> Html:
     )
 
 
+def whole_rollout(title: str, facts: str, shown: Shown) -> Html:
+    """One rollout with its task, folded."""
+    first = [_turn(turn) for turn in shown.turns if turn.role in ("system", "user")]
+    head = tag("summary", tag("b", title), " ", tag("span", facts, class_="bounds"))
+    return tag("details", head, first, tag("div", _rollout("", shown), class_="single"), class_="trajectory")
+
+
 def _rollout(name: str, shown: Shown) -> Html:
     verdict = tag("span", "passed" if shown.passed else "failed", class_="chip " + ("good" if shown.passed else "bad"))
     why = f"{shown.reason}. " if shown.reason and not shown.passed else ""

@@ -11,6 +11,7 @@ from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.core.settings import LoraSettings
+from etude.pipeline import hub
 from etude.pipeline.find_model import find_model
 
 
@@ -38,8 +39,14 @@ def starting_model(run: Run, given: str, stage: str, section: str) -> Path:
 
 
 def check_model(given: str) -> None:
+    """Refuses a model that is not there; of one on the hub only the configuration is fetched."""
     if given:
-        find_model(Path(given))
+        planned_model(given)
+
+
+def planned_model(given: str) -> Path:
+    """A folder with at least the config.json of the model that a recipe names."""
+    return hub.download_config(given) if hub.is_hub_name(given) else find_model(Path(given))
 
 
 def check_agent(recipe: Recipe) -> None:

@@ -41,7 +41,7 @@ def check_bench(recipe: Recipe) -> None:
 
 def outline_bench(recipe: Recipe) -> dict[str, Any]:
     bench = recipe.bench
-    return {"tasks": bench.count, "unseen": bench.unseen_count, "samples": bench.samples}
+    return {"tasks": bench.count or "all", "unseen": bench.unseen_count, "samples": bench.samples}
 
 
 def report(run: Run, recipe: Recipe) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +34,21 @@ SHOWN = ("harness.tools", "harness.template")  # what a loaded model's chat temp
 def demonstrate(run: Run, recipe: Recipe) -> None:
     from etude.pipeline.demonstrations import make_demos
     from etude.rollout.rollout import build_setup, temporary_host
+    from etude.rollout.trained_tasks import TrainedTasks
     from etude.tokens.conversations import write_conversations
     from etude.tokens.dialect import open_dialect
 
     folder = find_model(Path(recipe.sft.model)) if recipe.sft.model else run.path / "corpus" / "tokenizer"
     dialect = open_dialect(folder, recipe.harness.template)
     setup = build_setup(recipe.harness, recipe.reward, recipe.grader, recipe.audit, dialect=dialect)
-    began = time.monotonic()
+    on_kept, began = partial(TrainedTasks(run.path).add, stage="demos"), time.monotonic()
 
     async def work() -> None:
         async with temporary_host(recipe.run.sandbox) as host:
             with track("demonstrating", recipe.demos.count, "tasks") as bar:
-                made = await make_demos(recipe.demos, recipe.run.seed, host, setup, bar.advance, recipe.harness)
+                made = await make_demos(
+                    recipe.demos, recipe.run.seed, host, setup, bar.advance, recipe.harness, on_kept
+                )
         write_conversations(run.path / DEMOS, made.conversations)
         seconds = round(time.monotonic() - began, 1)
         kept, left_out = len(made.conversations), {"failed": made.failed, "hacked": made.hacked, "void": made.void}

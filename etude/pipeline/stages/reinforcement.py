@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
+from etude.core.errors import EtudeError
+from etude.core.progress import clock_time
 from etude.core.recipe import Recipe
 from etude.core.run import Run
-from etude.pipeline.stages.base import Stage, check_agent, check_model, check_tasks, starting_model, trained_weights
+from etude.model.config import ModelConfig
+from etude.pipeline.estimate import free_bytes, gib, rl_needs
+from etude.pipeline.stages.base import (
+    Stage,
+    check_agent,
+    check_model,
+    check_tasks,
+    planned_model,
+    starting_model,
+    trained_weights,
+)
 
 ROLLOUTS_READ = ("harness", "grader", "engine.max_length")  # recipe keys that any rollout of a model depends on
 
@@ -16,6 +31,7 @@ def reinforce(run: Run, recipe: Recipe) -> None:
     from etude.rl.orchestrator import train
 
     start = starting_model(run, recipe.rl.model, "sft", "rl")
+    announce(run, recipe, start)
     asyncio.run(train(run, recipe, start, backend=recipe.run.sandbox))
 
 
@@ -31,10 +47,15 @@ def check_rl(recipe: Recipe) -> None:
     check_agent(recipe)
     build_algorithm(recipe.rl.algorithm)
     check_model(recipe.rl.model)
+    if recipe.rl.eval_every and not recipe.bench.count:
+        raise EtudeError(
+            "evaluations during training take tasks that the benchmark leaves over, and bench.count = 0 leaves none; "
+            "give bench.count a number, or set rl.eval_every=0"
+        )
 
 
 def outline_rl(recipe: Recipe) -> dict[str, Any]:
-    rl = recipe.rl
+    rl, needs = recipe.rl, rl_needs(recipe, model_config(recipe))
     return {
         "from": rl.model or "this run's fine-tuning",
         "steps": rl.steps,
@@ -43,7 +64,46 @@ def outline_rl(recipe: Recipe) -> dict[str, Any]:
         "trains": trained_weights(rl.lora),
         "staleness": rl.staleness,
         "limit": f"{rl.seconds:.0f} s" if rl.seconds else "none",
+        "device": recipe.run.device,
+        "memory": f"about {gib(needs['memory'])} (learner {gib(needs['learner'])}, engine {gib(needs['engine'])})",
+        "disk": f"about {gib(needs['disk'])}",
     }
+
+
+def model_config(recipe: Recipe) -> ModelConfig:
+    """The shape of the model that is trained: of the one that the recipe names, or of its own."""
+    given = recipe.rl.model or recipe.sft.model
+    if not given:
+        return ModelConfig.from_settings(recipe.model, recipe.tokens.vocab_size)
+    return config_in(planned_model(given))
+
+
+def announce(run: Run, recipe: Recipe, start: Path) -> None:
+    """What is about to be spent, before it is: an hour later nobody wants to learn that the disk is too small."""
+    needs = rl_needs(recipe, config_in(start))
+    free = free_bytes(run.path)
+    room = f" of {gib(free)} free" if free is not None else ""
+    limit = f"at most {clock_time(recipe.rl.seconds)}" if recipe.rl.seconds else "no limit of time (rl.seconds)"
+    print(
+        f"reinforcement learning: {recipe.rl.steps} steps, {needs['rollouts']} rollouts of up to "
+        f"{recipe.harness.limits.sampled_tokens} tokens; {limit}; about {gib(needs['memory'])} of memory on "
+        f"{recipe.run.device}, about {gib(needs['disk'])} of disk{room}",
+        file=sys.stderr,
+    )
+    if free is not None and needs["disk"] > free:
+        raise EtudeError(
+            f"checkpoints will need about {gib(needs['disk'])} in {run.path}, which has {gib(free)} left; make room, "
+            "choose another --run, or keep fewer (run.keep_checkpoints=1)"
+        )
+
+
+def config_in(folder: Path) -> ModelConfig:
+    """The shape in a model's config.json, read without torch."""
+    file = folder / "config.json"
+    try:
+        return ModelConfig.from_hf(json.loads(file.read_bytes()), str(file))
+    except (OSError, ValueError) as error:
+        raise EtudeError(f"{file} cannot be read: {error}") from None
 
 
 RL = Stage(

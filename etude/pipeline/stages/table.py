@@ -10,7 +10,7 @@ no torch never loads it.
 from __future__ import annotations
 
 from etude.core.errors import EtudeError
-from etude.core.recipe import Recipe
+from etude.core.recipe import Recipe, missing
 from etude.pipeline.stages.base import Stage
 from etude.pipeline.stages.evaluation import BENCH_RL, BENCH_SFT, BENCH_SFT_MORE, REPORT
 from etude.pipeline.stages.fine_tuning import DEMONSTRATIONS, SFT, SFT_MORE
@@ -18,6 +18,11 @@ from etude.pipeline.stages.pretraining import CORPUS, EXTEND, MTP, PRETRAIN
 from etude.pipeline.stages.reinforcement import RL
 
 _ORDER = (CORPUS, PRETRAIN, MTP, EXTEND, DEMONSTRATIONS, SFT, BENCH_SFT, RL, BENCH_RL, SFT_MORE, BENCH_SFT_MORE, REPORT)
+WHAT = {  # keys that recipes ask for, in words
+    "rl.model": "a run, a checkpoint, a Hugging Face directory, or a name on its hub",
+    "rl.tasks.path": "a folder of tasks, as `etude tasks make` writes it",
+    "bench.tasks.path": "a folder of tasks to measure with",
+}
 STAGES = {stage.name: stage for stage in _ORDER}
 
 
@@ -33,6 +38,12 @@ def stages_for(target: str, recipe: Recipe) -> list[Stage]:
 def checked_stages(target: str, recipe: Recipe) -> list[Stage]:
     """The same, each one's inputs looked at before the first begins."""
     stages = stages_for(target, recipe)
+    # A key of a stage's own section is asked for when that stage is on the way; rl's also by the benchmark before it.
+    sections = {"bench" if stage.name.startswith("bench-") else stage.name for stage in stages}
+    sections |= {"rl"} if "bench" in sections else set()
+    if lacking := [key for key in missing(recipe) if key.partition(".")[0] in sections]:
+        wants = " and ".join(f"{key} ({WHAT[key]})" if key in WHAT else key for key in lacking)
+        raise EtudeError(f"this recipe needs {wants}: add " + " ".join(f"{key}=..." for key in lacking))
     # All of them first: a typo in the last stage's settings is found before hours of training.
     for stage in stages:
         stage.check(recipe)
