@@ -25,13 +25,13 @@ from typing import Literal
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Message, Policy, Sample, Sampling, System, ToolResult, User
 from etude.core.settings import AgentLimits
-from etude.harness.failures import HarnessFailure, PolicyFailure
+from etude.harness.failures import HarnessFailure, PolicyFailure, SandboxLost
 from etude.harness.text_turns import read_turn
 from etude.harness.tool_calls import Approve, execute
 from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Tool, schema_of
 from etude.harness.trajectory import MessageRecord, Parent, Segment, StopCause, Trajectory
-from etude.sandbox.base import WORKSPACE, Sandbox
+from etude.sandbox.base import WORKSPACE, Sandbox, SandboxFailure
 from etude.tokens.dialect import Dialect
 from etude.tokens.parse import Malformed
 from etude.tokens.tokenizer import to_bytes, to_text
@@ -90,6 +90,8 @@ async def run_agent(
     except (PolicyFailure, HarnessFailure) as failure:
         failure.trajectory = trajectory
         raise
+    except SandboxFailure as failure:
+        raise SandboxLost(failure, trajectory) from failure
     finally:
         trajectory.seconds = time.monotonic() - started
     return trajectory

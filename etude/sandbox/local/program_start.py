@@ -25,6 +25,7 @@ from etude.sandbox.local.seccomp import Filter
 
 STATUS: Final = struct.Struct("=i")
 NOT_CONFINED: Final = -1  # no wait status: we failed before the program began; the reason follows
+_PIPE_BYTES: Final = 4096  # that any new pipe takes at once
 _RESERVE: Final = 8  # processes of our own, which the kernel counts with the program's
 
 
@@ -98,7 +99,16 @@ class Started:
 def start(program: Program, confinement: Confinement) -> Started:
     pipes = ProgramPipes.make(program.stdin)
     status, report = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        # The sandbox's own limits on processes or memory are used up: the program that wanted more sees it, as from
+        # a shell. It must not look like a failure of ours, or programs could bring one about.
+        os.write(pipes.programs[2], f"{program.argv[0]}: {error.strerror}\n".encode()[:_PIPE_BYTES])
+        os.write(report, STATUS.pack(program_exec.NOT_STARTED << 8))
+        for descriptor in (*pipes.programs, report):
+            os.close(descriptor)
+        return Started(0, status, pipes.ours)
     if pid == 0:
         for descriptor in pipes.ours:
             os.close(descriptor)  # or the program would never see the end of its input
