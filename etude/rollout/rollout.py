@@ -4,8 +4,8 @@
 
 The outcome is `Scored`, or `Void` with whose failure it was. What the model does badly (an unreadable turn, a limit
 reached, code that hangs, cheats or brings its sandbox down) is a score, a low one; what the machinery does badly never
-is. `build_setup` decides what all rollouts of a command share: how they sample, what they are worth, and which of them are audited. Knows
-neither how a policy samples nor what is done with an outcome; `store` saves and grades again.
+is. `build_setup` decides what all rollouts of a command share: how they sample, what they are worth, and which of them
+are audited. Knows neither how a policy samples nor what is done with an outcome; `store` saves and grades again.
 """
 
 from __future__ import annotations

@@ -59,6 +59,8 @@ class Capabilities:
     processes: str  # what holds the process limit: "namespace" or "rlimit"
     disk: str  # what holds the disk limit: "tmpfs" or "file size"
     kill: str  # what ends a process tree: "pid namespace", "subreaper" or "process group"
+    users: str = "shared"  # outside users of the sandboxes: "one each", or "shared", as the kernel's counts then are
+    trusted: str = "none"  # what keeps programs off our own processes: "own user", "filter" (of calls) or "none"
 
     def stamp(self) -> dict[str, Any]:
         return asdict(self)

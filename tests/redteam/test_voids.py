@@ -1,4 +1,4 @@
-"""No program can make its own rollout void: those that could once, and one of each kind. `make redteam` runs them all."""
+"""No program can make its own rollout void: those that could once, and some of each kind. `make redteam` runs all."""
 
 from __future__ import annotations
 

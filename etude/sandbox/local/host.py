@@ -47,10 +47,10 @@ class LocalHost(BackendHost[LocalSandbox]):
         self.preload = preload
         self._process = process
         self._log = log
-        self._greeting: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._greeting: asyncio.Future[wire.Message] = asyncio.get_running_loop().create_future()
         self._channel = Channel(control, "the sandbox launcher", self._on_event)
         self._last = 0
-        self._memory = ""
+        self._facts: wire.Message = {"memory": "", "users": "", "trusted": ""}  # what the launcher found out
         self._criu: Criu | None = None
 
     @classmethod
@@ -58,13 +58,15 @@ class LocalHost(BackendHost[LocalSandbox]):
         """Start the launcher and try one sandbox, so that a machine that cannot do it says so at once."""
         if not sys.platform.startswith("linux"):
             raise EtudeError("the local sandbox needs Linux; ask for the weaker backend by its name, plain")
+        store = store if isinstance(store, Store) else Store(store)
+        folder = str(store.root)
         ours, theirs = socket.socketpair()
         # A memfd: the log needs no name on disk, and is gone with the host.
         log = os.memfd_create("launcher", os.MFD_CLOEXEC)
         with theirs:
             process = subprocess.Popen(
                 # No site, no environment: a small process with nothing in it that a program could be after.
-                isolated_python("etude.sandbox.local.launcher", theirs.fileno(), os.getpid(), tuple(preload)),
+                isolated_python("etude.sandbox.local.launcher", theirs.fileno(), os.getpid(), tuple(preload), folder),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -76,7 +78,7 @@ class LocalHost(BackendHost[LocalSandbox]):
             )
         host = cls(store, process, log, ours, tuple(preload))
         try:
-            host._memory = await host.within(_START_SECONDS, host._greeting, "the sandbox launcher to start")
+            host._facts = await host.within(_START_SECONDS, host._greeting, "the sandbox launcher to start")
             # One trial start costs milliseconds, and turns "every rollout fails" into one sentence at the beginning.
             trial = await host.start(())
             await trial.close()
@@ -94,10 +96,12 @@ class LocalHost(BackendHost[LocalSandbox]):
             backend="local",
             isolated=True,
             network_off=True,
-            memory=self._memory,
+            memory=self._facts["memory"],
             processes="namespace",
             disk="tmpfs",
             kill="pid namespace",
+            users=self._facts["users"],
+            trusted=self._facts["trusted"],
         )
 
     @property
@@ -214,7 +218,7 @@ class LocalHost(BackendHost[LocalSandbox]):
 
     def _on_event(self, message: wire.Message) -> None:
         if "ready" in message and not self._greeting.done():
-            self._greeting.set_result(message["memory"])
+            self._greeting.set_result(message)
         elif "ended" in message:
             for sandbox in [each for each in self._sandboxes if each.number == message["ended"]]:
                 sandbox.ended()

@@ -26,6 +26,9 @@ _NUMBERS: Final = {
     "umount2": (166, 39),
     "pivot_root": (155, 41),
     "sethostname": (170, 161),
+    "setfsuid": (122, 151),
+    "setfsgid": (123, 152),
+    "unshare": (272, 97),
     "prctl": (157, 167),
     "capset": (126, 91),
     "seccomp": (317, 277),
@@ -46,9 +49,11 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
+MS_RDONLY = 0x1
 MS_NOSUID = 0x2
 MS_NODEV = 0x4
 MS_NOEXEC = 0x8
+MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 1 << 18
 MNT_DETACH = 0x2
@@ -62,6 +67,7 @@ _MOVE_MOUNT_T_EMPTY_PATH = 0x40
 MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NOSUID = 0x2
 MOUNT_ATTR_NODEV = 0x4
+_MOUNT_ATTR_IDMAP = 0x00100000
 
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
@@ -121,15 +127,31 @@ def unmount(target: str) -> None:
 
 def bind(source: int, target: int, attributes: int = 0) -> None:
     """Show the tree behind one descriptor at another, with attributes set on it and on everything below."""
-    tree = call("open_tree", source, b"", _AT_EMPTY_PATH | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE)
+    tree = detached(source, attributes)
     try:
-        if attributes:
-            # Read-only is set before the mount is moved into place: there is no moment in which it is writable.
-            wanted = struct.pack("=QQQQ", attributes, 0, 0, 0)
-            call("mount_setattr", tree, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, wanted, len(wanted))
-        call("move_mount", tree, b"", target, b"", _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
+        attach(tree, target)
     finally:
         os.close(tree)
+
+
+def detached(source: int, attributes: int = 0, owners: int | None = None) -> int:
+    """A mount of the tree behind a descriptor that is nowhere yet. `owners`: a user namespace whose map says whose the
+    files are there."""
+    tree = call("open_tree", source, b"", _AT_EMPTY_PATH | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE)
+    if attributes or owners is not None:
+        mapped = 0 if owners is None else _MOUNT_ATTR_IDMAP
+        # Read-only is set before the mount is moved into place: there is no moment in which it is writable.
+        wanted = struct.pack("=QQQQ", attributes | mapped, 0, 0, owners or 0)
+        try:
+            call("mount_setattr", tree, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, wanted, len(wanted))
+        except OSError:
+            os.close(tree)
+            raise
+    return tree
+
+
+def attach(tree: int, target: int) -> None:
+    call("move_mount", tree, b"", target, b"", _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
 
 
 def open_beneath(root: int, path: str, flags: int, mode: int = 0, *, links: bool = True) -> int:

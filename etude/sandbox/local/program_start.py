@@ -19,6 +19,7 @@ from typing import Final, NoReturn
 
 from etude.sandbox import program_exec
 from etude.sandbox.base import SandboxLimits
+from etude.sandbox.identity import INSIDE
 from etude.sandbox.local import kernel
 from etude.sandbox.local.rootfs import PROGRAM_ROOT
 from etude.sandbox.local.seccomp import Filter
@@ -194,6 +195,9 @@ def _confine(streams: tuple[int, int, int], confinement: Confinement) -> None:
     # chroot needs a capability, so it comes before they are dropped.
     os.chroot(PROGRAM_ROOT)
     os.chdir("/")
+    if os.getuid() != INSIDE:
+        os.setresgid(INSIDE, INSIDE, INSIDE)
+        os.setresuid(INSIDE, INSIDE, INSIDE)
     kernel.drop_capabilities()
     # Last: the filter forbids some of the calls above.
     confinement.calls.install()

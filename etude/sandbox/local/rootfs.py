@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from etude.sandbox.environment import HOME
-from etude.sandbox.identity import INSIDE
+from etude.sandbox.identity import INSIDE, TRUSTED
 from etude.sandbox.local import kernel
 from etude.sandbox.store.overlay_changes import OPAQUE
 from etude.sandbox.store.packed_changes import unpack
@@ -51,6 +51,7 @@ class RootPlan:
     disk: int  # bytes
     network: bool
     workdir: str
+    trees: list[int]  # the layers as mounts that were made outside, where there are such
 
 
 class RootFilesystem:
@@ -83,7 +84,7 @@ class RootFilesystem:
         """Build the stage beside the host's root, then leave the host's root for good."""
         plan = self._plan
         # Opened first: the stage covers a folder of the host, and to the sandbox's user many a parent is closed.
-        layers = [_open_path(path) for path in plan.layers]
+        layers = [] if plan.trees else [_open_path(path) for path in plan.layers]
         shows = [(path, _open_path(path)) for path in plan.shows]
         devices = [(name, _open_path(f"/dev/{name}")) for name in _DEVICES]
         etc = dict(_ETC)
@@ -102,6 +103,11 @@ class RootFilesystem:
         os.symlink("run", "tmp")
         for n, source in enumerate(layers):
             _show(source, f"layer/{n}", _SEALED)
+        for n, tree in enumerate(plan.trees):
+            os.mkdir(f"layer/{n}")
+            target = _open_path(f"layer/{n}")
+            kernel.attach(tree, target)
+            os.close(target)
         self._build_skeleton(etc)
         for n, (path, source) in enumerate(shows):
             self._show_host(n, path, source)
@@ -113,7 +119,7 @@ class RootFilesystem:
         kernel.call("pivot_root", b".", b".")
         kernel.unmount(".")
         os.chdir("/")
-        for source in [*layers, *(each for _, each in shows), *(each for _, each in devices)]:
+        for source in [*layers, *plan.trees, *(each for _, each in shows), *(each for _, each in devices)]:
             os.close(source)
 
     def _build_skeleton(self, etc: dict[str, str]) -> None:
@@ -175,12 +181,27 @@ class RootFilesystem:
         os.close(target)
 
 
+def layer_tree(path: str, owners: int) -> int:
+    """A layer as a mount that is nowhere yet, read-only, with the owners that a user namespace says."""
+    source = _open_path(path)
+    try:
+        return kernel.detached(source, _SEALED, owners)
+    finally:
+        os.close(source)
+
+
 def _become_the_user() -> None:
-    """Root's sandboxes start with root's number, which means nothing in their namespace; ordinary users' are mapped."""
+    """Root's sandboxes start with root's number, which means nothing in their namespace; ordinary users' are mapped.
+
+    Ours is another than the programs', so that none of them may signal, slow down or limit us; but files that we make
+    are the programs'.
+    """
     if os.getuid() != INSIDE:
         os.setgroups([])
-        os.setresgid(INSIDE, INSIDE, INSIDE)
-        os.setresuid(INSIDE, INSIDE, INSIDE)
+        os.setresgid(TRUSTED, TRUSTED, TRUSTED)
+        os.setresuid(TRUSTED, TRUSTED, TRUSTED)
+        kernel.call("setfsgid", INSIDE)
+        kernel.call("setfsuid", INSIDE)
 
 
 def _build_dev(devices: list[tuple[str, int]]) -> None:
