@@ -234,8 +234,9 @@ class RunsApart(Protocol):
         timeout: float = 60.0,
         max_output: int | None = None,
     ) -> CommandResult:
-        """As `run`, but the program is process 1 of its pid namespace: nothing that it starts can signal it.
+        """As `run`, but the program is alone in its pid namespace: nothing that it starts can name it.
 
+        It can start processes, but no thread of its own (the kernel's rule for such a process).
         A name is a module that the host has loaded (`preload`): its `main` runs in a fork of that process, without
         an exec, in the workspace.
         """

@@ -56,8 +56,8 @@ class Confinement:
 class Program:
     """What is to be started.
 
-    One that is `apart` is process 1 of a pid namespace of its own: nothing in its sandbox can signal it, and it takes
-    all that it started along when it ends.
+    One that is `apart` is alone in a pid namespace of its own, and what it starts is in another below: nothing that it
+    starts can name it, and it takes all of that along when it ends.
     """
 
     argv: Sequence[str]
@@ -151,7 +151,7 @@ def await_end(program: int, report: int) -> NoReturn:
 
 def _become(program: Program, streams: tuple[int, int, int], report: int, confinement: Confinement) -> NoReturn:
     try:
-        _confine(streams, confinement)
+        _confine(streams, confinement, program.apart)
     except BaseException as error:
         # Ours, not the program's: it must not look like an exit code.
         os.write(report, STATUS.pack(NOT_CONFINED) + repr(error).encode()[:1000])
@@ -182,7 +182,7 @@ def _call(function: Callable[[], None], env: Mapping[str, str]) -> NoReturn:
         os._exit(code)
 
 
-def _confine(streams: tuple[int, int, int], confinement: Confinement) -> None:
+def _confine(streams: tuple[int, int, int], confinement: Confinement, apart: bool) -> None:
     """Give up everything that the program must not have, for good."""
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
@@ -198,9 +198,34 @@ def _confine(streams: tuple[int, int, int], confinement: Confinement) -> None:
     if os.getuid() != INSIDE:
         os.setresgid(INSIDE, INSIDE, INSIDE)
         os.setresuid(INSIDE, INSIDE, INSIDE)
+    if apart:
+        kernel.call("unshare", kernel.CLONE_NEWPID)  # for those that it starts
     kernel.drop_capabilities()
     # Last: the filter forbids some of the calls above.
     confinement.calls.install()
+    if apart and os.fork() == 0:
+        _be_process_one()
+
+
+def _be_process_one() -> NoReturn:
+    """The first process of the namespace that an `apart` program's own processes live in: orphans come to it.
+
+    Not the program itself: process 1 of a namespace can be named by those in it, and be slowed down or limited.
+    """
+    try:
+        os.setsid()
+        kernel.call("close_range", 0, 0xFFFFFFFF, 0)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        while True:
+            try:
+                # Waited for and not ignored: their processor time is then this one's, and the program's at the end.
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                pass
+            signal.sigwait({signal.SIGCHLD})
+    finally:
+        os._exit(0)
 
 
 def _prefer_as_victim() -> None:
