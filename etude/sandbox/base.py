@@ -61,6 +61,7 @@ class Capabilities:
     kill: str  # what ends a process tree: "pid namespace", "subreaper" or "process group"
     users: str = "shared"  # outside users of the sandboxes: "one each", or "shared", as the kernel's counts then are
     trusted: str = "none"  # what keeps programs off our own processes: "own user", "filter" (of calls) or "none"
+    files: str = "shared inodes"  # how files of the host are shown: "own inodes", or as what they are there
 
     def stamp(self) -> dict[str, Any]:
         return asdict(self)

@@ -3,12 +3,13 @@
 Inside, every program is the one user 1000. Outside that is an ordinary user's own number or, when root makes
 sandboxes, a number that nobody else has: root's number would escape the process limit and own the system's files.
 Layers belong to one such number (`outside_identity`); where the machine allows it, each live sandbox of the local
-backend has another (`sandbox_identity`), as the kernel counts much of what it hands out by user.
+backend has another (`sandbox_identities`), as the kernel counts much of what it hands out by user.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,16 +44,14 @@ def outside_identity() -> Identity:
     return Identity(os.geteuid(), os.getegid())
 
 
-def sandbox_identity(place: int) -> Identity | None:
-    """The user of the sandbox at this place among a launcher's live ones; None where there is none of its own."""
+def sandbox_identities() -> Sequence[Identity]:
+    """Users for sandboxes of one launcher that are alive at once; none where they have to share one."""
     owner = outside_identity()
-    last = _PREFERRED[0] + _NUMBERS_EACH * (MOST_AT_ONCE + 1)
-    if owner.uid != _PREFERRED[0] or place >= MOST_AT_ONCE or os.geteuid() != 0:
-        return None
-    if not all(_mapped(last, Path(table)) for table in ("/proc/self/uid_map", "/proc/self/gid_map")):
-        return None
-    number = owner.uid + _NUMBERS_EACH * (place + 1)
-    return Identity(number, number)
+    numbers = range(owner.uid + _NUMBERS_EACH, owner.uid + _NUMBERS_EACH * (MOST_AT_ONCE + 1), _NUMBERS_EACH)
+    tables = [Path(table) for table in ("/proc/self/uid_map", "/proc/self/gid_map")]
+    if owner.uid != _PREFERRED[0] or os.geteuid() != 0 or not all(_mapped(numbers[-1], table) for table in tables):
+        return ()
+    return [Identity(number, number) for number in numbers]
 
 
 def user_map(identity: Identity, number: int) -> str:

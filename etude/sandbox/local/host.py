@@ -25,7 +25,7 @@ from etude.sandbox.local.criu import Criu
 from etude.sandbox.local.find_criu import find_criu
 from etude.sandbox.local.sandbox import LocalSandbox
 from etude.sandbox.store import frozen_sandboxes
-from etude.sandbox.store.layers import Store
+from etude.sandbox.store.layers import Store, interpreter_folders, system_folders
 
 _START_SECONDS: Final = 30.0  # a loaded machine starting many at once
 _CRIU_SECONDS: Final = 120.0  # for CRIU to write or read a gigabyte
@@ -50,7 +50,12 @@ class LocalHost(BackendHost[LocalSandbox]):
         self._greeting: asyncio.Future[wire.Message] = asyncio.get_running_loop().create_future()
         self._channel = Channel(control, "the sandbox launcher", self._on_event)
         self._last = 0
-        self._facts: wire.Message = {"memory": "", "users": "", "trusted": ""}  # what the launcher found out
+        self._facts: wire.Message = {
+            "memory": "",
+            "users": "",
+            "trusted": "",
+            "files": "",
+        }  # what the launcher found out
         self._criu: Criu | None = None
 
     @classmethod
@@ -80,7 +85,10 @@ class LocalHost(BackendHost[LocalSandbox]):
         try:
             host._facts = await host.within(_START_SECONDS, host._greeting, "the sandbox launcher to start")
             # One trial start costs milliseconds, and turns "every rollout fails" into one sentence at the beginning.
-            trial = await host.start(())
+            trial = await host.when_ready(
+                host.begin(SandboxRecipe(()), shows=(*system_folders(), *interpreter_folders()))
+            )
+            host._facts["files"] = "own inodes" if trial.ready.result() else "shared inodes"
             await trial.close()
         except SandboxFailure as failure:
             await host.close()
@@ -102,6 +110,7 @@ class LocalHost(BackendHost[LocalSandbox]):
             kill="pid namespace",
             users=self._facts["users"],
             trusted=self._facts["trusted"],
+            files=self._facts["files"],
         )
 
     @property
@@ -166,8 +175,13 @@ class LocalHost(BackendHost[LocalSandbox]):
             os.close(self._log)
             self._log = -1
 
-    def begin(self, recipe: SandboxRecipe, changes: tuple[int, ...] = ()) -> LocalSandbox:
-        """Have a sandbox made. Two descriptors of changes: packed ones, and one that says when they are whole."""
+    def begin(
+        self, recipe: SandboxRecipe, changes: tuple[int, ...] = (), shows: tuple[str, ...] | None = None
+    ) -> LocalSandbox:
+        """Have a sandbox made. Two descriptors of changes: packed ones, and one that says when they are whole.
+
+        `shows` stands in for what the layers name.
+        """
         self._last += 1
         try:
             ours, theirs = socket.socketpair()
@@ -186,7 +200,7 @@ class LocalHost(BackendHost[LocalSandbox]):
                     "id": sandbox.number,
                     # The store lists layers bottom first, an overlay wants the top one first.
                     "layers": [str(layer.path) for layer in reversed(recipe.layers)],
-                    "shows": recipe.shows,
+                    "shows": recipe.shows if shows is None else shows,
                     "network": recipe.network,
                     "workdir": recipe.workdir,
                     "limits": asdict(recipe.limits),

@@ -26,6 +26,7 @@ from typing import Final, NoReturn
 from etude.sandbox.base import SandboxLimits
 from etude.sandbox.identity import outside_identity
 from etude.sandbox.local import cgroups, criu, init, kernel, rootfs, seccomp, wire
+from etude.sandbox.local.machine_files import MachineFiles, device_tree, devices_work, mount_points, submounts
 from etude.sandbox.local.program_start import Confinement
 from etude.sandbox.local.rootfs import RootFilesystem, RootPlan
 from etude.sandbox.local.sandbox_users import SandboxUser, SandboxUsers
@@ -55,6 +56,10 @@ class Launcher:
         self._orchestrator = os.pidfd_open(orchestrator)
         self._groups = cgroups.find()
         self._users = SandboxUsers(store)
+        self._machine = MachineFiles()
+        self._own_devices = os.geteuid() == 0 and devices_work()
+        with open("/proc/self/mountinfo") as file:  # noqa: PTH123 - /proc
+            self._mounts = mount_points(file.read())
         self._calls = seccomp.Filter(seccomp.build(counted_memory=self._groups is not None))
         self._children: dict[int, Child] = {}  # by handle
         # The way back: `setns` into a sandbox's pid namespace changes where our next children are born.
@@ -121,12 +126,16 @@ class Launcher:
         group: cgroups.ControlGroup | None = None
         pid = 0
         trees: list[int] = []
+        devices: int | None = None
         user = self._users.take()
         try:
             limits = SandboxLimits(**message["limits"])
             if user.owners is not None:
                 # Only who has rights over the store's file system may map owners: here, and not in the sandbox.
                 trees += [rootfs.layer_tree(path, user.owners) for path in message["layers"]]
+            if self._own_devices:
+                devices = device_tree()
+            shows = [*message["shows"], *submounts(message["shows"], self._mounts)]
             if self._groups is not None:
                 # Its files lie in a tmpfs, which the kernel counts as memory of whoever wrote them.
                 group = self._groups.make(limits.memory + limits.disk, limits.processes, limits.cpus)
@@ -139,7 +148,11 @@ class Launcher:
                 if pid == 0:
                     os.close(release)
                     confinement = Confinement(self._calls, limits, counted_memory=group is not None)
-                    _become_init(message, descriptors, wait, confinement, group, self._preloaded, trees)
+                    network, workdir = message["network"], message["workdir"]
+                    plan = RootPlan(
+                        message["layers"], shows, limits.disk, network, workdir, self._machine, trees, devices
+                    )
+                    _become_init(plan, descriptors, wait, confinement, group, self._preloaded)
                 # The child waits for both: before the maps are written it is nobody, and its files would be nobody's.
                 user.map(pid)
                 if group is not None:
@@ -162,7 +175,7 @@ class Launcher:
             wire.send(self._connection, {"ended": message["id"]})
             return
         finally:
-            wire.close_all(trees)
+            wire.close_all((*trees, *(() if devices is None else (devices,))))
         self._children[handle] = Child(message["id"], pid, handle, group, user)
         self._poll.register(handle, select.POLLIN)
 
@@ -229,13 +242,12 @@ class Launcher:
 
 
 def _become_init(
-    message: wire.Message,
+    plan: RootPlan,
     descriptors: tuple[int, ...],
     wait: int,
     confinement: Confinement,
     group: cgroups.ControlGroup | None,
     preloaded: init.Preloaded,
-    trees: list[int],
 ) -> NoReturn:
     """In the new namespaces: become the sandbox's init."""
     code = 1
@@ -244,19 +256,17 @@ def _become_init(
     try:
         # Opened now: after the change of root no path leads to the host's control groups.
         counter = os.open(group.oom_file, os.O_RDONLY | os.O_CLOEXEC) if group is not None else None
-        kept = (each for each in (changes, packed, counter) if each is not None)
-        _close_all_but(connection.fileno(), wait, *kept, *trees)
+        kept = (each for each in (changes, packed, counter, plan.devices) if each is not None)
+        _close_all_but(connection.fileno(), wait, *kept, *plan.trees)
         if not os.read(wait, 1):  # the launcher died or gave up
             os._exit(1)
         os.close(wait)
         # Only now: in the group that it was put into, which is then the root of all that it sees of them.
         kernel.call("unshare", kernel.CLONE_NEWCGROUP)
-        layers, shows, network = message["layers"], message["shows"], message["network"]
-        plan = RootPlan(layers, shows, confinement.limits.disk, network, message["workdir"], trees)
         files = RootFilesystem(plan, changes)
         # Only now: a change of user, which the lines before may need, clears it.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        init.settle(own_network=not network)
+        init.settle(own_network=not plan.network)
         # A fork packs while these mounts are made; without the byte the packing failed.
         if packed is not None and not os.read(packed, 1):
             raise OSError(errno.ECANCELED, "the changes to start from did not come")

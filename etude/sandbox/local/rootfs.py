@@ -5,7 +5,7 @@ host stays reachable but what was bound into the stage:
 
     /layer/0..n   the layers, read-only, top one first      /skeleton     mount points, /etc, /tmp: the lowest layer
     /host/0..n    the host's folders that the layers name   /files        tmpfs of limited size: upper, work, shm
-    /proc, /dev   fresh and minimal                         /room         overlay of all that, with the binds in place
+    /proc, /dev   fresh and minimal (`machine_files.py`)    /room         overlay of all that, with the binds in place
 
 Emptying a sandbox makes `/files` and `/room` again and touches nothing else. Knows no process and no message.
 """
@@ -22,6 +22,7 @@ from typing import Final
 from etude.sandbox.environment import HOME
 from etude.sandbox.identity import INSIDE, TRUSTED
 from etude.sandbox.local import kernel
+from etude.sandbox.local.machine_files import DEVICES, MachineFiles, furnish_dev
 from etude.sandbox.store.overlay_changes import OPAQUE
 from etude.sandbox.store.packed_changes import unpack
 
@@ -29,10 +30,9 @@ PROGRAM_ROOT: Final = "/room"  # also in CRIU's images: one changed here cannot 
 _UPPER: Final = "/files/upper"
 # Mounted over, not used: the host's /tmp is not touched.
 _STAGE: Final = "/tmp"  # noqa: S108 - a mount point that every system has; nobody else sees the mount
+_COPIED: Final = 1 << 20  # bytes up to which a single file of the host is copied to the stage
 _QUIET: Final = kernel.MS_NOSUID | kernel.MS_NODEV
 _SEALED: Final = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
-_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")
-_COVERED: Final = ("kcore", "keys", "kmsg", "sysrq-trigger", "timer_list")  # about the machine, not the sandbox
 _ETC: Final = {
     "passwd": f"agent:x:{INSIDE}:{INSIDE}::{HOME}:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/false\n",
     "group": f"agent:x:{INSIDE}:\nnogroup:x:65534:\n",
@@ -51,7 +51,9 @@ class RootPlan:
     disk: int  # bytes
     network: bool
     workdir: str
+    machine: MachineFiles
     trees: list[int]  # the layers as mounts that were made outside, where there are such
+    devices: int | None  # a folder of device nodes of this sandbox's own, made outside, where there is one
 
 
 class RootFilesystem:
@@ -61,6 +63,7 @@ class RootFilesystem:
         self._plan = plan
         self._changes = changes  # packed changes to start from, kept open for resets
         self._shown: list[tuple[str, str]] = []  # path on the stage, path in the programs' root
+        self.own_files = plan.devices is not None  # no file of the host is shown as the inode that it is there
         self.root = self.upper = -1
         self._enter_stage()
         # Layers over the skeleton: a task's own /etc/passwd wins over ours.
@@ -86,7 +89,7 @@ class RootFilesystem:
         # Opened first: the stage covers a folder of the host, and to the sandbox's user many a parent is closed.
         layers = [] if plan.trees else [_open_path(path) for path in plan.layers]
         shows = [(path, _open_path(path)) for path in plan.shows]
-        devices = [(name, _open_path(f"/dev/{name}")) for name in _DEVICES]
+        devices = [] if plan.devices is not None else [(name, _open_path(f"/dev/{name}")) for name in DEVICES]
         etc = dict(_ETC)
         for name in _ETC_OF_THE_NETWORK if plan.network else ():
             if os.path.exists(f"/etc/{name}"):
@@ -97,7 +100,7 @@ class RootFilesystem:
         kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
         kernel.mount("tmpfs", _STAGE, "tmpfs", _QUIET, "size=4m,nr_inodes=4096,mode=755")
         os.chdir(_STAGE)
-        for name in ("layer", "host", "skeleton", "files", "room", "proc", "dev"):
+        for name in ("layer", "host", "nothing", "skeleton", "files", "room", "proc", "dev"):
             os.mkdir(name)
         os.mkdir("run")  # for criu.py
         os.symlink("run", "tmp")
@@ -105,21 +108,22 @@ class RootFilesystem:
             _show(source, f"layer/{n}", _SEALED)
         for n, tree in enumerate(plan.trees):
             os.mkdir(f"layer/{n}")
-            target = _open_path(f"layer/{n}")
-            kernel.attach(tree, target)
-            os.close(target)
+            _attach(tree, f"layer/{n}")
         self._build_skeleton(etc)
         for n, (path, source) in enumerate(shows):
             self._show_host(n, path, source)
+        if plan.devices is not None:
+            _attach(plan.devices, "dev")
         _build_dev(devices)
         # A fresh /proc can only be mounted while the host's full one is still visible, so before the pivot.
         kernel.mount("proc", "proc", "proc", _QUIET | kernel.MS_NOEXEC)
-        _cover_proc()
+        self._cover_proc()
         # Both names are ".": the new root lies over the old one, and one unmount takes the old one away.
         kernel.call("pivot_root", b".", b".")
         kernel.unmount(".")
         os.chdir("/")
-        for source in [*layers, *plan.trees, *(each for _, each in shows), *(each for _, each in devices)]:
+        outside = [*plan.trees, *([] if plan.devices is None else [plan.devices])]
+        for source in [*layers, *outside, *(each for _, each in shows), *(each for _, each in devices)]:
             os.close(source)
 
     def _build_skeleton(self, etc: dict[str, str]) -> None:
@@ -139,8 +143,38 @@ class RootFilesystem:
             os.symlink(os.readlink("", dir_fd=source), point)
             return
         _make_point(point, source)
-        _show(source, f"host/{n}", _SEALED)
-        self._shown.append((f"/host/{n}", path))
+        stage, status = f"host/{n}", os.fstat(source)
+        if stat.S_ISDIR(status.st_mode):
+            self._show_folder(source, stage)
+        elif stat.S_ISREG(status.st_mode) and status.st_size <= _COPIED:
+            _copy(source, stage)
+            made = _open_path(stage)
+            kernel.bind(made, made, _SEALED)
+            os.close(made)
+        else:
+            self.own_files = False
+            _show(source, stage, _SEALED)
+        self._shown.append((f"/{stage}", path))
+
+    def _show_folder(self, source: int, stage: str) -> None:
+        """As the lower of an overlay: its files are then inodes of this sandbox's own.
+
+        Locks on them and watches are nobody else's, and the table of mounts names no place of the host.
+        """
+        os.mkdir(stage)
+        options = f"lowerdir=/proc/self/fd/{source}:nothing,userxattr"
+        try:
+            kernel.mount("overlay", stage, "overlay", _QUIET | kernel.MS_RDONLY, options)
+        except OSError:  # a file system that cannot be a lower: an overlay over two others, for example
+            self.own_files = False
+            _show(source, stage, _SEALED)
+
+    def _cover_proc(self) -> None:
+        settings = _open_path("proc/sys")
+        # /proc/sys is the machine's: without rights most of it refuses writes, and read-only all of it does.
+        kernel.bind(settings, settings, kernel.MOUNT_ATTR_RDONLY)
+        os.close(settings)
+        self._plan.machine.cover("proc", "dev/null", "machine")
 
     def mount(self) -> None:
         """Mount the writable part, with the changes to start from, and put everything in its place."""
@@ -204,29 +238,27 @@ def _become_the_user() -> None:
         kernel.call("setfsuid", INSIDE)
 
 
+def _copy(source: int, point: str) -> None:
+    with open(f"/proc/self/fd/{source}", "rb") as file, open(point, "xb") as copy:
+        copy.write(file.read(_COPIED))
+
+
+def _attach(tree: int, point: str) -> None:
+    target = _open_path(point)
+    kernel.attach(tree, target)
+    os.close(target)
+
+
 def _build_dev(devices: list[tuple[str, int]]) -> None:
     for name, source in devices:
         _show(source, f"dev/{name}", 0)
-    for name, target in {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}.items():
-        os.symlink(f"/proc/self/fd{target}", f"dev/{name}")
-    os.symlink("pts/ptmx", "dev/ptmx")
-    os.mkdir("dev/shm")
-    os.mkdir("dev/pts")
+    if devices:
+        folder = _open_folder("dev")
+        furnish_dev(folder)
+        os.close(folder)
     # `newinstance`: terminals of this sandbox only.
     options = "newinstance,ptmxmode=0666,mode=620,max=64"
     kernel.mount("devpts", "dev/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, options)
-
-
-def _cover_proc() -> None:
-    nothing = _open_path("dev/null")
-    for name in _COVERED:
-        if os.path.exists(f"proc/{name}"):
-            _show(nothing, f"proc/{name}", 0)
-    os.close(nothing)
-    settings = _open_path("proc/sys")
-    # /proc/sys is the machine's: without rights most of it refuses writes, and read-only all of it does.
-    kernel.bind(settings, settings, kernel.MOUNT_ATTR_RDONLY)
-    os.close(settings)
 
 
 def _show(source: int, point: str, attributes: int) -> None:

@@ -12,9 +12,8 @@ import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from etude.sandbox.identity import Identity, outside_identity, sandbox_identity, user_map
+from etude.sandbox.identity import Identity, outside_identity, sandbox_identities, user_map
 from etude.sandbox.local import kernel
 
 
@@ -43,11 +42,10 @@ class SandboxUser:
 
     def map(self, pid: int) -> None:
         """Give the user namespace of a new process its users."""
-        process = Path(f"/proc/{pid}")
         if self.identity.is_own:
-            (process / "setgroups").write_text("deny")  # or the kernel does not let an ordinary user map a group
-        (process / "gid_map").write_text(user_map(self.identity, self.identity.gid))
-        (process / "uid_map").write_text(user_map(self.identity, self.identity.uid))
+            kernel.set_file(f"/proc/{pid}/setgroups", "deny")  # or the kernel lets no ordinary user map a group
+        kernel.set_file(f"/proc/{pid}/gid_map", user_map(self.identity, self.identity.gid))
+        kernel.set_file(f"/proc/{pid}/uid_map", user_map(self.identity, self.identity.uid))
 
 
 class SandboxUsers:
@@ -55,6 +53,7 @@ class SandboxUsers:
 
     def __init__(self, store: str) -> None:
         self._owner = outside_identity()
+        self._identities = sandbox_identities()
         self._owners: dict[int, int] = {}  # by place: made once, in a millisecond
         self._free: list[int] = []
         self._places = 0
@@ -63,12 +62,11 @@ class SandboxUsers:
     def take(self) -> SandboxUser:
         if self.one_each:
             place = heapq.heappop(self._free) if self._free else self._places
-            identity = sandbox_identity(place)
-            if identity is not None:
+            if place < len(self._identities):
                 self._places = max(self._places, place + 1)
                 if place not in self._owners:
-                    self._owners[place] = _mapping(self._owner, identity)
-                return SandboxUser(identity, place, self._owners[place])
+                    self._owners[place] = _mapping(self._owner, self._identities[place])
+                return SandboxUser(self._identities[place], place, self._owners[place])
         return SandboxUser(self._owner)
 
     def give_back(self, user: SandboxUser) -> None:
@@ -78,13 +76,12 @@ class SandboxUsers:
 
     def _try(self, store: str) -> bool:
         """Whether the store's file system can show files as another user's."""
-        identity = sandbox_identity(0)
-        if identity is None:
+        if not self._identities:
             return False
         try:
             folder = os.open(store, os.O_PATH | os.O_CLOEXEC)
             try:
-                self._owners[0] = _mapping(self._owner, identity)
+                self._owners[0] = _mapping(self._owner, self._identities[0])
                 os.close(kernel.detached(folder, 0, self._owners[0]))
             finally:
                 os.close(folder)
@@ -101,7 +98,7 @@ def _mapping(owner: Identity, identity: Identity) -> int:
             signal.pause()
     try:
         for name, here, there in (("gid", owner.gid, identity.gid), ("uid", owner.uid, identity.uid)):
-            Path(f"/proc/{pid}/{name}_map").write_text(f"{here} {there} 1")
+            kernel.set_file(f"/proc/{pid}/{name}_map", f"{here} {there} 1")
         return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         with suppress(ProcessLookupError):
