@@ -20,11 +20,12 @@ from etude.sandbox.local import kernel
 _STREAMS: Final = {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}
 DEVICES: Final = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 # Kept as they were: programs read them, and would fail without.
-_KEPT: Final = ("stat", "meminfo", "vmstat", "loadavg")
+_KEPT: Final = ("stat", "meminfo", "vmstat", "loadavg", "cgroups")
 # Nothing is in them. Files that only root may read need no cover: root is nobody inside.
 _EMPTY: Final = ("keys", "key-users", "diskstats", "interrupts", "softirqs", "schedstat", "zoneinfo", "buddyinfo")
 # Folders with nothing but what is named.
 _FOLDERS: Final = {
+    "fs": (),
     "pressure": (),
     "sys/fs": ("file-max", "nr_open", "pipe-max-size"),
     "sys/kernel/pty": (),
@@ -48,7 +49,7 @@ class MachineFiles:
         """Put them over a new /proc, from files made in the folder `work`."""
         os.mkdir(work)
         for name, text in self._texts.items():
-            _write(f"{work}/{name}", text)
+            kernel.set_file(f"{work}/{name}", text, 0o444)
             kernel.bind_path(f"{work}/{name}", f"{proc}/{name}")
         for name in self._empty:
             kernel.bind_path(nothing, f"{proc}/{name}")
@@ -57,7 +58,7 @@ class MachineFiles:
             with suppress(FileExistsError):
                 os.mkdir(made)
             for name, text in texts.items():
-                _write(f"{made}/{name}", text)
+                kernel.set_file(f"{made}/{name}", text, 0o444)
             kernel.bind_path(made, f"{proc}/{folder}")
 
 
@@ -112,9 +113,3 @@ def _text(name: str) -> bytes | None:
     with suppress(OSError), open(f"/proc/{name}", "rb") as file:
         return file.read(_MOST)
     return None
-
-
-def _write(path: str, text: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
-    os.write(file, text)
-    os.close(file)

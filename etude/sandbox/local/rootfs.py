@@ -11,7 +11,7 @@ Emptying a sandbox makes `/files` and `/room` again and touches nothing else. Kn
 """
 
 # Mount points are strings to the kernel, and the rest goes through descriptors.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH120, PTH123, PTH211
+# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH123, PTH211
 from __future__ import annotations
 
 import os
@@ -63,6 +63,7 @@ class RootFilesystem:
         self._plan = plan
         self._changes = changes  # packed changes to start from, kept open for resets
         self._shown: list[tuple[str, str]] = []  # path on the stage, path in the programs' root
+        self._made = {"skeleton"}  # folders on the stage
         self.own_files = plan.devices is not None  # no file of the host is shown as the inode that it is there
         self.root = self.upper = -1
         self._enter_stage()
@@ -128,25 +129,36 @@ class RootFilesystem:
 
     def _build_skeleton(self, etc: dict[str, str]) -> None:
         for folder in ("proc", "dev", "etc", "tmp", "var/tmp", HOME.strip("/"), self._plan.workdir.strip("/")):
-            os.makedirs(f"skeleton/{folder}", exist_ok=True)
+            self._make_folder(f"skeleton/{folder}")
         os.chmod("skeleton/tmp", 0o1777)  # noqa: S103 - as everywhere
         os.chmod("skeleton/var/tmp", 0o1777)  # noqa: S103 - as everywhere
         for name, text in etc.items():
-            with open(f"skeleton/etc/{name}", "w") as file:
-                file.write(text)
+            kernel.set_file(f"skeleton/etc/{name}", text, 0o644)
+
+    def _make_folder(self, path: str) -> None:
+        """With its parents. Nobody else makes any on the stage, so nobody needs to look what is there."""
+        if path not in self._made:
+            above = path.rpartition("/")[0]
+            if above:
+                self._make_folder(above)
+            os.mkdir(path)
+            self._made.add(path)
 
     def _show_host(self, n: int, path: str, source: int) -> None:
         point = "skeleton" + path
-        os.makedirs(os.path.dirname(point), exist_ok=True)
+        self._make_folder(point.rpartition("/")[0])
+        stage, status = f"host/{n}", os.fstat(source)
         # Bound, the link would be followed; recreated, it leads to /usr inside.
-        if stat.S_ISLNK(os.fstat(source).st_mode):  # as /bin -> usr/bin
+        if stat.S_ISLNK(status.st_mode):  # as /bin -> usr/bin
             os.symlink(os.readlink("", dir_fd=source), point)
             return
-        _make_point(point, source)
-        stage, status = f"host/{n}", os.fstat(source)
         if stat.S_ISDIR(status.st_mode):
+            self._make_folder(point)
             self._show_folder(source, stage)
-        elif stat.S_ISREG(status.st_mode) and status.st_size <= _COPIED:
+            self._shown.append((f"/{stage}", path))
+            return
+        _make_point(point, source)
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _COPIED:
             _copy(source, stage)
             made = _open_path(stage)
             kernel.bind(made, made, _SEALED)
@@ -184,11 +196,8 @@ class RootFilesystem:
         for name in (_UPPER, "/files/work", "/files/shm"):
             os.mkdir(name)
         os.chmod("/files/shm", 0o1777)  # noqa: S103 - as everywhere
-        try:
-            # Tried on a folder nobody needs: overlay marks deleted folders so, and would fail only much later.
-            os.setxattr("/files/work", OPAQUE, b"y")
-        except OSError as error:
-            raise OSError(error.errno, "tmpfs keeps no user attributes: Linux 6.6 or later is needed") from None
+        if self.upper < 0:  # the first time
+            _try_attributes("/files/work")
         self.upper = _open_folder(_UPPER)
         if self._changes is not None:
             unpack(self._changes, self.upper)
@@ -213,6 +222,14 @@ class RootFilesystem:
         kernel.bind(source, target, attributes)
         os.close(source)
         os.close(target)
+
+
+def _try_attributes(folder: str) -> None:
+    """Overlay marks deleted folders so, and would fail only much later. Tried on a folder that nobody needs."""
+    try:
+        os.setxattr(folder, OPAQUE, b"y")
+    except OSError as error:
+        raise OSError(error.errno, "tmpfs keeps no user attributes: Linux 6.6 or later is needed") from None
 
 
 def layer_tree(path: str, owners: int) -> int:
