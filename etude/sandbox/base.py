@@ -56,7 +56,7 @@ class Capabilities:
     isolated: bool  # own files, processes and network; False only in the backend that was asked for by name
     network_off: bool  # a sandbox without network has none
     memory: str  # what holds the memory limit: "cgroup2", "cgroup1", "watch" (rlimit and watching), "rlimit"
-    processes: str  # what holds the process limit: "namespace" or "rlimit"
+    processes: str  # what holds the process limit: "namespace", "cgroup" or "none"
     disk: str  # what holds the disk limit: "tmpfs" or "file size"
     kill: str  # what ends a process tree: "pid namespace", "subreaper" or "process group"
     users: str = "shared"  # outside users of the sandboxes: "one each", or "shared", as the kernel's counts then are
