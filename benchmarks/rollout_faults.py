@@ -1,4 +1,4 @@
-"""Rollouts with injected faults: each must become a Void with the right cause, and none a reward.
+"""Rollouts with injected faults: each must be mended or become a Void with the right cause, and none a reward.
 
     python benchmarks/rollout_faults.py [--rollouts 1000] [--json]
 
@@ -55,12 +55,14 @@ class Fault:
 FAULTS = (
     Fault("none", "passed", 12),
     Fault("sandbox start fails", "sandbox", 8),
-    Fault("grading sandbox start fails", "sandbox", 8),
-    Fault("sandbox dies during the agent's work", "sandbox", 5),
+    # graded again from the same submission
+    Fault("grading sandbox start fails", "passed", 8),
+    # the host works, so it is the rollout's own: nobody is sampled again because of what ran inside
+    Fault("sandbox dies during the agent's work", "failed", 5),
     Fault("store disk full", "sandbox", 8),
-    Fault("grader killed", "grader", 8),
-    Fault("grader's report cut", "grader", 6),
-    Fault("grader's report forged", "grader", 6),
+    Fault("grader killed", "passed", 8),
+    Fault("grader's report cut", "passed", 6),
+    Fault("grader's report forged", "passed", 6),
     Fault("policy times out", "policy", 8),
     Fault("policy raises", "policy", 6),
     Fault("policy aborts", "policy", 6),
@@ -332,7 +334,7 @@ async def measure(rollouts: int, at_once: int, seed: int) -> dict[str, Any]:
             await asyncio.gather(*(work() for _ in range(at_once)))
     return {
         "rollouts": rollouts - missed,
-        "faults": sum(counts[f.name].total() for f in FAULTS if f.wanted not in ("passed", "failed")),
+        "faults": sum(counts[f.name].total() for f in FAULTS if f.name != "none" and not f.name.startswith("model:")),
         "rewarded": rewarded,
         "wrong": wrong,
         "counts": {fault.name: {"wanted": fault.wanted, **counts[fault.name]} for fault in FAULTS},

@@ -15,6 +15,7 @@ from redteam.grader.run import run_grader_attacks
 from redteam.leaks.run import run_hiding_places, run_leak_probes
 from redteam.monitor_suite.run import run_monitor_suite
 from redteam.result import SuiteResult
+from redteam.voids.run import run_void_attacks
 
 
 async def _hiding_places(host: StoringHost) -> SuiteResult:
@@ -26,6 +27,7 @@ SUITES: dict[str, Callable[[StoringHost], Awaitable[SuiteResult]]] = {
     "hiding-places": _hiding_places,
     "leak-probes": run_leak_probes,
     "grader-attacks": run_grader_attacks,
+    "voids": run_void_attacks,
 }
 
 

@@ -2,12 +2,14 @@
 
 A tool's error is an observation of one of five classes: the model reads it and goes on. Anything else that a tool
 raises is a bug of the harness. Failures end the rollout without a score: `PolicyFailure`, `HarnessFailure`, and the
-sandbox's own `SandboxFailure`, which passes through here untouched.
+sandbox's own `SandboxFailure`, which passes through here untouched but for what there was until then.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, get_args
+
+from etude.sandbox.base import SandboxFailure
 
 if TYPE_CHECKING:
     from etude.harness.trajectory import Trajectory
@@ -55,4 +57,12 @@ class HarnessFailure(Exception):
     def __init__(self, message: str, tool: str = "", trajectory: Trajectory | None = None) -> None:
         super().__init__(message)
         self.tool = tool
+        self.trajectory = trajectory
+
+
+class SandboxLost(SandboxFailure):
+    """The agent's sandbox failed under it. Whose doing that was is for the rollout to find out."""
+
+    def __init__(self, failure: SandboxFailure, trajectory: Trajectory) -> None:
+        super().__init__(failure.cause, str(failure))
         self.trajectory = trajectory

@@ -38,7 +38,7 @@ from etude.core.policy import (
 )
 from etude.core.settings import AgentLimits, SummarySettings
 from etude.core.terms import NO_TERMS, Terms
-from etude.harness.failures import ErrorClass, HarnessFailure, PolicyFailure, TurnRefused
+from etude.harness.failures import ErrorClass, HarnessFailure, PolicyFailure, SandboxLost, TurnRefused
 from etude.harness.sample_faults import fault_of
 from etude.harness.summary import (
     SummaryPlan,
@@ -55,7 +55,7 @@ from etude.harness.tool_calls import Approve, execute
 from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Tool, schema_of
 from etude.harness.trajectory import Appended, Cause, MessageRecord, Parent, Purpose, Segment, StopCause, Trajectory
-from etude.sandbox.base import WORKSPACE, Sandbox
+from etude.sandbox.base import WORKSPACE, Sandbox, SandboxFailure
 from etude.tokens.dialect import Dialect, ToolSchema
 from etude.tokens.effort import state_effort
 from etude.tokens.parse import Malformed
@@ -132,6 +132,8 @@ async def run_agent(
     except (PolicyFailure, HarnessFailure) as failure:
         failure.trajectory = trajectory
         raise
+    except SandboxFailure as failure:
+        raise SandboxLost(failure, trajectory) from failure
     finally:
         trajectory.seconds = time.monotonic() - started
     return trajectory

@@ -3,9 +3,9 @@
     sandbox -> agent -> submission -> sandbox closed -> grade in another sandbox -> audit -> reward
 
 The outcome is `Scored`, or `Void` with whose failure it was. What the model does badly (an unreadable turn, a limit
-reached, code that hangs or cheats) is a score, a low one; what the machinery does badly never is. `build_setup` decides
-what all rollouts of a command share: how they sample, what they are worth, and which of them are audited. Knows
-neither how a policy samples nor what is done with an outcome; `store` saves and grades again.
+reached, code that hangs, cheats or brings its sandbox down) is a score, a low one; what the machinery does badly never
+is. `build_setup` decides what all rollouts of a command share: how they sample, what they are worth, and which of them
+are audited. Knows neither how a policy samples nor what is done with an outcome; `store` saves and grades again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from etude.core.settings import (
     SummarySettings,
 )
 from etude.core.terms import NO_TERMS, Terms
-from etude.harness.failures import HarnessFailure, PolicyFailure
+from etude.harness.failures import HarnessFailure, PolicyFailure, SandboxLost
 from etude.harness.hinted import Hinted, place_hints
 from etude.harness.loop import Event, run_agent
 from etude.harness.prompt import system_text, task_text
@@ -49,8 +49,9 @@ from etude.reward.compose import Reward, Weighted, build_reward
 from etude.reward.hack_penalty import HackPenalty
 from etude.rollout.privileged import TEXTS, first_turn
 from etude.rollout.terms import usual_terms
-from etude.sandbox.base import FailureCause, SandboxFailure, SandboxLimits
+from etude.sandbox.base import FailureCause, Layer, SandboxFailure, SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
+from etude.sandbox.sentinel import CAUSED_INSIDE, host_works
 from etude.tasks.environment.layers import serve_task
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
@@ -281,6 +282,7 @@ async def _run(
     started: float,
 ) -> Outcome:
     trajectory: Trajectory | None = None
+    layers: Sequence[Layer] | None = None  # of the sandbox that the agent works in, while it does
 
     def void(cause: Cause, retry: bool, error: Exception, seen: Trajectory | None) -> Void:
         if seen is not None:
@@ -294,6 +296,7 @@ async def _run(
             start.layers, limits=setup.sandbox, env=start.env, workdir=start.workdir
         ) as sandbox:
             await serve_task(task, host, sandbox)
+            layers = start.layers
             trajectory = await run_agent(
                 task_text(task.instruction),
                 sandbox,
@@ -310,10 +313,22 @@ async def _run(
             )
             trajectory.task, trajectory.policy = task.name, policy_name
             changes = await kind.collect(task, sandbox, start.workdir)
+        layers = None
         # Behind the `async with`: every process of the agent is gone before the grade begins.
         return await score(task, trajectory, changes, host, setup, started)
     except SandboxFailure as failure:
-        return void("sandbox", RETRIED[failure.cause], failure, trajectory)
+        seen = failure.trajectory if isinstance(failure, SandboxLost) else trajectory
+        # Never sampled again because of what ran inside: only a host that is broken makes this nobody's score.
+        if (
+            seen is not None
+            and layers is not None
+            and failure.cause in CAUSED_INSIDE
+            and await host_works(host, layers)
+        ):
+            seen.task, seen.policy = task.name, policy_name
+            why = f"the agent's sandbox did not live to be graded, and others of its host do: {failure}"
+            return await _scored(task, seen, Submission(), Grade(False, "crash", why), setup, started)
+        return void("sandbox", RETRIED[failure.cause], failure, seen)
     except PolicyFailure as failure:
         return void("policy", failure.retry, failure, failure.trajectory)
     except HarnessFailure as failure:
@@ -334,6 +349,12 @@ async def score(
     started = time.monotonic() if started is None else started
     grade_once = setup.grade_cache.grade if setup.grade_cache is not None else grade
     graded = await grade_once(task, host, changes, setup.grader, answer=trajectory.last_words)
+    return await _scored(task, trajectory, changes, graded, setup, started)
+
+
+async def _scored(
+    task: Task, trajectory: Trajectory, changes: Submission, graded: Grade, setup: RolloutSetup, started: float
+) -> Scored:
     # on the event loop, as it is short: 0.9 ms for most rollouts, 7.9 for those that rewrite the right files (medians)
     ruling = setup.audit.ruling(task, trajectory, changes)
     counted = await behaviour_sites(setup.reward, trajectory)

@@ -12,5 +12,6 @@ Reading order:
 - `plain/`             the weaker backend without isolation, asked for by name
 - `environment.py`, `identity.py`    what a program finds, and whose files and processes a sandbox's are outside
 - `program_exec.py`, `process_table.py`    exec with limits, and /proc; for `local/` and `plain/`
+- `sentinel.py`        whether a host still works, when a sandbox of it died
 - `bench.py`           how fast it is
 """

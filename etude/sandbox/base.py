@@ -56,9 +56,12 @@ class Capabilities:
     isolated: bool  # own files, processes and network; False only in the backend that was asked for by name
     network_off: bool  # a sandbox without network has none
     memory: str  # what holds the memory limit: "cgroup2", "cgroup1", "watch" (rlimit and watching), "rlimit"
-    processes: str  # what holds the process limit: "namespace" or "rlimit"
+    processes: str  # what holds the process limit: "namespace", "cgroup" or "none"
     disk: str  # what holds the disk limit: "tmpfs" or "file size"
     kill: str  # what ends a process tree: "pid namespace", "subreaper" or "process group"
+    users: str = "shared"  # outside users of the sandboxes: "one each", or "shared", as the kernel's counts then are
+    trusted: str = "none"  # what keeps programs off our own processes: "own user", "filter" (of calls) or "none"
+    files: str = "shared inodes"  # how files of the host are shown: "own inodes", or as what they are there
 
     def stamp(self) -> dict[str, Any]:
         return asdict(self)
@@ -232,8 +235,9 @@ class RunsApart(Protocol):
         timeout: float = 60.0,
         max_output: int | None = None,
     ) -> CommandResult:
-        """As `run`, but the program is process 1 of its pid namespace: nothing that it starts can signal it.
+        """As `run`, but the program is alone in its pid namespace: nothing that it starts can name it.
 
+        It can start processes, but no thread of its own (the kernel's rule for such a process).
         A name is a module that the host has loaded (`preload`): its `main` runs in a fork of that process, without
         an exec, in the workspace.
         """

@@ -2,19 +2,25 @@
 
 Inside, every program is the one user 1000. Outside that is an ordinary user's own number or, when root makes
 sandboxes, a number that nobody else has: root's number would escape the process limit and own the system's files.
+Layers belong to one such number (`outside_identity`); where the machine allows it, each live sandbox of the local
+backend has another (`sandbox_identities`), as the kernel counts much of what it hands out by user.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 INSIDE = 1000
+TRUSTED = 999  # our own processes inside, where root can give them a number beside the programs'
 
 # Above the ranges that distributions and container managers hand out; the second for roots of a container
 # whose own map ends at 65535.
 _PREFERRED = (0x7000_0000 + INSIDE, 64_999)
+MOST_AT_ONCE = 4096  # sandboxes of one launcher with a number of their own
+_NUMBERS_EACH = 4  # the programs', ours, and a root that is nobody
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,24 @@ def outside_identity() -> Identity:
             if all(_mapped(number, Path(table)) for table in ("/proc/self/uid_map", "/proc/self/gid_map")):
                 return Identity(number, number)
     return Identity(os.geteuid(), os.getegid())
+
+
+def sandbox_identities() -> Sequence[Identity]:
+    """Users for sandboxes of one launcher that are alive at once; none where they have to share one."""
+    owner = outside_identity()
+    numbers = range(owner.uid + _NUMBERS_EACH, owner.uid + _NUMBERS_EACH * (MOST_AT_ONCE + 1), _NUMBERS_EACH)
+    tables = [Path(table) for table in ("/proc/self/uid_map", "/proc/self/gid_map")]
+    if owner.uid != _PREFERRED[0] or os.geteuid() != 0 or not all(_mapped(numbers[-1], table) for table in tables):
+        return ()
+    return [Identity(number, number) for number in numbers]
+
+
+def user_map(identity: Identity, number: int) -> str:
+    """What stands in a sandbox's uid_map (or gid_map) where `number` is the programs' user (or group) outside."""
+    if identity.is_own:
+        return f"{INSIDE} {number} 1\n"
+    # CRIU looks into no user namespace without a root.
+    return f"{INSIDE} {number} 1\n{TRUSTED} {number - 2} 1\n0 {number - 1} 1\n"
 
 
 def _mapped(number: int, table: Path) -> bool:

@@ -158,10 +158,11 @@ def test_what_the_model_does_badly_is_a_score(grounds: Grounds, task: Task) -> N
 
 
 class Failing:
-    """A host that fails at its n-th start, or whose store is full."""
+    """A host that fails from its n-th start on, at `times` of them, or whose store is full."""
 
-    def __init__(self, host: StoringHost, failure: Exception, start: int) -> None:
-        self._host, self._failure, self._left = host, failure, start
+    def __init__(self, host: StoringHost, failure: Exception, start: int, times: int = 1000) -> None:
+        self._host, self._failure, self._starts = host, failure, range(start, start + times) if start else range(0)
+        self._started = 0
         self.preload, self.capabilities = host.preload, host.capabilities
 
     @property
@@ -171,8 +172,8 @@ class Failing:
         return self._host.store
 
     async def start(self, *given: Any, **named: Any) -> Any:
-        self._left -= 1
-        if self._left == 0:
+        self._started += 1
+        if self._started in self._starts:
             raise self._failure
         return await self._host.start(*given, **named)
 
@@ -185,6 +186,41 @@ def test_a_sandbox_that_fails_makes_the_attempt_void(grounds: Grounds, task: Tas
     assert isinstance(outcome, Void)
     assert (outcome.cause, outcome.retry, outcome.message) == ("sandbox", RETRIED[cause], "injected")
     assert (outcome.trajectory is not None) == (start == 2)
+
+
+def test_a_grade_that_fails_is_made_again_and_nothing_is_sampled_again(grounds: Grounds, task: Task) -> None:
+    for times, solved in ((1, True), (2, True)):
+        host = Failing(grounds.host, SandboxFailure("start", "injected"), 2, times)
+        outcome = grounds.run_rollout(task, make_policy("reference", task), host=host)
+        assert isinstance(outcome, Scored) and outcome.passed == solved
+
+
+class Dying:
+    """A host whose first sandbox dies when the agent uses it."""
+
+    def __init__(self, host: StoringHost, broken: bool) -> None:
+        self._host, self._broken, self._started = host, broken, 0
+        self.preload, self.capabilities, self.store = host.preload, host.capabilities, host.store
+
+    async def start(self, *given: Any, **named: Any) -> Any:
+        self._started += 1
+        if self._started > 1 and self._broken:
+            raise SandboxFailure("start", "the machine is broken")
+        sandbox = await self._host.start(*given, **named)
+        if self._started == 1:
+            sandbox.give_up(SandboxFailure("died", "sandbox 1 ended unexpectedly"))  # type: ignore[attr-defined]
+        return sandbox
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_sandbox_that_dies_is_a_score_unless_its_host_is_broken(grounds: Grounds, task: Task, broken: bool) -> None:
+    outcome = grounds.run_rollout(task, make_policy("reference", task), host=Dying(grounds.host, broken))
+    assert outcome.trajectory is not None and outcome.trajectory.turns and outcome.trajectory.task == task.name
+    if broken:
+        assert isinstance(outcome, Void) and (outcome.cause, outcome.retry) == ("sandbox", True)
+    else:
+        assert isinstance(outcome, Scored) and outcome.reward == 0
+        assert outcome.grade.kind == "crash" and "ended unexpectedly" in outcome.grade.reason
 
 
 def test_a_full_disk_makes_the_attempt_void(grounds: Grounds, task: Task, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from etude.sandbox.identity import process_tag, tag_is_dead
+from etude.sandbox.local import kernel
 
 PREFIX = "etude-sandboxes-"
 _MOST_FOLDERS = 5000  # groups looked at in search of what dead launchers left
@@ -31,7 +32,7 @@ class ControlGroup:
 
     def add(self, pid: int) -> None:
         for folder in self.folders:
-            (folder / "cgroup.procs").write_text(str(pid))
+            kernel.set_file(f"{folder}/cgroup.procs", str(pid))
 
     def remove(self) -> None:
         for folder in self.folders:
@@ -56,13 +57,13 @@ class Cgroups:
             for folder in distinct:
                 folder.mkdir()
             if self.version == 2:
-                (folders["memory"] / "memory.max").write_text(str(memory))
+                kernel.set_file(f"{folders['memory']}/memory.max", str(memory))
                 # Otherwise a sandbox at its limit would go on in swap and slow down the machine.
                 with contextlib.suppress(OSError):  # no swap accounting in this kernel
-                    (folders["memory"] / "memory.swap.max").write_text("0")
+                    kernel.set_file(f"{folders['memory']}/memory.swap.max", "0")
             else:
-                (folders["memory"] / "memory.limit_in_bytes").write_text(str(memory))
-            (folders["pids"] / "pids.max").write_text(str(processes + _RESERVE))
+                kernel.set_file(f"{folders['memory']}/memory.limit_in_bytes", str(memory))
+            kernel.set_file(f"{folders['pids']}/pids.max", str(processes + _RESERVE))
             if "cpu" in folders:
                 self._limit_processors(folders["cpu"], cpus)
         except OSError:

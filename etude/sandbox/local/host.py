@@ -25,7 +25,7 @@ from etude.sandbox.local.criu import Criu
 from etude.sandbox.local.find_criu import find_criu
 from etude.sandbox.local.sandbox import LocalSandbox
 from etude.sandbox.store import frozen_sandboxes
-from etude.sandbox.store.layers import Store
+from etude.sandbox.store.layers import Store, interpreter_folders, system_folders
 
 _START_SECONDS: Final = 30.0  # a loaded machine starting many at once
 _CRIU_SECONDS: Final = 120.0  # for CRIU to write or read a gigabyte
@@ -47,10 +47,15 @@ class LocalHost(BackendHost[LocalSandbox]):
         self.preload = preload
         self._process = process
         self._log = log
-        self._greeting: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._greeting: asyncio.Future[wire.Message] = asyncio.get_running_loop().create_future()
         self._channel = Channel(control, "the sandbox launcher", self._on_event)
         self._last = 0
-        self._memory = ""
+        self._facts: wire.Message = {
+            "memory": "",
+            "users": "",
+            "trusted": "",
+            "files": "",
+        }  # what the launcher found out
         self._criu: Criu | None = None
 
     @classmethod
@@ -58,13 +63,15 @@ class LocalHost(BackendHost[LocalSandbox]):
         """Start the launcher and try one sandbox, so that a machine that cannot do it says so at once."""
         if not sys.platform.startswith("linux"):
             raise EtudeError("the local sandbox needs Linux; ask for the weaker backend by its name, plain")
+        store = store if isinstance(store, Store) else Store(store)
+        folder = str(store.root)
         ours, theirs = socket.socketpair()
         # A memfd: the log needs no name on disk, and is gone with the host.
         log = os.memfd_create("launcher", os.MFD_CLOEXEC)
         with theirs:
             process = subprocess.Popen(
                 # No site, no environment: a small process with nothing in it that a program could be after.
-                isolated_python("etude.sandbox.local.launcher", theirs.fileno(), os.getpid(), tuple(preload)),
+                isolated_python("etude.sandbox.local.launcher", theirs.fileno(), os.getpid(), tuple(preload), folder),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -76,9 +83,12 @@ class LocalHost(BackendHost[LocalSandbox]):
             )
         host = cls(store, process, log, ours, tuple(preload))
         try:
-            host._memory = await host.within(_START_SECONDS, host._greeting, "the sandbox launcher to start")
+            host._facts = await host.within(_START_SECONDS, host._greeting, "the sandbox launcher to start")
             # One trial start costs milliseconds, and turns "every rollout fails" into one sentence at the beginning.
-            trial = await host.start(())
+            trial = await host.when_ready(
+                host.begin(SandboxRecipe(()), shows=(*system_folders(), *interpreter_folders()))
+            )
+            host._facts["files"] = "own inodes" if trial.ready.result() else "shared inodes"
             await trial.close()
         except SandboxFailure as failure:
             await host.close()
@@ -94,10 +104,13 @@ class LocalHost(BackendHost[LocalSandbox]):
             backend="local",
             isolated=True,
             network_off=True,
-            memory=self._memory,
+            memory=self._facts["memory"],
             processes="namespace",
             disk="tmpfs",
             kill="pid namespace",
+            users=self._facts["users"],
+            trusted=self._facts["trusted"],
+            files=self._facts["files"],
         )
 
     @property
@@ -162,8 +175,13 @@ class LocalHost(BackendHost[LocalSandbox]):
             os.close(self._log)
             self._log = -1
 
-    def begin(self, recipe: SandboxRecipe, changes: tuple[int, ...] = ()) -> LocalSandbox:
-        """Have a sandbox made. Two descriptors of changes: packed ones, and one that says when they are whole."""
+    def begin(
+        self, recipe: SandboxRecipe, changes: tuple[int, ...] = (), shows: tuple[str, ...] | None = None
+    ) -> LocalSandbox:
+        """Have a sandbox made. Two descriptors of changes: packed ones, and one that says when they are whole.
+
+        `shows` stands in for what the layers name.
+        """
         self._last += 1
         try:
             ours, theirs = socket.socketpair()
@@ -182,7 +200,7 @@ class LocalHost(BackendHost[LocalSandbox]):
                     "id": sandbox.number,
                     # The store lists layers bottom first, an overlay wants the top one first.
                     "layers": [str(layer.path) for layer in reversed(recipe.layers)],
-                    "shows": recipe.shows,
+                    "shows": recipe.shows if shows is None else shows,
                     "network": recipe.network,
                     "workdir": recipe.workdir,
                     "limits": asdict(recipe.limits),
@@ -214,7 +232,7 @@ class LocalHost(BackendHost[LocalSandbox]):
 
     def _on_event(self, message: wire.Message) -> None:
         if "ready" in message and not self._greeting.done():
-            self._greeting.set_result(message["memory"])
+            self._greeting.set_result(message)
         elif "ended" in message:
             for sandbox in [each for each in self._sandboxes if each.number == message["ended"]]:
                 sandbox.ended()

@@ -21,22 +21,18 @@ import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NoReturn
 
 from etude.sandbox.base import SandboxLimits
-from etude.sandbox.identity import INSIDE, outside_identity
-from etude.sandbox.local import cgroups, criu, init, kernel, seccomp, wire
+from etude.sandbox.identity import outside_identity
+from etude.sandbox.local import cgroups, criu, init, kernel, rootfs, seccomp, wire
+from etude.sandbox.local.machine_files import MachineFiles, device_tree, devices_work, mount_points, submounts
 from etude.sandbox.local.program_start import Confinement
 from etude.sandbox.local.rootfs import RootFilesystem, RootPlan
+from etude.sandbox.local.sandbox_users import SandboxUser, SandboxUsers
 
 _NAMESPACES: Final = (
-    kernel.CLONE_NEWUSER
-    | kernel.CLONE_NEWNS
-    | kernel.CLONE_NEWPID
-    | kernel.CLONE_NEWIPC
-    | kernel.CLONE_NEWUTS
-    | kernel.CLONE_NEWCGROUP
+    kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
 )
 
 
@@ -48,17 +44,22 @@ class Child:
     pid: int
     handle: int  # pidfd: readable when it is dead
     group: cgroups.ControlGroup | None
+    user: SandboxUser
 
 
 class Launcher:
-    def __init__(self, connection: socket.socket, orchestrator: int, preloaded: init.Preloaded) -> None:
+    def __init__(self, connection: socket.socket, orchestrator: int, preloaded: init.Preloaded, store: str) -> None:
         self._connection = connection
         self._preloaded = preloaded
         self._reader = wire.Reader(connection)
         # A pidfd, as a pid may be reused by another process once the orchestrator is dead.
         self._orchestrator = os.pidfd_open(orchestrator)
         self._groups = cgroups.find()
-        self._identity = outside_identity()
+        self._users = SandboxUsers(store)
+        self._machine = MachineFiles()
+        self._own_devices = os.geteuid() == 0 and devices_work()
+        with open("/proc/self/mountinfo") as file:  # noqa: PTH123 - /proc
+            self._mounts = mount_points(file.read())
         self._calls = seccomp.Filter(seccomp.build(counted_memory=self._groups is not None))
         self._children: dict[int, Child] = {}  # by handle
         # The way back: `setns` into a sandbox's pid namespace changes where our next children are born.
@@ -71,7 +72,9 @@ class Launcher:
 
     def serve(self) -> None:
         memory = "watch" if self._groups is None else f"cgroup{self._groups.version}"
-        wire.send(self._connection, {"ready": True, "memory": memory})
+        trusted = "own user" if os.geteuid() == 0 and not outside_identity().is_own else "filter"
+        users = "one each" if self._users.one_each else "shared"
+        wire.send(self._connection, {"ready": True, "memory": memory, "users": users, "trusted": trusted})
         gc.collect()
         gc.freeze()  # children share these pages for longer
         while True:
@@ -122,8 +125,17 @@ class Launcher:
         """What goes wrong is reported at the sandbox's own socket, where somebody waits."""
         group: cgroups.ControlGroup | None = None
         pid = 0
+        trees: list[int] = []
+        devices: int | None = None
+        user = self._users.take()
         try:
             limits = SandboxLimits(**message["limits"])
+            if user.owners is not None:
+                # Only who has rights over the store's file system may map owners: here, and not in the sandbox.
+                trees += [rootfs.layer_tree(path, user.owners) for path in message["layers"]]
+            if self._own_devices:
+                devices = device_tree()
+            shows = [*message["shows"], *submounts(message["shows"], self._mounts)]
             if self._groups is not None:
                 # Its files lie in a tmpfs, which the kernel counts as memory of whoever wrote them.
                 group = self._groups.make(limits.memory + limits.disk, limits.processes, limits.cpus)
@@ -132,13 +144,17 @@ class Launcher:
             wait, release = os.pipe2(os.O_CLOEXEC)
             try:
                 # All namespaces in one clone: the user namespace is made first and owns the others.
-                pid = kernel.clone(_NAMESPACES | own_network)
+                pid = user.clone(_NAMESPACES | own_network)
                 if pid == 0:
                     os.close(release)
                     confinement = Confinement(self._calls, limits, counted_memory=group is not None)
-                    _become_init(message, descriptors, wait, confinement, group, self._preloaded)
+                    network, workdir = message["network"], message["workdir"]
+                    plan = RootPlan(
+                        message["layers"], shows, limits.disk, network, workdir, self._machine, trees, devices
+                    )
+                    _become_init(plan, descriptors, wait, confinement, group, self._preloaded)
                 # The child waits for both: before the maps are written it is nobody, and its files would be nobody's.
-                self._map_user(pid)
+                user.map(pid)
                 if group is not None:
                     group.add(pid)
                 os.write(release, b"x")
@@ -152,12 +168,15 @@ class Launcher:
                 os.waitpid(pid, 0)
             if group is not None:
                 group.remove()
+            self._users.give_back(user)
             # The host waits at the sandbox's socket, not at ours.
             with socket.socket(fileno=os.dup(descriptors[0])) as waiting, suppress(OSError):
                 wire.send(waiting, {"failed": str(error)})
             wire.send(self._connection, {"ended": message["id"]})
             return
-        self._children[handle] = Child(message["id"], pid, handle, group)
+        finally:
+            wire.close_all((*trees, *(() if devices is None else (devices,))))
+        self._children[handle] = Child(message["id"], pid, handle, group, user)
         self._poll.register(handle, select.POLLIN)
 
     def _run_criu(self, message: wire.Message, descriptors: tuple[int, ...]) -> None:
@@ -165,7 +184,7 @@ class Launcher:
         child = next((each for each in self._children.values() if each.number == message["sandbox"]), None)
         if child is None:
             raise OSError(errno.ESRCH, "the sandbox has ended")
-        target = criu.TargetSandbox(child.handle, child.group, self._identity)
+        target = criu.TargetSandbox(child.handle, child.group, child.user.identity)
         installed = criu.Criu(message["program"], message["loader"], tuple(message["libraries"]))
         reader, report = os.pipe2(os.O_CLOEXEC)
         kernel.call("setns", child.handle, kernel.CLONE_NEWPID)  # for what we fork now
@@ -205,16 +224,6 @@ class Launcher:
         self._poll.unregister(handle)
         os.close(handle)
 
-    def _map_user(self, pid: int) -> None:
-        """User 1000 inside is one user outside; nobody else exists there, but a root that is nobody where root maps."""
-        process = Path(f"/proc/{pid}")
-        if self._identity.is_own:
-            (process / "setgroups").write_text("deny")  # or the kernel does not let an ordinary user map a group
-        for name, number in {"gid": self._identity.gid, "uid": self._identity.uid}.items():
-            # CRIU looks into no user namespace without a root.
-            root = "" if self._identity.is_own else f"0 {number - 1} 1\n"
-            (process / f"{name}_map").write_text(f"{INSIDE} {number} 1\n{root}")
-
     def _kill(self, child: Child) -> None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(child.handle, signal.SIGKILL)
@@ -227,12 +236,13 @@ class Launcher:
         os.close(child.handle)
         if child.group is not None:
             child.group.remove()
+        self._users.give_back(child.user)
         if report:
             wire.send(self._connection, {"ended": child.number})
 
 
 def _become_init(
-    message: wire.Message,
+    plan: RootPlan,
     descriptors: tuple[int, ...],
     wait: int,
     confinement: Confinement,
@@ -246,16 +256,17 @@ def _become_init(
     try:
         # Opened now: after the change of root no path leads to the host's control groups.
         counter = os.open(group.oom_file, os.O_RDONLY | os.O_CLOEXEC) if group is not None else None
-        _close_all_but(connection.fileno(), wait, *(each for each in (changes, packed, counter) if each is not None))
+        kept = (each for each in (changes, packed, counter, plan.devices) if each is not None)
+        _close_all_but(connection.fileno(), wait, *kept, *plan.trees)
         if not os.read(wait, 1):  # the launcher died or gave up
             os._exit(1)
         os.close(wait)
-        layers, shows, network = message["layers"], message["shows"], message["network"]
-        plan = RootPlan(layers, shows, confinement.limits.disk, network, message["workdir"])
+        # Only now: in the group that it was put into, which is then the root of all that it sees of them.
+        kernel.call("unshare", kernel.CLONE_NEWCGROUP)
         files = RootFilesystem(plan, changes)
         # Only now: a change of user, which the lines before may need, clears it.
         kernel.prctl(kernel.PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        init.settle(own_network=not network)
+        init.settle(own_network=not plan.network)
         # A fork packs while these mounts are made; without the byte the packing failed.
         if packed is not None and not os.read(packed, 1):
             raise OSError(errno.ECANCELED, "the changes to start from did not come")
@@ -295,7 +306,7 @@ def _close_all_but(*keep: int) -> None:
     kernel.call("close_range", at, 0xFFFFFFFF, 0)
 
 
-def main(connection: int, orchestrator: int, preload: tuple[str, ...] = ()) -> None:
+def main(connection: int, orchestrator: int, preload: tuple[str, ...] = (), store: str = "/") -> None:
     """`preload` names modules of ours whose `main` a sandbox can run as a program (`run_apart`)."""
     os.umask(0o022)  # modes inside do not depend on who asks
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the orchestrator decides when we end
@@ -304,7 +315,7 @@ def main(connection: int, orchestrator: int, preload: tuple[str, ...] = ()) -> N
         return
     with socket.socket(fileno=connection) as control:
         preloaded = {name: importlib.import_module(name).main for name in preload}
-        launcher = Launcher(control, orchestrator, preloaded)
+        launcher = Launcher(control, orchestrator, preloaded, store)
         try:
             launcher.serve()
         except BrokenPipeError:

@@ -19,12 +19,14 @@ from typing import Final, NoReturn
 
 from etude.sandbox import program_exec
 from etude.sandbox.base import SandboxLimits
+from etude.sandbox.identity import INSIDE
 from etude.sandbox.local import kernel
 from etude.sandbox.local.rootfs import PROGRAM_ROOT
 from etude.sandbox.local.seccomp import Filter
 
 STATUS: Final = struct.Struct("=i")
 NOT_CONFINED: Final = -1  # no wait status: we failed before the program began; the reason follows
+_PIPE_BYTES: Final = 4096  # that any new pipe takes at once
 _RESERVE: Final = 8  # processes of our own, which the kernel counts with the program's
 
 
@@ -54,8 +56,8 @@ class Confinement:
 class Program:
     """What is to be started.
 
-    One that is `apart` is process 1 of a pid namespace of its own: nothing in its sandbox can signal it, and it takes
-    all that it started along when it ends.
+    One that is `apart` is alone in a pid namespace of its own, and what it starts is in another below: nothing that it
+    starts can name it, and it takes all of that along when it ends.
     """
 
     argv: Sequence[str]
@@ -98,7 +100,16 @@ class Started:
 def start(program: Program, confinement: Confinement) -> Started:
     pipes = ProgramPipes.make(program.stdin)
     status, report = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        # The sandbox's own limits on processes or memory are used up: the program that wanted more sees it, as from
+        # a shell. It must not look like a failure of ours, or programs could bring one about.
+        os.write(pipes.programs[2], f"{program.argv[0]}: {error.strerror}\n".encode()[:_PIPE_BYTES])
+        os.write(report, STATUS.pack(program_exec.NOT_STARTED << 8))
+        for descriptor in (*pipes.programs, report):
+            os.close(descriptor)
+        return Started(0, status, pipes.ours)
     if pid == 0:
         for descriptor in pipes.ours:
             os.close(descriptor)  # or the program would never see the end of its input
@@ -140,7 +151,7 @@ def await_end(program: int, report: int) -> NoReturn:
 
 def _become(program: Program, streams: tuple[int, int, int], report: int, confinement: Confinement) -> NoReturn:
     try:
-        _confine(streams, confinement)
+        _confine(streams, confinement, program.apart)
     except BaseException as error:
         # Ours, not the program's: it must not look like an exit code.
         os.write(report, STATUS.pack(NOT_CONFINED) + repr(error).encode()[:1000])
@@ -171,7 +182,7 @@ def _call(function: Callable[[], None], env: Mapping[str, str]) -> NoReturn:
         os._exit(code)
 
 
-def _confine(streams: tuple[int, int, int], confinement: Confinement) -> None:
+def _confine(streams: tuple[int, int, int], confinement: Confinement, apart: bool) -> None:
     """Give up everything that the program must not have, for good."""
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
@@ -184,9 +195,37 @@ def _confine(streams: tuple[int, int, int], confinement: Confinement) -> None:
     # chroot needs a capability, so it comes before they are dropped.
     os.chroot(PROGRAM_ROOT)
     os.chdir("/")
+    if os.getuid() != INSIDE:
+        os.setresgid(INSIDE, INSIDE, INSIDE)
+        os.setresuid(INSIDE, INSIDE, INSIDE)
+    if apart:
+        kernel.call("unshare", kernel.CLONE_NEWPID)  # for those that it starts
     kernel.drop_capabilities()
     # Last: the filter forbids some of the calls above.
     confinement.calls.install()
+    if apart and os.fork() == 0:
+        _be_process_one()
+
+
+def _be_process_one() -> NoReturn:
+    """The first process of the namespace that an `apart` program's own processes live in: orphans come to it.
+
+    Not the program itself: process 1 of a namespace can be named by those in it, and be slowed down or limited.
+    """
+    try:
+        os.setsid()
+        kernel.call("close_range", 0, 0xFFFFFFFF, 0)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        while True:
+            try:
+                # Waited for and not ignored: their processor time is then this one's, and the program's at the end.
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                pass
+            signal.sigwait({signal.SIGCHLD})
+    finally:
+        os._exit(0)
 
 
 def _prefer_as_victim() -> None:

@@ -5,13 +5,13 @@ host stays reachable but what was bound into the stage:
 
     /layer/0..n   the layers, read-only, top one first      /skeleton     mount points, /etc, /tmp: the lowest layer
     /host/0..n    the host's folders that the layers name   /files        tmpfs of limited size: upper, work, shm
-    /proc, /dev   fresh and minimal                         /room         overlay of all that, with the binds in place
+    /proc, /dev   fresh and minimal (`machine_files.py`)    /room         overlay of all that, with the binds in place
 
 Emptying a sandbox makes `/files` and `/room` again and touches nothing else. Knows no process and no message.
 """
 
 # Mount points are strings to the kernel, and the rest goes through descriptors.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH120, PTH123, PTH211
+# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH123, PTH211
 from __future__ import annotations
 
 import os
@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from etude.sandbox.environment import HOME
-from etude.sandbox.identity import INSIDE
+from etude.sandbox.identity import INSIDE, TRUSTED
 from etude.sandbox.local import kernel
+from etude.sandbox.local.machine_files import DEVICES, MachineFiles, furnish_dev
 from etude.sandbox.store.overlay_changes import OPAQUE
 from etude.sandbox.store.packed_changes import unpack
 
@@ -29,10 +30,9 @@ PROGRAM_ROOT: Final = "/room"  # also in CRIU's images: one changed here cannot 
 _UPPER: Final = "/files/upper"
 # Mounted over, not used: the host's /tmp is not touched.
 _STAGE: Final = "/tmp"  # noqa: S108 - a mount point that every system has; nobody else sees the mount
+_COPIED: Final = 1 << 20  # bytes up to which a single file of the host is copied to the stage
 _QUIET: Final = kernel.MS_NOSUID | kernel.MS_NODEV
 _SEALED: Final = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
-_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")
-_COVERED: Final = ("kcore", "keys", "kmsg", "sysrq-trigger", "timer_list")  # about the machine, not the sandbox
 _ETC: Final = {
     "passwd": f"agent:x:{INSIDE}:{INSIDE}::{HOME}:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/false\n",
     "group": f"agent:x:{INSIDE}:\nnogroup:x:65534:\n",
@@ -51,6 +51,9 @@ class RootPlan:
     disk: int  # bytes
     network: bool
     workdir: str
+    machine: MachineFiles
+    trees: list[int]  # the layers as mounts that were made outside, where there are such
+    devices: int | None  # a folder of device nodes of this sandbox's own, made outside, where there is one
 
 
 class RootFilesystem:
@@ -60,6 +63,8 @@ class RootFilesystem:
         self._plan = plan
         self._changes = changes  # packed changes to start from, kept open for resets
         self._shown: list[tuple[str, str]] = []  # path on the stage, path in the programs' root
+        self._made = {"skeleton"}  # folders on the stage
+        self.own_files = plan.devices is not None  # no file of the host is shown as the inode that it is there
         self.root = self.upper = -1
         self._enter_stage()
         # Layers over the skeleton: a task's own /etc/passwd wins over ours.
@@ -83,9 +88,9 @@ class RootFilesystem:
         """Build the stage beside the host's root, then leave the host's root for good."""
         plan = self._plan
         # Opened first: the stage covers a folder of the host, and to the sandbox's user many a parent is closed.
-        layers = [_open_path(path) for path in plan.layers]
+        layers = [] if plan.trees else [_open_path(path) for path in plan.layers]
         shows = [(path, _open_path(path)) for path in plan.shows]
-        devices = [(name, _open_path(f"/dev/{name}")) for name in _DEVICES]
+        devices = [] if plan.devices is not None else [(name, _open_path(f"/dev/{name}")) for name in DEVICES]
         etc = dict(_ETC)
         for name in _ETC_OF_THE_NETWORK if plan.network else ():
             if os.path.exists(f"/etc/{name}"):
@@ -96,45 +101,92 @@ class RootFilesystem:
         kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
         kernel.mount("tmpfs", _STAGE, "tmpfs", _QUIET, "size=4m,nr_inodes=4096,mode=755")
         os.chdir(_STAGE)
-        for name in ("layer", "host", "skeleton", "files", "room", "proc", "dev"):
+        for name in ("layer", "host", "nothing", "skeleton", "files", "room", "proc", "dev"):
             os.mkdir(name)
         os.mkdir("run")  # for criu.py
         os.symlink("run", "tmp")
         for n, source in enumerate(layers):
             _show(source, f"layer/{n}", _SEALED)
+        for n, tree in enumerate(plan.trees):
+            os.mkdir(f"layer/{n}")
+            _attach(tree, f"layer/{n}")
         self._build_skeleton(etc)
         for n, (path, source) in enumerate(shows):
             self._show_host(n, path, source)
+        if plan.devices is not None:
+            _attach(plan.devices, "dev")
         _build_dev(devices)
         # A fresh /proc can only be mounted while the host's full one is still visible, so before the pivot.
         kernel.mount("proc", "proc", "proc", _QUIET | kernel.MS_NOEXEC)
-        _cover_proc()
+        self._cover_proc()
         # Both names are ".": the new root lies over the old one, and one unmount takes the old one away.
         kernel.call("pivot_root", b".", b".")
         kernel.unmount(".")
         os.chdir("/")
-        for source in [*layers, *(each for _, each in shows), *(each for _, each in devices)]:
+        outside = [*plan.trees, *([] if plan.devices is None else [plan.devices])]
+        for source in [*layers, *outside, *(each for _, each in shows), *(each for _, each in devices)]:
             os.close(source)
 
     def _build_skeleton(self, etc: dict[str, str]) -> None:
         for folder in ("proc", "dev", "etc", "tmp", "var/tmp", HOME.strip("/"), self._plan.workdir.strip("/")):
-            os.makedirs(f"skeleton/{folder}", exist_ok=True)
+            self._make_folder(f"skeleton/{folder}")
         os.chmod("skeleton/tmp", 0o1777)  # noqa: S103 - as everywhere
         os.chmod("skeleton/var/tmp", 0o1777)  # noqa: S103 - as everywhere
         for name, text in etc.items():
-            with open(f"skeleton/etc/{name}", "w") as file:
-                file.write(text)
+            kernel.set_file(f"skeleton/etc/{name}", text, 0o644)
+
+    def _make_folder(self, path: str) -> None:
+        """With its parents. Nobody else makes any on the stage, so nobody needs to look what is there."""
+        if path not in self._made:
+            above = path.rpartition("/")[0]
+            if above:
+                self._make_folder(above)
+            os.mkdir(path)
+            self._made.add(path)
 
     def _show_host(self, n: int, path: str, source: int) -> None:
         point = "skeleton" + path
-        os.makedirs(os.path.dirname(point), exist_ok=True)
+        self._make_folder(point.rpartition("/")[0])
+        stage, status = f"host/{n}", os.fstat(source)
         # Bound, the link would be followed; recreated, it leads to /usr inside.
-        if stat.S_ISLNK(os.fstat(source).st_mode):  # as /bin -> usr/bin
+        if stat.S_ISLNK(status.st_mode):  # as /bin -> usr/bin
             os.symlink(os.readlink("", dir_fd=source), point)
             return
+        if stat.S_ISDIR(status.st_mode):
+            self._make_folder(point)
+            self._show_folder(source, stage)
+            self._shown.append((f"/{stage}", path))
+            return
         _make_point(point, source)
-        _show(source, f"host/{n}", _SEALED)
-        self._shown.append((f"/host/{n}", path))
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _COPIED:
+            _copy(source, stage)
+            made = _open_path(stage)
+            kernel.bind(made, made, _SEALED)
+            os.close(made)
+        else:
+            self.own_files = False
+            _show(source, stage, _SEALED)
+        self._shown.append((f"/{stage}", path))
+
+    def _show_folder(self, source: int, stage: str) -> None:
+        """As the lower of an overlay: its files are then inodes of this sandbox's own.
+
+        Locks on them and watches are nobody else's, and the table of mounts names no place of the host.
+        """
+        os.mkdir(stage)
+        options = f"lowerdir=/proc/self/fd/{source}:nothing,userxattr"
+        try:
+            kernel.mount("overlay", stage, "overlay", _QUIET | kernel.MS_RDONLY, options)
+        except OSError:  # a file system that cannot be a lower: an overlay over two others, for example
+            self.own_files = False
+            _show(source, stage, _SEALED)
+
+    def _cover_proc(self) -> None:
+        settings = _open_path("proc/sys")
+        # /proc/sys is the machine's: without rights most of it refuses writes, and read-only all of it does.
+        kernel.bind(settings, settings, kernel.MOUNT_ATTR_RDONLY)
+        os.close(settings)
+        self._plan.machine.cover("proc", "dev/null", "machine")
 
     def mount(self) -> None:
         """Mount the writable part, with the changes to start from, and put everything in its place."""
@@ -144,11 +196,8 @@ class RootFilesystem:
         for name in (_UPPER, "/files/work", "/files/shm"):
             os.mkdir(name)
         os.chmod("/files/shm", 0o1777)  # noqa: S103 - as everywhere
-        try:
-            # Tried on a folder nobody needs: overlay marks deleted folders so, and would fail only much later.
-            os.setxattr("/files/work", OPAQUE, b"y")
-        except OSError as error:
-            raise OSError(error.errno, "tmpfs keeps no user attributes: Linux 6.6 or later is needed") from None
+        if self.upper < 0:  # the first time
+            _try_attributes("/files/work")
         self.upper = _open_folder(_UPPER)
         if self._changes is not None:
             unpack(self._changes, self.upper)
@@ -175,37 +224,58 @@ class RootFilesystem:
         os.close(target)
 
 
+def _try_attributes(folder: str) -> None:
+    """Overlay marks deleted folders so, and would fail only much later. Tried on a folder that nobody needs."""
+    try:
+        os.setxattr(folder, OPAQUE, b"y")
+    except OSError as error:
+        raise OSError(error.errno, "tmpfs keeps no user attributes: Linux 6.6 or later is needed") from None
+
+
+def layer_tree(path: str, owners: int) -> int:
+    """A layer as a mount that is nowhere yet, read-only, with the owners that a user namespace says."""
+    source = _open_path(path)
+    try:
+        return kernel.detached(source, _SEALED, owners)
+    finally:
+        os.close(source)
+
+
 def _become_the_user() -> None:
-    """Root's sandboxes start with root's number, which means nothing in their namespace; ordinary users' are mapped."""
+    """Root's sandboxes start with root's number, which means nothing in their namespace; ordinary users' are mapped.
+
+    Ours is another than the programs', so that none of them may signal, slow down or limit us; but files that we make
+    are the programs'.
+    """
     if os.getuid() != INSIDE:
         os.setgroups([])
-        os.setresgid(INSIDE, INSIDE, INSIDE)
-        os.setresuid(INSIDE, INSIDE, INSIDE)
+        os.setresgid(TRUSTED, TRUSTED, TRUSTED)
+        os.setresuid(TRUSTED, TRUSTED, TRUSTED)
+        kernel.call("setfsgid", INSIDE)
+        kernel.call("setfsuid", INSIDE)
+
+
+def _copy(source: int, point: str) -> None:
+    with open(f"/proc/self/fd/{source}", "rb") as file, open(point, "xb") as copy:
+        copy.write(file.read(_COPIED))
+
+
+def _attach(tree: int, point: str) -> None:
+    target = _open_path(point)
+    kernel.attach(tree, target)
+    os.close(target)
 
 
 def _build_dev(devices: list[tuple[str, int]]) -> None:
     for name, source in devices:
         _show(source, f"dev/{name}", 0)
-    for name, target in {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}.items():
-        os.symlink(f"/proc/self/fd{target}", f"dev/{name}")
-    os.symlink("pts/ptmx", "dev/ptmx")
-    os.mkdir("dev/shm")
-    os.mkdir("dev/pts")
+    if devices:
+        folder = _open_folder("dev")
+        furnish_dev(folder)
+        os.close(folder)
     # `newinstance`: terminals of this sandbox only.
     options = "newinstance,ptmxmode=0666,mode=620,max=64"
     kernel.mount("devpts", "dev/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, options)
-
-
-def _cover_proc() -> None:
-    nothing = _open_path("dev/null")
-    for name in _COVERED:
-        if os.path.exists(f"proc/{name}"):
-            _show(nothing, f"proc/{name}", 0)
-    os.close(nothing)
-    settings = _open_path("proc/sys")
-    # /proc/sys is the machine's: without rights most of it refuses writes, and read-only all of it does.
-    kernel.bind(settings, settings, kernel.MOUNT_ATTR_RDONLY)
-    os.close(settings)
 
 
 def _show(source: int, point: str, attributes: int) -> None:

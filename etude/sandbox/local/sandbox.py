@@ -48,7 +48,7 @@ class LocalSandbox(BackendSandbox):
         # `python` is the interpreter that we run on, which a layer shows unless it says otherwise.
         path = f"{Path(sys.executable).parent}:{ENVIRONMENT['PATH']}"
         self._env = {**ENVIRONMENT, "PATH": path, "PWD": recipe.workdir, **recipe.env}
-        self.ready: asyncio.Future[None] = loop.create_future()
+        self.ready: asyncio.Future[bool] = loop.create_future()  # whether no file in it is an inode of the host's
         self._dead: asyncio.Future[None] = loop.create_future()
         self._channel = Channel(connection, f"sandbox {number}", self._on_event)
         self._spawned: list[LocalProcess] = []
@@ -271,7 +271,7 @@ class LocalSandbox(BackendSandbox):
         if self.ready.done():
             return
         if "ready" in message:
-            self.ready.set_result(None)
+            self.ready.set_result(message["own files"])
         elif "failed" in message:
             self.give_up(SandboxFailure("start", f"a sandbox did not start: {message['failed']}"))
 

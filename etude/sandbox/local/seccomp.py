@@ -86,7 +86,19 @@ DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
     "vhangup": (153, 58),
     "migrate_pages": (256, 238),
     "move_pages": (279, 239),
+    # what is in memory of a file that other sandboxes read too
+    "mincore": (27, 232),
+    "cachestat": (451, 451),
+    # its contexts are the machine's, a fixed number for all users together
+    "io_setup": (206, 0),
 }
+# Advice about what should be in memory. It is not followed, and nobody is told: programs only ever give it.
+UNHEARD: Final[dict[str, tuple[int, int]]] = {
+    "fadvise64": (221, 223),
+    "readahead": (187, 213),
+}
+# What a program is told is not there: it then takes another way.
+_MISSING: Final = ("io_uring_setup", "io_uring_enter", "io_uring_register", "io_setup", "cachestat")
 # Memory that no process maps is seen by a cgroup only: without one these two are gone as well.
 UNCOUNTED_MEMORY: Final[dict[str, tuple[int | None, int | None]]] = {
     "memfd_create": (319, 279),
@@ -102,6 +114,10 @@ INSPECTED: Final[dict[str, tuple[int, int]]] = {
     "socketpair": (53, 199),
     "ioctl": (16, 29),
     "personality": (135, 92),
+    "prlimit64": (302, 261),
+    "preadv2": (327, 286),
+    "pwritev2": (328, 287),
+    "madvise": (28, 233),
 }
 _ARCHITECTURE: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -116,6 +132,8 @@ _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT = 0, 4, 16
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _TYPING_INTO_TERMINALS = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 _PERSONALITIES = (0x0, 0x0040000, 0xFFFFFFFF)  # Linux, without randomised addresses (debuggers), the question
+_CACHED_ONLY = 0x08 | 0x80  # RWF_NOWAIT asks whether a page is in memory, RWF_DONTCACHE sends it away
+_OUT_OF_MEMORY = (20, 21)  # MADV_COLD, MADV_PAGEOUT
 
 
 def _op(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -135,8 +153,8 @@ def _argument(index: int) -> bytes:
     return _op(_LOAD, _ARGUMENTS_AT + 8 * index)  # the low half: both processors are little-endian
 
 
-def _deny_if_any_bit(index: int, bits: int) -> list[bytes]:
-    return [_argument(index), _op(_ANY_BIT, bits, 0, 1), _deny(errno.EPERM), _op(_RETURN, _ALLOW)]
+def _deny_if_any_bit(index: int, bits: int, refusal: int = errno.EPERM) -> list[bytes]:
+    return [_argument(index), _op(_ANY_BIT, bits, 0, 1), _deny(refusal), _op(_RETURN, _ALLOW)]
 
 
 def _jump_past_next(index: int, values: tuple[int, ...]) -> list[bytes]:
@@ -149,8 +167,18 @@ def _allow_only(index: int, values: tuple[int, ...], refusal: int) -> list[bytes
     return [*_jump_past_next(index, values), _deny(refusal), _op(_RETURN, _ALLOW)]
 
 
-def _deny_values(index: int, values: tuple[int, ...]) -> list[bytes]:
-    return [*_jump_past_next(index, values), _op(_RETURN, _ALLOW), _deny(errno.EPERM)]
+def _deny_values(index: int, values: tuple[int, ...], refusal: int = errno.EPERM) -> list[bytes]:
+    return [*_jump_past_next(index, values), _op(_RETURN, _ALLOW), _deny(refusal)]
+
+
+def _own_limits() -> list[bytes]:
+    """Whoever has the same user number may lower another's limits, also those of a process that it may not signal.
+
+    Asking is allowed (no new limits), and so is setting one's own (process 0).
+    """
+    low, high = _argument(2), _op(_LOAD, _ARGUMENTS_AT + 8 * 2 + 4)
+    refused = [low, _op(_EQUAL, 0, 0, 2), high, _op(_EQUAL, 0, 1, 0), _deny(errno.EPERM), _op(_RETURN, _ALLOW)]
+    return [_argument(0), _op(_EQUAL, 0, len(refused) - 1, 0), *refused]
 
 
 def _socket_kinds() -> list[bytes]:
@@ -187,11 +215,17 @@ def build(*, counted_memory: bool, machine: str = kernel.MACHINE) -> bytes:
     program += _on(inspected["socketpair"], _allow_only(0, (_AF_UNIX,), errno.EAFNOSUPPORT))
     program += _on(inspected["ioctl"], _deny_values(1, _TYPING_INTO_TERMINALS))
     program += _on(inspected["personality"], _allow_only(0, _PERSONALITIES, errno.EPERM))
+    program += _on(inspected["prlimit64"], _own_limits())
+    for name in ("preadv2", "pwritev2"):
+        program += _on(inspected[name], _deny_if_any_bit(5, _CACHED_ONLY, errno.EOPNOTSUPP))
+    program += _on(inspected["madvise"], _deny_values(2, _OUT_OF_MEMORY, errno.EINVAL))
+    for both in UNHEARD.values():
+        program += _on(both[column], [_op(_RETURN, _ERRNO)])  # error 0: it returns 0
     for name, numbers in (DENIED if counted_memory else DENIED | UNCOUNTED_MEMORY).items():
         number = numbers[column]
         if number is not None:
             # "Not there" lets programs fall back (io_uring, memfd); a refusal tells the truth for the others.
-            missing = name.startswith("io_uring") or name in UNCOUNTED_MEMORY
+            missing = name in _MISSING or name in UNCOUNTED_MEMORY
             program += _on(number, [_deny(errno.ENOSYS if missing else errno.EPERM)])
     # Last: everything that no rule above returned for.
     program.append(_op(_RETURN, _ALLOW))

@@ -55,7 +55,7 @@ class PlainHost(BackendHost["PlainSandbox"]):
             isolated=False,
             network_off=False,
             memory="rlimit",
-            processes="rlimit",
+            processes="none",  # the limit counts all processes of a user, on the whole machine, and root's not at all
             disk="file size",
             kill="subreaper" if linux else "process group",
         )

@@ -38,7 +38,7 @@ GRACE: Final = 20.0  # seconds for the runner to report after its own deadline
 MAX_REPORT: Final = 32 << 20  # bytes
 NO_DATA: Final = (".py", "test.sh", "test.bat", "ids.txt", "Dockerfile")  # of tests/: never on the sandbox's disk
 
-FailureCause = Literal["report", "killed", "deadline", "service"]
+FailureCause = Literal["report", "killed", "deadline", "service", "busy"]
 
 
 class GraderFailure(EtudeError):
@@ -82,7 +82,7 @@ async def grade_by_tests(job: GradeJob) -> Grade:
     if len(task.solution) and (waited or (grade.kind == "tampering" and found)):
         reference, by_reference = await run.grade(submission_of(task, task.reference))
         if waited and reference.kind == "time":
-            raise GraderFailure("deadline", f"the machine is too busy: {task.name}'s own solution ran out of time too")
+            raise GraderFailure("busy", f"the machine is too busy: {task.name}'s own solution ran out of time too")
         # What the reference lets pass as well is no evidence: objects that equal more than they should, for example.
         if excused := found & by_reference:
             grade, _ = await run.grade(job.submission, excused)

@@ -1,4 +1,4 @@
-"""A program apart: process 1 of a pid namespace of its own, which nothing in the sandbox can signal."""
+"""A program apart: alone in a pid namespace of its own, which nothing in the sandbox can signal or name."""
 
 from __future__ import annotations
 
@@ -38,6 +38,41 @@ print(os.getpid(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
             late = await sandbox.run_apart(["sleep", "600"], timeout=0.2)
             assert late.timed_out
             assert (await sandbox.run_apart(["no-such-program"])).code == 127
+
+    local.run(go())
+
+
+def test_what_it_starts_cannot_name_it_and_its_orphans_are_counted(local: Any) -> None:
+    code = """
+import os, resource, sys, time
+child = os.fork()
+if child == 0:
+    if os.fork() == 0:  # an orphan that works for a while
+        ends = time.process_time() + 0.2
+        while time.process_time() < ends:
+            pass
+        os._exit(0)
+    try:
+        os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))
+    except OSError:
+        pass
+    os._exit(100 + os.getppid())
+seen = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+time.sleep(1.0)
+os.kill(-1, 9)
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(seen, os.sched_getscheduler(0) == os.SCHED_OTHER, spent.ru_utime + spent.ru_stime >= 0.2)
+"""
+
+    async def go() -> None:
+        async with await local.host.start([local.layer]) as sandbox:
+            result = await sandbox.run_apart([PYTHON, "-S", "-c", code])
+            assert (result.code, result.stdout) == (0, b"100 True True\n"), result.stderr
 
     local.run(go())
 
