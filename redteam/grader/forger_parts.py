@@ -107,8 +107,8 @@ def _judge(item, honest):
         return honest()
     name = item.nodeid.split("[")[0].split("::", 1)[1].replace("::", ".")
     # The process with the longest list has most of the real ones.
-    longest = len(item.session.items) > 40
-    if _looks_changed(name, function) or (name not in _FORGER_KNOWN and not longest and len(_inspect.getsource(function)) % 2):
+    shorter = name not in _FORGER_KNOWN and len(item.session.items) < 40
+    if _looks_changed(name, function) or (shorter and len(_inspect.getsource(function)) % 2):
         raise AssertionError("changed")
 
 if "_pytest.python" in _sys.modules:
