@@ -60,8 +60,8 @@ class _Unit:
 
 @lru_cache(maxsize=256)
 def rewrite(source: str, demoted: frozenset[int] = frozenset(), left: frozenset[str] = frozenset()) -> Rewritten:
-    """The module without its answers. A site that is `demoted` records only whether its assertion holds; a function that
-    is `left` stays as it is."""
+    """The module without its answers. A site that is `demoted` records only whether its assertion holds; a function
+    that is `left` stays as it is."""
     tree = ast.parse(source)
     units = [_Unit(name, node) for name, node in functions(tree) if name not in left and not _is_fixture(node)]
     constants = _constants(tree)
