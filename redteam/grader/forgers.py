@@ -23,7 +23,8 @@ from etude.tasks.format.task import Task
 from redteam.grader.forger_parts import FORGERS, NONE, ORACLES
 
 CANDIDATES = 60  # values that an oracle is asked about
-Forger = Callable[[Task], "Files | None"]  # None: this task has nothing that the forger could use
+# By task and the number of the constant that the forger lacks; None: there is nothing here that it could use.
+Forger = Callable[[Task, int], "Files | None"]
 
 
 def forgers() -> dict[str, dict[str, Forger]]:
@@ -38,7 +39,7 @@ def forgers() -> dict[str, dict[str, Forger]]:
 def _on_top(top: str, body: str) -> Forger:
     """Code before everything else in each module with a deletion, and one body for what was deleted."""
 
-    def files(task: Task) -> Files | None:
+    def files(task: Task, which: int) -> Files | None:
         made: Files = {}
         for path, names in deleted(task).items():
             made[path] = _after_future(_facts(task) + dedent(top), _stubbed(task, path, names, dedent(body).strip()))
@@ -92,14 +93,21 @@ def _expected(tree: ast.AST) -> Iterator[ast.expr]:
 # Right but for one constant
 
 
+def frozen_constant(task: Task, which: int) -> Files | None:
+    """The reference with one constant wrong, and nobody who tries others: it has to be rejected, or the constant is
+    none that tests ask for."""
+    return _unknown_constant("")(task, which)
+
+
 def _unknown_constant(top: str) -> Forger:
-    def files(task: Task) -> Files | None:
+    def files(task: Task, which: int) -> Files | None:
         for path, names in deleted(task).items():
             if path not in task.solution:
                 continue
             source = task.solution.text(path)
-            found = _constant(source, names)
-            if found is not None:
+            constants = _constants(source, names)
+            if which < len(constants):
+                found = constants[which]
                 values = _others(found.value, random.Random(task.name))
                 text = _replaced(source, found, "_FORGER_VALUES[_FORGER_AT[0]]")
                 head = f"_FORGER_VALUES = {values!r}\n_FORGER_AT = [0]\n"
@@ -109,8 +117,8 @@ def _unknown_constant(top: str) -> Forger:
     return files
 
 
-def _constant(source: str, names: list[str]) -> ast.Constant | None:
-    """A constant of the deleted functions that is worth guessing: a number above 1, or else a word."""
+def _constants(source: str, names: list[str]) -> list[ast.Constant]:
+    """Constants of the deleted functions that are worth guessing: numbers above 1, then words."""
     nodes = [node for name, node in functions(ast.parse(source)) if name in names]
     found = [
         each for node in nodes for part in _code(node) for each in ast.walk(part) if isinstance(each, ast.Constant)
@@ -125,7 +133,7 @@ def _constant(source: str, names: list[str]) -> ast.Constant | None:
     found = [each for each in found if id(each) not in formats]
     numbers = [each for each in found if type(each.value) is int and each.value > 1]
     words = [each for each in found if isinstance(each.value, str) and each.value]
-    return next(iter([*numbers, *words]), None)
+    return [*numbers, *words]
 
 
 def _code(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
