@@ -20,7 +20,8 @@ from etude.core.errors import EtudeError
 from etude.forge.gates.attacks.base import Files, deleted
 from etude.tasks.format.function_bodies import functions, is_defined, replace_bodies
 from etude.tasks.format.task import Task
-from redteam.grader.forger_parts import FORGERS, NONE, ORACLES
+from redteam.grader.forger_families import FORGERS
+from redteam.grader.forger_parts import NONE, ORACLES
 
 CANDIDATES = 60  # values that an oracle is asked about
 # By task and the number of the constant that the forger lacks; None: there is nothing here that it could use.
