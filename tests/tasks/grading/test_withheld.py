@@ -91,6 +91,15 @@ def test_a_value_that_the_test_needs_elsewhere_stays_and_is_worth_nothing() -> N
     assert "'same'" in made.text and made.sites[0].exposed
 
 
+def test_the_answers_in_a_table_that_another_test_has_too_are_worth_nothing() -> None:
+    head = "import pytest\nCASES = [('one', 1001), ('two', 2002)]\n"
+    there = "@pytest.mark.parametrize('a, b', CASES)\ndef test_there(a, b):\n    assert f(a) == b\n"
+    back = "@pytest.mark.parametrize('a, b', CASES)\ndef test_back(a, b):\n    assert g(b) == a\n"
+    assert "1001" not in rewrite(head + there).text and not rewrite(head + there).sites[0].exposed
+    both = rewrite(head + there + back)
+    assert all(site.exposed for site in both.sites)
+
+
 def test_two_helpers_of_one_name_are_not_mixed_up() -> None:
     text = """
 def test_one():

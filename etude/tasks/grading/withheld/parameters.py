@@ -42,10 +42,11 @@ def tables(
             yield node, [name for name in names if name], table.elts
 
 
-def blank_columns(function: Function, constants: Mapping[str, ast.expr]) -> set[str]:
-    """Takes the values of parameters that nobody reads out of their tables; the names of those parameters."""
+def blank_columns(function: Function, constants: Mapping[str, ast.expr]) -> dict[str, str]:
+    """Takes the values of parameters that nobody reads out of their tables; the names of those parameters, each with
+    the constant that its table is, if it is one."""
     read = {name for part in function.body for name in loads(part)}
-    blanked: set[str] = set()
+    blanked: dict[str, str] = {}
     for call, names, rows in tables(function, constants):
         unread = [number for number, name in enumerate(names) if name not in read]
         cells = [_cells(row, len(names)) for row in rows]
@@ -64,7 +65,7 @@ def blank_columns(function: Function, constants: Mapping[str, ast.expr]) -> set[
                     rows[rows.index(row)] = ast.Name(WITHHELD, ast.Load())
                 else:
                     each[number] = ast.Name(WITHHELD, ast.Load())
-            blanked.add(names[number])
+            blanked[names[number]] = table.id if isinstance(table, ast.Name) else ""
         if not any(keyword.arg == "ids" for keyword in call.keywords):
             ids = [ast.Constant(f"row{number}") for number in range(len(rows))]
             call.keywords.append(ast.keyword("ids", ast.List(list(ids), ast.Load())))

@@ -55,6 +55,7 @@ class _Unit:
     name: str
     node: Function
     pure_names: set[str] = field(default_factory=set)
+    tables: dict[str, str] = field(default_factory=dict)  # parameter that is gone -> the constant that was its table
     sinks: set[str] = field(default_factory=set)  # parameters of its helpers that are only compared
 
 
@@ -66,7 +67,7 @@ def rewrite(source: str, demoted: frozenset[int] = frozenset(), left: frozenset[
     units = [_Unit(name, node) for name, node in functions(tree) if name not in left and not _is_fixture(node)]
     constants = _constants(tree)
     _find_pure_names(units, tree, constants)
-    recording = _Recording(demoted)
+    recording = _Recording(demoted, Counter(loads(tree)))
     for unit in units:
         recording.enter(unit)
     _take_out(tree, units, recording)
@@ -161,8 +162,9 @@ def _assertions(node: ast.AST) -> Iterator[ast.AST]:
 class _Recording(ast.NodeTransformer):
     """Puts calls that record in the place of assertions."""
 
-    def __init__(self, demoted: Collection[int]) -> None:
+    def __init__(self, demoted: Collection[int], uses: Counter[str]) -> None:
         self.demoted = demoted
+        self.uses = uses  # how often each name is read in the module, with all of its answers
         self.asked: list[tuple[_Unit, Assertion]] = []
         self.taken: dict[int, set[str]] = {}  # site -> names of what was taken out there
         self.unit: _Unit
@@ -245,6 +247,8 @@ class _Recording(ast.NodeTransformer):
         # What was taken out is still there where a name of it is still bound or read.
         left = {each.id for part in (unit.node, *tree.body) for each in _names(part)} if self.taken[number] else set()
         exposed = asked.operator != "raises" and bool(self.taken[number] & left & unit.pure_names)
+        # Of a table that other tests have too, what is taken out here is an input there.
+        exposed = exposed or any(self.uses[unit.tables.get(name, "")] > 1 for name in self.taken[number])
         return Site(number, unit.name, asked.operator, asked.expected, asked.inner, asked.options, exposed)
 
 
@@ -269,14 +273,18 @@ def _take_out(tree: ast.Module, units: list[_Unit], recording: _Recording) -> No
                 blank = blank_arguments(helper, scope, unit.sinks & set(parameters(helper)), names) & unit.pure_names
                 changed |= bool(blank)
                 unit.pure_names -= blank
-            blank = blank_columns(unit.node, constants) & unit.pure_names
+            columns = blank_columns(unit.node, constants)
+            unit.tables |= {name: table for name, table in columns.items() if table}
+            blank = columns.keys() & unit.pure_names
             changed |= bool(blank)
             unit.pure_names -= blank
         read = set(loads(tree))
+        gone = {name for names in recording.taken.values() for name in names}
+        gone |= {table for unit in units for table in unit.tables.values()}
         for node in list(tree.body):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 name = node.targets[0].id
-                if name in constants and name not in read and any(name in names for names in recording.taken.values()):
+                if name in constants and name not in read and name in gone:
                     tree.body.remove(node)
                     changed = True
 
