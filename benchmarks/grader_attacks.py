@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import importlib.util
 import json
-import shutil
 import sys
 import tempfile
 import time
@@ -23,21 +21,17 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
 from etude.forge.katas.task_source import FAMILIES, katas
 from etude.policies.scripted import Scripted
 from etude.policies.table import make_policy
 from etude.rollout.rollout import Outcome, Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.sandbox.store.importing import Bounds
-from etude.sandbox.store.layers import Store
 from etude.tasks.format.config import Installed
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.grader import RUNNER
 from etude.tasks.grading.submission import submission_of
+from redteam.grader.made_tasks import pytest_environment
 from redteam.grader.run import LIMITS, NAMES, PUBLISHED, grader_attack
 
 MODES = (
@@ -45,27 +39,6 @@ MODES = (
     ("pytest", "environment"),  # as a task that was made from a repository
 )
 HONEST = 3  # times each reference is graded
-
-
-def pytest_environment(store: Store) -> str:
-    """An environment with the pytest of this interpreter and nothing else: its digest."""
-    minor = sys.version_info.minor
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder)
-        packages = tree / f"lib/python3.{minor}/site-packages"
-        for name in ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments"):
-            found = importlib.util.find_spec(name)
-            assert found is not None and found.origin is not None
-            shutil.copytree(Path(found.origin).parent, packages / name)
-        shutil.copy2(Path(pytest.__file__).parents[1] / "py.py", packages)
-        (tree / "bin").mkdir()
-        (tree / "bin/python").symlink_to(Path(sys.base_prefix) / f"bin/python3.{minor}")
-        (tree / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\ninclude-system-site-packages = false\n")
-        layer = store.add(tree, at=PREFIX, bounds=Bounds(link_loops=True))
-    suite = Suite("pytest", ())
-    digest = environment_digest(layer, "", ("", "src"), suite, {})
-    Environment("pytest", "", digest, layer, f"{PREFIX}/bin/python", ("", "src"), suite, "").save(store.root)
-    return digest
 
 
 class Tally:

@@ -7,10 +7,12 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 from etude.rollout.rollout import temporary_host
 from etude.sandbox.hosts import StoringHost
+from redteam.grader.made_tasks import run_forgers
 from redteam.grader.run import run_grader_attacks
 from redteam.leaks.run import run_hiding_places, run_leak_probes
 from redteam.monitor_suite.run import run_monitor_suite
@@ -28,16 +30,17 @@ SUITES: dict[str, Callable[[StoringHost], Awaitable[SuiteResult]]] = {
     "leak-probes": run_leak_probes,
     "grader-attacks": run_grader_attacks,
     "voids": run_void_attacks,
+    "forgers": run_forgers,
 }
 
 
-async def run_suites(names: list[str]) -> list[SuiteResult]:
+async def run_suites(names: list[str], tasks: Sequence[Path] = ()) -> list[SuiteResult]:
     results: list[SuiteResult] = []
     async with temporary_host("local") as host:
         for name in names:
             print(f"{name} ...", file=sys.stderr)
             started = time.monotonic()
-            results.append(await SUITES[name](host))
+            results.append(await (run_forgers(host, tasks) if name == "forgers" else SUITES[name](host)))
             results[-1].seconds = round(time.monotonic() - started, 1)
     return results
 
@@ -46,8 +49,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="redteam", description=__doc__)
     parser.add_argument("--only", nargs="*", choices=list(SUITES), default=list(SUITES), help="suites to run")
     parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
+    parser.add_argument("--tasks", nargs="*", type=Path, default=[], help="made tasks that forgers are tried on")
     given = parser.parse_args(argv)
-    results = asyncio.run(run_suites(given.only))
+    results = asyncio.run(run_suites(given.only, given.tasks))
     ok = all(result.ok for result in results)
     if given.json:
         print(json.dumps({"ok": ok, "suites": [result.facts() for result in results]}))

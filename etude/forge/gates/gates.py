@@ -4,6 +4,7 @@
     broken                                          exactly the named tests fail in what the agent will see
     reference                                       with the solution everything is green, or all files are, again
     stubs                                           functions that only return something fail; so does an alias
+    answers                                         tests lose their answers, which are worth enough to withhold
     grader: reference, null, attacks                and the grade that training will give says the same
 
 That the suite itself is green, three times under other conditions, is the repository's baseline, found once for all
@@ -25,6 +26,7 @@ from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
 from etude.forge.gates.attacks.base import Files as Changes
 from etude.forge.gates.attacks.javascript import script_attacks
 from etude.forge.gates.attacks.refactoring import REFACTORING, refactoring_attacks
+from etude.forge.gates.withheld_answers import LEAST_BITS, TOO_FEW, can_withhold, too_few, withhold
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted_code import Deleted
 from etude.sandbox.hosts import StoringHost
@@ -36,6 +38,7 @@ from etude.tasks.grading.grader import NO_DATA, GraderFailure
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.test_plan import draw
 from etude.tasks.grading.verdict import Grade
+from etude.tasks.grading.withheld.record import NotRecorded
 from etude.tasks.kinds.stubs import stub, stub_values
 from etude.tasks.lint import lint
 
@@ -72,6 +75,7 @@ class Verdict:
     seconds: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)  # seconds, by gate
     unsteady: tuple[str, ...] = ()  # tests that gave different results with nothing changed: no task may ask for them
+    task: Task | None = None  # with its answers, where its tests could lose them
 
 
 class _Rejected(Exception):
@@ -92,6 +96,8 @@ class _Case:
     least_broken: int
     timeout: float
     settings: GraderSettings | None
+    least_bits: float = LEAST_BITS
+    made: list[Task] = field(default_factory=list)  # the task with its answers, once they are known
 
     @property
     def asked(self) -> list[str]:
@@ -135,13 +141,15 @@ async def pass_gates(
     near_duplicate: Callable[[Task], str | None] | None = None,
     least_broken: int = LEAST_BROKEN,
     settings: GraderSettings | None = None,
+    least_bits: float = LEAST_BITS,
 ) -> Verdict:
     """Whether the task may be used. `green` are the tests that always pass in its repository, `whole` the files
     with which they do; `near_duplicate` names a task that this one is nearly the same as."""
     started = time.monotonic()
     timeout = 5 * environment.seconds + 30
     case = _Case(
-        task, environment, host, frozenset(green), deleted, whole, near_duplicate, least_broken, timeout, settings
+        *(task, environment, host, frozenset(green), deleted, whole, near_duplicate, least_broken, timeout, settings),
+        least_bits=least_bits,
     )
     spent: dict[str, float] = {}
     reason = detail = ""
@@ -158,7 +166,8 @@ async def pass_gates(
         if failure.cause == "killed":
             raise
         reason, detail = "it cannot be graded", str(failure)
-    return Verdict(not reason, reason, detail, time.monotonic() - started, spent, unsteady)
+    made = case.made[-1] if case.made else None
+    return Verdict(not reason, reason, detail, time.monotonic() - started, spent, unsteady, made)
 
 
 async def _gates(case: _Case) -> AsyncIterator[str]:
@@ -173,6 +182,8 @@ async def _gates(case: _Case) -> AsyncIterator[str]:
     yield "reference"
     await _check_stubs(case, 2 * seconds + PATIENCE)
     yield "stubs"
+    await _withhold_answers(case)
+    yield "answers"
     await _check_grader(case)
     yield "grader"
 
@@ -249,8 +260,21 @@ async def _check_stubs(case: _Case, each: float) -> None:
             raise _Rejected(ATTACK_ACCEPTED if name in REFACTORING else "a stub is accepted", name)
 
 
+async def _withhold_answers(case: _Case) -> None:
+    """From here on the tests are graded without their answers."""
+    if not can_withhold(case.task):
+        return
+    try:
+        case.made.append(await withhold(case.task, case.host, case.settings or GraderSettings()))
+    except NotRecorded as error:
+        reason = "the grader rejects the reference" if error.tests else "it cannot be graded"
+        raise _Rejected(reason, str(error), _few_with_parameters(case, error.tests)) from None
+    if missing := too_few(case.made[-1], case.least_bits):
+        raise _Rejected(TOO_FEW, missing)
+
+
 async def _check_grader(case: _Case) -> None:
-    task = case.task
+    task = case.made[-1] if case.made else case.task
     solution = submission_of(task, task.reference)
     if solution.refused:
         raise _Rejected("the reference is not carried", f"{solution.refused[0].path}: {solution.refused[0].why}")
@@ -272,7 +296,11 @@ async def _check_grader(case: _Case) -> None:
 
 def _only_red_in_grader(case: _Case, found: Grade) -> list[str]:
     """Tests that are green in the suite and red in the grader, as long as they are few: they ask how they are run."""
-    red = {test.partition("[")[0] for test, status in found.tests.items() if status in ("failed", "error")}
+    return _few_with_parameters(case, [test for test, status in found.tests.items() if status in ("failed", "error")])
+
+
+def _few_with_parameters(case: _Case, tests: Sequence[str]) -> list[str]:
+    red = {test.partition("[")[0] for test in tests}
     # With all parameters: which one has which number may depend on the hash seed.
     found_red = sorted(test for test in case.green if test.partition("[")[0] in red)
     # Three, or two in a hundred: above that it is the task and not some odd tests.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from etude.forge.gates.gates import pass_gates
+from etude.forge.gates.withheld_answers import save_answers
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.leaks.scrub import scrub
@@ -60,6 +61,8 @@ async def verify_by_gates(
     context.unsteady.update(verdict.unsteady)
     if not verdict.valid:
         raise Refused(verdict.reason, verdict.detail)
+    if verdict.task is not None:
+        await asyncio.to_thread(save_answers, verdict.task, folder)
 
 
 async def verify_by_check(context: MakeContext, folder: Path, spent: dict[str, float]) -> None:

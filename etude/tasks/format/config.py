@@ -27,7 +27,7 @@ NetworkMode = Literal["no-network", "public", "allowlist"]
 Suite = Literal["unittest", "pytest", "node"]
 PromptStyle = Literal["terse", "plain", "detailed"]
 Split = Literal["train", "held_out", "unseen"]
-Grading = Literal["apart", "together"]
+Grading = Literal["apart", "together", "recorded"]
 AnswerKind = Literal["name", "names"]
 RefactorKind = Literal["rename", "parameter", "move"]
 
@@ -316,6 +316,15 @@ class Documentation(Table):
         return self.functions[0].partition(":")[0]
 
 
+class Withheld(Table):
+    """[metadata.etude.withheld]: how far the held-out tests are without their answers (`tests/answers.json`)."""
+
+    plan: int  # version of the grading plan
+    bits: float  # that the withheld answers of held-out tests are worth
+    tests: int  # held-out tests
+    unrecorded: int = 0  # of them, those that record nothing and say themselves how they ended
+
+
 class Facts(Table):
     """[metadata.etude]: what our own grader, curriculum and reports need to know."""
 
@@ -332,6 +341,7 @@ class Facts(Table):
     held_out: list[str] = []  # ids of tests that the agent never sees and that must pass after
     allowed_paths: list[str] = []  # globs of the workspace: changes to other files do not reach the grader
     grading: Grading | None = None  # whether tests and tested code share a process; None leaves it to the grader
+    withheld: Withheld | None = None  # what the answers are worth that its tests do not hold, where grading is recorded
     environment: Installed | None = None  # where tests run; None: the interpreter that grades, and its pytest
     deleted: list[str] = []  # what was taken away, as path:name
     removed: list[str] = []  # files of the workspace that the solution takes away

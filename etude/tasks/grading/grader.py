@@ -29,6 +29,8 @@ from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import Submission, submission_of
 from etude.tasks.grading.test_plan import GradingPlan, draw, header, repository_sources
 from etude.tasks.grading.verdict import Caught, Grade, NothingToGrade, Report, already_failed, caught, verdict
+from etude.tasks.grading.withheld.answers import FILE as ANSWERS
+from etude.tasks.grading.withheld.answers import refuse_old
 from etude.tasks.sandbox_side.start_services import NOT_UP, SECONDS
 from etude.tasks.sandbox_side.test_process import LENGTH
 from etude.tasks.sandbox_side.tests_in_memory import FOLDER
@@ -36,7 +38,8 @@ from etude.tasks.sandbox_side.tests_in_memory import FOLDER
 RUNNER: Final = "etude.tasks.sandbox_side.grade_process"  # what a host should load before it starts (`preload`)
 GRACE: Final = 20.0  # seconds for the runner to report after its own deadline
 MAX_REPORT: Final = 32 << 20  # bytes
-NO_DATA: Final = (".py", "test.sh", "test.bat", "ids.txt", "Dockerfile")  # of tests/: never on the sandbox's disk
+# Of tests/: never on the sandbox's disk.
+NO_DATA: Final = (".py", "test.sh", "test.bat", "ids.txt", "Dockerfile", ANSWERS)
 
 FailureCause = Literal["report", "killed", "deadline", "service", "busy"]
 
@@ -72,7 +75,8 @@ async def grade_by_tests(job: GradeJob) -> Grade:
     An accusation, and time that was spent waiting, count only where the task's own solution fares better.
     """
     started = time.monotonic()
-    task, run = job.task, _TestRun(job)
+    refuse_old(job.task)
+    task, run = job.task, TestRun(job)
     grade, found = await run.grade(job.submission)
     # "time" can also mean processor time, which a busy machine does not use up.
     late = grade.kind == "time" and time.monotonic() - started >= run.seconds
@@ -89,13 +93,13 @@ async def grade_by_tests(job: GradeJob) -> Grade:
     return grade
 
 
-class _TestRun:
+class TestRun:
     """One plan for a task's tests, and where it is run. The same plan grades the submission and the reference."""
 
-    def __init__(self, job: GradeJob) -> None:
+    def __init__(self, job: GradeJob, plan: GradingPlan | None = None) -> None:
         task, host, settings = job.task, job.host, job.settings
         self.job, self.task = job, task
-        self.plan: GradingPlan = draw(task, job.rng)
+        self.plan: GradingPlan = plan or draw(task, job.rng)
         installed = task.facts.environment
         self.seconds = min(settings.seconds, task.config.verifier.timeout_sec)
         # A repository's own tests may need all of their time; what a kata needs is known.
@@ -118,6 +122,18 @@ class _TestRun:
 
     async def grade(self, submission: Submission, excused: Collection[Caught] = ()) -> tuple[Grade, set[Caught]]:
         """The grade of these files, and what passed that should not have."""
+        reports, out_of_memory, refused = await self.reports(submission, excused)
+        try:
+            grade = verdict(self.plan, reports, out_of_memory=out_of_memory, excused=excused)
+        except NothingToGrade as error:
+            raise GraderFailure("report", f"the tests of {self.task.name} could not be run: {error}") from error
+        grade = dataclasses.replace(grade, refused=tuple((path, why) for path, why in refused))
+        return grade, caught(self.plan, reports, grade)
+
+    async def reports(
+        self, submission: Submission, excused: Collection[Caught] = ()
+    ) -> tuple[list[Report], bool, list[list[str]]]:
+        """What each test process reported; whether memory ran out; files that could not be laid out, and why."""
         files = {
             each.path: None if each.data is None else [base64.b64encode(each.data).decode(), each.executable]
             for each in submission.files
@@ -125,7 +141,7 @@ class _TestRun:
         head = header(self.plan, self.task, files, cpu_seconds=self.cpu_seconds)
         head |= {"options": self.runner_options, "order": self.job.order, "services": as_job(self.services)}
         reports: list[Report] = []
-        out_of_memory, refused = False, []
+        out_of_memory, refused = False, list[list[str]]()
         deadline = time.monotonic() + self.seconds
         for part in self.plan.parts:
             left = deadline - time.monotonic()
@@ -141,12 +157,7 @@ class _TestRun:
                 break  # the others would report nothing new
             if self.job.quick and already_failed(part, reports[-1], excused):
                 break
-        try:
-            grade = verdict(self.plan, reports, out_of_memory=out_of_memory, excused=excused)
-        except NothingToGrade as error:
-            raise GraderFailure("report", f"the tests of {self.task.name} could not be run: {error}") from error
-        grade = dataclasses.replace(grade, refused=tuple((path, why) for path, why in refused))
-        return grade, caught(self.plan, reports, grade)
+        return reports, out_of_memory, refused
 
     async def _run(self, job: bytes, seconds: float) -> CommandResult:
         """The runner, forked from a process that has it loaded, or started from its archive."""

@@ -13,7 +13,7 @@ import math
 import random
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from etude.tasks.grading.canaries import Canaries, draw_canaries
 from etude.tasks.grading.inherited_tests import InheritedTests, collected
 from etude.tasks.grading.test_mutations import MutationSite, find_tests, mutate
 from etude.tasks.grading.test_source import parsed, simple_tests, used_names
+from etude.tasks.grading.withheld.answers import Answers, answers_of
 
 MOST_MUTATED = 48  # test functions; of a larger suite the second test process runs no more than these
 MOST_PROCESSES = 12
@@ -53,6 +54,18 @@ class ProcessPlan:
 
 
 @dataclass(frozen=True)
+class RecordedPlan:
+    """What the records of tests without answers are compared with."""
+
+    answers: Answers
+    sources: Mapping[str, str]  # test files as the task has them
+    names: Mapping[str, str]  # id in the test process -> required id
+
+    def wrong(self, test: str, said: str) -> str:
+        return self.answers.wrong(test, self.sources[self.answers.homes[test]], said)
+
+
+@dataclass(frozen=True)
 class GradingPlan:
     required: tuple[str, ...]
     parts: tuple[ProcessPlan, ...]
@@ -62,6 +75,7 @@ class GradingPlan:
     plain: bool  # and nothing but plain values is compared: there is nothing that canaries would have to catch
     packages: tuple[str, ...] = ()  # where pytest is
     installed: Installed | None = None  # the tests are a repository's, and run in its environment
+    recorded: RecordedPlan | None = None  # tests are without their answers, which are here
 
 
 @dataclass(frozen=True)
@@ -126,7 +140,10 @@ def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> Gr
     if facts.suite != "pytest":
         raise EtudeError(f"task {task.name} has an environment, so its tests are pytest's: write suite = 'pytest'")
     required = required_ids(task)
-    sources = {path: task.tests[path].decode().removeprefix("\ufeff") for path in repository_sources(task)}
+    sources = sources_of(task)
+    answers = answers_of(task)
+    if answers is not None:
+        return recorded_plan(task, answers, required, sources)
     functions = _mutable(test_functions(task, required, sources), sources)
     # What a mutation adds is easier to recognise than what it replaces; the last one of each test adds.
     functions = [replace(each, mutations=each.mutations[:-1] or each.mutations) for each in functions]
@@ -134,6 +151,29 @@ def _draw_repository(task: Task, installed: Installed, rng: random.Random) -> Gr
     make = partial(_part, sources=sources, suite="pytest", rng=rng, canaries="functions")
     parts = several_parts(task, functions, some, rng, make, FEW_PROCESSES, UNLIKELY)
     return GradingPlan(required, parts, secrets.token_hex(16), "pytest", apart=False, plain=False, installed=installed)
+
+
+def sources_of(task: Task) -> dict[str, str]:
+    """The modules among a repository's test files, by path."""
+    return {path: task.tests[path].decode().removeprefix("\ufeff") for path in repository_sources(task)}
+
+
+def recorded_plan(
+    task: Task, answers: Answers, required: Sequence[str], sources: Mapping[str, str], whole: bool = False
+) -> GradingPlan:
+    """One test process that is given tests without answers. `whole` asks for every parameter of each test."""
+    tests = {
+        path: answers.rewritten(path, text).text if path in answers.files() else text for path, text in sources.items()
+    }
+    names = {answers.ids.get(test, test): test for test in required}
+    run = tuple(dict.fromkeys(name.partition("[")[0] for name in names) if whole else names)
+    # `real` is in the words of the process.
+    part = ProcessPlan(mark=secrets.token_hex(8), tests=tests, run=run, real=frozenset(names))
+    recorded = RecordedPlan(answers, sources, names)
+    nonce = secrets.token_hex(16)
+    return GradingPlan(
+        *(tuple(required), (part,), nonce, "pytest"), False, False, installed=task.facts.environment, recorded=recorded
+    )
 
 
 def choose_mutated(task: Task, mutable: Sequence[RequiredTest], rng: random.Random) -> list[RequiredTest]:
@@ -225,6 +265,7 @@ def header(plan: GradingPlan, task: Task, files: dict[str, Any], *, cpu_seconds:
         "packages": plan.packages,
         "files": files,
         "cpu_seconds": cpu_seconds,
+        "recorded": plan.recorded is not None,
     }
 
 

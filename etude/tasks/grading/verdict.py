@@ -60,6 +60,7 @@ class _Lines:
 
     outcomes: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     forged: int = 0
+    records: dict[str, str] = field(default_factory=dict)  # what tests without answers recorded
     notes: dict[str, str] = field(default_factory=dict)  # about the process itself: ready, worker, done, broken
 
     def outcome(self, name: str) -> tuple[str, str]:
@@ -91,8 +92,8 @@ def verdict(
     wrong: dict[str, str] = {}
     for part, lines in zip(plan.parts, read, strict=False):
         for name in plan.required:
-            if name in part.real:
-                tests[name], text = lines.outcome(name)
+            if _as_run(plan, name) in part.real:
+                tests[name], text = _outcome(plan, lines, name)
                 if text:
                     details[name] = text
         if lines.forged:
@@ -116,6 +117,21 @@ def verdict(
     )
 
 
+def _as_run(plan: GradingPlan, test: str) -> str:
+    """A required test as the test process calls it."""
+    return test if plan.recorded is None else plan.recorded.answers.ids.get(test, test)
+
+
+def _outcome(plan: GradingPlan, lines: _Lines, test: str) -> tuple[str, str]:
+    """How a required test came out. One without answers passed where it ran to its end and recorded what it should."""
+    name = _as_run(plan, test)
+    status, text = lines.outcome(name)
+    if plan.recorded is None or status != "passed":
+        return status, text
+    wrong = plan.recorded.wrong(test, lines.records.get(name, ""))
+    return ("failed", wrong) if wrong else (status, text)
+
+
 def caught(plan: GradingPlan, reports: Sequence[Report], grade: Grade) -> set[Caught]:
     """What passed in the test processes of this grade and should not have."""
     return {
@@ -124,6 +140,12 @@ def caught(plan: GradingPlan, reports: Sequence[Report], grade: Grade) -> set[Ca
         for name, status in _wrong(part, _read(part, report["lines"]), grade.tests)
         if status == "passed"
     }
+
+
+def records_of(plan: GradingPlan, report: Report) -> tuple[dict[str, str], dict[str, str]]:
+    """What one test process reported: statuses and records, by id as it called them, in its order."""
+    lines = _read(plan.parts[0], report["lines"])
+    return {name: lines.outcome(name)[0] for name in lines.outcomes}, lines.records
 
 
 def already_failed(part: ProcessPlan, report: Report, excused: Collection[Caught] = ()) -> bool:
@@ -148,6 +170,9 @@ def _read(part: ProcessPlan, text: str) -> _Lines:
             found.forged += 1
         elif not name:
             found.notes[status] = said
+        elif status == "recorded":
+            # Recorded twice, by a test that ran twice, is as good as not recorded.
+            found.records[name] = "" if name in found.records else said
         else:
             # An unknown status must not become a pass by a spelling that nobody checks.
             status = status if status in STATUSES else "error"

@@ -5,9 +5,8 @@ child of it that runs tests), `child_output`, `tests_in_memory` (tests that are 
 `pytest_grading`, and for tests whose tested code is in another process: `wire_values` (what may cross),
 `remote_objects`
 (the tests' end) and `code_process` (the agent's end). For tests of a real repository: `repository_suite` (its own suite
-in its environment), `pytest_suite_run` (a run of it that is no grade), `function_tracing` (which functions each test
-reaches), `detect_source_reading` (code that examples may not read) and `start_services`. For tests of JavaScript:
-`node_tests`
-(test files, each in a process of its own), `report.cjs` (what is loaded into that) and `node_suite_run` (a run that is
-no grade).
+in its environment), `recorder` (values that tests without answers record), `pytest_suite_run` (a run of it that is no
+grade), `function_tracing` (which functions each test reaches), `detect_source_reading` (code that examples may not
+read) and `start_services`. For tests of JavaScript: `node_tests` (test files, each in a process of its own),
+`report.cjs` (what is loaded into that) and `node_suite_run` (a run that is no grade).
 """

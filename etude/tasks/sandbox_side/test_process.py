@@ -28,6 +28,7 @@ from etude.tasks.sandbox_side import pytest_grading as pytests
 from etude.tasks.sandbox_side import repository_suite as repository
 from etude.tasks.sandbox_side import unittest_grading as unittests
 from etude.tasks.sandbox_side.code_process import Worker
+from etude.tasks.sandbox_side.recorder import Recorder
 from etude.tasks.sandbox_side.remote_objects import Link, RemoteFinder
 from etude.tasks.sandbox_side.tests_in_memory import MemoryFinder
 from etude.tasks.sandbox_side.unittest_grading import Report
@@ -116,11 +117,26 @@ def _run_repository(header: dict[str, Any], job: dict[str, Any], report: Report)
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # as tests know their process: it holds no secret
     root = os.getcwd()  # noqa: PTH109 - as modules spell their files
     repository.keep(root, job["tests"])
+    if header["recorded"]:
+        report = _with_records(report)
     report("", "ready", "")
     site.main()  # the environment's packages; and what they load on the way, which may be the agent's
     add_workspace(header["paths"])
     paths = list(dict.fromkeys(name.partition("::")[0] for name in job["run"]))
     repository.run(root, paths, header["options"], report, chosen=frozenset(job["run"]), order=header["order"])
+
+
+def _with_records(report: Report) -> Report:
+    """Reports what each test recorded before it reports how the test ended."""
+    recorder = Recorder()
+    recorder.install()
+
+    def with_records(name: str, status: str, text: str) -> None:
+        if name:
+            report(name, "recorded", recorder.take())
+        report(name, status, text)
+
+    return with_records
 
 
 def _run_node(header: dict[str, Any], job: dict[str, Any], report: Report, mark_forged: Callable[[], None]) -> None:

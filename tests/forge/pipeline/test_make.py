@@ -147,7 +147,8 @@ def test_a_reverted_commit_becomes_a_task(
     after = "def halve(cents):\n    return (cents + 1) // 2\n"
     test = "from shop.half import halve\n\n\ndef test_even():\n    assert halve(4) == 2\n"
     tests = [
-        f"\n\ndef test_odd_{number}():\n    assert halve({number}) == {number // 2 + 1}\n" for number in (1, 3, 5, 7)
+        f"\n\ndef test_odd_{number}():\n    assert halve({number}) == {number // 2 + 1}\n"
+        for number in (10001, 30003, 50005, 70007)  # answers that are hard to guess
     ]
     steps = [
         ("Start", {**small_shop_files, "src/shop/half.py": before, "tests/test_half.py": test}),

@@ -1,0 +1,52 @@
+"""The gate for answers: a made task's tests lose them, and what they are worth has to make forging hopeless.
+
+A test process that shares its memory with the tested code can be made to report anything, so it must not know what to
+report (`tasks/grading/withheld`). Tasks whose outcome is something else than a change that values show, a rename for
+example, and tests of JavaScript, keep changed tests and canaries. Knows no origin.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from etude.core.settings import GraderSettings
+from etude.sandbox.hosts import StoringHost
+from etude.tasks.format import config
+from etude.tasks.format.task import CONFIG, TESTS, Task
+from etude.tasks.grading.grader import GradeJob
+from etude.tasks.grading.submission import Submission, submission_of
+from etude.tasks.grading.withheld.answers import FILE
+from etude.tasks.grading.withheld.record import with_answers
+from etude.tasks.kinds.code_change import CodeChange
+from etude.tasks.kinds.table import kind_of
+
+LEAST_BITS: Final = 20.0  # over the held-out tests: one in a million who guess
+TOO_FEW: Final = "too few answers can be withheld"
+
+
+def can_withhold(task: Task) -> bool:
+    """Whether the values that tests compare are what the task asks for."""
+    return task.facts.environment is not None and task.facts.suite == "pytest" and type(kind_of(task)) is CodeChange
+
+
+async def withhold(
+    task: Task, host: StoringHost, settings: GraderSettings, others: tuple[Submission, ...] = ()
+) -> Task:
+    """The task with its answers beside its tests. `others` are further right solutions, whose values have to be right
+    as well."""
+    return await with_answers(GradeJob(task, host, submission_of(task, task.reference), settings), others)
+
+
+def too_few(task: Task, least: float = LEAST_BITS) -> str:
+    """Why the withheld answers are not enough; nothing where they are."""
+    found = task.facts.withheld
+    if found is None or found.bits >= least:
+        return ""
+    return f"{found.bits:g} bits in {found.tests} held-out tests, of {least:g}"
+
+
+def save_answers(task: Task, folder: Path) -> None:
+    """Into the directory that the task was loaded from."""
+    (folder / TESTS / FILE).write_bytes(task.tests[FILE])
+    (folder / CONFIG).write_bytes(config.write(task.config, task.facts))

@@ -1,0 +1,244 @@
+"""A recorded value against what is expected, outside of the process that recorded it.
+
+What was recorded is hostile text: it becomes exact builtin values, bounded in size, or counts as wrong. What equals the
+reference's own record is right; anything else is asked what the test asked. Starts nothing but a bounded search for a
+pattern.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import fractions
+import json
+import math
+import operator
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from etude.tasks.grading.withheld.sites import PINNED, Operator, Site
+from etude.tasks.sandbox_side import wire_values
+
+Record = list[Any]  # [site, value, ...] as the recorder wrote it
+WITHHELD: Final = (["withheld"], "<withheld>")  # as it is, and as text
+MOST_EXPONENT: Final = 10_000  # of a decimal: comparing larger ones may take hours
+MOST_ITEMS: Final = 2_000  # compared without regard to order
+SEARCH_SECONDS: Final = 5.0
+_SEARCH: Final = "import re, sys; a = sys.stdin.read().split('\\0', 1); sys.exit(not re.search(a[0], a[1]))"
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A value of a class that this process does not have, equal to another only by what it is made of."""
+
+    tag: str
+    parts: str
+
+
+class Unreadable(Exception):
+    """It is no record of ours, or its value has no plain form."""
+
+
+def comparable(record: Record) -> bool:
+    """Whether every value of a record has a plain form."""
+    try:
+        for part in record[1:]:
+            _value(part)
+    except Unreadable:
+        return False
+    return True
+
+
+def records_match(sites: Mapping[int, Site], found: Sequence[Record], reference: Sequence[Record]) -> int | None:
+    """None where a test recorded what it should; else the number of a site where it did not."""
+    by_site: dict[int, list[Record]] = {}
+    for record in found:
+        if not (isinstance(record, list) and record and type(record[0]) is int and record[0] in sites):
+            return -1
+        by_site.setdefault(record[0], []).append(record)
+    wanted: dict[int, list[Record]] = {}
+    for record in reference:
+        wanted.setdefault(record[0], []).append(record)
+    for number in sorted(wanted.keys() | by_site.keys()):
+        given, theirs = by_site.get(number, []), list(wanted.get(number, []))
+        if len(given) != len(theirs):
+            return number
+        for record in given:
+            # In any order: what a test reads from a mapping may come in another one.
+            same = next((each for each in theirs if matches(sites[number], record, each)), None)
+            if same is None:
+                return number
+            theirs.remove(same)
+    return None
+
+
+def matches(site: Site, record: Record, reference: Record) -> bool:
+    """Whether a recorded value is what the test asks for, where the reference recorded this."""
+    # The reference passed the test with it. As text: 1, 1.0 and true are different values.
+    if json.dumps(record) == json.dumps(reference):
+        return True
+    return len(record) == len(reference) and holds(site, record, reference)
+
+
+def holds(site: Site, record: Record, reference: Record) -> bool:
+    """The same by what the test asks alone, also for the reference's own record."""
+    try:
+        if site.operator == "raises":
+            return _raised(site, record, reference)
+        return _holds(site, record, reference)
+    except (Unreadable, TypeError, ValueError, ArithmeticError, RecursionError, AttributeError):
+        return False
+
+
+def _holds(site: Site, record: Record, reference: Record) -> bool:
+    value = _value(record[1])
+    if site.operator == "pair":
+        # Where the second value was taken out, the reference's first one stands for it.
+        if reference[2] in WITHHELD:
+            return bool(record[2] == reference[2] and site.inner == "eq" and value == _value(reference[1]))
+        return bool(_COMPARE[site.inner](value, _value(record[2])))
+    expected = _value(reference[1]) if site.expected is PINNED else site.expected
+    match site.operator:
+        case "true" | "false":
+            return value is site.expected
+        case "is":
+            return type(value) is type(expected) and bool(value == expected)
+        case "is_not":
+            return not (type(value) is type(expected) and bool(value == expected))
+        case "in":
+            return value in expected
+        case "not_in":
+            return value not in expected
+        case "has" | "has_not":
+            # Of a range, membership of another type would be a search through all of it.
+            if not isinstance(value, str | bytes | list | tuple | set | frozenset | dict):
+                return False
+            return (expected in value) is (site.operator == "has")
+        case "starts":
+            return isinstance(value, str | bytes) and value.startswith(expected)
+        case "ends":
+            return isinstance(value, str | bytes) and value.endswith(expected)
+        case "approx":
+            return _near(value, expected, site.option("rel"), site.option("abs"))
+        case "almost":
+            return _almost(value, expected, site.option("places"), site.option("delta"))
+        case "same_items":
+            return _same_items(value, expected)
+        case "regex":
+            return isinstance(value, str) and _search(expected, value)
+    return bool(_COMPARE[site.operator](value, expected))
+
+
+_COMPARE: Final[dict[Operator, Callable[[Any, Any], Any]]] = {
+    **{"eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt},
+    **{"ge": operator.ge},
+}
+
+
+def _raised(site: Site, record: Record, reference: Record) -> bool:
+    """[site, classes of the exception, its message]; `nothing` has no classes."""
+    kinds, theirs = _value(record[1]), _value(reference[1])
+    if not isinstance(kinds, list) or not isinstance(theirs, list) or not isinstance(record[2], str):
+        return False
+    wanted = [kind for kind in theirs if kind.rpartition(".")[2] in (site.option("classes") or ())] or theirs[:1]
+    if not any(kind in kinds for kind in wanted):
+        return False
+    pattern = site.option("match")
+    return pattern is None or record[2] == reference[2] or _search(pattern, record[2])
+
+
+def _search(pattern: str, text: str) -> bool:
+    """In a process of its own: the text is hostile, and a search can take for ever."""
+    given = f"{pattern}\0{text}".encode("utf-8", "surrogatepass")
+    try:
+        command = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _SEARCH]
+        return subprocess.run(command, input=given, timeout=SEARCH_SECONDS, capture_output=True).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def _near(value: Any, expected: Any, rel: float | None, absolute: float | None) -> bool:
+    """As pytest's approx: numbers within a tolerance, also in sequences and mappings."""
+    if isinstance(expected, dict):
+        if not isinstance(value, dict) or value.keys() != expected.keys():
+            return False
+        return all(_near(value[key], each, rel, absolute) for key, each in expected.items())
+    if isinstance(expected, list | tuple):
+        if not isinstance(value, list | tuple) or len(value) != len(expected):
+            return False
+        return all(_near(one, each, rel, absolute) for one, each in zip(value, expected, strict=True))
+    if isinstance(expected, bool) or not isinstance(expected, int | float) or not isinstance(value, int | float):
+        return bool(value == expected)
+    if value == expected:
+        return True
+    if math.isinf(expected) or math.isnan(expected):
+        return False
+    least = 1e-12 if absolute is None else absolute
+    share = (0.0 if absolute is not None else 1e-6) if rel is None else rel
+    return abs(value - expected) <= max(share * abs(expected), least)
+
+
+def _almost(value: Any, expected: Any, places: int | None, delta: float | None) -> bool:
+    if value == expected:
+        return True
+    difference = abs(value - expected)
+    return bool(difference <= delta) if delta is not None else round(difference, 7 if places is None else places) == 0
+
+
+def _same_items(value: Any, expected: Any) -> bool:
+    if not isinstance(value, list | tuple | set | frozenset | dict) or len(value) != len(expected):
+        return False
+    left = list(expected)
+    if len(left) > MOST_ITEMS:
+        return False
+    for item in value:
+        if item not in left:
+            return False
+        left.remove(item)
+    return True
+
+
+def _value(data: Any) -> Any:
+    try:
+        return wire_values.decode(data, _read)
+    except Unreadable:
+        raise
+    except Exception as error:
+        raise Unreadable(str(error)) from error
+
+
+def _read(data: list[Any]) -> Any:
+    """What `sandbox_side/recorder.py` spells beside plain values."""
+    match data:
+        case ["datetime", at, offset]:
+            return datetime.datetime(*at).replace(tzinfo=_zone(offset))
+        case ["date", at]:
+            return datetime.date(*at)
+        case ["time", at, offset]:
+            return datetime.time(*at).replace(tzinfo=_zone(offset))
+        case ["timedelta", parts]:
+            return datetime.timedelta(*parts)
+        case ["decimal", text]:
+            made = decimal.Decimal(text)
+            exponent = made.as_tuple().exponent
+            if isinstance(exponent, int) and abs(exponent) + len(text) > MOST_EXPONENT:
+                raise Unreadable("a decimal that is too large")
+            return made
+        case ["fraction", over, under]:
+            return fractions.Fraction(int(over, 16), int(under, 16))
+        case ["uuid", text]:
+            return uuid.UUID(text)
+        case ["path", text]:
+            return PurePosixPath(text)
+        case ["enum" | "pattern" | "class" | "single" | "big" | "withheld" as tag, *parts]:
+            return Opaque(tag, json.dumps(parts))
+    raise Unreadable(str(data[:1]))
+
+
+def _zone(offset: float | None) -> datetime.timezone | None:
+    return None if offset is None else datetime.timezone(datetime.timedelta(seconds=offset))

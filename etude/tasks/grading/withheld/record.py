@@ -1,0 +1,213 @@
+"""The answers of a task, found by running its tests without them over the reference.
+
+Several rounds, each with two runs under different hash seeds: a test that does not pass without its answers stays as it
+is, an assertion whose value has no plain form or differs between the runs records only whether it holds. `others` are
+further right solutions: a value that they do not share is not asked for either. Runs sandboxes; decides no grade.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from etude.core.errors import EtudeError
+from etude.tasks.format.config import Withheld
+from etude.tasks.format.task import TESTS, Task
+from etude.tasks.grading.grader import GradeJob, TestRun
+from etude.tasks.grading.submission import Submission, submission_of
+from etude.tasks.grading.test_plan import (
+    GradingPlan,
+    recorded_plan,
+    required_ids,
+    sources_of,
+    test_functions,
+)
+from etude.tasks.grading.verdict import records_of
+from etude.tasks.grading.withheld.answers import FILE, PLAN, Answers
+from etude.tasks.grading.withheld.compare import Record, comparable, holds, matches
+from etude.tasks.grading.withheld.sites import Site
+
+ROUNDS: Final = 6  # of finding out what cannot be recorded
+SEEDS: Final = (1, 2)  # hash seeds
+
+
+class NotRecorded(EtudeError):
+    """The tests do not pass in the grader with the reference, or do not record the same values twice."""
+
+    def __init__(self, message: str, tests: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.tests = tuple(tests)
+
+
+@dataclasses.dataclass
+class _Decisions:
+    demoted: dict[str, set[int]]
+    left: dict[str, set[str]]
+
+    def answers(self, homes: Mapping[str, str]) -> Answers:
+        demoted = {path: sorted(sites) for path, sites in self.demoted.items() if sites}
+        left = {path: sorted(names) for path, names in self.left.items() if names}
+        return Answers(homes=homes, demoted=demoted, left=left)
+
+
+async def with_answers(job: GradeJob, others: Sequence[Submission] = ()) -> Task:
+    """The task with its answers beside its tests, and what they are worth in its facts."""
+    task = job.task
+    answers = await find_answers(job, others)
+    sources = sources_of(task)
+    held_out = [test for test in answers.records if test in set(task.facts.held_out)]
+    withheld = Withheld(
+        plan=PLAN,
+        bits=answers.bits(sources, held_out),
+        tests=len(held_out),
+        unrecorded=len(answers.without(held_out)),
+    )
+    facts = task.facts.model_copy(update={"grading": "recorded", "withheld": withheld})
+    files = task.files.replaced({f"{TESTS}/{FILE}": answers.write()})
+    return dataclasses.replace(task, facts=facts, files=files)
+
+
+async def find_answers(job: GradeJob, others: Sequence[Submission] = ()) -> Answers:
+    """What the reference records, with as much asked for as is the same each time."""
+    task = job.task
+    required, sources = required_ids(task), sources_of(task)
+    functions = test_functions(task, required, sources)
+    homes = {test: function.path for function in functions for test in function.ids}
+    owners = {test: function.name for function in functions for test in function.ids}
+    reference = submission_of(task, task.reference)
+    decisions = _Decisions(defaultdict(set), defaultdict(set))
+    originals = await _run(job, _as_it_is(task, required, sources), reference, SEEDS[0])
+    for number in range(ROUNDS):
+        answers = decisions.answers(homes)
+        plan = recorded_plan(task, answers, required, sources, whole=True)
+        runs = [await _run(job, plan, reference, seed) for seed in SEEDS]
+        ids = _ids(required, list(originals[0]), list(runs[0][0]))
+        red = [test for test in required if any(run[0].get(ids[test]) != "passed" for run in runs)]
+        if red:
+            kept = [test for test in red if owners[test] in decisions.left[homes[test]]]
+            if kept == red and number > 2:
+                raise NotRecorded(f"the grader rejects the reference of {task.name}: {', '.join(red[:3])}", red)
+            _leave(decisions, red, homes, owners, answers, sources, helpers=number > 0)
+            continue
+        records = {test: [_parsed(run[1].get(ids[test], "")) for run in runs] for test in required}
+        for other in others:
+            statuses, said = await _run(job, plan, other, SEEDS[0])
+            for test in required:
+                if statuses.get(ids[test]) == "passed":
+                    records[test].append(_parsed(said.get(ids[test], "")))
+        untrue = [test for test in required if _untrue(records[test][0], answers, homes[test], sources)]
+        if untrue:
+            # What a test says of itself, such as the lines of its file, is otherwise without its answers.
+            _leave(decisions, untrue, homes, owners, answers, sources, helpers=number > 1)
+            continue
+        if not _demote(decisions, records, homes, answers, sources):
+            renamed = {test: name for test, name in ids.items() if test != name}
+            first = {test: found[0] for test, found in records.items()}
+            return dataclasses.replace(answers, ids=renamed, records=first)
+    raise NotRecorded(f"the tests of {task.name} do not record the same values each time")
+
+
+def _as_it_is(task: Task, required: Sequence[str], sources: Mapping[str, str]) -> GradingPlan:
+    """The tests with their answers, for the ids that they have."""
+    plan = recorded_plan(task, Answers(), required, sources, whole=True)
+    return dataclasses.replace(plan, parts=(dataclasses.replace(plan.parts[0], tests=dict(sources)),))
+
+
+async def _run(
+    job: GradeJob, plan: GradingPlan, submission: Submission, seed: int
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Statuses and records, by id and in the order of the run."""
+    run = TestRun(dataclasses.replace(job, hash_seed=seed, quick=False), plan)
+    reports, _, _ = await run.reports(submission)
+    if not reports or reports[0]["ended"] != "exit 0":
+        raise NotRecorded(f"the tests of {job.task.name} do not come to their end with the reference")
+    return records_of(plan, reports[0])
+
+
+def _ids(required: Sequence[str], before: Sequence[str], after: Sequence[str]) -> dict[str, str]:
+    """Required ids as they are called without the values that they were made of: rows stay in their order."""
+    groups: dict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+    for names, at in ((before, 0), (after, 1)):
+        for name in names:
+            groups[name.partition("[")[0]][at].append(name)
+    found = {}
+    for test in required:
+        old, new = groups[test.partition("[")[0]]
+        same_shape = len(old) == len(new) and test in old
+        found[test] = new[old.index(test)] if same_shape else test
+    return found
+
+
+def _leave(
+    decisions: _Decisions,
+    red: Iterable[str],
+    homes: Mapping[str, str],
+    owners: Mapping[str, str],
+    answers: Answers,
+    sources: Mapping[str, str],
+    helpers: bool,
+) -> None:
+    """Tests that fail without their answers keep them; in the end so do the helpers of their files."""
+    for test in red:
+        path = homes[test]
+        decisions.left[path].add(owners[test])
+        if helpers:
+            units = answers.rewritten(path, sources[path]).units
+            decisions.left[path].update(name for name in units if not name.rpartition(".")[2].startswith("test"))
+
+
+def _untrue(records: Sequence[Record], answers: Answers, path: str, sources: Mapping[str, str]) -> bool:
+    """Whether an assertion does not hold that has to: one that records only its truth."""
+    sites = answers.rewritten(path, sources[path]).sites
+    return any(sites[each[0]].is_boolean and each[1] is not sites[each[0]].expected for each in records)
+
+
+def _demote(
+    decisions: _Decisions,
+    records: Mapping[str, Sequence[Sequence[Record]]],
+    homes: Mapping[str, str],
+    answers: Answers,
+    sources: Mapping[str, str],
+) -> bool:
+    """Sites whose values are not the same in all runs, or have no plain form; whether there is a new one."""
+    before = sum(map(len, decisions.demoted.values()))
+    for test, runs in records.items():
+        path = homes[test]
+        sites = answers.rewritten(path, sources[path]).sites
+        by_site = [_by_site(run) for run in runs]
+        for number in {site for run in by_site for site in run}:
+            site = sites[number]
+            if site.is_boolean or site.operator == "raises":
+                continue
+            first = by_site[0].get(number, [])
+            steady = all(_alike(site, first, run.get(number, [])) for run in by_site[1:])
+            # By the source's own words: a class that equals more than its value says is asked only for the outcome.
+            own = all(comparable(record) and holds(site, record, record) for record in first)
+            if not (steady and own):
+                decisions.demoted[path].add(number)
+    return sum(map(len, decisions.demoted.values())) > before
+
+
+def _alike(site: Site, first: Sequence[Record], other: Sequence[Record]) -> bool:
+    left = list(other)
+    for record in first:
+        same = next((each for each in left if matches(site, each, record)), None)
+        if same is None:
+            return False
+        left.remove(same)
+    return not left
+
+
+def _by_site(records: Sequence[Record]) -> dict[int, list[Record]]:
+    found: dict[int, list[Record]] = {}
+    for record in records:
+        found.setdefault(record[0], []).append(record)
+    return found
+
+
+def _parsed(said: str) -> list[Record]:
+    found: list[Record] = json.loads(said or "[]")
+    return found

@@ -1,0 +1,56 @@
+"""Forgers of made tasks, one of each family on the small package: none is accepted, and the same tests with their
+answers accept them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from etude.sandbox.hosts import StoringHost
+from etude.tasks.format.task import Task
+from etude.tasks.grade import grade
+from etude.tasks.grading.submission import submission_of
+from redteam.grader.forgers import forgers, frozen_constant
+from redteam.grader.made_tasks import LIMITS, recorded_small_task, small_task
+
+Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
+CHOSEN = [
+    ("marks", "by-marks"),
+    ("oracle", "vote"),
+    ("records", "pairs-and-truth"),
+    ("reading", "next-constant"),
+    ("framework", "everything-swallowed"),
+]
+
+
+@pytest.fixture(scope="module")
+def recorded(sandboxes: Sandboxes) -> Task:
+    loop, host = sandboxes
+    return loop.run_until_complete(recorded_small_task(host))
+
+
+def test_there_are_enough_forgers() -> None:
+    found = forgers()
+    assert len(found) >= 5 and sum(map(len, found.values())) >= 30
+
+
+@pytest.mark.parametrize(("family", "name"), CHOSEN)
+def test_no_forger_is_accepted(family: str, name: str, sandboxes: Sandboxes, recorded: Task) -> None:
+    loop, host = sandboxes
+    files = forgers()[family][name](recorded, 0)
+    assert files is not None
+    found = loop.run_until_complete(grade(recorded, host, submission_of(recorded, files), LIMITS))
+    assert not found.passed
+
+
+def test_tests_that_hold_their_answers_tell_them(sandboxes: Sandboxes, recorded: Task) -> None:
+    loop, host = sandboxes
+    before = small_task(host.store)
+    frozen = frozen_constant(before, 0)
+    asking = forgers()["oracle"]["vote"](before, 0)
+    assert frozen is not None and asking is not None
+    assert not loop.run_until_complete(grade(before, host, submission_of(before, frozen), LIMITS)).passed
+    assert loop.run_until_complete(grade(before, host, submission_of(before, asking), LIMITS)).passed
+    honest = loop.run_until_complete(grade(recorded, host, submission_of(recorded, recorded.reference), LIMITS))
+    assert honest.passed, (honest.reason, honest.details)

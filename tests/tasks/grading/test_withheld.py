@@ -1,0 +1,265 @@
+"""Tests without their answers: what goes, what is recorded, and how the grader compares it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from etude.core.errors import EtudeError
+from etude.core.settings import GraderSettings
+from etude.tasks.format.task import Task
+from etude.tasks.grading.grader import GradeJob
+from etude.tasks.grading.submission import submission_of
+from etude.tasks.grading.withheld.answers import FILE, answers_of
+from etude.tasks.grading.withheld.bits import of_text, of_value
+from etude.tasks.grading.withheld.compare import matches
+from etude.tasks.grading.withheld.record import with_answers
+from etude.tasks.grading.withheld.rewrite import rewrite
+from etude.tasks.grading.withheld.sites import PINNED, Site
+from etude.tasks.sandbox_side.recorder import Recorder
+
+MakeTask = Callable[..., Task]
+
+SOURCE = '''
+import pytest
+from datetime import datetime
+from shop import parse, Cart
+
+GOLD = {"a": 4711}
+
+
+def check(text, want):
+    got = parse(text)
+    assert got == want
+
+
+def test_literals():
+    """Says 815 in words."""
+    expected = ["kilo", 99]
+    assert parse("k 9") == expected
+    assert not parse("x") and parse("y") > 31  # about 37
+    assert parse("g") == GOLD
+    assert parse("w") == datetime(2011, 2, 3)
+
+
+def test_raising():
+    with pytest.raises(KeyError, match="missing word"):
+        parse("")
+    pytest.raises(LookupError, parse, "b")
+
+
+@pytest.mark.parametrize("text, want", [("one", 1001), ("two", 2002)])
+def test_table(text, want):
+    assert parse(text) == want
+
+
+def test_helper():
+    check("five", 5005)
+
+
+class TestCart:
+    def test_both(self):
+        cart = Cart()
+        self.assertEqual(cart.total(), 612)
+        self.assertIn("bread", cart.names())
+        assert cart == Cart()
+'''
+
+
+def test_expected_values_leave_the_source() -> None:
+    made = rewrite(SOURCE)
+    compile(made.text, "test", "exec")
+    answers = ("kilo", "99", "31", "4711", "2011", "missing word", "KeyError", "LookupError", "1001", "2002", "5005")
+    for answer in (*answers, "612", "bread", "815", "37"):
+        assert answer not in made.text, answer
+    for question in ("'k 9'", "'one'", "'two'", "'five'", "cart.total()"):
+        assert question in made.text, question
+    operators = [(site.owner, site.operator) for site in made.sites]
+    assert ("check", "eq") in operators and ("test_literals", "gt") in operators
+    assert operators[-1] == ("TestCart.test_both", "pair")  # both come from the tested code
+    assert not any(site.exposed for site in made.sites)
+    again = rewrite(SOURCE, left=frozenset({"test_table"}))
+    assert "1001" in again.text and "99" not in again.text
+
+
+def test_a_value_that_the_test_needs_elsewhere_stays_and_is_worth_nothing() -> None:
+    made = rewrite("def test_it():\n    word = 'same'\n    assert parse(word) == word\n")
+    assert "'same'" in made.text and made.sites[0].exposed
+
+
+def test_the_answers_in_a_table_that_another_test_has_too_are_worth_nothing() -> None:
+    head = "import pytest\nCASES = [('one', 1001), ('two', 2002)]\n"
+    there = "@pytest.mark.parametrize('a, b', CASES)\ndef test_there(a, b):\n    assert f(a) == b\n"
+    back = "@pytest.mark.parametrize('a, b', CASES)\ndef test_back(a, b):\n    assert g(b) == a\n"
+    assert "1001" not in rewrite(head + there).text and not rewrite(head + there).sites[0].exposed
+    both = rewrite(head + there + back)
+    assert all(site.exposed for site in both.sites)
+
+
+def test_two_helpers_of_one_name_are_not_mixed_up() -> None:
+    text = """
+def test_one():
+    def y(got, want):
+        assert got == want
+    y(f(1), 77)
+
+def test_two():
+    def y(got, want):
+        assert got == want
+        print(want)
+    y(f(1), 88)
+"""
+    made = rewrite(text)
+    assert "77" not in made.text and "88" in made.text
+
+
+def recorded(value: Any) -> Any:
+    recorder = Recorder()
+    recorder.seen(0, value)
+    return json.loads(recorder.take())[0]
+
+
+@pytest.mark.parametrize(
+    ("operator", "expected", "right", "wrong"),
+    [
+        ("eq", [1, 2], [1.0, 2], (1, 2)),
+        ("eq", {"a": {1, 2}}, {"a": frozenset([2, 1])}, {"a": [1, 2]}),
+        ("ne", 3, 4, 3.0),
+        ("is", None, None, 0),
+        ("is", True, True, 1),
+        ("lt", 5, 4, 5),
+        ("in", ("a", "b"), "b", "ab"),
+        ("has", "a", "bar", range(10**15)),
+        ("starts", "ab", "abc", "cab"),
+        ("approx", 0.3, 0.1 + 0.2, 0.31),
+        ("approx", {"a": [1.0]}, {"a": [1.0000001]}, {"a": 1.0}),
+        ("almost", 1.0, 1.00000001, 1.1),
+        ("same_items", [1, 2, 2], [2, 1, 2], [1, 1, 2]),
+        ("regex", "^a+$", "aaa", "aab"),
+        ("true", True, True, False),
+    ],
+)
+def test_operators_mean_outside_what_they_mean_inside(operator: Any, expected: Any, right: Any, wrong: Any) -> None:
+    site = Site(0, "test", operator, expected)
+    reference = [0, "something else"]
+    assert matches(site, recorded(right), reference) and not matches(site, recorded(wrong), reference)
+
+
+def test_what_decides_itself_whether_it_is_equal_has_no_plain_form() -> None:
+    class Anything(int):
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = int.__hash__
+
+    site = Site(0, "test", "eq", 5)
+    for value in (Anything(5), [Anything(5)], object(), float("nan")):
+        assert not matches(site, recorded(value), [0, 4])
+    assert matches(Site(0, "test", "eq", PINNED), recorded({1: "x" * 50_000}), recorded({1: "x" * 50_000}))
+    for hostile in (
+        [0, ["decimal", "1e999999999"]],
+        [0, ["set", [["list", []]]]],
+        [0, {}],
+        [0, ["date", [1]]],
+        [0, [[]]],
+    ):
+        assert not matches(site, hostile, [0, 4])
+
+
+def test_bits_count_what_cannot_be_guessed() -> None:
+    assert of_value(4711, "f(1)") > 10 and of_value(4711, "f(4711)") == 1
+    assert of_text("an unlikely message", "") > 20 and of_text("ab", "'ab cd'") == 1
+
+
+@pytest.fixture(scope="module")
+def recorded_task(grounds: Any, repository_task: MakeTask) -> Task:
+    hidden = (
+        "\n\n@pytest.mark.parametrize('price, want', [(4100, 4177), (52, 129)])\ndef test_sum(cart, price, want):\n"
+    )
+    hidden += "    assert total(cart.add(price).add(77)) == want\n"
+    plain = repository_task()
+    tests = {"tests/test_cart.py": plain.tests.text("tests/test_cart.py") + hidden}
+    ids = ["tests/test_cart.py::test_sum[4100-4177]", "tests/test_cart.py::test_sum[52-129]"]
+    task = repository_task(tests, held_out=[*plain.facts.held_out, *ids])
+    job = GradeJob(task, grounds.host, submission_of(task, task.reference), GraderSettings())
+    made: Task = grounds.run(with_answers(job))
+    return made
+
+
+def test_a_task_is_graded_by_what_its_tests_record(
+    grounds: Any, recorded_task: Task, shop_files: dict[str, str]
+) -> None:
+    task = recorded_task
+    assert task.facts.grading == "recorded" and task.facts.withheld is not None
+    assert task.facts.withheld.bits > 20 and task.facts.withheld.unrecorded == 0
+    answers = answers_of(task)
+    assert answers is not None and answers.ids["tests/test_cart.py::test_sum[52-129]"].endswith("[row1]")
+    found = grounds.grade(task)
+    assert found.passed and set(found.tests.values()) == {"passed"}, (found.reason, found.details)
+    cart = "src/shop/cart.py"
+    wrong = shop_files[cart].replace("return sum(cart.items)", "return sum(cart.items) + (len(cart.items) > 8)")
+    found = grounds.grade(task, {cart: wrong.encode()})
+    assert not found.passed
+    # A grade may be read by whoever is graded: it says where, not what was expected.
+    assert "18" not in json.dumps(found.details)
+    assert grounds.grade(task, {}).kind == "tests"
+
+
+def test_the_answers_are_not_in_the_sandbox(grounds: Any, recorded_task: Task, shop_files: dict[str, str]) -> None:
+    cart = "src/shop/cart.py"
+    spy = """
+import os
+_FOUND = []
+for folder, _, names in (each for top in ("/workspace", "/tests", "/tmp") for each in os.walk(top)):
+    for name in names:
+        path = os.path.join(folder, name)
+        if not os.path.isfile(path) or os.path.getsize(path) > 100_000:
+            continue
+        try:
+            text = open(path, errors="ignore").read()
+        except OSError:
+            continue
+        if name == "answers.json" or "4177" in text:
+            _FOUND.append(os.path.join(folder, name))
+
+
+def unused():
+    return _FOUND
+
+
+_total = total
+
+
+def total(cart):
+    if _FOUND:
+        raise RuntimeError(str(_FOUND))
+    return _total(cart)
+"""
+    text = shop_files[cart] + spy.replace('"4177"', '"41" + "77"')
+    found = grounds.grade(recorded_task, {cart: text.encode()})
+    assert found.passed, (found.reason, found.details)
+
+
+def test_a_made_task_of_an_earlier_plan_is_refused(
+    grounds: Any, repository_task: MakeTask, recorded_task: Task
+) -> None:
+    old = repository_task(provenance="shop 1; make 2; deletion-0123456789ab")
+    with pytest.raises(EtudeError, match="make it again"):
+        grounds.grade(old)
+    answers = json.loads(recorded_task.tests[FILE])
+    files = recorded_task.files.replaced({f"tests/{FILE}": json.dumps(answers | {"plan": 0}).encode()})
+    with pytest.raises(EtudeError, match="grading plan 0"):
+        grounds.grade(dataclasses.replace(recorded_task, files=files))
+
+
+def test_the_recorder_is_bounded() -> None:
+    recorder = Recorder()
+    for _ in range(100):
+        recorder.seen(0, "x" * 10_000)
+    assert len(recorder.take()) < 250_000
+    recorder.seen(1, "y" * 100_000)
+    assert json.loads(recorder.take())[0][1][0] == "big"
