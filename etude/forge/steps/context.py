@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from etude.core.errors import EtudeError
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
 from etude.forge.gates.near_duplicates import KnownTasks
@@ -20,7 +21,7 @@ from etude.forge.install.checkout import Repo
 from etude.forge.languages.base import Repository
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.table import language_of
-from etude.forge.steps.baseline import Baseline, baseline
+from etude.forge.steps.baseline import LEAST_GREEN, Baseline, baseline
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import PromptStyle
@@ -121,6 +122,13 @@ class Opening:
         base = await baseline(self.host, environment, workspace)
         language, repo = language_of(environment), self.repo
         repository = language(repo.name, repo.version, files, environment, base.green, base.traces, base.took)
+        green = tuple(test for test in base.green if repository.stands_in_tests(test))
+        if len(green) < LEAST_GREEN:
+            raise EtudeError(
+                f"{repo.name} has {len(green)} tests in files of tests that always pass; tasks need {LEAST_GREEN} (the "
+                f"others of {len(base.green)} are doctests in its code, which whoever solves a task could edit)"
+            )
+        base, repository = replace(base, green=green), replace(repository, green=green)
         return MakeContext(repository, base, workspace, self.host, self.request, history=repo.history, known=self.known)
 
 

@@ -182,7 +182,7 @@ class Module:
         """Takes a whole definition away, with the comment right above it and one of the two gaps around it."""
         first = definition.first
         indent = definition.node.col_offset
-        while first > 1 and re.match(rb" {%d}#" % indent, self.lines[first - 2]):
+        while first > 1 and re.match(rb"[ \t]{%d}#" % indent, self.lines[first - 2]):
             first -= 1
         last = self._with_comments(definition.last, indent)
         above, below = first, last
