@@ -14,7 +14,7 @@ from etude.audit.auditor import RolloutAudit, Rules
 from etude.core.errors import EtudeError
 from etude.core.policy import Message
 from etude.core.settings import DemosSettings
-from etude.forge.curriculum.sources import open_source
+from etude.forge.curriculum.sources import open_source, refuse_held_out
 from etude.policies.scripted import Habits, Scripted, reference
 from etude.rollout.rollout import RolloutSetup, Scored
 from etude.rollout.scheduler import JobRunner, RolloutJob
@@ -39,7 +39,7 @@ async def make_demos(
     """Solves `settings.count` tasks of the source, each once."""
     habits = Habits(**settings.habits)
     source = open_source(settings.tasks, "demos.tasks")
-    tasks = islice(source.tasks(), settings.count)
+    tasks = map(refuse_held_out, islice(source.tasks(), settings.count))
     # a model learns how as well as what, so every demonstration is audited, whatever its task
     setup = replace(setup, audit=RolloutAudit(Rules(), every_task=True))
     jobs = [RolloutJob(task, policy=Scripted(reference(task, seed, habits), setup.dialect)) for task in tasks]

@@ -81,10 +81,11 @@ class Curriculum:
         )
         longest: int = Field(0, ge=0, description="characters of an instruction that is asked at all; 0 is no limit")
         seed: int = Field(0, ge=0, description="another seed chooses in another order")
+        split: Literal["", "train", "held_out"] = Field("", description="as for folder: in training it is train")
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        folder = Folder(Folder.Settings(path=settings.path, count=settings.count))
+        folder = Folder(Folder.Settings(path=settings.path, count=settings.count, split=settings.split))
         root = Path(settings.path).expanduser()
         self._paths = {path.relative_to(root).as_posix(): path for path in (*folder.found, *folder.aside)}
         ladders = {name: _ladder(path, settings) for name, path in self._paths.items()}

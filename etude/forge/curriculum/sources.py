@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import pydantic
 from pydantic import Field
@@ -18,8 +18,11 @@ from pydantic import Field
 from etude.audit.quarantine import quarantined
 from etude.core.component import resolve
 from etude.core.errors import EtudeError
+from etude.tasks.format.config import read
 from etude.tasks.format.task import CONFIG, Task, task_folders
 
+TRAINING: Final = ("rl.tasks", "demos.tasks")  # entries of a recipe whose tasks are learned from
+OF_FOLDERS: Final = ("folder", "curriculum", "supply")  # sources of task directories, which may be held out
 SOURCES = {
     "katas": "etude.forge.katas.task_source:Katas",
     "folder": "etude.forge.curriculum.sources:Folder",
@@ -64,6 +67,10 @@ def open_source(spec: Mapping[str, Any], where: str = "tasks") -> TaskSource:
     settings = dict(spec)
     if not isinstance(use := settings.pop("use", None), str):
         raise EtudeError(f"{where} does not say where tasks come from: add use = 'katas' or another")
+    if where in TRAINING and settings.get("split") == "held_out":
+        raise EtudeError(f"{where} asks for held-out tasks, which training refuses: leave split out, or say 'train'")
+    if where in TRAINING and use in OF_FOLDERS:
+        settings.setdefault("split", "train")
     source = resolve("task source", use, settings, SOURCES, where)
     if not callable(getattr(source, "tasks", None)):
         raise EtudeError(f"task source {use} needs a method tasks(start) that yields tasks")
@@ -77,13 +84,19 @@ class Folder:
     class Settings(pydantic.BaseModel, extra="forbid"):
         path: str = Field(description="folder whose folders are tasks, or have such folders")
         count: int = Field(0, ge=0, description="tasks; 0 is all")
+        split: Literal["", "train", "held_out"] = Field(
+            "", description="only these, and with train those that have no split; empty is all, in training it is train"
+        )
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         root = Path(settings.path).expanduser()
         if not root.is_dir():
             raise EtudeError(f"the folder of tasks {root} does not exist")
-        there = task_folders(root)
+        every = task_folders(root)
+        there = [path for path in every if is_on_side(path, settings.split)]
+        if every and not there:
+            raise EtudeError(f"none of the {len(every)} tasks in {root} is for split = '{settings.split}'")
         aside = {folder: quarantined(folder) for folder in {path.parent for path in there}}
         self.aside = {path: why for path in there if (why := aside[path.parent].get(path.name)) is not None}
         self.found = [path for path in there if path not in self.aside][: settings.count or None]
@@ -92,3 +105,18 @@ class Folder:
 
     def tasks(self, start: int = 0) -> Iterator[Task]:
         return map(Task.load, islice(self.found, start, None))
+
+
+def is_on_side(path: Path, side: str) -> bool:
+    """Whether a task directory is for this split; one without a split is for training."""
+    if not side:
+        return True
+    _, facts = read((path / CONFIG).read_bytes(), str(path / CONFIG))
+    return (facts.split or "train") == side
+
+
+def refuse_held_out(task: Task) -> Task:
+    """The task, unless it is held out: whoever trained on one would measure nothing with it."""
+    if task.facts.split == "held_out":
+        raise EtudeError(f"the task {task.name} is held out (split in its task.toml), and training refuses it")
+    return task

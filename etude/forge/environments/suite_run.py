@@ -77,8 +77,8 @@ async def run_suite(
     whose functions are to be watched, "" all; `until_failure` stops at the first test that does not pass. A test that
     takes more than `test_seconds` ends the run, and is named.
     """
-    asked = {"order": order, "most_failures": 1 if until_failure else _ALL_FAILURES, "trace": trace}
-    asked["test_seconds"] = test_seconds
+    asked: dict[str, Any] = {"order": order, "trace": trace, "test_seconds": test_seconds}
+    asked["most_failures"] = 1 if until_failure else _ALL_FAILURES
     job = _job(environment, changes or {}, tests) | asked
     env = {"PYTHONHASHSEED": str(hash_seed), "TZ": zone} | (clock_variables(date) if date else {})
     over = [workspace, clock_layer(host.store)] if date else [workspace]

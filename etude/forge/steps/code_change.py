@@ -48,7 +48,7 @@ async def prove_code_change(
     return CodeChange(
         candidate,
         removed=candidate.pieces,
-        gates=Gates(context.base.green, context.repository.files),
+        gates=Gates(context.base.green, context.repository.files, candidate.least_tests),
         partial=not trial.whole,
         split=parted,
         kept=trial.kept,

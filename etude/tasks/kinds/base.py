@@ -101,7 +101,7 @@ class OutcomeKind:
         self, task: Task, host: StoringHost, settings: GraderSettings, guesses: Sequence[str]
     ) -> AsyncIterator[KnownAttempt]:
         """What `check` grades: the reference, doing nothing, stubs. None where something is missing that lint names."""
-        if task.facts.suite is None or not task.facts.fail_to_pass or not len(task.solution):
+        if task.facts.suite is None or not (task.facts.fail_to_pass or task.facts.held_out) or not len(task.solution):
             return
         solution = submission_of(task, task.reference)
         refused = [f"{each.path} of the solution is refused: {each.why}" for each in solution.refused]
