@@ -1,6 +1,6 @@
 """The `etude` command, one file for each group of commands: parsing, calling, and saying what happened.
 
 In reading order: `main` (all commands), `console` (what they share: answers for people and scripts, options), `runs`
-(the stages of a run), `recipes`, `tasks`, `rollouts`, `audit`, `bench`, `model`, `serve` and `chat` (with
+(the stages of a run), `recipes`, `tasks`, `rollouts`, `grade`, `audit`, `bench`, `model`, `serve` and `chat` (with
 `chat_client`), `env`, `sandbox`, `doctor`.
 """

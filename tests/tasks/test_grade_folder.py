@@ -11,7 +11,8 @@ from etude.core.errors import EtudeError
 from etude.tasks.grade_folder import changes_in, grade_folder
 
 TEST = "import unittest\nfrom shop import f\n\n\nclass T(unittest.TestCase):\n"
-TEST += "    def test_a(self):\n        self.assertEqual(f(2), 4)\n    def test_b(self):\n        self.assertEqual(f(3), 9)\n"
+TEST += "    def test_a(self):\n        self.assertEqual(f(2), 4)\n"
+TEST += "    def test_b(self):\n        self.assertEqual(f(3), 9)\n"
 BROKEN = "def f(x):\n    raise NotImplementedError\n"
 IDS = ["test_shop.T.test_a", "test_shop.T.test_b"]
 

@@ -14,26 +14,6 @@ from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, WORKSPACE, Task
 
 WORDS = [f"word{number}" for number in range(19)]
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "omicron",
-    "pi",
-    "rho",
-    "sigma",
-    "tau",
-]
 
 
 def made(name: str, *symbols: str, package: str = "shop") -> Task:

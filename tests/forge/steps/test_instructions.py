@@ -134,9 +134,8 @@ def test_more_to_write_is_harder(shop_repository: PythonRepository) -> None:
 
 def test_public_names_come_first_and_numbers_agree(shop_repository: PythonRepository) -> None:
     _, found = instructed(shop_repository, "src/shop/words.py:initials", "src/shop/words.py:slug")
-    private = [
-        RemovedCode("a.py", name, "") for name in ("_one", "_two", "Cart._three", "__fix", "total", "Cart.__len__")
-    ]
+    names = ("_one", "_two", "Cart._three", "__fix", "total", "Cart.__len__")
+    private = [RemovedCode("a.py", name, "") for name in names]
     ordered = [piece.name for piece in public_first(private)]
     assert ordered == ["total", "Cart.__len__", "_one", "_two", "Cart._three", "__fix"]
     assert in_words(["a"]) == "a" and in_words(["a", "b"]) == "a and b" and in_words(["a", "b"], 2) == "a, b and 2 more"
@@ -171,7 +170,5 @@ def test_parameters_of_one_test_are_one_line(shop_repository: PythonRepository) 
     assert parted is not None
     shown = replace(parted, shown=many)
     text = missing_code(shop_repository, candidate, shown, {many[3]: "E  x"}, random.Random(0)).detailed
-    assert (
-        text.count("test_slug_of_slugs") == 1
-        and "- `tests/test_words.py::test_slug_of_slugs` (14 cases): `E  x`" in text
-    )
+    assert text.count("test_slug_of_slugs") == 1
+    assert "- `tests/test_words.py::test_slug_of_slugs` (14 cases): `E  x`" in text
