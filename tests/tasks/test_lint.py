@@ -176,3 +176,9 @@ def test_a_file_that_the_solution_takes_away_is_in_the_workspace_and_not_in_the_
     moved = {"environment/workspace/app/old.py": b"x = 1\n", "solution/files/app/new.py": b"x = 1\n"}
     assert lint(made(CONFIG + b"removed = ['app/old.py']\n", dict(moved))) == []
     assert "solved-workspace" in rules(made(files=dict(moved)))
+
+
+def test_tasks_that_were_made_before_the_fairness_gate_are_named() -> None:
+    for version, rules in ((2, {"made-before-fairness"}), (3, set())):
+        text = CONFIG + f'provenance = "shop 1.0; make {version}; deletion-0123456789ab"\n'.encode()
+        assert {finding.rule for finding in lint(made(text))} == rules
