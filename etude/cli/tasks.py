@@ -1,4 +1,4 @@
-"""Commands about tasks: `etude tasks katas`, `import`, `make`, `check`, `combine`, `near-duplicates`."""
+"""Commands about tasks: `etude tasks katas`, `import`, `make`, `split`, `check`, `combine`, `near-duplicates`."""
 
 from __future__ import annotations
 
@@ -96,6 +96,8 @@ def tasks_make(
         return make_from(repo, out, count, seed, _listed(origins), _listed(prompt_styles), workers, store, find_links)
 
     def show(found: dict[str, Any]) -> None:
+        if found["left_out"]:
+            table(("never tried", "why"), [(number, reason) for reason, number in found["left_out"].items()])
         table(("rejected", "why"), [(number, reason) for reason, number in found["rejected"].items()])
         share = found["valid"] / found["tried"] if found["tried"] else 0.0
         each = found["spent"] / found["valid"] if found["valid"] else 0.0
@@ -103,8 +105,30 @@ def tasks_make(
             f"{found['repo']} {found['version']}: {found['valid']} tasks of {found['tried']} candidates ({share:.0%})"
         )
         print(f"{found['seconds']:.0f} s now, {each:.1f} s of work for each task; they lie in {out}")
+        if found["split"]:
+            sides = ", ".join(f"{number} {side}" for side, number in sorted(found["split"].items(), reverse=True))
+            print(f"split: {sides}")
+        if found["ended"]:
+            print(f"ended as {found['ended']}; the reason of each candidate stands in {out}/make.jsonl")
 
     answer(work, show, json)
+
+
+@tasks_app.command("split")
+def tasks_split(
+    directories: TaskFolders,
+    share: Annotated[float, typer.Option("--share", min=0.01, max=0.9, help="Of the tasks to hold out.")] = 0.2,
+    json: Json = False,
+) -> None:
+    """Divide tasks into train and held_out: by package where there are several, else by what they have in common."""
+
+    def work() -> dict[str, Any]:
+        from etude.forge.pipeline.split import split_tasks
+        from etude.tasks.format.task import given_tasks
+
+        return split_tasks(given_tasks(directories), share)
+
+    answer(work, lambda found: print(f"{found['train']} train, {found['held_out']} held_out"), json)
 
 
 @tasks_app.command("check")

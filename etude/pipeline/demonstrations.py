@@ -17,7 +17,7 @@ from etude.audit.auditor import RolloutAudit, Rules
 from etude.core.errors import EtudeError
 from etude.core.policy import Message
 from etude.core.settings import DemosSettings, HarnessSettings
-from etude.forge.curriculum.sources import open_source
+from etude.forge.curriculum.sources import open_source, refuse_held_out
 from etude.pipeline.hinted_demonstrations import habits_for, with_hints
 from etude.policies.scripted import Habits, Scripted, reference
 from etude.rollout.rollout import Outcome, RolloutSetup, Scored
@@ -50,7 +50,7 @@ async def make_demos(
     """
     habits = Habits(**settings.habits)
     source = open_source(settings.tasks, "demos.tasks")
-    tasks = islice(source.tasks(), settings.count)
+    tasks = map(refuse_held_out, islice(source.tasks(), settings.count))
     # a model learns how as well as what, so every demonstration is audited, whatever its task
     setup = replace(setup, audit=RolloutAudit(Rules(), every_task=True))
     jobs, hinted = [], set[str]()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from etude.core.errors import EtudeError
 from etude.tasks.format.config import Artifact, unknown_keys
@@ -22,6 +23,7 @@ from etude.tasks.kinds.code_change import test_file
 from etude.tasks.kinds.table import KINDS, kind_of
 
 Rule = Callable[[Task], Iterator[Finding]]
+FAIR_SINCE: Final = 3  # the version of making tasks from which on hidden tests ask only for what can be known
 
 
 def lint(task: Task) -> list[Finding]:
@@ -250,6 +252,17 @@ def removed_files(task: Task) -> Iterator[Finding]:
             yield Finding("unknown-removed-file", "error", FACTS, message)
 
 
+def older_make(task: Task) -> Iterator[Finding]:
+    """Tasks that were made before a gate existed still load; this says what they have not been held to."""
+    found = re.search(r"; make (\d+);", task.facts.provenance)
+    if found is not None and int(found[1]) < FAIR_SINCE and task.facts.held_out and task.facts.deleted:
+        message = (
+            f"made by version {found[1]}, before hidden tests were held to be fair: some may ask for what nothing "
+            "says; `etude tasks make` with another --out makes such tasks anew"
+        )
+        yield Finding("made-before-fairness", "warning", FACTS, message)
+
+
 RULES: tuple[Rule, ...] = (
     unknown_config_field,
     legacy_config_field,
@@ -271,6 +284,7 @@ RULES: tuple[Rule, ...] = (
     solved_workspace,
     deleted_symbols,
     removed_files,
+    older_make,
 )
 
 

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from etude.core.settings import GraderSettings
 from etude.forge.katas.task_source import katas
-from etude.tasks.check import CheckReport, check
+from etude.tasks.check import PATIENCE, CheckReport, check
 from etude.tasks.format.task import Task
+from etude.tasks.grade import grade
+from etude.tasks.grading.verdict import Grade
+from etude.tasks.kinds.base import _wrong_before
 from etude.tasks.kinds.stubs import stub
 
 TEST = "import unittest\nfrom shop import f\n\n\nclass T(unittest.TestCase):\n"
@@ -84,3 +88,29 @@ def test_stubs_replace_what_the_solution_changes_and_nothing_else(make_task: Any
     after = before.replace("pass", "return x * x")
     task = make_task({}, {"shop.py": after, "data.txt": "x"}, {"shop.py": before}, fail_to_pass=["a.b.c"])
     assert stub(task, "0") == {"shop.py": b"def kept(x):\n    return x\n\ndef f(x):\n    return 0"}
+
+
+@pytest.mark.usefixtures("briefly")
+def test_stubs_get_no_more_time_than_twice_the_reference(
+    grounds: Any, make_task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds: dict[str, float] = {}
+
+    async def recorded(task: Any, host: Any, submission: Any, settings: Any, **options: Any) -> Grade:
+        seconds["stub" if options["quick"] else "other"] = settings.seconds
+        return dataclasses.replace(await grade(task, host, submission, settings, **options), seconds=1.5)
+
+    monkeypatch.setattr("etude.tasks.check.grade", recorded)
+    task = make_task({"test_shop.py": GOOD}, {"shop.py": F}, {"shop.py": BROKEN}, fail_to_pass=IDS)
+    assert wrong(checked(grounds, task)) == []
+    assert seconds["other"] == GraderSettings().seconds and seconds["stub"] == 2 * 1.5 + PATIENCE
+
+
+def test_ids_that_are_not_graded_say_nothing_about_a_task(make_task: Any) -> None:
+    """Of a test with many parameters only some are graded."""
+    many = [f"tests/test_a.py::test_a[{number}]" for number in range(40)]
+    task = make_task({}, {"a.py": F}, fail_to_pass=many[:20], held_out=many[20:], suite="pytest")
+    graded = dict.fromkeys((*many[:16], *many[20:36]), "failed")
+    assert list(_wrong_before(task, Grade(False, "tests", "", graded))) == []
+    passing = Grade(False, "tests", "", dict.fromkeys(graded, "passed"))
+    assert len(list(_wrong_before(task, passing))) == 2

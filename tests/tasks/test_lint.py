@@ -36,6 +36,9 @@ allowed_paths = ["app/**/*.py"]
 deleted = ["app/core.py:f"]
 """
 
+# No test fails before: neither one that is shown nor one that is held out.
+NOTHING_NOTICES = CONFIG.replace(b'["test_core.T.test_a"]', b"[]").replace(b'["test_hidden.H.test_c"]', b"[]")
+
 
 def made(text: bytes = CONFIG, files: dict[str, bytes | None] | None = None) -> Task:
     """The clean task with another task.toml, or with some files changed or (None) missing."""
@@ -94,7 +97,7 @@ def changed(old: str, new: str) -> bytes:
         ("missing-solution", "warning", file("solution/solve.sh", None)),
         ("missing-environment", "error", Task("t", "Do it.", files=Files({"tests/test.sh": b""}))),
         ("missing-facts", "note", made(b"[verifier]\nenvironment_mode = 'separate'\n")),
-        ("no-fail-to-pass", "error", made(changed('["test_core.T.test_a"]', "[]"))),
+        ("no-fail-to-pass", "error", made(NOTHING_NOTICES)),
         ("no-held-out-tests", "warning", made(changed('["test_hidden.H.test_c"]', "[]"))),
         ("no-allowed-paths", "error", made(changed('["app/**/*.py"]', "[]"))),
         ("repeated-test-id", "error", made(changed("test_core.T.test_b", "test_core.T.test_a"))),
@@ -176,3 +179,13 @@ def test_a_file_that_the_solution_takes_away_is_in_the_workspace_and_not_in_the_
     moved = {"environment/workspace/app/old.py": b"x = 1\n", "solution/files/app/new.py": b"x = 1\n"}
     assert lint(made(CONFIG + b"removed = ['app/old.py']\n", dict(moved))) == []
     assert "solved-workspace" in rules(made(files=dict(moved)))
+
+
+def test_tasks_that_were_made_before_the_fairness_gate_are_named() -> None:
+    for version, rules in ((2, {"made-before-fairness"}), (3, set())):
+        text = CONFIG + f'provenance = "shop 1.0; make {version}; deletion-0123456789ab"\n'.encode()
+        assert {finding.rule for finding in lint(made(text))} == rules
+
+
+def test_a_fix_with_one_test_may_hold_it_out_and_show_none() -> None:
+    assert lint(made(CONFIG.replace(b'["test_core.T.test_a"]', b"[]"))) == []

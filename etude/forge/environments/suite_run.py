@@ -47,6 +47,7 @@ class SuiteRun:
     traces: dict[str, set[str]] = field(default_factory=dict)  # test -> "path:qualname"; "" is what collecting ran
     texts: dict[str, str] = field(default_factory=dict)  # what failing tests said
     took: dict[str, float] = field(default_factory=dict)  # seconds by test, and of reading a file; not of traced runs
+    endless: str = ""  # the test that was running when the time was up
 
     @property
     def passed(self) -> set[str]:
@@ -67,14 +68,17 @@ async def run_suite(
     trace: Sequence[str] | None = None,
     until_failure: bool = False,
     timeout: float = 600.0,
+    test_seconds: float | None = None,
     limits: SandboxLimits = LIMITS,
 ) -> SuiteRun:
     """Runs the suite, or some `tests` of it, over the workspace with `changes` made (None deletes a file).
 
     `order` is a seed to shuffle by, `date` (2031-02-28) the day that it is to be; `trace` names the folders (or files)
-    whose functions are to be watched, "" all; `until_failure` stops at the first test that does not pass.
+    whose functions are to be watched, "" all; `until_failure` stops at the first test that does not pass. A test that
+    takes more than `test_seconds` ends the run, and is named.
     """
-    asked = {"order": order, "most_failures": 1 if until_failure else _ALL_FAILURES, "trace": trace}
+    asked: dict[str, Any] = {"order": order, "trace": trace, "test_seconds": test_seconds}
+    asked["most_failures"] = 1 if until_failure else _ALL_FAILURES
     job = _job(environment, changes or {}, tests) | asked
     env = {"PYTHONHASHSEED": str(hash_seed), "TZ": zone} | (clock_variables(date) if date else {})
     over = [workspace, clock_layer(host.store)] if date else [workspace]
@@ -157,6 +161,7 @@ def _read(lines: Sequence[bytes], result: CommandResult, timeout: float) -> Suit
     traces: dict[str, set[str]] = {}
     took: dict[str, float] = {}
     ended: int | None = None
+    running, endless = "", ""
     for line in lines:
         try:
             name, status, text = json.loads(line)
@@ -168,14 +173,23 @@ def _read(lines: Sequence[bytes], result: CommandResult, timeout: float) -> Suit
                 took[name] = float(text)
             elif status == "done":
                 ended = int(text)
+            elif status == "began":
+                running = name
+            elif status == "endless":
+                endless = name
             elif status in _OUTCOMES:
                 outcomes[name] = _OUTCOMES[status]
+                running = "" if name == running else running
                 if text:
                     texts[name] = text
         except (ValueError, TypeError, IndexError):  # cut by the end of its time, or none of our reporter's
             continue
+    endless = endless or (running if result.timed_out else "")
     reason = "" if ended in _FINISHED else _reason(result, ended, timeout)
-    return SuiteRun(outcomes, result.seconds, not reason, reason, traces, texts, took)
+    if endless and reason:
+        late = f"{reason}: " if result.timed_out else ""
+        reason = f"{late}the test {endless} does not come to its end"
+    return SuiteRun(outcomes, result.seconds, not reason, reason, traces, texts, took, endless)
 
 
 def _reason(result: CommandResult, ended: int | None, timeout: float) -> str:

@@ -142,9 +142,11 @@ async def pass_gates(
     least_broken: int = LEAST_BROKEN,
     settings: GraderSettings | None = None,
     least_bits: float = LEAST_BITS,
+    on_gate: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
     """Whether the task may be used. `green` are the tests that always pass in its repository, `whole` the files
-    with which they do; `near_duplicate` names a task that this one is nearly the same as."""
+    with which they do; `near_duplicate` names a task that this one is nearly the same as; `on_gate` hears of each gate
+    once it is behind."""
     started = time.monotonic()
     timeout = 5 * environment.seconds + 30
     case = _Case(
@@ -159,6 +161,7 @@ async def pass_gates(
         async for gate in _gates(case):
             now = time.monotonic()
             spent[gate], before = now - before, now
+            on_gate(gate)
     except _Rejected as found:
         reason, detail, unsteady = found.reason, found.detail, found.unsteady
     except GraderFailure as failure:

@@ -214,6 +214,11 @@ class Repository(ABC, Generic[S]):
     def mentioned(self, tests: Sequence[str]) -> set[str]:
         """Every name in the source of these tests."""
 
+    def stands_in_tests(self, test: str) -> bool:
+        """Whether a test is written in a file of tests. One in the code itself, a doctest, goes with what is deleted
+        and can be edited by whoever it should grade: no task asks for it."""
+        return self.collected(test).path in self.test_files
+
     def timing_tests(self) -> set[str]:
         """Green tests that take the time themselves: what they say depends on how busy the machine is."""
         return set()

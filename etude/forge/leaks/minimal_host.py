@@ -8,6 +8,7 @@ this machine's folders, no repository.
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 from pathlib import Path
@@ -25,6 +26,10 @@ _SYSTEM: Final = (
 _LEFT_OUT: Final = frozenset(
     ("site-packages", "dist-packages", "ensurepip", "test", "tests", "idlelib", "turtledemo", "lib2to3", "pydoc_data")
 )
+# Of `test`, the standard library's own suite, what other projects' tests import. The rest stays out: it holds the tests
+# of backports (zipp, importlib_resources) under other names.
+_HELPERS: Final = ("test/__init__.py", "test/support")
+_MISSING: Final = re.compile(rf"No module named '((?:{'|'.join(sorted(_LEFT_OUT - {'tests'}))})(?:\.\w+)*)'")
 
 
 def minimal_host_folders() -> tuple[str, ...]:
@@ -34,6 +39,17 @@ def minimal_host_folders() -> tuple[str, ...]:
     libraries += sorted(str(path) for path in Path("/usr/lib").glob("*.so*"))
     shown = [path for path in (*_SYSTEM, *libraries) if Path(path).exists() and not _is_merged(path)]
     return tuple(dict.fromkeys([*shown, *_interpreter()]))
+
+
+def missing_by_design(text: str) -> str:
+    """Where an output complains about a module that sandboxes leave out of the standard library: who removed it."""
+    found = _MISSING.search(text)
+    if found is None:
+        return ""
+    return (
+        f"{found[1]} is part of Python's standard library, and sandboxes do not show it: it may hold copies of what "
+        "tasks delete. Tests that need it are not run"
+    )
 
 
 def _is_merged(path: str) -> bool:
@@ -46,6 +62,7 @@ def _interpreter() -> list[str]:
     prefix = Path(sys.base_prefix)
     library = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix}))
     parts = sorted(str(path) for path in library.iterdir() if path.name not in _LEFT_OUT)
+    parts += [str(library / name) for name in _HELPERS if (library / name).exists()]
     if str(prefix) == "/usr":
         return parts
     programs = [str(prefix / name) for name in ("bin", "include") if (prefix / name).is_dir()]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from etude.core.errors import EtudeError
-from etude.core.progress import track
+from etude.core.progress import Bar, track
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.install import install, repositories
 from etude.forge.install.pip_settings import read_index
@@ -51,7 +52,7 @@ def make_from(
         def on_entry(entry: JournalEntry) -> None:
             nonlocal tried
             tried += 1
-            bar.note(tried=tried, now=entry.task or entry.reason)
+            bar.note(tried=tried, last=entry.task or entry.reason)
             if entry.task:
                 bar.advance()
 
@@ -66,10 +67,15 @@ def make_from(
                 if any(origin.needs_build for origin in found):
                     bar.note(now="installing what builds it")
                     building = await open_building(repo, installed.environment, host, index)
-                return await make_tasks(repo, installed.environment, host, request, on_entry, building)
+                note = partial(_note, bar)
+                return await make_tasks(repo, installed.environment, host, request, on_entry, building, note)
 
         journal = asyncio.run(work())
     return facts(journal, out, time.monotonic() - started) | {"repo": repo.name, "version": repo.version}
+
+
+def _note(bar: Bar, text: str) -> None:
+    bar.note(now=text)
 
 
 def facts(journal: Journal, out: Path, seconds: float) -> dict[str, Any]:
@@ -79,6 +85,9 @@ def facts(journal: Journal, out: Path, seconds: float) -> dict[str, Any]:
         "tried": journal.tried,
         "valid": len(journal.tasks),
         "rejected": journal.rejected,
+        "left_out": journal.left_out,
+        "ended": journal.stopped,
+        "split": journal.splits,
         "seconds": round(seconds, 3),
         "spent": round(sum(entry.seconds for entry in journal.entries), 3),
         "tasks": [str(out / name) for name in journal.tasks],

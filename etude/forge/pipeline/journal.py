@@ -33,6 +33,9 @@ class JournalEntry:
     tests: dict[str, int] = field(default_factory=dict)  # how many of each list
     pieces: list[str] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)  # seconds, by part of the way
+    split: str = ""  # of a valid one: train or held_out
+    left_out: bool = False  # it was looked at and never tried
+    count: int = 1  # how many of those a line stands for
 
 
 class Journal:
@@ -41,6 +44,7 @@ class Journal:
     def __init__(self, folder: Path, asked: dict[str, Any]) -> None:
         self.path = folder / FILE
         self.entries: list[JournalEntry] = []
+        self.stopped = ""  # why no more candidates were tried
         folder.mkdir(parents=True, exist_ok=True)
         durable.cut_torn_line(self.path)
         lines = self.path.read_text().splitlines() if self.path.exists() else []
@@ -71,7 +75,7 @@ class Journal:
 
     @property
     def tried(self) -> int:
-        return len(self.entries)
+        return sum(not entry.left_out for entry in self.entries)
 
     @property
     def tasks(self) -> list[str]:
@@ -79,5 +83,18 @@ class Journal:
 
     @property
     def rejected(self) -> dict[str, int]:
-        found = Counter(entry.reason for entry in self.entries if not entry.task)
+        found = Counter(entry.reason for entry in self.entries if not entry.task and not entry.left_out)
         return dict(found.most_common())
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """What was never tried, by origin and reason."""
+        found: Counter[str] = Counter()
+        for entry in self.entries:
+            if entry.left_out:
+                found[f"{entry.origin}: {entry.reason}"] += entry.count
+        return dict(found.most_common())
+
+    @property
+    def splits(self) -> dict[str, int]:
+        return dict(Counter(entry.split for entry in self.entries if entry.task and entry.split))

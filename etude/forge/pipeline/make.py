@@ -26,6 +26,7 @@ from etude.forge.languages.table import language_of
 from etude.forge.origins.table import AnyOrigin, all_origins, find_origins, turns
 from etude.forge.pipeline.journal import Journal, JournalEntry
 from etude.forge.pipeline.make_task import make_task
+from etude.forge.pipeline.split import SplitDraw, unit_of, write_side
 from etude.forge.steps.candidate import Candidate
 from etude.forge.steps.context import MakeContext, MakeRequest, Opening, Refused
 from etude.forge.steps.round_robin import in_turns
@@ -49,10 +50,12 @@ async def make_tasks(
     request: MakeRequest,
     on_entry: Callable[[JournalEntry], None] = lambda _: None,
     building: Environment | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Journal:
     """Tasks below `request.out` until there are `count`, or the repository has no more.
 
-    `building` is the same environment with what builds the repository, for origins that need it."""
+    `building` is the same environment with what builds the repository, for origins that need it. `note` hears what is
+    being done."""
     origins = find_origins(request.origins)
     language = language_of(environment).language
     if impossible := [origin.name for origin in origins if language not in origin.languages]:
@@ -70,13 +73,17 @@ async def make_tasks(
     journal = Journal(request.out, asked)
     _sweep(request.out)
     if len(journal.tasks) >= request.count:
+        journal.stopped = "there are enough tasks"
         return journal
-    opening = Opening(repo, environment, host, request, building)
+    opening = Opening(repo, environment, host, request, building, note)
     contexts = {
         origin: await origin.open(opening)
         for origin in origins
         if not (origin.needs_history and repo.history is None) and not (origin.needs_build and building is None)
     }
+    if not contexts:
+        journal.stopped = "none of the origins fits: commits need a git checkout"
+        return journal
     await _work(contexts, request, opening.known, journal, on_entry)
     return journal
 
@@ -89,26 +96,37 @@ async def _work(
     on_entry: Callable[[JournalEntry], None],
 ) -> None:
     known = {entry.candidate for entry in journal.entries}
-    for name in journal.tasks:
-        made_before.add(Task.load(request.out / name))
+    draw = SplitDraw(unit_of(next(iter(contexts.values())).repository))
+    for entry in journal.entries:
+        if entry.task:
+            earlier = Task.load(request.out / entry.task)
+            made_before.add(earlier)
+            draw.add(earlier, "held_out" if entry.split == "held_out" else "train")
     stream = ((origin, each) for origin, each in candidates(contexts) if each.key not in known)
     room = asyncio.Semaphore(request.workers)
     under_way: deque[asyncio.Task[tuple[JournalEntry, Path | None]]] = deque()
     dry = 0
     try:
         while len(journal.tasks) < request.count and dry < DRY:
-            while len(under_way) < request.workers + AHEAD and (following := next(stream, None)) is not None:
+            while len(under_way) < request.workers + AHEAD:
+                following = next(stream, None)
+                _journal_left_out(contexts, known, journal)
+                if following is None:
+                    break
                 origin, each = following
                 known.add(each.key)
                 under_way.append(asyncio.create_task(_try(origin, contexts[origin], each, room)))
             if not under_way:
+                journal.stopped = "there are no more candidates"
                 return
             entry, made = await under_way.popleft()
             if made is not None:
-                entry = _settle(request.out, entry, made, made_before)
+                entry = _settle(request.out, entry, made, made_before, draw)
             journal.add(entry)
             on_entry(entry)
             dry = 0 if entry.task else dry + 1
+        enough = len(journal.tasks) >= request.count
+        journal.stopped = "there are enough tasks" if enough else f"{DRY} candidates in a row gave no task"
     finally:
         for task in under_way:
             task.cancel()
@@ -116,8 +134,19 @@ async def _work(
         _sweep(request.out)
 
 
-def _settle(out: Path, entry: JournalEntry, made: Path, others: KnownTasks) -> JournalEntry:
-    """Gives a task that passed its name, unless an earlier one is nearly the same."""
+def _journal_left_out(contexts: Contexts, known: set[str], journal: Journal) -> None:
+    """What origins looked at since the last time and do not propose, a line each."""
+    for context in {id(each): each for each in contexts.values()}.values():
+        for each in context.left_out:
+            if each.key not in known:
+                known.add(each.key)
+                entry = JournalEntry(each.key, each.origin, each.how, 0.0, reason=each.reason, left_out=True)
+                journal.add(replace(entry, detail=each.detail[:LONGEST], count=each.count))
+        context.left_out.clear()
+
+
+def _settle(out: Path, entry: JournalEntry, made: Path, others: KnownTasks, draw: SplitDraw) -> JournalEntry:
+    """Gives a task that passed its name and its split, unless an earlier one is nearly the same."""
     task = replace(Task.load(made), name=entry.task)
     like = others.near_duplicate(task)
     if not like and task.facts.answer is not None:
@@ -125,12 +154,19 @@ def _settle(out: Path, entry: JournalEntry, made: Path, others: KnownTasks) -> J
     if like:
         shutil.rmtree(made)
         return replace(entry, task="", reason="like another task", detail=like)
+    side = draw.side(task)
+    if side is None:
+        shutil.rmtree(made)
+        why = "it has code in common with tasks for training and with held-out ones"
+        return replace(entry, task="", reason="on both sides of the split", detail=why)
+    write_side(made, task, side)
     others.add(task)
+    draw.add(task, side)
     final = out / entry.task
     if final.exists():  # a process was killed before it could write the line about it
         remove_folder(final)
     made.rename(final)
-    return entry
+    return replace(entry, split=side)
 
 
 def candidates(contexts: Contexts) -> Iterator[tuple[AnyOrigin, Candidate]]:

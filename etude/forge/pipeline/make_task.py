@@ -19,7 +19,9 @@ from etude.core.errors import EtudeError
 from etude.forge.gates.gates import ANOTHER
 from etude.forge.origins.table import AnyOrigin
 from etude.forge.steps.candidate import Candidate
+from etude.forge.steps.code_change import CodeChange
 from etude.forge.steps.context import MakeContext, Refused, timed
+from etude.forge.steps.make_fair import make_fair
 from etude.forge.steps.proof import Proof
 from etude.forge.steps.verify import deleted_code, scrub_workspace, search_copies, verify_by_check, verify_by_gates
 from etude.tasks.format.task import Task
@@ -44,6 +46,10 @@ async def make_task(origin: AnyOrigin, context: MakeContext, candidate: Candidat
     if proof.candidate.key != candidate.key:  # a question whose answer was found is another one, with its own words
         rng = random.Random(f"{request.seed}/{proof.candidate.key}")
     instructions = origin.instruct(context, proof, rng)
+    if isinstance(proof, CodeChange):
+        with timed(spent, "fairness"):
+            fair = await make_fair(context, proof, instructions)
+        proof, instructions = fair.proof, fair.instructions
     task = origin.write(context, proof, instructions, rng.choice(request.prompt_styles))
     try:
         async with _being_made(request.out, task, spent) as folder:

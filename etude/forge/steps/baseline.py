@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +30,7 @@ LEAST_GREEN: Final = 10  # tests; with fewer there is nothing to tell a feature 
 ZONES: Final = ("Asia/Tokyo", "America/New_York")
 CROWD: Final = 6  # runs at once; more than most machines that make tasks have cores to spare
 FEWER: Final = 60.0  # seconds of a suite from which on two at once have to do
+TICK: Final = 1.0  # seconds between two words about how far a run is
 
 
 @dataclass(frozen=True)
@@ -40,19 +44,26 @@ class Baseline:
     seconds: float  # of that run
 
 
-async def baseline(host: StoringHost, environment: Environment, workspace: Layer) -> Baseline:
-    """The kept one, or a new one."""
+async def baseline(
+    host: StoringHost,
+    environment: Environment,
+    workspace: Layer,
+    note: Callable[[str], None] = lambda _: None,
+) -> Baseline:
+    """The kept one, or a new one; `note` hears how far that is."""
     name = f"{environment.digest[:32]}-{workspace.digest[:32]}.baseline.json"
     path = host.store.root / "environments" / name
     known = _load(path)
     if known is not None:
         return known
-    made = await _measure(host, environment, workspace)
+    made = await _measure(host, environment, workspace, note)
     _save(path, made)
     return made
 
 
-async def _measure(host: StoringHost, environment: Environment, workspace: Layer) -> Baseline:
+async def _measure(
+    host: StoringHost, environment: Environment, workspace: Layer, note: Callable[[str], None]
+) -> Baseline:
     async def run(seed: int, order: int | None, zone: str, trace: Sequence[str] | None = None) -> SuiteRun:
         found = await run_suite(
             host, environment, workspace, hash_seed=seed, order=order, zone=zone, trace=trace, timeout=TIMEOUT
@@ -61,12 +72,18 @@ async def _measure(host: StoringHost, environment: Environment, workspace: Layer
             raise EtudeError(f"the tests of {environment.repo} cannot be told from each other: {found.reason}")
         return found
 
-    alone = await run(0, None, "UTC")
+    count = len(environment.outcomes)
+    async with telling(note, f"baseline, run 1 of 3: {count} tests", environment.seconds):
+        alone = await run(0, None, "UTC")
     # Traced apart from the timed run: tracing makes everything slower.
-    traced = await run(0, None, "UTC", trace=("",))
+    async with telling(note, f"baseline, run 2 of 3: {len(alone.outcomes)} tests, traced", 2 * alone.seconds):
+        traced = await run(0, None, "UTC", trace=("",))
     crowd = 2 if alone.seconds > FEWER else CROWD
     # At once and shuffled: tests that measure time or share a file with a neighbour fail here.
-    runs = await asyncio.gather(*(run(number, number, ZONES[number % len(ZONES)]) for number in range(1, crowd + 1)))
+    what = f"baseline, run 3 of 3: {len(alone.outcomes)} tests, {crowd} times at once"
+    async with telling(note, what, crowd * alone.seconds / min(crowd, os.cpu_count() or 1)):
+        jobs = (run(number, number, ZONES[number % len(ZONES)]) for number in range(1, crowd + 1))
+        runs = await asyncio.gather(*jobs)
     always = alone.passed.intersection(traced.passed, *(each.passed for each in runs))
     ever = alone.passed.union(traced.passed, *(each.passed for each in runs))
     if len(always) < LEAST_GREEN:
@@ -75,6 +92,24 @@ async def _measure(host: StoringHost, environment: Environment, workspace: Layer
     traces = {test: frozenset(traced.traces.get(test, ())) for test in ("", *green)}
     took = {name: alone.took.get(name, 0.0) for name in (*green, *{test.partition("::")[0] for test in green})}
     return Baseline(green, tuple(sorted(ever - always)), traces, took, alone.seconds)
+
+
+@asynccontextmanager
+async def telling(note: Callable[[str], None], what: str, about: float) -> AsyncIterator[None]:
+    """Says again and again what is being done and for how long already, of `about` so many seconds."""
+    started = time.monotonic()
+
+    async def tell() -> None:
+        while True:
+            expected = f" of about {about:.0f} s" if about >= 1 else " s"
+            note(f"{what}, {time.monotonic() - started:.0f}{expected}")
+            await asyncio.sleep(TICK)
+
+    ticking = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        ticking.cancel()
 
 
 def _save(path: Path, made: Baseline) -> None:

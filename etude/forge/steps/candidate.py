@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etude.forge.languages.base import Repository, Symbol
+from etude.forge.steps.choose_functions import LEAST_PLACES, LEAST_TESTS
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Candidate:
     about: str = ""  # what somebody wrote about it: a commit's subject
     lines: int = 0  # how many the reference writes
     try_all: bool = False  # run every test when it is tried, not only those that are expected to notice
+    least_tests: int = LEAST_TESTS  # that have to notice
+    least_places: int = LEAST_PLACES  # test functions that have to; with one it is held out, and none is shown
 
     @property
     def key(self) -> str:
@@ -65,3 +68,15 @@ class Candidate:
         missing = 0.8 if any(piece.gone for piece in self.pieces) else 0.0
         spread = 0.8 * (len(self.changes) - 1) + 0.3 * (len(self.pieces) - 1)
         return math.log2(1 + self.lines) + min(spread, 3.0) + missing - 0.5 * documented
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What an origin looked at and does not propose, and why: told so that nothing vanishes without a line."""
+
+    key: str  # as a candidate's
+    origin: str
+    how: str
+    reason: str  # the same words for the same kind of trouble
+    detail: str = ""
+    count: int = 1  # how many it stands for

@@ -78,18 +78,44 @@ def choose(repository: Repository[S], rng: random.Random) -> Iterator[FunctionSe
 
 def is_fit(repository: Repository[Any], chosen: FunctionSet[Any]) -> bool:
     """Whether enough tests would notice, enough would not, and there is something to write."""
+    return not unfit(repository, chosen)
+
+
+def unfit(repository: Repository[Any], chosen: FunctionSet[Any]) -> str:
+    """Why a set makes no task; nothing where it may."""
     count = chosen.tests.bit_count()
     places = (
         len({repository.place(test) for test in repository.named(chosen.tests)}) if count < MOST_TESTS else LEAST_PLACES
     )
     least = {"function": 1, "group": 2, "class": 2, "slice": 3}[chosen.shape]
-    return (
-        LEAST_TESTS <= count <= min(MOST_TESTS, MOST_SHARE * len(repository.green))
-        and places >= LEAST_PLACES
-        and LEAST_LINES <= chosen.lines <= MOST_LINES
-        and len(chosen.definitions) >= least
-        and (chosen.shape != "slice" or chosen.files > 1)
-    )
+    if count < LEAST_TESTS or places < LEAST_PLACES:
+        return f"fewer than {LEAST_TESTS} tests in {LEAST_PLACES} test functions reach it"
+    if count > min(MOST_TESTS, MOST_SHARE * len(repository.green)):
+        return f"more than {MOST_TESTS} tests, or {MOST_SHARE:.0%} of all, reach it"
+    if chosen.lines < LEAST_LINES:
+        return f"it has fewer than {LEAST_LINES} lines"
+    if chosen.lines > MOST_LINES:
+        return f"it has more than {MOST_LINES} lines"
+    if len(chosen.definitions) < least or (chosen.shape == "slice" and chosen.files < 2):
+        return "too little goes together with it"
+    return ""
+
+
+def unfit_functions(repository: Repository[Any]) -> dict[str, list[str]]:
+    """Functions that no task can be about by themselves, by the reason."""
+    found: dict[str, list[str]] = {}
+    for each in repository.symbols.values():
+        if not repository.reach.get(each.id):
+            why = "no test reaches it"
+        elif each.id in repository.early:
+            why = "it runs while tests are collected"
+        elif not each.deletable:
+            why = "there is nothing in it that could be taken away alone"
+        else:
+            why = unfit(repository, FunctionSet("function", (each,), repository.reach[each.id]))
+        if why:
+            found.setdefault(why, []).append(each.id)
+    return found
 
 
 def score(repository: Repository[Any], chosen: FunctionSet[Any]) -> float:

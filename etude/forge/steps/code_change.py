@@ -29,6 +29,7 @@ class CodeChange(Proof[Candidate]):
     split: Split
     kept: tuple[str, ...]  # tests that pass with the change
     output: Mapping[str, str] = field(default_factory=dict, repr=False)  # of failing tests
+    unfair: tuple[str, ...] = ()  # tests that notice, ask for what nobody could know, and so do not judge
 
 
 async def prove_code_change(
@@ -48,7 +49,7 @@ async def prove_code_change(
     return CodeChange(
         candidate,
         removed=candidate.pieces,
-        gates=Gates(context.base.green, context.repository.files),
+        gates=Gates(context.base.green, context.repository.files, candidate.least_tests),
         partial=not trial.whole,
         split=parted,
         kept=trial.kept,
@@ -82,4 +83,5 @@ def write_code_change(
         held_out=list(split.held_out),
         allowed_paths=allowed_paths(repository, candidate),
         deleted=[piece.id for piece in candidate.pieces],
+        **({"parameters": {"not_judging": list(proof.unfair)}} if proof.unfair else {}),
     )

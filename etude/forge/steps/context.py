@@ -7,12 +7,13 @@ origin.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from etude.core.errors import EtudeError
 from etude.forge.environments.environment import Environment
 from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
 from etude.forge.gates.near_duplicates import KnownTasks
@@ -20,7 +21,8 @@ from etude.forge.install.checkout import Repo
 from etude.forge.languages.base import Repository
 from etude.forge.languages.python.repository import PythonRepository
 from etude.forge.languages.table import language_of
-from etude.forge.steps.baseline import Baseline, baseline
+from etude.forge.steps.baseline import LEAST_GREEN, Baseline, baseline
+from etude.forge.steps.candidate import LeftOut
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import PromptStyle
@@ -54,6 +56,8 @@ class MakeContext:
     history: Path | None = None
     unsteady: set[str] = field(default_factory=set)  # tests that no task relies on: they take the time, or failed since
     known: KnownTasks = field(default_factory=KnownTasks)  # tasks that were made
+    left_out: list[LeftOut] = field(default_factory=list)  # what origins do not propose, until it is journalled
+    note: Callable[[str], None] = lambda _: None  # hears what is being done
 
     @property
     def python(self) -> PythonRepository:
@@ -105,6 +109,7 @@ class Opening:
     host: StoringHost
     request: MakeRequest
     building: Environment | None = None  # the same environment with what builds the repository
+    note: Callable[[str], None] = lambda _: None  # hears what is being done
     known: KnownTasks = field(default_factory=KnownTasks)
     _plain: MakeContext | None = None
 
@@ -118,10 +123,19 @@ class Opening:
 
     async def context(self, environment: Environment, workspace: Layer, files: Files) -> MakeContext:
         """These files in this environment, with what the repository's tests do there."""
-        base = await baseline(self.host, environment, workspace)
+        base = await baseline(self.host, environment, workspace, self.note)
         language, repo = language_of(environment), self.repo
         repository = language(repo.name, repo.version, files, environment, base.green, base.traces, base.took)
-        return MakeContext(repository, base, workspace, self.host, self.request, history=repo.history, known=self.known)
+        green = tuple(test for test in base.green if repository.stands_in_tests(test))
+        if len(green) < LEAST_GREEN:
+            raise EtudeError(
+                f"{repo.name} has {len(green)} tests in files of tests that always pass; tasks need {LEAST_GREEN} (the "
+                f"others of {len(base.green)} are doctests in its code, which whoever solves a task could edit)"
+            )
+        base = replace(base, green=green)
+        repository = language(repo.name, repo.version, files, environment, green, base.traces, base.took)
+        made = MakeContext(repository, base, workspace, self.host, self.request, history=repo.history, known=self.known)
+        return replace(made, note=self.note)
 
 
 class Refused(Exception):

@@ -45,7 +45,11 @@ def split(
     movable = [place for place in places if repository.is_movable(place)]
     copied = set().union(*(stretches(piece.source, COPIED) for piece in candidate.pieces))
     revealing = {place for place in repository.tests_with(copied) if repository.is_movable(place)}
-    chosen = _draw(repository, candidate, places, movable, revealing, rng, preferred)
+    if len(places) == candidate.least_places == 1:
+        # The one test that a fix came with decides, so it is not shown: the request is all there is.
+        chosen = set(movable) or None
+    else:
+        chosen = _draw(repository, candidate, places, movable, revealing, rng, preferred)
     if chosen is None:
         return None
     hidden = frozenset(chosen | revealing)

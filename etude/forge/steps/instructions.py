@@ -12,6 +12,11 @@ from etude.tasks.format.config import PromptStyle
 
 LONGEST_DOC: Final = 40  # lines of a quoted docstring
 TYPOS: Final = 0.5  # share of terse instructions with one
+SLIPS: Final = ("swapped", "left out", "doubled", "neighbour")
+_ROWS: Final = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+NEIGHBOURS: Final = {
+    key: [row[near] for near in (at - 1, at + 1) if 0 <= near < len(row)] for row in _ROWS for at, key in enumerate(row)
+}  # keys beside each other
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,15 @@ def with_typo(text: str, rng: random.Random, names: Collection[str] = ()) -> str
         return text
     word = rng.choice(words)
     at = rng.randrange(word.start() + 1, word.end() - 2)
-    return text[:at] + text[at + 1] + text[at] + text[at + 2 :]
+    slip = rng.choice(SLIPS)
+    here, following = text[at], text[at + 1]
+    if slip == "swapped" and here != following:
+        return text[:at] + following + here + text[at + 2 :]
+    if slip == "doubled":
+        return text[:at] + here + text[at:]
+    if slip == "neighbour" and here in NEIGHBOURS:
+        return text[:at] + rng.choice(NEIGHBOURS[here]) + text[at + 1 :]
+    return text[:at] + text[at + 1 :]
 
 
 def listed(names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from etude.forge.steps.candidate import Candidate, RemovedCode
+from etude.forge.steps.choose_functions import LEAST_TESTS
 from etude.tasks.format.file_tree import Files
 
 C = TypeVar("C", bound=Candidate)
@@ -18,6 +19,7 @@ class Gates:
 
     green: Collection[str]  # tests that pass with the reference
     whole: Files | None = None  # the repository with the reference
+    least_broken: int = LEAST_TESTS  # tests that must fail before
 
 
 @dataclass(frozen=True)

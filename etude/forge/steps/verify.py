@@ -12,7 +12,6 @@ from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted_code import Deleted
 from etude.forge.leaks.scrub import scrub
 from etude.forge.steps.candidate import RemovedCode
-from etude.forge.steps.choose_functions import LEAST_TESTS
 from etude.forge.steps.context import MakeContext, Refused, timed
 from etude.forge.steps.proof import Gates
 from etude.tasks.check import check
@@ -46,15 +45,23 @@ async def verify_by_gates(
     context: MakeContext, folder: Path, gates: Gates, deleted: Sequence[Deleted], spent: dict[str, float]
 ) -> None:
     """The gates of a change of the code."""
+    task = Task.load(folder)
+    passed: list[str] = []
+
+    def on_gate(gate: str) -> None:
+        passed.append(gate)
+        context.note(f"{task.name.removeprefix('.').removesuffix('.making')}: {len(passed)} gates passed, last {gate}")
+
     verdict = await pass_gates(
-        Task.load(folder),
+        task,
         context.repository.environment,
         context.host,
         green=[test for test in gates.green if test not in context.unsteady],
         deleted=deleted,
         whole=gates.whole,
         near_duplicate=context.known.near_duplicate,
-        least_broken=LEAST_TESTS,
+        least_broken=gates.least_broken,
+        on_gate=on_gate,
     )
     for name, seconds in verdict.spent.items():
         spent[f"gate {name}"] = spent.get(f"gate {name}", 0.0) + seconds

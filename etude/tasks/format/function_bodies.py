@@ -29,7 +29,8 @@ def replace_bodies(source: str, bodies: Mapping[str, str]) -> str:
             head = lines[start].encode()[: first.col_offset].decode()
             lines[start : node.end_lineno] = [head + bodies[name].strip() + "\n"]
             continue
-        lead = " " * node.body[0].col_offset
+        # As the file itself indents, by tabs or spaces.
+        lead = lines[node.body[0].lineno - 1].encode()[: node.body[0].col_offset].decode()
         lines[start : node.end_lineno] = [indent(bodies[name].rstrip("\n"), lead) + "\n"]
     return "".join(lines)
 

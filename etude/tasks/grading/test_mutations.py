@@ -196,7 +196,8 @@ def _added(function: ast.FunctionDef | ast.AsyncFunctionDef, source: str, offset
     if function.body[0].lineno == function.lineno:  # def test(): pass
         return MutationSite(end, end, text=f"; {said}")
     line = min([first.lineno, *(node.lineno for node in getattr(first, "decorator_list", []))])
-    indent = " " * first.col_offset
+    # As the file itself indents: a line of spaces among tabs does not compile.
+    indent = source.encode()[offsets[line - 1] :][: first.col_offset].decode()
     leaves = any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in ast.walk(function))
     if leaves or isinstance(last, ast.Raise):
         start = offsets[line - 1]

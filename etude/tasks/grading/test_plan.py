@@ -101,8 +101,8 @@ def draw(task: Task, rng: random.Random | None = None) -> GradingPlan:
     if facts.suite is None:
         raise EtudeError(f"task {task.name} names no suite in [metadata.etude], so its tests cannot be graded safely")
     # Doing nothing passes all of pass_to_pass.
-    if not facts.fail_to_pass:
-        raise EtudeError(f"task {task.name} has no fail_to_pass tests: doing nothing would solve it")
+    if not facts.fail_to_pass and not facts.held_out:
+        raise EtudeError(f"task {task.name} has no fail_to_pass and no held_out tests: doing nothing would solve it")
     if facts.environment is not None:
         return _draw_repository(task, facts.environment, rng)
     required = (*facts.fail_to_pass, *facts.pass_to_pass, *facts.held_out)

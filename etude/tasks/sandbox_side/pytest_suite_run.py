@@ -3,7 +3,9 @@
     descriptor 0   the job: files to lay over the workspace, which tests, in which order, whether to trace; and modules
                    (`code`) that are to do something else than their files say, and whose code may not be
                    read (`unread`) by what has this file name
-    descriptor 1   "ready", a line for each outcome; then what each test took, or reached; then "done"
+    descriptor 1   "ready", for each test a line when it begins and one with its outcome, or "endless" for one that
+                   takes longer than any may (`test_seconds`), which ends the run; then what each test took, or reached;
+                   then "done"
 
 Runs in a sandbox of its own, as the interpreter of the repository's environment.
 """
@@ -119,6 +121,33 @@ class Stopwatch:
     read = begin
 
 
+class Announcer:
+    """Says which test begins, before it does: the last one of a run that never ends is the one to blame."""
+
+    def __init__(self, inner: repository.Watcher, say: Callable[..., None], seconds: float | None) -> None:
+        self._inner, self._say, self._seconds = inner, say, seconds
+        self._running = ""
+        if seconds:
+            signal.signal(signal.SIGALRM, self._stop)
+
+    def begin(self, test: str) -> None:
+        self._inner.begin(test)
+        self._running = test
+        if test:
+            self._say(test, "began", "")
+        if self._seconds:
+            signal.setitimer(signal.ITIMER_REAL, self._seconds if test else 0.0)
+
+    def read(self, path: str) -> None:
+        self._inner.read(path)
+
+    def _stop(self, *given: object) -> None:
+        # A test that set an alarm of its own may bring us here after its end.
+        if self._running:
+            self._say(self._running, "endless", "")
+            os._exit(0)
+
+
 def _run(job: dict[str, Any], root: str, say: Callable[..., None]) -> None:
     watch = Stopwatch()
     tracer = Tracer(root, job["trace"]) if job["trace"] is not None else None
@@ -131,7 +160,7 @@ def _run(job: dict[str, Any], root: str, say: Callable[..., None]) -> None:
         say,
         chosen=None if job["tests"] is None else frozenset(job["tests"]),
         order=job["order"],
-        watcher=tracer or watch,
+        watcher=Announcer(tracer or watch, say, job.get("test_seconds")),
         most_failures=job["most_failures"],
     )
     if tracer is not None:

@@ -104,6 +104,10 @@ def test_a_suite_that_cannot_run_or_never_ends_says_why(shop: Shop) -> None:
     stopped = shop.run(shop.layer(**endless), timeout=2.0)
     assert not stopped.complete and "more than 2 s" in stopped.reason
     assert stopped.outcomes["tests/test_cart.py::test_first"] == "passed"
+    assert stopped.endless == "tests/test_cart.py::test_endless" and stopped.endless in stopped.reason
+    waits = "import threading\n\n\ndef test_first():\n    pass\n\n\ndef test_waits():\n    threading.Event().wait()\n"
+    early = shop.run(shop.layer(**{"tests/test_cart.py": waits}), test_seconds=0.3)
+    assert early.endless == "tests/test_cart.py::test_waits" and early.seconds < 20
     left = shop.run(shop.layer(**{"tests/test_cart.py": "import os\n\n\ndef test_exit():\n    os._exit(0)\n"}))
     assert not left.complete and "ended with 0" in left.reason
 

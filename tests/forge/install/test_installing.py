@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,13 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Call, Policy
 from etude.forge.environments.environment import Environment
 from etude.forge.install.checkout import open_repo
-from etude.forge.install.install import install, repositories
+from etude.forge.install.install import _try_in_turn, install, repositories
+from etude.forge.install.make_layer import UnverifiedEnvironment
 from etude.forge.install.pip_settings import PackageIndex, read_index
 from etude.forge.install.python_installer import Stage, rules
 from etude.forge.install.result import InstallFailed, InstallResult, Memory
 from etude.forge.install.rules.scripted_policy import StepPolicy, Steps, run
+from etude.forge.install.target_commands import Proposal
 from etude.forge.install.verify import verify
 from etude.forge.leaks.minimal_host import minimal_host_folders
 from etude.sandbox.hosts import open_host
@@ -182,11 +185,15 @@ def test_a_repository_without_tests_is_discarded_before_anything_is_installed(
     assert not result.ok and "no tests" in result.reason
 
 
-def test_an_endless_test_ends_in_a_verdict(tiny: Tiny, wheels: Path, store: Store) -> None:
+def test_more_endless_tests_than_may_be_left_out_end_in_a_verdict(
+    tiny: Tiny, wheels: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("etude.forge.install.verify.MOST_ENDLESS", 0)
     endless = "import time\n\ndef test_endless():\n    while True:\n        time.sleep(1)\n"
     root = tiny("slowpkg", {"tests/test_endless.py": endless})
     result = installed(root, wheels, store, suite_seconds=4.0, tries=5)
     assert not result.ok and "more than 4 s" in result.reason
+    assert "tests/test_endless.py::test_endless does not come to its end" in result.reason
     assert len(result.tries) == 1  # it would take as long again
     assert leftovers(store) == []
     assert not installed(root, wheels, store, suite_seconds=4.0, tries=5).cached  # the machine may have been busy
@@ -322,3 +329,61 @@ def test_a_folder_of_wheels_replaces_every_index(wheels: Path) -> None:
     index: PackageIndex = read_index(wheels)
     assert index.variables["PIP_NO_INDEX"] == "1" and index.shows == (str(wheels),)
     assert "PIP_INDEX_URL" not in index.variables and "PIP_EXTRA_INDEX_URL" not in index.variables
+
+
+def test_a_test_that_never_ends_is_left_out_and_named(
+    tiny: Tiny, wheels: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("etude.forge.install.verify.LONGEST_TEST", 1.0)
+    waits = "import threading\n\ndef test_waits():\n    threading.Event().wait()\n\ndef test_after():\n    pass\n"
+    result = installed(tiny("waitpkg", {"tests/test_more.py": waits}), wheels, store, suite_seconds=10.0)
+    assert result.ok and result.passed == 13, result.reason
+    assert any("tests/test_more.py::test_waits" in note for note in result.notes)
+    assert result.environment is not None
+    assert "tests/test_more.py::test_waits" not in result.environment.outcomes
+    assert result.environment.suite.options[-2:] == ("--deselect", "tests/test_more.py::test_waits")
+
+
+class _Failing:
+    """An installer whose tries all end in the same words."""
+
+    def __init__(self, *words: str) -> None:
+        self.words, self.tries, self.made = words, 5, 0
+
+    async def propose(self) -> list[Proposal]:
+        return [Proposal("python -m pytest", "a summary", "", "tests")]
+
+    async def attempt(self, number: int, targets: Sequence[Proposal], earlier: Sequence[str]) -> UnverifiedEnvironment:
+        self.made += 1
+        raise InstallFailed(self.words[min(number, len(self.words)) - 1])
+
+
+@pytest.mark.parametrize(
+    ("words", "tries"),
+    [(("it is red",), 3), (("a", "b", "it is red"), 5), (("pytest is too new",), 5), (("a", "it is red"), 4)],
+)
+def test_tries_that_end_alike_are_not_repeated(words: tuple[str, ...], tries: int) -> None:
+    installer = _Failing(*words)
+    none: Any = None
+    result = asyncio.run(_try_in_turn(installer, none, none, 10.0, time.monotonic() + 60, lambda text: None, True))
+    assert not result.ok and installer.made == tries and ("the same in 3 tries: " in result.reason) is (tries < 5)
+
+
+def test_an_archive_without_what_its_tests_read_says_what_to_do(
+    tiny: Tiny, wheels: Path, store: Store, pack: Callable[[Path, Path, str], Path], tmp_path: Path
+) -> None:
+    bad = "import pathlib\n\nTEXT = pathlib.Path(__file__).with_name('data.txt').read_text()\n"
+    files = {"tests/test_datapkg.py": bad}
+    links = tmp_path / "links"
+    shutil.copytree(wheels, links)
+    links.chmod(0o755)
+    pack(tiny("datapkg", files), links, "datapkg-1.2")
+
+    async def work() -> InstallResult:
+        index = read_index(links)
+        repo = await asyncio.to_thread(open_repo, "datapkg", repositories(store), index=index)
+        async with await open_host("local", store) as host:
+            return await install(repo, host, index, tries=1)
+
+    result = asyncio.run(work())
+    assert not result.ok and "clone its repository and give the folder in place of the name" in result.reason

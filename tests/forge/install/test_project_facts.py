@@ -8,7 +8,7 @@ from etude.forge.install.project.facts import files_to_read, read_project
 from etude.forge.install.project.pytest_options import options_without_reports
 from etude.forge.install.project.requirements import needed, read_requirements, without_version
 from etude.forge.install.rules.explore import propose
-from etude.forge.install.rules.missing_packages import commands_of, requirements_of
+from etude.forge.install.rules.missing_packages import commands_of, requirements_of, unknown_modules
 from etude.forge.install.target_commands import PROPOSALS, TARGETS, choose_targets
 
 PATHS = ["pyproject.toml", "src/thing/__init__.py", "src/thing/core.py", "tests/test_core.py", "docs/test_docs.py"]
@@ -177,3 +177,33 @@ def test_only_files_near_the_top_are_read() -> None:
         "setup.py",
         "tests/requirements.txt",
     ]
+
+
+def test_data_of_tests_chooses_no_package() -> None:
+    texts = {
+        "pyproject.toml": '[project]\nname = "thing"\n',
+        "tests/res/test.txt": "requests\nevil-package\n",
+        "tests/data/requirements.txt": "evil-fixture\n",
+        "dev.txt": "words\n",
+        "test-requirements.txt": "pytest\n",
+        "tests/requirements.txt": "mock\n",
+    }
+    assert set(files_to_read(texts)) == set(texts)
+    project = read(texts)
+    assert {*project.requirements, *project.wide_requirements} == {"pytest", "mock"}
+
+
+def test_a_file_that_a_command_installs_from_is_read_whatever_its_name() -> None:
+    texts = {"tox.ini": "[testenv]\ndeps = -r{toxinidir}/test.txt\n", "test.txt": "mock>=2\n"}
+    assert "mock>=2" in read(texts).requirements
+    prose = texts | {"test.txt": "This file tells of the tests.\nThey are many, and slow.\n"}
+    assert "mock>=2" not in read(prose).requirements
+
+
+def test_a_module_asks_only_for_what_the_project_or_our_table_names() -> None:
+    text = "E   ModuleNotFoundError: No module named 'helpers_of_mine'\nE  No module named 'numpy'\n"
+    text += "E   No module named 'odd_name.part'\nNo module named 'yaml'\n"
+    assert requirements_of(text) == ["numpy", "PyYAML"]
+    assert requirements_of(text, named={"odd-name"}) == ["numpy", "odd_name", "PyYAML"]
+    assert unknown_modules(text, named={"odd-name"}) == ["helpers_of_mine"]
+    assert unknown_modules(text, own={"helpers_of_mine"}) == ["odd_name"]

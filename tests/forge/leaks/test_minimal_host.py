@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from etude.forge.leaks.minimal_host import minimal_host_folders
+from etude.forge.leaks.minimal_host import minimal_host_folders, missing_by_design
 
 IMPORTS = (
     "import asyncio, ctypes, email, json, sqlite3, ssl, unittest, zoneinfo; print(zoneinfo.ZoneInfo('Asia/Tokyo'))"
@@ -30,3 +30,19 @@ def test_programs_run_and_no_package_is_seen(sandboxes: Any) -> None:
             assert shell.ok, shell.stderr
 
     loop.run_until_complete(work())
+
+
+def test_helpers_of_the_standard_library_s_tests_are_there_and_the_rest_is_said_to_be_left_out(sandboxes: Any) -> None:
+    loop, host = sandboxes
+    python = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+
+    async def work() -> bytes:
+        layer = host.store.add_files({"a.txt": b"here\n"}, shows=minimal_host_folders())
+        async with await host.start([layer]) as sandbox:
+            helper = await sandbox.run([python, "-I", "-c", "import test.support.os_helper"])
+            assert helper.ok, helper.stderr
+            return (await sandbox.run([python, "-I", "-c", "import test.test_zipfile"])).stderr
+
+    said = missing_by_design(loop.run_until_complete(work()).decode())
+    assert said.startswith("test.test_zipfile is part of Python's standard library, and sandboxes do not show it")
+    assert missing_by_design("No module named 'tests.helpers'") == missing_by_design("ok") == ""

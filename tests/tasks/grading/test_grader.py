@@ -198,7 +198,7 @@ def test_a_wrong_suite_is_an_error_of_the_task(grounds: Any, make_task: Any, mon
     good = make_task(TESTS, {"shop.py": DOUBLE}, **IDS)
     for changes, words in (
         ({"suite": None}, "names no suite"),
-        ({"fail_to_pass": []}, "no fail_to_pass"),
+        ({"fail_to_pass": [], "held_out": []}, "no fail_to_pass"),
         ({"fail_to_pass": ["test_gone.T.test_a"]}, "has no test_gone.py"),
         ({"fail_to_pass": ["test_shop"]}, "is no test's id"),
     ):

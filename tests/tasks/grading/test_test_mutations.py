@@ -221,3 +221,32 @@ def test_simple_tests_are_told_from_those_that_need_the_code_beside_them() -> No
         for path in task.tests:
             if path.endswith(".py"):
                 assert simple_tests(task.tests.text(path)) == {test.name for test in find_tests(task.tests.text(path))}
+
+
+TABBED = """
+class TestPrices:
+\tdef test_left_early(self):
+\t\tif not PRICES:
+\t\t\treturn
+\t\tassert PRICES
+
+\tdef test_whole(self):
+\t\tassert PRICES == [1]
+
+
+def test_plain():
+\tfor price in PRICES:
+\t\tassert price
+"""
+
+
+def test_changes_of_a_file_indented_by_tabs_compile_and_fail() -> None:
+    tests = find_tests(TABBED)
+    assert [test.name for test in tests] == ["TestPrices.test_left_early", "TestPrices.test_whole", "test_plain"]
+    for test in tests:
+        for mutation in test.mutations:
+            space: dict[str, Any] = {"PRICES": [1]}
+            exec(compile(mutate(TABBED, [mutation], random.Random(0)), "tabbed", "exec"), space)
+            owner, _, name = test.name.rpartition(".")
+            with pytest.raises(AssertionError):
+                getattr(space[owner](), name)() if owner else space[name]()

@@ -17,7 +17,7 @@ from typing import Any
 
 from etude.forge.install.project import ci_commands as recipes
 from etude.forge.install.project.config_files import read_ini, read_setup, read_toml
-from etude.forge.install.project.requirements import canonical, needed, read_requirements
+from etude.forge.install.project.requirements import canonical, is_requirements_file, needed, read_requirements
 
 _TESTING = re.compile(r"(unit|py)?[-_]?tests?([-_].*)?|testing|.*[-_]tests?")
 _DEVELOPING = re.compile(r"dev|develop|development|ci|all|full|complete|default|lint")
@@ -52,6 +52,7 @@ class Project:
     addopts: str = ""  # pytest's
     variables: Mapping[str, str] = field(default_factory=dict)
     is_packaged: bool = False  # pip can install it
+    named: frozenset[str] = frozenset()  # every distribution that its files ask for, for whatever purpose
 
 
 def files_to_read(paths: Iterable[str]) -> list[str]:
@@ -102,7 +103,20 @@ def read_project(paths: Sequence[str], texts: Mapping[str, str]) -> Project:
         addopts=str(pytest_options.get("addopts", "")),
         variables=recipes.variables(texts),
         is_packaged=any(path in ("pyproject.toml", "setup.py", "setup.cfg") for path in paths),
+        named=_named(toml, cfg, setup, [*(metadata.get_all("Requires-Dist") or []), *testing, *developing]),
     )
+
+
+def _named(
+    toml: dict[str, Any], cfg: Mapping[str, Mapping[str, str]], setup: dict[str, Any], others: Sequence[str]
+) -> frozenset[str]:
+    """What the project asks for in any of its lists, by name."""
+    lines = [*others, *_strings(_get(toml, "project", "dependencies")), *_strings(setup.get("install_requires"))]
+    lines += _lines(cfg.get("options", {}).get("install_requires"))
+    lines += [line for group in (_get(toml, "dependency-groups") or {}).values() for line in _strings(group)]
+    lines += _poetry(_get(toml, "tool", "poetry", "dependencies"))
+    found = (re.match(r"\s*([A-Za-z0-9][\w.-]*)", line) for line in lines)
+    return frozenset(canonical(each[1]) for each in found if each)
 
 
 def _requirements(
@@ -115,7 +129,7 @@ def _requirements(
         (testing if _TESTING.fullmatch(group) else developing).extend(lines)
     testing += _lines(cfg.get("options", {}).get("tests_require")) + _strings(setup.get("tests_require"))
     for path in texts:
-        if path.endswith((".txt", ".in")):
+        if path.endswith((".txt", ".in")) and is_requirements_file(path, texts):
             stem = re.sub(r"requirements|\.(txt|in)$", "", basename(path)).strip("-_.") or path.rpartition("/")[0]
             lines = read_requirements(path, texts)
             (testing if _TESTING.fullmatch(stem) else developing).extend(lines)

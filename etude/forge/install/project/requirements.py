@@ -15,6 +15,9 @@ _REQUIREMENT = re.compile(
 )
 _INCLUDED = re.compile(r"(?:-r|--requirement)[\s=]+(\S+)")
 _DEEPEST = 5  # files that name files
+# Names that say what a file is for. Others count only where a file of settings or commands names them.
+_SAYS_SO = re.compile(r"(requirements|reqs|deps|dependencies)[^/]*(/[^/]+)?$")
+_INSIDE_TESTS = re.compile(r"(^|.*/)(tests?|testing|unit_?tests?)/(?!requirements/|reqs/)[^/]+/.*")
 # What people develop with and no test imports; where one does, its absence will say so.
 _TOOLS = re.compile(
     r"(black|ruff|flake8.*|pylint.*|mypy|isort|pre-commit|tox.*|nox.*|twine|build|bump.*|sphinx.*|furo|myst.*|towncrier|"
@@ -68,3 +71,20 @@ def read_requirements(path: str, texts: Mapping[str, str], depth: int = 0) -> li
         elif line and not line.startswith("-"):
             found.append(re.split(r"\s--hash", line)[0].strip())
     return found
+
+
+def is_requirements_file(path: str, texts: Mapping[str, str]) -> bool:
+    """Whether a text file lists what is to be installed: its name or its folder says so, or another file installs from
+    it, and it has the form. Anything else is data, and must not choose what is installed."""
+    if _INSIDE_TESTS.fullmatch(path):  # what lies in folders below the tests is what they read
+        return False
+    said = _SAYS_SO.search(path)
+    place = rf"(?:\{{toxinidir\}}/|\./)?{re.escape(path)}(?![\w/])"
+    installed = re.compile(rf"(?:-r|--requirement|\bfile)\W*{place}")
+    if not said and not any(installed.search(text) for other, text in texts.items() if other != path):
+        return False
+    lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in texts.get(path, "").replace("\\\n", " ").splitlines()]
+    given = [re.split(r"\s--hash", line)[0].strip() for line in lines if line and not line.startswith("-")]
+    # Addresses and paths are requirements too; nothing is made of them here.
+    odd = [line for line in given if not name_of(line) and "://" not in line and not line.startswith((".", "/"))]
+    return len(odd) <= len(given) // 4

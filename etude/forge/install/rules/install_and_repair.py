@@ -22,7 +22,12 @@ from etude.forge.install.project.facts import Project
 from etude.forge.install.project.pytest_options import options_without_reports
 from etude.forge.install.project.requirements import canonical, name_of, without_version
 from etude.forge.install.rules.explore import look
-from etude.forge.install.rules.missing_packages import commands_of, last_error, requirements_of
+from etude.forge.install.rules.missing_packages import (
+    commands_of,
+    last_error,
+    requirements_of,
+    unknown_modules,
+)
 from etude.forge.install.rules.scripted_policy import Steps, exit_code, output, run
 from etude.forge.install.rules.service_stand_ins import UNNAMED, stand_ins_of
 
@@ -166,7 +171,11 @@ def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -
             if not loud and UNNAMED.search(text):
                 (loud,) = yield [run(f"{command} --showlocals --maxfail=20", seconds)]
             yield from _stand_in(output(text) + output(loud), settled)
-        asked = [each for each in requirements_of(output(text), own) if canonical(name_of(each)) not in settled.tried]
+        required = requirements_of(output(text), own, project.named)
+        asked = [each for each in required if canonical(name_of(each)) not in settled.tried]
+        for module in unknown_modules(output(text), own, project.named):
+            said = f"tests import {module}, which no file of the project asks for: it is not installed"
+            settled.notes += [said] if said not in settled.notes else []
         # One cause at a time: after a repair the tests are asked again, as the next error may be gone with it.
         if asked:
             yield from _install(asked, settled)

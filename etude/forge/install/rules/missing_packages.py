@@ -1,6 +1,7 @@
 """What the words of a failed run ask for: modules, fixtures, options and plugins that are missing, by distribution.
 
-A table says where the name that is imported is not the name that is installed; everything else is called the same.
+A table says where the name that is imported is not the name that is installed, and which well-known ones are called the
+same; of all others only those that the project itself names are asked for.
 Reads text and knows nothing else.
 """
 
@@ -12,6 +13,7 @@ import tomllib
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from etude.forge.install.project.requirements import canonical
 
@@ -34,21 +36,26 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 @cache
-def _distributions() -> dict[str, dict[str, str]]:
+def _distributions() -> dict[str, dict[str, Any]]:
     """What is called otherwise than the distribution that brings it: by kind, name -> distribution."""
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 
 
-def requirements_of(text: str, own: Collection[str] = ()) -> list[str]:
-    """The distributions that an output asks for, `own` modules left out: those are the repository's."""
+def requirements_of(text: str, own: Collection[str] = (), named: Collection[str] = ()) -> list[str]:
+    """The distributions that an output asks for, `own` modules left out: those are the repository's. A module whose
+    distribution neither the project (`named`) nor our table knows asks for nothing: anybody could own the name."""
     known = _distributions()
     modules, options = known["modules"], known["options"]
     found: list[str] = []
-    for module in [*_MODULE.findall(text), *_SKIPPED.findall(text)]:
+    for module in _missing_modules(text, own):
         top = module.split(".")[0]
-        if top in own or top in sys.stdlib_module_names - {"distutils"}:
-            continue
-        found.append(modules.get(module, modules.get(top, top)))
+        if (said := modules.get(module, modules.get(top))) is not None:
+            found.append(said)
+        elif canonical(top) in named or canonical(top) in _same_name():
+            found.append(top)
+        else:
+            # The project's own name for it: `google-auth` for `google`, `pytest-foo` for `pytest_foo`.
+            found += [each for each in sorted(named) if each == canonical(module)]
     for kind, pattern in (("fixtures", _FIXTURE), ("settings", _SETTING), ("marks", _MARK)):
         found += [known[kind][name] for name in pattern.findall(text) if name in known[kind]]
     for words in _ARGUMENTS.findall(text):
@@ -63,6 +70,25 @@ def requirements_of(text: str, own: Collection[str] = ()) -> list[str]:
         found.append("tzdata")
     unique = {canonical(re.split(r"[<>=\[;]", each)[0]): each for each in found if each}
     return [each for name, each in unique.items() if _NAME.fullmatch(name)]
+
+
+def unknown_modules(text: str, own: Collection[str] = (), named: Collection[str] = ()) -> list[str]:
+    """Modules that are missing and that nobody says how to install."""
+    known = _distributions()["modules"]
+    tops = dict.fromkeys(module.split(".")[0] for module in _missing_modules(text, own) if module not in known)
+    return [top for top in tops if top not in known and canonical(top) not in _same_name().union(named)]
+
+
+def _missing_modules(text: str, own: Collection[str]) -> list[str]:
+    found = [*_MODULE.findall(text), *_SKIPPED.findall(text)]
+    there = {*own, *(sys.stdlib_module_names - {"distutils"})}
+    return [module for module in found if module.split(".")[0] not in there]
+
+
+@cache
+def _same_name() -> frozenset[str]:
+    """Distributions of which we know that they bring the module of their name."""
+    return frozenset(canonical(name) for name in _distributions()["same_name"]["distributions"])
 
 
 def commands_of(text: str) -> list[str]:

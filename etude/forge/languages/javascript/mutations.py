@@ -173,8 +173,14 @@ def _turned(tested: Node) -> Iterator[Edit]:
     inside = tested.child_by_field_name("argument")
     if tested.type == "unary_expression" and inside is not None and source.startswith(b"!"):
         yield Edit(tested.start_byte, inside.start_byte)
-    elif b"\n" not in source:
-        yield Edit(tested.start_byte, tested.end_byte, b"!(" + source + b")")
+    elif tested.type in ("identifier", "member_expression", "call_expression", "subscript_expression"):
+        # Only where it reads as somebody would write it: `!(a < b)` gives itself away.
+        yield Edit(tested.start_byte, tested.start_byte, b"!")
+    else:
+        sign = tested.child_by_field_name("operator")
+        # The language has no other way to turn these round.
+        if sign is not None and sign.text in (b"in", b"instanceof") and b"\n" not in source:
+            yield Edit(tested.start_byte, tested.end_byte, b"!(" + source + b")")
 
 
 def constant(node: Node) -> Iterator[Edit]:

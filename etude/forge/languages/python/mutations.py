@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from etude.forge.languages.base import Mutation
 from etude.forge.languages.edits import Edit
@@ -22,8 +23,12 @@ COMPARISONS = {
     ast.Eq: ("==", "!="),
     ast.NotEq: ("!=", "=="),
     ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
     ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
 }
+# The opposite of a comparison, as somebody would write it, where `COMPARISONS` does not have it already.
+OPPOSITES = {ast.Lt: ("<", ">="), ast.LtE: ("<=", ">"), ast.Gt: (">", "<="), ast.GtE: (">=", "<")}
 ARITHMETIC = {
     ast.Add: ("+", "-"),
     ast.Sub: ("-", "+"),
@@ -39,9 +44,9 @@ ARITHMETIC = {
 def mutations(module: Module, definition: Definition) -> list[Mutation[Definition]]:
     """Every change that is known for this function."""
     found = []
-    for statement, alone, endless in _statements(definition.code):
-        if not endless and _can_be_lost(statement):
-            found.append(Mutation("lost statement", definition, module.without_statement(statement, alone=alone)))
+    for statement, block, endless in _statements(definition.code, _Block(None, "", alone=len(definition.code) == 1)):
+        if not endless and _can_be_lost(statement) and (edit := _lost(module, statement, block)) is not None:
+            found.append(Mutation("lost statement", definition, edit))
         if isinstance(statement, ast.While):
             continue  # a condition that stays true is no bug that a test could point at
         for node in _own(statement):
@@ -50,15 +55,44 @@ def mutations(module: Module, definition: Definition) -> list[Mutation[Definitio
     return found
 
 
-def _statements(body: list[ast.stmt], endless: bool = False) -> Iterator[tuple[ast.stmt, bool, bool]]:
-    """Every statement below a body: whether its block has no other, and whether a `while` goes round it."""
+@dataclass(frozen=True)
+class _Block:
+    """Where a statement stands: in which part of which other one, and whether that part has no other."""
+
+    owner: ast.stmt | None
+    part: str
+    alone: bool
+    around: _Block | None = None  # where the owner stands
+
+
+def _statements(body: list[ast.stmt], block: _Block, endless: bool = False) -> Iterator[tuple[ast.stmt, _Block, bool]]:
+    """Every statement below a body, where it stands, and whether a `while` goes round it."""
     for each in body:
-        yield each, len(body) == 1, endless
+        yield each, block, endless
         inside = endless or isinstance(each, ast.While)
-        for name in ("body", "orelse", "finalbody"):
-            yield from _statements(getattr(each, name, []), inside)
+        for part in ("body", "orelse", "finalbody"):
+            inner: list[ast.stmt] = getattr(each, part, [])
+            yield from _statements(inner, _Block(each, part, len(inner) == 1, block), inside)
         for handler in getattr(each, "handlers", []):
-            yield from _statements(handler.body, inside)
+            yield from _statements(handler.body, _Block(each, "handlers", len(handler.body) == 1, block), inside)
+
+
+def _lost(module: Module, statement: ast.stmt, block: _Block) -> Edit | None:
+    """The file without a statement. One that is alone takes its `else`, or its `if`, with it: nobody leaves `pass`."""
+    if not block.alone:
+        return module.lost_statement(statement)
+    owner = block.owner
+    first = module.lines[statement.lineno - 1][statement.col_offset :]
+    if isinstance(owner, ast.If) and block.part == "orelse":
+        if first.startswith(b"elif"):
+            return module.lost_statement(statement)
+        return module.without_else(owner)
+    if not isinstance(owner, ast.If) or block.part != "body" or owner.orelse or block.around is None:
+        return None
+    above = module.lines[owner.lineno - 1][owner.col_offset :]
+    if block.around.alone and not above.startswith(b"elif"):
+        return None
+    return module.lost_statement(owner)
 
 
 def _own(statement: ast.stmt) -> Iterator[ast.AST]:
@@ -77,8 +111,9 @@ def _own(statement: ast.stmt) -> Iterator[ast.AST]:
 def _between(module: Module, left: ast.expr, right: ast.expr, old: str, new: str) -> Iterator[Edit]:
     """Replaces an operator that stands between two expressions."""
     start, end = module.span(left)[1], module.span(right)[0]
-    words = rb"\b%s\b" if old.isalpha() else rb"%s"
-    found = list(re.finditer(words % re.escape(old.encode()), module.data[start:end]))
+    named = old.replace(" ", "").isalpha()
+    pattern = rb"\b" + old.encode().replace(b" ", rb"\s+") + rb"\b" if named else re.escape(old.encode())
+    found = list(re.finditer(pattern, module.data[start:end]))
     # More than one place, or a comment between: nobody knows which of them is the operator.
     if len(found) == 1 and b"#" not in module.data[start:end]:
         yield Edit(start + found[0].start(), start + found[0].end(), new.encode())
@@ -110,12 +145,16 @@ def junction(module: Module, node: ast.AST) -> Iterator[Edit]:
 def condition(module: Module, node: ast.AST) -> Iterator[Edit]:
     if isinstance(node, ast.If | ast.While | ast.IfExp):
         test = node.test
-        start, end = module.span(test)
+        start = module.span(test)[0]
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             yield Edit(start, module.span(test.operand)[0])
         # A negated `while` either never runs or never ends.
-        elif not isinstance(node, ast.While) and b"\n" not in module.data[start:end]:
-            yield Edit(start, end, b"not (" + module.data[start:end] + b")")
+        elif not isinstance(node, ast.While):
+            # As somebody would write it: `not (x is None)` gives itself away.
+            if isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in OPPOSITES:
+                yield from _between(module, test.left, test.comparators[0], *OPPOSITES[type(test.ops[0])])
+            elif isinstance(test, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+                yield Edit(start, start, b"not ")
 
 
 def constant(module: Module, node: ast.AST) -> Iterator[Edit]:

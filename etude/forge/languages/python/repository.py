@@ -55,6 +55,13 @@ class PythonRepository(Repository[Definition]):
     def collected(self, test: str) -> LocatedTest:
         return place_of(test)
 
+    def stands_in_tests(self, test: str) -> bool:
+        path, name = collected(test)
+        # pytest names doctests by their module: tests/test_a.py::tests.test_a.helper
+        module = path.removesuffix(".py").rpartition("/")[2]
+        is_doctest = re.fullmatch(rf"(.*\.)?{re.escape(module)}(\..*)?", test.partition("::")[2].partition("[")[0])
+        return path in self.tests and not (is_doctest and name not in self.tests[path].definitions)
+
     def title(self, test: str) -> str:
         return place_of(test).name.rpartition(".")[2]
 

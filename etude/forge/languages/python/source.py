@@ -182,7 +182,7 @@ class Module:
         """Takes a whole definition away, with the comment right above it and one of the two gaps around it."""
         first = definition.first
         indent = definition.node.col_offset
-        while first > 1 and re.match(rb" {%d}#" % indent, self.lines[first - 2]):
+        while first > 1 and re.match(rb"[ \t]{%d}#" % indent, self.lines[first - 2]):
             first -= 1
         last = self._with_comments(definition.last, indent)
         above, below = first, last
@@ -202,6 +202,45 @@ class Module:
         rest = self.lines[last - 1][statement.end_col_offset or 0 :].split(b"#")[0].strip()
         if alone or rest or self.lines[first - 1][: statement.col_offset].strip():
             return Edit(start, end, b"pass")
+        return Edit(self.at(first), self.at(last) + len(self.lines[last - 1]))
+
+    def lost_statement(self, statement: ast.stmt) -> Edit | None:
+        """Takes a statement away as if it had never been there; None where it shares a line with something."""
+        first, last = _top(statement), statement.end_lineno or statement.lineno
+        if self.lines[first - 1][: statement.col_offset].strip() or self._follows(statement):
+            return None
+        return self._without_lines(first, last, statement.col_offset)
+
+    def _follows(self, statement: ast.stmt) -> bool:
+        """Whether something stands behind a statement on its last line."""
+        last = statement.end_lineno or statement.lineno
+        return bool(self.lines[last - 1][statement.end_col_offset or 0 :].split(b"#")[0].strip())
+
+    def without_else(self, statement: ast.If) -> Edit | None:
+        """Takes the `else` of a condition away with all that stands in it; None where that is not whole lines."""
+        indent, last = statement.col_offset, statement.orelse[-1].end_lineno or 0
+        first = next(
+            (
+                line
+                for line in range(statement.body[-1].end_lineno or 0, statement.orelse[0].lineno + 1)
+                if re.match(rb"[ \t]{%d}else\s*:" % indent, self.lines[line - 1])
+            ),
+            None,
+        )
+        whole = not self._follows(statement.orelse[-1])
+        return self._without_lines(first, last, indent) if first is not None and whole else None
+
+    def _without_lines(self, first: int, last: int, indent: int) -> Edit:
+        """Takes lines away with the comment above that speaks of them, and one of the gaps around them."""
+        while first > 1 and re.match(rb"[ \t]{%d}#" % indent, self.lines[first - 2]):
+            first -= 1
+        below = self.lines[last].strip() if last < len(self.lines) else b""
+        above = self.lines[first - 2].split(b"#")[0].strip() if first > 1 else b""
+        if not below and not above:
+            while first > 1 and not self.lines[first - 2].strip():
+                first -= 1
+        elif not below and above.endswith(b":") and last < len(self.lines):
+            last += 1
         return Edit(self.at(first), self.at(last) + len(self.lines[last - 1]))
 
     def _is_idle(self, line: int) -> bool:

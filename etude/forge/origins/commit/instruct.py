@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from etude.forge.languages.base import Repository
 from etude.forge.steps.candidate import Candidate
 from etude.forge.steps.code_change import CodeChange
 from etude.forge.steps.code_change_instructions import (
+    FEW,
+    in_words,
     kind_of_feature,
     missing_code,
+    public_first,
     quoted_files,
     quoted_tests,
     specification,
@@ -31,11 +35,10 @@ def instruct(repository: Repository[Any], proof: CodeChange, rng: random.Random)
     if not candidate.about:
         return missing_code(repository, candidate, split, proof.output, rng, changed="changed", named=0)
     unseen = unseen_names(repository, candidate, split)
-    plain = (
-        f"{candidate.about}\n\nThis concerns {quoted_files(candidate)}. {quoted_tests(split)} should pass afterwards."
-        f"{unseen}\n"
-    )
-    terse = _terse(candidate, titles_of_tests(repository, split), rng) + unseen
+    where = in_words([f"`{piece.name}`" for piece in public_first(candidate.pieces)[:FEW]])
+    after = f" {quoted_tests(split)} should pass afterwards." if split.shown else ""
+    plain = f"{candidate.about}\n\nThis concerns {where} in {quoted_files(candidate)}.{after}{unseen}\n"
+    terse = _terse(candidate, titles_of_tests(repository, candidate, split), rng) + unseen
     detailed = specification(repository, candidate, split, proof.output, candidate.about, INTRO)
     return Instructions(category(candidate), terse, plain, detailed)
 
@@ -45,11 +48,16 @@ def category(candidate: Candidate) -> str:
     return "debugging" if FIX_WORDS.search(candidate.about) else kind_of_feature(candidate)
 
 
-def _terse(candidate: Candidate, tests: str, rng: random.Random) -> str:
+def _terse(candidate: Candidate, tests: Sequence[str], rng: random.Random) -> str:
     changed = {part for piece in candidate.pieces for part in piece.name.split(".")}
     first = re.match(r"[A-Z][a-z]+(?!\w)", candidate.about)
     ordinary = first is not None and first[0] not in changed
     text = candidate.about[0].lower() + candidate.about[1:] if ordinary else candidate.about
-    # Many a subject says nothing to somebody who has not seen the change.
-    hint = f" - {tests} has to pass" if tests and changed.isdisjoint(re.findall(r"\w+", text)) else ""
+    hint = ""
+    if changed.isdisjoint(re.findall(r"\w+", text)):
+        # Many a subject says nothing to somebody who has not seen the change, and a failing test alone says little.
+        pieces = public_first(candidate.pieces)
+        verb = "has" if len(tests) == 1 else "have"
+        hint = f" - {in_words(tests)} {verb} to pass" if tests else ""
+        hint += f" ({in_words([piece.name for piece in pieces[:FEW]], max(0, len(pieces) - FEW))})"
     return with_typo(text, rng, changed) + hint

@@ -26,7 +26,7 @@ class Commit(Origin[Candidate, CodeChange]):
 
     def propose(self, context: MakeContext, rng: random.Random) -> Iterator[Candidate]:
         assert context.history is not None
-        return commits(context.repository, context.history)
+        return commits(context.repository, context.history, context.left_out.append)
 
     async def prove(self, context: MakeContext, candidate: Candidate, rng: random.Random) -> CodeChange:
         """The commit's own tests are the first to be held out."""

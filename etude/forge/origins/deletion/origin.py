@@ -23,7 +23,7 @@ class Deletion(Origin[Candidate, CodeChange]):
     turns = (0, 2)  # most repositories have more functions to delete than anything else
 
     def propose(self, context: MakeContext, rng: random.Random) -> Iterator[Candidate]:
-        return deletions(context.repository, rng)
+        return deletions(context.repository, rng, context.left_out.append)
 
     async def prove(self, context: MakeContext, candidate: Candidate, rng: random.Random) -> CodeChange:
         return await prove_code_change(context, candidate, rng)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from etude.forge.languages.base import Extent, Repository
-from etude.forge.steps.candidate import Candidate, RemovedCode
-from etude.forge.steps.choose_functions import MOST_SHARE, FunctionSet, choose
+from etude.forge.steps.candidate import Candidate, LeftOut, RemovedCode
+from etude.forge.steps.choose_functions import MOST_SHARE, FunctionSet, choose, unfit_functions
 
 WHOLE: Final = 0.5  # share of the candidates whose symbols are removed whole, where that is possible
 
 
-def deletions(repository: Repository[Any], rng: random.Random) -> Iterator[Candidate]:
-    """Candidates in the order in which they should be tried."""
+def deletions(
+    repository: Repository[Any], rng: random.Random, leave_out: Callable[[LeftOut], None] = lambda _: None
+) -> Iterator[Candidate]:
+    """Candidates in the order in which they should be tried. Functions that fit none are told, by the reason."""
+    for why, names in unfit_functions(repository).items():
+        key = f"deletion-{hashlib.sha256(why.encode()).hexdigest()[:12]}"
+        leave_out(LeftOut(key, "deletion", "function", why, ", ".join(names), len(names)))
     for chosen in choose(repository, rng):
         made = delete(repository, chosen, whole=rng.random() < WHOLE)
         if made is not None:

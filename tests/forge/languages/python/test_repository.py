@@ -100,3 +100,21 @@ def test_tests_that_take_the_time_judge_nobody(build_repository: Build) -> None:
     }
     repository = build_repository({"tests/clocks.py": helper, "tests/test_a.py": tests}, traces)
     assert timing_tests(repository) == {"tests/test_a.py::test_fast", "tests/test_a.py::test_linear"}
+
+
+def test_doctests_are_asked_of_nobody(build_repository: Callable[..., PythonRepository]) -> None:
+    files = {
+        "src/shop/text.py": 'def f():\n    """\n    >>> f()\n    """\n',
+        "tests/test_text.py": "def test_f():\n    pass\n\n\nclass T:\n    def test_a_b(self):\n        pass\n",
+    }
+    traces = {
+        "src/shop/text.py::shop.text.f": set(),
+        "tests/test_text.py::test_f[a.b]": set(),
+        "tests/test_text.py::T::test_a_b": set(),
+        "tests/test_text.py::tests.test_text.helper": set(),
+        "tests/test_text.py::test_text": set(),
+        "docs/a.rst::a.rst": set(),
+    }
+    repository = build_repository(files, traces)
+    asked = [test for test in repository.green if repository.stands_in_tests(test)]
+    assert asked == ["tests/test_text.py::T::test_a_b", "tests/test_text.py::test_f[a.b]"]

@@ -53,13 +53,13 @@ def changed(body: str) -> set[str]:
         ("a = true;", {"a = false;"}),
         ("a = void 0;", set()),
         ("a = 0x10 + 1.5;", {"a = 0x10 - 1.5;"}),
-        ("if (a) return b;", {"", "if (!(a)) return b;"}),
+        ("if (a) return b;", {"", "if (!a) return b;"}),
         ("if (!a) { throw b; }", {"", "if (a) { throw b; }"}),
         (
             "if (a) { return b; } else { g(); }",
-            {"if (!(a)) { return b; } else { g(); }", "if (a) { return b; } else {  }"},
+            {"if (!a) { return b; } else { g(); }", "if (a) { return b; } else {  }"},
         ),
-        ("a = a ? b : c;", {"a = !(a) ? b : c;"}),
+        ("a = a ? b : c;", {"a = !a ? b : c;"}),
         (
             "for (var i = 0; i < b; i++) g(i);",
             {"for (var i = 1; i < b; i++) g(i);", "for (var i = 0; i <= b; i++) g(i);"},
@@ -68,7 +68,7 @@ def changed(body: str) -> set[str]:
             "for (const x of b) { if (x) break; }",
             {
                 "for (const x of b) { if (x) continue; }",
-                "for (const x of b) { if (!(x)) break; }",
+                "for (const x of b) { if (!x) break; }",
                 "for (const x of b) {  }",
             },
         ),

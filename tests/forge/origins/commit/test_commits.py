@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,11 @@ import pytest
 from etude.core.errors import EtudeError
 from etude.forge.languages.base import LocatedTest
 from etude.forge.languages.python.repository import PythonRepository
-from etude.forge.origins.commit.instruct import category
+from etude.forge.origins.commit.instruct import category, instruct
 from etude.forge.origins.commit.propose import commits, own_tests
+from etude.forge.steps.candidate import LeftOut
+from etude.forge.steps.code_change import CodeChange
+from etude.forge.steps.hide_tests import split
 
 Build = Callable[..., PythonRepository]
 History = Callable[[list[tuple[str, dict[str, str]]]], Path]
@@ -62,3 +66,24 @@ def test_a_commit_whose_lines_changed_since_is_left_out(build_repository: Build,
 def test_what_is_no_history_is_said(build_repository: Build, tmp_path: Path) -> None:
     with pytest.raises(EtudeError, match="git cannot read the history"):
         list(commits(build_repository(FILES, TRACES, ("",)), tmp_path))
+
+
+def test_commits_that_are_left_out_are_told_with_the_reason(build_repository: Build, history: History) -> None:
+    repository = build_repository(FILES, TRACES, ("",))
+    told: list[LeftOut] = []
+    assert len(list(commits(repository, history(STEPS), told.append))) == 2
+    assert [(each.detail, each.reason) for each in told] == [
+        ("Docs", "the commit changes no code"),
+        ("Start", "the commit changes no code"),  # the first one has nothing to be compared with
+    ]
+
+
+def test_a_fix_with_one_regression_test_holds_it_out(build_repository: Build, history: History) -> None:
+    repository = build_repository(FILES, TRACES, ("",))
+    fix = list(commits(repository, history(STEPS)))[1]
+    assert (fix.least_tests, fix.least_places) == (1, 1)
+    parted = split(repository, fix, ["tests/test_tiny.py::test_none"], random.Random(0))
+    assert parted is not None and parted.shown == () and parted.held_out == ("tests/test_tiny.py::test_none",)
+    text = instruct(repository, CodeChange(fix, split=parted, kept=()), random.Random(0))
+    assert "concerns `add` in `tiny.py`." in text.plain and "should pass" not in text.plain
+    assert "## Tests" not in text.detailed

@@ -1,0 +1,184 @@
+"""How many packages that nobody has tried give tasks: thirty drawn by a seed from Debian's list of python3-* names.
+
+    python benchmarks/yield/debian_packages.py --list                       (the draw, and why others were passed over)
+    python benchmarks/yield/debian_packages.py --out yield.jsonl            (all thirty; about 5 to 20 minutes each)
+    python benchmarks/yield/debian_packages.py --out yield.jsonl --only 3   (the first three of the draw)
+    python benchmarks/yield/debian_packages.py --out yield.jsonl --summary  (of what was written so far)
+
+A name counts if no file of this repository mentions it, a source distribution of that name can be had, it is pure
+Python and brings ten tests. Each is installed, then asked for six tasks in ten minutes at most. A line for each is
+written, and a second call goes on behind the last. Whether a suite passes outside of our sandboxes is not found out
+here: that would run strangers' code on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[2]
+NAMES: Final = Path(__file__).with_name("debian_python3_names.txt")
+SEED: Final = "etude-yield-1"
+WANTED: Final = 30
+TASKS: Final = 6
+SECONDS: Final = 600.0  # for the tasks of one package
+INSTALL_SECONDS: Final = 1800.0
+FEWEST_TESTS: Final = 10
+COMPILED: Final = re.compile(r".*\.(c|pyx|rs|cpp|cc|f90|go)")
+APART: Final = re.compile(r"(^|/)(tests?|testing|docs?|examples?)/")
+TEST_FILE: Final = re.compile(r"(.*/)?(test_[^/]*|[^/]*_tests?|tests?)\.py")
+TEST: Final = re.compile(r"^\s*(?:async )?def test\w*\(", re.MULTILINE)
+
+
+def order() -> list[str]:
+    """The list in the drawn order, without names that this repository mentions."""
+    names = [line for line in NAMES.read_text().splitlines() if line and not line.startswith("#")]
+    random.Random(SEED).shuffle(names)
+    known = mentioned()
+    return [name for name in names if name.lower() not in known and name.lower().replace("-", "_") not in known]
+
+
+def mentioned() -> set[str]:
+    """Every word of this repository's files that could be a package's name."""
+    found: set[str] = set()
+    for folder in ("etude", "tests", "docs", "benchmarks", "examples", "redteam"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".toml", ".md", ".txt", ".json") and path != NAMES:
+                text = path.read_text(errors="replace").lower()
+                found.update(re.findall(r"[a-z0-9][a-z0-9_.-]*[a-z0-9]", text))
+    return found
+
+
+def passed_over(name: str, store: Path) -> str:
+    """Why a package is not one of the thirty, from its files alone; nothing where it is."""
+    from etude.core.errors import EtudeError
+    from etude.forge.install.checkout import open_repo
+    from etude.forge.install.install import repositories
+    from etude.forge.install.pip_settings import read_index
+    from etude.sandbox.store.layers import Store
+
+    try:
+        repo = open_repo(name, repositories(Store(store)), index=read_index())
+    except EtudeError as error:
+        return f"no source distribution: {str(error)[:200]}"
+    paths = [str(path.relative_to(repo.tree)) for path in sorted(repo.tree.rglob("*")) if path.is_file()]
+    if compiled := [path for path in paths if COMPILED.fullmatch(path) and not APART.search(path)]:
+        return f"compiled: {compiled[0]}"
+    files = [repo.tree / path for path in paths if TEST_FILE.fullmatch(path)]
+    tests = sum(len(TEST.findall(file.read_text(errors="replace"))) for file in files)
+    return f"{tests} tests in its source distribution" if tests < FEWEST_TESTS else ""
+
+
+def draw(store: Path) -> Iterator[tuple[str, str]]:
+    """Names, each with why it is passed over, until thirty were not."""
+    left = WANTED
+    for name in order():
+        why = passed_over(name, store)
+        yield name, why
+        left -= not why
+        if not left:
+            return
+
+
+def command(*words: str, seconds: float) -> tuple[dict[str, Any], float]:
+    """What an `etude` command answers; empty where its time was up."""
+    started = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "etude", *words, "--json"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {}, time.monotonic() - started
+    lines = done.stdout.splitlines()
+    return (json.loads(lines[-1]) if lines else {"error": done.stderr[-300:]}), time.monotonic() - started
+
+
+def measure(name: str, store: Path, tasks: Path, seconds: float) -> dict[str, Any]:
+    installed, took = command("env", "install", name, "--store", str(store), seconds=INSTALL_SECONDS)
+    row: dict[str, Any] = {"package": name, "installed": bool(installed.get("ok")), "install_seconds": round(took, 1)}
+    row |= {key: installed.get(key) for key in ("version", "tests", "reason", "notes") if installed.get(key)}
+    if not row["installed"]:
+        return row | {"reason": installed.get("reason") or installed.get("error") or "its time was up"}
+    out = tasks / name
+    words = ("tasks", "make", name, "--count", str(TASKS), "--out", str(out), "--store", str(store))
+    made, took = command(*words, seconds=seconds)
+    row |= {"make_seconds": round(took, 1), "make_error": made.get("error", "" if made else "its time was up")}
+    return row | read_journal(out / "make.jsonl")
+
+
+def read_journal(path: Path) -> dict[str, Any]:
+    """How many tasks there are, on which side, and why the others are none."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()[1:]] if path.exists() else []
+    tried = [line for line in lines if not line.get("left_out")]
+    return {
+        "tasks": sum(bool(line["task"]) for line in tried),
+        "tried": len(tried),
+        "split": dict(Counter(line["split"] for line in tried if line["task"])),
+        "rejected": dict(Counter(line["reason"] for line in tried if not line["task"]).most_common()),
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    installed = [row for row in rows if row["installed"]]
+    enough = [row for row in installed if row.get("tasks", 0) >= TASKS]
+    rejected: Counter[str] = Counter()
+    for row in installed:
+        rejected.update(row.get("rejected", {}))
+    lines = [
+        f"{len(rows)} packages, {len(installed)} installed, {len(enough)} of these gave {TASKS} tasks in time, "
+        f"{sum(row.get('tasks', 0) for row in installed)} tasks in all",
+        *(f"  not installed: {row['package']}: {row['reason'][:200]}" for row in rows if not row["installed"]),
+        *(f"  {row['package']}: {row.get('tasks', 0)} tasks of {row.get('tried', 0)}" for row in installed),
+        *(f"  {number} times: {reason}" for reason, number in rejected.most_common()),
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    given.add_argument("--out", type=Path, default=Path("yield.jsonl"))
+    given.add_argument("--store", type=Path, default=Path.home() / ".cache/etude-yield")
+    given.add_argument("--tasks", type=Path, default=Path("yield-tasks"))
+    given.add_argument("--only", type=int, default=WANTED)
+    given.add_argument("--seconds", type=float, default=SECONDS)
+    given.add_argument("--list", action="store_true")
+    given.add_argument("--summary", action="store_true")
+    options = given.parse_args()
+    rows = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    if options.summary:
+        print(summary(rows))
+        return
+    done = {row["package"] for row in rows}
+    left = options.only
+    for name, why in draw(options.store.resolve()):
+        print(f"{name}: {why or 'drawn'}", flush=True)
+        if why:
+            continue
+        left -= 1
+        if not options.list and name not in done:
+            row = measure(name, options.store.resolve(), options.tasks.resolve(), options.seconds)
+            rows.append(row)
+            with options.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(json.dumps(row), flush=True)
+        if not left:
+            break
+    print(summary(rows))
+
+
+if __name__ == "__main__":
+    main()
