@@ -32,7 +32,7 @@ class ControlGroup:
 
     def add(self, pid: int) -> None:
         for folder in self.folders:
-            kernel.set_file(f"{folder}/cgroup.procs", str(pid))
+            kernel.set_file(f"{folder}/cgroup.procs", str(pid), 0o644)
 
     def remove(self) -> None:
         for folder in self.folders:
@@ -57,13 +57,13 @@ class Cgroups:
             for folder in distinct:
                 folder.mkdir()
             if self.version == 2:
-                kernel.set_file(f"{folders['memory']}/memory.max", str(memory))
+                kernel.set_file(f"{folders['memory']}/memory.max", str(memory), 0o644)
                 # Otherwise a sandbox at its limit would go on in swap and slow down the machine.
                 with contextlib.suppress(OSError):  # no swap accounting in this kernel
-                    kernel.set_file(f"{folders['memory']}/memory.swap.max", "0")
+                    kernel.set_file(f"{folders['memory']}/memory.swap.max", "0", 0o644)
             else:
-                kernel.set_file(f"{folders['memory']}/memory.limit_in_bytes", str(memory))
-            kernel.set_file(f"{folders['pids']}/pids.max", str(processes + _RESERVE))
+                kernel.set_file(f"{folders['memory']}/memory.limit_in_bytes", str(memory), 0o644)
+            kernel.set_file(f"{folders['pids']}/pids.max", str(processes + _RESERVE), 0o644)
             if "cpu" in folders:
                 self._limit_processors(folders["cpu"], cpus)
         except OSError:
