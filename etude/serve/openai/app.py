@@ -150,7 +150,8 @@ class OpenAIRoutes:
 
     async def detokenize(self, request: web.Request) -> web.Response:
         body = await self._bodies.read(request, lambda value: read_detokenize(value, self._detokenize))
-        return web.json_response({"prompt": self._dialect.decode(body.tokens)})
+        data = b"".join(token_bytes(self._dialect, token) for token in body.tokens)
+        return web.json_response({"prompt": data.decode("utf-8", "replace")})
 
     async def models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [self._card()]})
