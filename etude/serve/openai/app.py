@@ -21,7 +21,6 @@ from aiohttp import web
 
 from etude.core.policy import Sampling
 from etude.core.settings import EngineSettings
-from etude.engine.logit_rules import Constraint, LogitRules
 from etude.engine.prompt_scores import PromptScores
 from etude.engine.thread import EngineThread
 from etude.serve.openai.api_key import Gate
@@ -135,7 +134,7 @@ class OpenAIRoutes:
         def choice(index: int, number: int, prompt: Sequence[int], sampling: Sampling) -> Choice:
             reader = TextReader(self._dialect, body.stops)
             echo = echoes[index // body.choices]
-            return Choice(index, number, tuple(prompt), sampling, reader, self._rules(body, None), echo)
+            return Choice(index, number, tuple(prompt), sampling, reader, body.rules(), echo)
 
         if body.max_tokens == 0:  # an evaluation that wants to know the prompt's log-probabilities alone
             many = [(prompt, number) for prompt in prompts for number in range(body.choices)]
@@ -151,7 +150,8 @@ class OpenAIRoutes:
 
     async def detokenize(self, request: web.Request) -> web.Response:
         body = await self._bodies.read(request, lambda value: read_detokenize(value, self._detokenize))
-        return web.json_response({"prompt": self._dialect.decode(body.tokens)})
+        data = b"".join(token_bytes(self._dialect, token) for token in body.tokens)
+        return web.json_response({"prompt": data.decode("utf-8", "replace")})
 
     async def models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [self._card()]})
@@ -294,7 +294,7 @@ class OpenAIRoutes:
         def choice(index: int, number: int, prompt: Sequence[int], sampling: Sampling) -> Choice:
             reader = TurnReader(asked.dialect, body.stops, asked.steering.opening, calls)
             constraint = asked.steering.constraint(asked.dialect, self._grammars, self._vocab_size)
-            return Choice(index, number, tuple(prompt), sampling, reader, self._rules(body, constraint))
+            return Choice(index, number, tuple(prompt), sampling, reader, body.rules(constraint))
 
         return await self._answer(request, body, [asked.ids], writer, choice)
 
@@ -314,12 +314,6 @@ class OpenAIRoutes:
             return self._prompts.encoded(request.prompt)
         chat = read_chat({**request.chat_fields, "model": self._model}, self._chat)
         return self._prompts.of_chat(chat, open_turn=request.add_generation_prompt is not False)
-
-    def _rules(self, body: Body, constraint: Constraint | None) -> LogitRules:
-        if body.logit_bias and max(body.logit_bias) >= self._vocab_size:
-            sentence = f"'logit_bias' has a token id beyond the vocabulary of {self._vocab_size}"
-            raise ApiError(400, sentence, param="logit_bias", code="invalid_value")
-        return body.rules(constraint)
 
     async def _prompt_scores(self, ids: Sequence[int], body: CompletionRequest) -> PromptScores:
         return await self._engine.call(lambda engine: engine.prompt_scores(ids, body.tops))

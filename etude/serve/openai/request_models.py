@@ -8,6 +8,7 @@ of `validation`.
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -284,19 +285,35 @@ class ResponseFormat(RequestObject):
         return wanted if wanted is not None else {"type": "object"}
 
 
-def _biases(value: Any) -> dict[int, float]:
-    numbers = isinstance(value, dict) and len(value) <= MOST_BIASES
-    if not numbers or not all(key.isascii() and key.isdigit() and len(key) < 10 for key in value):
-        raise PydanticCustomError("kind", f"an object of at most {MOST_BIASES} token ids")
-    if not all(type(bias) in (int, float) and -100 <= bias <= 100 for bias in value.values()):
-        raise PydanticCustomError("kind", "an object of numbers from -100 to 100")
-    return {int(key): float(bias) for key, bias in value.items()}
+def below(count: int) -> str:
+    """A pattern of the decimal numbers from 0 to count - 1: schemas have no other way to bound a field's name."""
+    last = str(count - 1)
+    parts = [f"[0-9]{{1,{len(last) - 1}}}"] if len(last) > 1 else []
+    for place, digit in enumerate(last):
+        if digit != "0":
+            parts.append(f"{last[:place]}[0-{int(digit) - 1}][0-9]{{{len(last) - place - 1}}}")
+    return f"^({'|'.join([*parts, last])})$"
 
 
-_BIAS_SCHEMA = {"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}
-Biases = Annotated[
-    Any, AfterValidator(_biases), WithJsonSchema(_BIAS_SCHEMA | {"propertyNames": {"pattern": "^[0-9]{1,9}$"}})
-]
+def _biases(vocab_size: int) -> Any:
+    pattern = re.compile(below(vocab_size))
+
+    def check(value: Any) -> dict[int, float]:
+        if not isinstance(value, dict) or len(value) > MOST_BIASES or not all(map(pattern.fullmatch, value)):
+            raise PydanticCustomError("kind", f"an object of at most {MOST_BIASES} token ids below {vocab_size}")
+        if not all(type(bias) in (int, float) and -100 <= bias <= 100 for bias in value.values()):
+            raise PydanticCustomError("kind", "an object of numbers from -100 to 100")
+        return {int(key): float(bias) for key, bias in value.items()}
+
+    schema: dict[str, Any] = {
+        "type": "object",
+        "maxProperties": MOST_BIASES,
+        "propertyNames": {"pattern": pattern.pattern},
+    }
+    schema["additionalProperties"] = {"type": "number", "minimum": -100, "maximum": 100}
+    return Annotated[Any, AfterValidator(check), WithJsonSchema(schema)]
+
+
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 
 
@@ -323,7 +340,7 @@ class GenerationRequest(RequestObject):
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = Field(None, description="Tell the token ids of prompt and answer.")
     user: str | None = IGNORED
-    logit_bias: Biases | None = Field(None, description="Added to the logits of token ids.")
+    logit_bias: dict[int, float] | None = Field(None, description="Added to the logits of token ids.")
     frequency_penalty: Penalty | None = Field(None, description="Taken from a token's logit for each time it came.")
     presence_penalty: Penalty | None = Field(None, description="Taken once from the logit of each token that came.")
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)] | None = Field(
@@ -474,9 +491,9 @@ def request_models(model: str, vocab_size: int) -> tuple[type[ChatRequest], type
     """The two bodies for a server of this model: its name and the size of its vocabulary are in their schemas."""
     name: Any = (str, Field(json_schema_extra={"enum": [model]}))
     stop_ids: Any = (id_list(vocab_size, MOST_STOPS) | None, GenerationRequest.model_fields["stop_token_ids"])
-    chat = create_model("ChatRequest", __base__=ChatRequest, model=name, stop_token_ids=stop_ids)
+    biases: Any = (_biases(vocab_size) | None, GenerationRequest.model_fields["logit_bias"])
+    own: dict[str, Any] = {"model": name, "stop_token_ids": stop_ids, "logit_bias": biases}
+    chat = create_model("ChatRequest", __base__=ChatRequest, **own)
     prompt: Any = (_prompts(vocab_size), ...)
-    completion = create_model(
-        "CompletionRequest", __base__=CompletionRequest, model=name, stop_token_ids=stop_ids, prompt=prompt
-    )
+    completion = create_model("CompletionRequest", __base__=CompletionRequest, **own, prompt=prompt)
     return chat, completion
