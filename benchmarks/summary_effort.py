@@ -184,7 +184,7 @@ def main() -> None:
             command.add_argument("--seed", type=int, default=0)
         if name == "base":
             command.add_argument("--rl-seconds", type=float, default=0.0)
-            command.add_argument("--set", dest="overrides", nargs="*", default=[], help="changes to the recipe, KEY=VALUE")
+            command.add_argument("--set", dest="overrides", nargs="*", default=[], help="KEY=VALUE of the recipe")
         if name == "arm":
             command.add_argument("arm", choices=[arm for arms in ARMS.values() for arm in arms])
             command.add_argument("--tasks", type=int, default=250)
