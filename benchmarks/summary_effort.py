@@ -33,7 +33,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from etude.core.recipe import Recipe, load_recipe
+from etude.core.recipe import Recipe, load
 from etude.core.settings import HarnessSettings, SummarySettings
 from etude.core.terms import Terms
 from etude.forge.curriculum.sources import open_source
@@ -77,7 +77,7 @@ def harness_of(what: str, arm: str, recipe: Recipe) -> HarnessSettings:
 
 
 async def measure(what: str, arm: str, run: Path, tasks: int, samples: int, seed: int, threads: int) -> dict[str, Any]:
-    recipe = load_recipe(f"nano-{what}", [])
+    recipe = load(f"nano-{what}")
     harness = harness_of(what, arm, recipe)
     model = find_model(run)
     dialect = open_dialect(model)
@@ -184,7 +184,7 @@ def main() -> None:
             command.add_argument("--seed", type=int, default=0)
         if name == "base":
             command.add_argument("--rl-seconds", type=float, default=0.0)
-            command.add_argument("overrides", nargs="*")
+            command.add_argument("--set", dest="overrides", nargs="*", default=[], help="KEY=VALUE of the recipe")
         if name == "arm":
             command.add_argument("arm", choices=[arm for arms in ARMS.values() for arm in arms])
             command.add_argument("--tasks", type=int, default=250)
