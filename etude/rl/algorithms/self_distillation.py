@@ -22,14 +22,14 @@ from etude.rl.algorithms.base import Algorithm, BatchShape
 from etude.rl.groups import Rollout
 
 
-class _Settings(Algorithm.Settings):
+class _Settings(Algorithm.Settings, frozen=True):
     teacher: Literal["", "live", "ema", "frozen"] = Field(
         "", description="weights that read what the student did not; empty takes the algorithm's own"
     )
 
 
 class Sdpo(Algorithm):
-    class Settings(_Settings):
+    class Settings(_Settings, frozen=True):
         """Of SDPO."""
 
     settings: Settings
@@ -43,7 +43,7 @@ class Sdpo(Algorithm):
 
 
 class Sdft(Algorithm):
-    class Settings(_Settings):
+    class Settings(_Settings, frozen=True):
         """Of SDFT."""
 
     settings: Settings
@@ -57,7 +57,7 @@ class Sdft(Algorithm):
 
 
 class Opsd(Algorithm):
-    class Settings(_Settings):
+    class Settings(_Settings, frozen=True):
         """Of OPSD."""
 
     settings: Settings
