@@ -448,7 +448,7 @@ class FeedbackSettings:
     )
     top: int = setting(20, "tokens of support = 'top'", least=1)
     teacher: Literal["live", "ema", "frozen"] = setting(
-        "live", "whose weights read the hint: those that learn, their average (rl.optim.ema), those of the start"
+        "frozen", "whose weights read the hint: those of the start, an average (rl.optim.ema), or those that learn"
     )
     trust: float = setting(0.0, "share of the live weights' logits mixed into the teacher's", least=0, most=1)
     clip: float = setting(0.0, "most that one token's divergence counts, nats; 0 is no bound", least=0)
