@@ -18,7 +18,7 @@ from etude.core.run_files import read_metrics
 from etude.learn.update_size import measured_update
 from etude.policies.engine_client import EngineClient
 from etude.rl.groups import Rollout, Trace
-from etude.rl.learner_client import LearnerClient
+from etude.rl.learner.client import LearnerClient
 from etude.rl.metrics import describe, pass_at, staleness
 
 

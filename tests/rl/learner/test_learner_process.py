@@ -28,10 +28,10 @@ from etude.model.checkpoint.directory import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.weight_transfer.shared_memory import WeightBoard
-from etude.rl import learner_client
-from etude.rl import learner_process as worker
-from etude.rl.learner_client import LearnerClient, launch_learner
-from etude.rl.learner_messages import LearnerSpec, StepRequest
+from etude.rl.learner import client as learner_client
+from etude.rl.learner import process as worker
+from etude.rl.learner.client import LearnerClient, launch_learner
+from etude.rl.learner.messages import LearnerSpec, StepRequest
 
 SHAPE = ModelConfig(61, 16, 24, 2, 4, 2, 8)
 OPTIM = OptimSettings(lr=3e-3, ema=0.9)
@@ -294,8 +294,8 @@ def test_a_learner_that_cannot_start_says_why(home: Home, tmp_path: Path) -> Non
 ORPHANING = """
 import asyncio, os, sys
 from pathlib import Path
-from etude.rl.learner_client import launch_learner
-from etude.rl.learner_messages import LearnerSpec
+from etude.rl.learner.client import launch_learner
+from etude.rl.learner.messages import LearnerSpec
 from etude.core.settings import OptimSettings
 async def main():
     model, board = map(Path, sys.argv[1:])
@@ -322,7 +322,7 @@ def test_a_killed_parent_leaves_no_process_no_board_and_no_folder(home: Home, tm
     assert not Path(folder).exists()
 
 
-@pytest.mark.parametrize("module", ["etude.rl.learner_process", "etude.rl.learner_client", "etude.serve.server"])
+@pytest.mark.parametrize("module", ["etude.rl.learner.process", "etude.rl.learner.client", "etude.serve.server"])
 def test_torch_is_not_loaded_before_the_process_is_prepared(module: str) -> None:
     script = f"import sys, json, {module}; print(json.dumps('torch' in sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SECONDS)
