@@ -25,6 +25,7 @@ from pydantic_core import ErrorDetails
 
 from etude.core import settings
 from etude.core.errors import EtudeError
+from etude.core.rl_settings import RLSettings
 from etude.core.settings import setting
 
 
@@ -51,7 +52,7 @@ class Recipe:
     reward: settings.RewardSettings = setting(settings.RewardSettings(), "what a rollout is worth")
     audit: settings.AuditSettings = setting(settings.AuditSettings(), "the audit of rollouts")
     demos: settings.DemosSettings = setting(settings.DemosSettings(), "demonstrations")
-    rl: settings.RLSettings = setting(settings.RLSettings(), "reinforcement learning")
+    rl: RLSettings = setting(RLSettings(), "reinforcement learning")
     bench: settings.BenchSettings = setting(settings.BenchSettings(), "the benchmark before and after")
     base: settings.BaseSettings = setting(
         settings.BaseSettings(), "evaluations that need no agent, for `etude bench base`"

@@ -1,4 +1,4 @@
-"""What a process is started with survives as JSON; what is not declared is refused (frames: rl/test_learner_wire)."""
+"""What a process is started with survives as JSON; what is not declared is refused (frames: test_learner_wire)."""
 
 from __future__ import annotations
 
