@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import re
@@ -82,7 +83,7 @@ def from_dict(data: Mapping[str, Any]) -> Recipe:
     # Before the types: a misspelt key would else be dropped in silence.
     for key in _unknown(Recipe, data):
         raise EtudeError(f"unknown key {key}{hint(key, known_keys())}")
-    recipe = validate(pydantic.TypeAdapter(Recipe), data)
+    recipe = validate(_adapter(), data)
     for key, value, field in leaves(recipe):
         if isinstance(value, float) and not math.isfinite(value):
             raise EtudeError(f"{key} must be a finite number, not {value}")
@@ -93,6 +94,12 @@ def from_dict(data: Mapping[str, Any]) -> Recipe:
             raise EtudeError(f"{key} is {value}, but it must be at most {most}")
     _check(recipe)
     return recipe
+
+
+@functools.cache
+def _adapter() -> pydantic.TypeAdapter[Recipe]:
+    """Made once: reading the types of some 300 settings takes five times as long as checking a recipe with them."""
+    return pydantic.TypeAdapter(Recipe)
 
 
 def missing(recipe: Recipe) -> list[str]:
