@@ -66,8 +66,10 @@ class Optimiser:
             gradients = [p.grad for p in weights if p.grad is not None]
             means, squares, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
             torch._foreach_add_(steps, 1)
-            rates = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": decay, "eps": eps}
-            torch._fused_adamw_(weights, gradients, means, squares, [], steps, amsgrad=False, maximize=False, **rates)
+            torch._fused_adamw_(
+                [*weights], gradients, means, squares, [], steps,
+                lr=lr, beta1=beta1, beta2=beta2, weight_decay=decay, eps=eps, amsgrad=False, maximize=False,
+            )  # fmt: skip
             # the fused kernel does not count its writes, by which others know that what they made of a weight is old
             torch.autograd.graph.increment_version(weights)
 
