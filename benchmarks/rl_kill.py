@@ -29,7 +29,7 @@ from typing import Any
 DEADLINE = 120.0  # seconds for any one process to do what it is waited for
 GONE = 20.0  # seconds for what was left alone to be gone
 VICTIMS = ("orchestrator", "learner", "engine", "all")
-MODULES = {"learner": "etude.rl.learner_process", "engine": "etude.serve.server"}
+MODULES = {"learner": "etude.rl.learner.process", "engine": "etude.serve.server"}
 GROUPS, GROUP, SAVE_EVERY = 2, 3, 2
 
 REWARD = """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import re
@@ -25,6 +26,7 @@ from pydantic_core import ErrorDetails
 
 from etude.core import settings
 from etude.core.errors import EtudeError
+from etude.core.rl_settings import RLSettings
 from etude.core.settings import setting
 
 
@@ -51,7 +53,7 @@ class Recipe:
     reward: settings.RewardSettings = setting(settings.RewardSettings(), "what a rollout is worth")
     audit: settings.AuditSettings = setting(settings.AuditSettings(), "the audit of rollouts")
     demos: settings.DemosSettings = setting(settings.DemosSettings(), "demonstrations")
-    rl: settings.RLSettings = setting(settings.RLSettings(), "reinforcement learning")
+    rl: RLSettings = setting(RLSettings(), "reinforcement learning")
     bench: settings.BenchSettings = setting(settings.BenchSettings(), "the benchmark before and after")
     base: settings.BaseSettings = setting(
         settings.BaseSettings(), "evaluations that need no agent, for `etude bench base`"
@@ -81,7 +83,7 @@ def from_dict(data: Mapping[str, Any]) -> Recipe:
     # Before the types: a misspelt key would else be dropped in silence.
     for key in _unknown(Recipe, data):
         raise EtudeError(f"unknown key {key}{hint(key, known_keys())}")
-    recipe = validate(pydantic.TypeAdapter(Recipe), data)
+    recipe = validate(_adapter(), data)
     for key, value, field in leaves(recipe):
         if isinstance(value, float) and not math.isfinite(value):
             raise EtudeError(f"{key} must be a finite number, not {value}")
@@ -92,6 +94,12 @@ def from_dict(data: Mapping[str, Any]) -> Recipe:
             raise EtudeError(f"{key} is {value}, but it must be at most {most}")
     _check(recipe)
     return recipe
+
+
+@functools.cache
+def _adapter() -> pydantic.TypeAdapter[Recipe]:
+    """Made once: reading the types of some 300 settings takes five times as long as checking a recipe with them."""
+    return pydantic.TypeAdapter(Recipe)
 
 
 def missing(recipe: Recipe) -> list[str]:

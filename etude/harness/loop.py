@@ -19,7 +19,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from etude.core.errors import EtudeError
@@ -38,6 +38,7 @@ from etude.core.policy import (
 )
 from etude.core.settings import AgentLimits, SummarySettings
 from etude.core.terms import NO_TERMS, Terms
+from etude.harness.conversation import Conversation
 from etude.harness.failures import ErrorClass, HarnessFailure, PolicyFailure, SandboxLost, TurnRefused
 from etude.harness.sample_faults import fault_of
 from etude.harness.summary import (
@@ -54,9 +55,9 @@ from etude.harness.text_turns import read_turn
 from etude.harness.tool_calls import Approve, execute
 from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Tool, schema_of
-from etude.harness.trajectory import Appended, Cause, MessageRecord, Parent, Purpose, Segment, StopCause, Trajectory
+from etude.harness.trajectory import MessageRecord, Purpose, Segment, StopCause, Trajectory
 from etude.sandbox.base import WORKSPACE, Sandbox, SandboxFailure
-from etude.tokens.dialect import Dialect, ToolSchema
+from etude.tokens.dialect import Dialect
 from etude.tokens.effort import state_effort
 from etude.tokens.parse import Malformed
 from etude.tokens.tokenizer import to_bytes, to_text
@@ -112,10 +113,10 @@ async def run_agent(
         policy=policy,
         dialect=dialect,
         tools=tools,
-        schemas=schemas,
         plan=plan_summaries(limits, summary or SummarySettings(), dialect, schemas),
         tool_context=ToolContext(sandbox, root),
         trajectory=trajectory,
+        conversation=Conversation(trajectory, dialect, schemas),
         on_event=on_event or (lambda event: None),
         approve=approve,
     )
@@ -144,16 +145,15 @@ class _Rollout:
     policy: Policy
     dialect: Dialect | None
     tools: Mapping[str, Tool]
-    schemas: list[ToolSchema]
     plan: SummaryPlan | None  # None: the rollout has one context
     tool_context: ToolContext
     trajectory: Trajectory
+    conversation: Conversation
     on_event: Callable[[Event], None]
     approve: Approve | None
     task: str = ""
     turn: int = 0  # samples so far, summaries included
     sampled: int = 0  # tokens
-    context: list[int] = field(default_factory=list)  # entries that the policy sees
     earlier: int = 0  # tokens of contexts before this one, where nobody has their ids
     summaries: int = 0
     acted: bool = False  # in this context
@@ -183,7 +183,7 @@ class _Rollout:
             if isinstance(turn, Malformed):
                 if self.late:  # an answer too long to wait for is overlong, whatever its tokens are
                     return "tokens"
-                if turn.kind == "CutOff" and self.plan is not None and self.size + 2 > self.most:
+                if turn.kind == "CutOff" and self.plan is not None and self.conversation.size + 2 > self.most:
                     self.full = True  # the room that a summary needs cut it
                     continue
                 unreadable += 1
@@ -213,16 +213,9 @@ class _Rollout:
         if self.plan is not None and self.left() < 2:
             return "context"
         # A turn takes its opening token and at least one more.
-        if self.dialect and self.plan is None and self.size + 2 > limits.context_tokens:
+        if self.dialect and self.plan is None and self.conversation.size + 2 > limits.context_tokens:
             return "context"
         return ""
-
-    @property
-    def size(self) -> int:
-        """Tokens of the context; estimated where nobody has their ids."""
-        if self.dialect is None:
-            return estimated_tokens(self.seen)
-        return len(self.trajectory.segments[-1].ids)
 
     @property
     def most(self) -> int:
@@ -232,21 +225,16 @@ class _Rollout:
     def left(self) -> int:
         """Tokens that the contexts of a rollout may still take together."""
         if self.dialect is None:
-            taken = self.earlier + self.size
+            taken = self.earlier + self.conversation.size
         else:
             taken = sum(len(segment.ids) - segment.copied for segment in self.trajectory.segments)
         return self.trajectory.limits.rollout_tokens - taken
-
-    @property
-    def seen(self) -> tuple[Message, ...]:
-        """What the policy sees."""
-        return tuple(self.trajectory.entries[number].message for number in self.context)
 
     def open(self) -> StopCause:
         """Opens the turn that the policy is to continue; says so when there is no room for it."""
         if self.dialect is None:
             return ""
-        room = self.append_or_fail((), (), open_turn=True) and self.size < self.most
+        room = self.append_or_fail((), (), open_turn=True) and self.conversation.size < self.most
         return "" if room else "context"
 
     async def sample(self, purpose: Purpose = "") -> Assistant | Malformed:
@@ -258,16 +246,16 @@ class _Rollout:
         elif self.plan is not None:
             room = min(room, self.left())
             if self.dialect is None:
-                room = min(room, max(1, self.most - self.size))
+                room = min(room, max(1, self.most - self.conversation.size))
         seed, seconds = _turn_seed(asked.seed, self.turn), limits.sample_seconds
         sampling = dataclasses.replace(asked, seed=seed, max_tokens=room, seconds=seconds)
-        context = Context(self.seen)
+        context = Context(self.conversation.seen)
         if self.dialect is not None:
             segment = self.trajectory.segments[-1]
             most = limits.context_tokens if purpose == "summary" else self.most
             room = min(room, most - len(segment.ids))
             sampling = dataclasses.replace(sampling, max_tokens=room, stop_ids=self.dialect.stop_ids)
-            context = Context(self.seen, tuple(segment.ids), segment.routed)
+            context = Context(self.conversation.seen, tuple(segment.ids), segment.routed)
         self.notify("sampling")
         started = time.monotonic()
         try:
@@ -340,7 +328,7 @@ class _Rollout:
         self.tool_seconds += (time.monotonic() - began) / slower
         if self.plan is not None:
             count = self.count_tokens
-            seen = cut_results(seen, self.most - self.size - 2, count)
+            seen = cut_results(seen, self.most - self.conversation.size - 2, count)
         fits = self.add(seen)
         # Whoever finished has finished, even where the last results no longer fit into the context.
         if ended:
@@ -355,7 +343,7 @@ class _Rollout:
     def summary_due(self) -> bool:
         if self.plan is None or not (self.acted or self.full):
             return False
-        return self.full or self.size >= self.plan.at or self.size + 2 > self.plan.most
+        return self.full or self.conversation.size >= self.plan.at or self.conversation.size + 2 > self.plan.most
 
     async def summarise(self) -> StopCause:
         """Asks for a summary in the old context and goes on from it in a new one."""
@@ -380,10 +368,12 @@ class _Rollout:
         for message in forms if self.dialect is not None else []:
             try:
                 segment = self.trajectory.segments[-1]
-                done = self.append_to(segment, [message], [number], most=most, open_turn=True)
+                done = self.conversation.append_to(segment, [message], [number], most=most, open_turn=True)
                 if done == "full":
                     return False
-                if done == "rewrite" and (anew := self.rewritten([message], [number], most=most, open_turn=True)):
+                if done == "rewrite" and (
+                    anew := self.conversation.rewritten([message], [number], most=most, open_turn=True)
+                ):
                     found.append((common_prefix(segment.ids, anew.ids), message, anew))
             except EtudeError as error:
                 refused = error
@@ -406,15 +396,17 @@ class _Rollout:
     def restart(self, summary: str) -> bool:
         """Begins a new context with the system message, the task, the summary and the state."""
         entries, segments = self.trajectory.entries, self.trajectory.segments
-        self.earlier += self.size if self.dialect is None else 0
-        self.context = [0] if entries and isinstance(entries[0].message, System) else []
+        self.earlier += self.conversation.size if self.dialect is None else 0
+        self.conversation.context = [0] if entries and isinstance(entries[0].message, System) else []
         self.acted = self.full = False
         state, number = state_text(self.tools, self.tool_context), len(entries)
         for text in restart_texts(self.task, summary, state, self.summaries):
             message = User(text)
             if self.dialect is None:
                 break
-            segment = self.rewritten([message], [number], most=self.most - 2, open_turn=False, cause="summary")
+            segment = self.conversation.rewritten(
+                [message], [number], most=self.most - 2, open_turn=False, cause="summary"
+            )
             if segment is not None:
                 segments.append(segment)
                 break
@@ -439,14 +431,14 @@ class _Rollout:
     def append_or_fail(self, messages: Sequence[Message], numbers: Sequence[int], *, open_turn: bool) -> bool:
         """`append`; a chat template that refuses what a turn led to is that turn's fault, or else ours."""
         try:
-            return self.append(messages, numbers, most=self.most, open_turn=open_turn)
+            return self.conversation.append(messages, numbers, most=self.most, open_turn=open_turn)
         except EtudeError as error:
             if self.turn == 0:  # it refuses the very prompt, and so will every other rollout
                 raise
             refused = f"the conversation cannot go on after turn {self.turn}: {error}"
             assert self.dialect is not None
             # Discarding what a model can bring about at will would teach it to, so that is a score.
-            if takes_plain_turn(self.dialect, self.seen, self.schemas):
+            if takes_plain_turn(self.dialect, self.conversation.seen, self.conversation.schemas):
                 raise TurnRefused(refused) from error
             raise HarnessFailure(refused) from error
 
@@ -456,45 +448,6 @@ class _Rollout:
         last = max(number for number, entry in enumerate(entries) if isinstance(entry.message, Assistant))
         entries[last] = dataclasses.replace(entries[last], error="InvalidArguments", note=why)
 
-    def append(self, messages: Sequence[Message], numbers: Sequence[int], *, most: int, open_turn: bool) -> bool:
-        """Appends to the segment, or to a new one that takes its place. False: the tokens would not fit."""
-        done = self.append_to(self.trajectory.segments[-1], messages, numbers, most=most, open_turn=open_turn)
-        if done != "rewrite":
-            return done == "done"
-        segment = self.rewritten(messages, numbers, most=most, open_turn=open_turn)
-        if segment is None:
-            return False
-        self.trajectory.segments.append(segment)
-        return True
-
-    def append_to(
-        self, segment: Segment, messages: Sequence[Message], numbers: Sequence[int], *, most: int, open_turn: bool
-    ) -> Appended:
-        assert self.dialect is not None
-        return segment.append(messages, numbers, self.dialect, most=most, open_turn=open_turn, tools=self.schemas)
-
-    def rewritten(
-        self,
-        messages: Sequence[Message],
-        numbers: Sequence[int],
-        *,
-        most: int,
-        open_turn: bool,
-        cause: Cause = "rewrite",
-    ) -> Segment | None:
-        """The whole conversation again, as the template has it now: context for what is sampled from here on.
-
-        None: it would not fit.
-        """
-        segments = self.trajectory.segments
-        segment = Segment(cause, Parent(len(segments) - 1, len(segments[-1].ids)))
-        whole, numbers = [*self.seen, *messages], [*self.context, *numbers]
-        if self.append_to(segment, whole, numbers, most=most, open_turn=open_turn) != "done":
-            return None
-        new = (span.start for span in segment.rendered.spans if span.message >= len(self.context))
-        segment.copied = next(new, len(segment.ids))
-        return segment
-
     @property
     def segment(self) -> int:
         """The number of the segment; of the context where there are none."""
@@ -502,7 +455,7 @@ class _Rollout:
 
     def record(self, entry: MessageRecord, *, seen: bool = True) -> None:
         if seen:
-            self.context.append(len(self.trajectory.entries))
+            self.conversation.context.append(len(self.trajectory.entries))
         self.trajectory.entries.append(entry)
         self.notify("message", entry=entry)
 

@@ -25,21 +25,16 @@ class Optimiser:
         self.momentum = {name: torch.zeros_like(parameters[name]) for name in self.muon}
         others = {name: p for name, p in parameters.items() if name not in self.momentum}
         # weight decay is for matrices only: an embedding row that a batch does not use should not shrink
-        decayed, plain = ([p for n, p in others.items() if (n in matrices) == wanted] for wanted in (True, False))
-        groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-        self.adamw = torch.optim.AdamW(groups, betas=settings.betas, eps=settings.eps, fused=True)
-        for p in others.values():  # before the first step, so that every checkpoint has the same tensors
+        self.decay = {name: settings.weight_decay if name in matrices else 0.0 for name in others}
+        self.adamw: dict[str, dict[str, Tensor]] = {}
+        for name, p in others.items():  # before the first step, so that every checkpoint has the same tensors
             moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-            self.adamw.state[p] = {"step": torch.zeros((), device=p.device), **moments}
+            self.adamw[name] = {"step": torch.zeros((), device=p.device), **moments}
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
         """One update from the gradients, at `rate` times the peak learning rates."""
-        for group in self.adamw.param_groups:
-            group["lr"] = self.settings.lr * rate
-        self.adamw.step()
-        # the fused kernel does not count its writes, by which others know that what they made of a weight is old
-        torch.autograd.graph.increment_version([p for group in self.adamw.param_groups for p in group["params"]])
+        self._step_adamw(self.settings.lr * rate)
         muon_lr, momentum = self.settings.muon_lr * rate, self.settings.momentum
         moved = [(name, p, g) for name in self.muon if (g := (p := self.parameters[name]).grad) is not None]
         if not moved:
@@ -59,9 +54,28 @@ class Optimiser:
                 # an RMS of 0.2 whatever the shape: that of a typical AdamW update
                 p_BMN.add_(part_BMN, alpha=-muon_lr * 0.2 * longer**0.5)
 
+    def _step_adamw(self, lr: float) -> None:
+        """The kernel of `torch.optim.AdamW(fused=True)`; that class would load a compiler: a second in each process."""
+        batches: dict[tuple[float, torch.dtype], list[str]] = defaultdict(list)
+        for name, decay in self.decay.items():
+            if self.parameters[name].grad is not None:
+                batches[decay, self.parameters[name].dtype].append(name)
+        (beta1, beta2), eps = self.settings.betas, self.settings.eps
+        for (decay, _), names in batches.items():
+            weights, states = [self.parameters[name] for name in names], [self.adamw[name] for name in names]
+            gradients = [p.grad for p in weights if p.grad is not None]
+            means, squares, steps = ([state[key] for state in states] for key in ("exp_avg", "exp_avg_sq", "step"))
+            torch._foreach_add_(steps, 1)
+            torch._fused_adamw_(
+                [*weights], gradients, means, squares, [], steps,
+                lr=lr, beta1=beta1, beta2=beta2, weight_decay=decay, eps=eps, amsgrad=False, maximize=False,
+            )  # fmt: skip
+            # the fused kernel does not count its writes, by which others know that what they made of a weight is old
+            torch.autograd.graph.increment_version(weights)
+
     def state(self) -> dict[str, Tensor]:
         """All that the next step depends on, by name: the tensors themselves, to be saved or copied into."""
         state = {f"momentum.{name}": tensor for name, tensor in self.momentum.items()}
-        for name, p in self.parameters.items():
-            state |= {f"{key}.{name}": tensor for key, tensor in self.adamw.state.get(p, {}).items()}
+        for name in self.parameters:
+            state |= {f"{key}.{name}": tensor for key, tensor in self.adamw.get(name, {}).items()}
         return state

@@ -2,7 +2,7 @@
 
 Where the teacher's weights are the live ones, all tokens that its context has in common with the student's were just
 computed: their keys and values are taken from there, and only what follows is computed again. A step without
-teachers executes nothing of this.
+teachers only asks here what its items cost (`computed_tokens`) and gets no metrics.
 
 Shapes: S twins, E entries (weighted tokens), U tokens of a twin, D width, V vocabulary.
 """

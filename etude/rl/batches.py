@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from etude.core.settings import RLSettings
+from etude.core.rl_settings import RLSettings
 from etude.learn.streams import Batch, Correction, Floats, Item, Sampled
 from etude.rl import importance
 from etude.rl import reference as references

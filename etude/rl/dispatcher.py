@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from etude.core.errors import EtudeError
-from etude.core.settings import RLSettings
+from etude.core.rl_settings import RLSettings
 from etude.core.terms import Terms
 from etude.forge.curriculum.sources import Mixes, TaskSource
 from etude.rl.admission import Admission, Waiting

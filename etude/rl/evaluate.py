@@ -29,7 +29,7 @@ from etude.core.run import Run
 from etude.forge.curriculum.sources import SOURCES, open_source
 from etude.rl.dispatcher import Dispatcher
 from etude.rl.groups import compact
-from etude.rl.learner_client import LearnerClient
+from etude.rl.learner.client import LearnerClient
 from etude.rl.metrics import describe, pass_at
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import Scored

@@ -29,7 +29,7 @@ from etude.rl.editions import Editions
 from etude.rl.evaluate import Evaluations
 from etude.rl.groups import RolloutGroup
 from etude.rl.journal import Journal
-from etude.rl.learner_client import LearnerClient
+from etude.rl.learner.client import LearnerClient
 from etude.rl.metrics import Clock, by_source, describe, staleness
 from etude.rl.no_passes import NoPasses
 from etude.rl.probe import Agreement, Probe

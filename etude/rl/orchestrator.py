@@ -48,8 +48,8 @@ from etude.rl.evaluate import Evaluations
 from etude.rl.feedback.schedule import check_feedback, needs_frozen
 from etude.rl.groups import RolloutGroup, Slot, unpack
 from etude.rl.journal import Journal, Resumed, SavedSlot
-from etude.rl.learner_client import LearnerClient, launch_learner
-from etude.rl.learner_messages import LearnerSpec
+from etude.rl.learner.client import LearnerClient, launch_learner
+from etude.rl.learner.messages import LearnerSpec
 from etude.rl.loop import STAGE, Training
 from etude.rl.probe import Probe
 from etude.rl.rollout_environment import RolloutEnvironment

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Context, Policy, Sample, Sampling, Version, routes_of
-from etude.core.settings import RLSettings
+from etude.core.rl_settings import RLSettings
 from etude.learn.streams import Ids, Item
 from etude.rl.batches import replayed
 from etude.rl.groups import Rollout, Trace

@@ -1,4 +1,4 @@
-"""What a process is started with survives as JSON; what is not declared is refused (frames: rl/test_learner_wire)."""
+"""What a process is started with survives as JSON; what is not declared is refused (frames: test_learner_wire)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import EngineSettings, LoraSettings, OptimSettings
 from etude.core.transport import from_json, pack, to_json, unpack
-from etude.rl.learner_messages import LearnerSpec
+from etude.rl.learner.messages import LearnerSpec
 from etude.serve.messages import EngineSpec
 
 LEARNER = LearnerSpec(

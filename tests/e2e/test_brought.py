@@ -19,7 +19,7 @@ from etude.tokens.dialect import open_dialect
 
 SETTINGS = [
     "run.threads=1",
-    "demos.count=6",
+    "demos.count=3",
     "demos.tasks={use='katas', split='train', levels=[1]}",
     "harness.tools=[{use='read'}, {use='edit'}, {use='finish'}]",
     "harness.limits.turns=8",

@@ -42,13 +42,13 @@ groups = 2
 group = 2
 concurrency = 4
 seconds = 0.0
-eval_every = 1
+eval_every = 2
 eval_tasks = 2
 save_every = 1
 probe_tokens = 64
 
 [bench]
-count = 3
+count = 2
 samples = 4
 unseen_count = 1
 sft_more = true

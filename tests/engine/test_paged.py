@@ -291,8 +291,8 @@ def test_every_token_but_the_last_comes_with_its_experts(finish: Callable) -> No
 
 
 def test_random_load_gives_everybody_its_own_answer(stress_module: ModuleType) -> None:
-    report = stress_module.stress(400, 1, paged)
-    assert report.passed and report.compared > 200 and report.aborted and report.stats["preemptions"]
+    report = stress_module.stress(160, 1, paged)
+    assert report.passed and report.compared > 100 and report.aborted and report.stats["preemptions"]
 
 
 def test_the_decoder_still_learns_after_an_engine_joined_its_matrices(shaped: Decoder, finish: Callable) -> None:

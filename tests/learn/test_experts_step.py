@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from etude.core import recipe as recipes
-from etude.core.settings import OptimSettings, RLSettings
+from etude.core.rl_settings import RLSettings
+from etude.core.settings import OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Batch, Item, Label, Stream
 from etude.model.config import ModelConfig

@@ -102,9 +102,8 @@ def test_who_moves_by_which_rule(make_decoder: Callable[..., Decoder]) -> None:
     )
     plain = Optimiser(dict(decoder.named_parameters()), OptimSettings(matrices="adamw"), decoder.config.head_dims)
     assert plain.muon == []
-    decays = {id(p): group["weight_decay"] for group in plain.adamw.param_groups for p in group["params"]}
-    assert decays[id(decoder.model.embed_tokens.weight)] == 0.0
-    assert decays[id(decoder.model.layers[0].mlp.gate_proj.weight)] == OptimSettings().weight_decay
+    assert plain.decay["model.embed_tokens.weight"] == 0.0
+    assert plain.decay["model.layers.0.mlp.gate_proj.weight"] == OptimSettings().weight_decay
 
 
 def test_adamw_follows_its_formula() -> None:
@@ -119,6 +118,28 @@ def test_adamw_follows_its_formula() -> None:
         m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g * g
         x = x - 0.01 * 0.5 * (m / (1 - 0.9**step)) / ((v / (1 - 0.95**step)).sqrt() + 1e-8)
     torch.testing.assert_close(p.detach().double(), x, rtol=0, atol=1e-6)
+
+
+def test_adamw_moves_weights_to_the_bits_of_torchs_own() -> None:
+    torch.manual_seed(0)
+    names = ["model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight", "model.norm.weight"]
+    ours = {name: nn.Parameter(torch.randn(8, 8)) for name in names} | {"model.never.bias": nn.Parameter(torch.ones(3))}
+    theirs = {name: nn.Parameter(p.detach().clone()) for name, p in ours.items()}
+    settings = OptimSettings(matrices="adamw", weight_decay=0.1, lr=0.01)
+    optimiser = Optimiser(ours, settings, {})
+    groups = [{"params": [theirs[names[1]]]}, {"params": [theirs[name] for name in names[::2]], "weight_decay": 0.0}]
+    reference = torch.optim.AdamW(
+        groups, lr=0.01 * 0.7, betas=settings.betas, eps=settings.eps, weight_decay=0.1, fused=True
+    )
+    versions = {name: p._version for name, p in ours.items()}
+    for _ in range(5):
+        for name in names:
+            ours[name].grad = torch.randn(8, 8)
+            theirs[name].grad = ours[name].grad.clone()  # type: ignore[union-attr]
+        optimiser.step(0.7)
+        reference.step()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert all(ours[name]._version > versions[name] for name in names)  # who keeps what it made of a weight looks there
 
 
 def test_schedules_have_their_shapes() -> None:

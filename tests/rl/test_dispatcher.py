@@ -15,7 +15,7 @@ import pytest
 from etude.audit.base import Ruling, Verdict
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Sample, Sampling, User, Version
-from etude.core.settings import RLSettings
+from etude.core.rl_settings import RLSettings
 from etude.core.terms import Terms
 from etude.harness.trajectory import Trajectory
 from etude.rl.admission import Admission

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.core.settings import RLSettings
+from etude.core.rl_settings import RLSettings
 from etude.learn.streams import Floats, Item, Sampled
 from etude.rl.algorithms.base import BatchShape
 from etude.rl.algorithms.table import build_algorithm

@@ -1,17 +1,16 @@
-"""Settings that change while a run goes on: editions, what is refused, and what groups under way keep."""
+"""Settings that change while a run goes on: editions, what is refused, and what groups under way keep.
+
+A run that takes up an edit is in test_rl_experts.py, where one is trained anyway."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
 from etude.core.recipe import Recipe
-from etude.core.run_files import read_metrics
 from etude.core.terms import Terms
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.reward.base import GradedRollout
@@ -111,30 +110,3 @@ def test_a_function_is_a_reward_and_its_keywords_are_its_settings(tmp_path: Path
     assert reward.score(rollout) == (7.0, {"mine": 14.0})
     with pytest.raises(EtudeError, match="takes a rollout and its settings as keywords"):
         build_reward([{"use": f"{tmp_path}/mine.py:mine", "wrong": 7}])
-
-
-def test_a_running_run_takes_up_an_edit(
-    toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import asyncio
-
-    from etude.core import recipe as recipes
-    from etude.core.run import Run
-    from etude.rl.orchestrator import train
-
-    recipe, path = toy_recipe("rl.eval_every=0", "rl.steps=4", "rl.staleness=0"), tmp_path / "run"
-    (luck,) = recipe.reward.parts
-    with Run.open(path, recipes.to_dict(recipe)) as run:
-        log = run.log
-
-        def logged(stage: str, step: int, **values: Any) -> None:
-            log(stage, step, **values)
-            if step == 1:
-                parts = f"parts = [{{ use = '{luck['use']}' }}, {{ use = 'ending' }}]"
-                (path / "live.toml").write_text(f"[reward]\n{parts}\n[rl.optim]\nlr = 0.0\n")
-
-        monkeypatch.setattr(run, "log", logged)
-        asyncio.run(train(run, recipe, toy_model))
-    rows = [row for row in read_metrics(path) if row["stage"] == "rl"]
-    assert [row["edition"] for row in rows] == [0, 1, 1, 1] and [row["lr"] for row in rows][1:] == [0, 0, 0]
-    assert "reward_ending" not in rows[0] and "reward_ending" in rows[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from safetensors.numpy import load_file
 
 from etude.core import recipe as recipes
 from etude.core.recipe import Recipe
+from etude.core.run import Run
 from etude.core.run_files import read_metrics
 from etude.model.checkpoint.directory import save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
+from etude.rl.orchestrator import train
 from etude.rollout.store import load_rollout, saved_rollouts
 from etude.tokens.tokenizer import Tokenizer
 
@@ -63,10 +66,33 @@ def test_the_loop_replays_the_engines_experts_balances_them_and_goes_on_after_a_
             assert (experts[: segment.routed] >= 0).all() and (experts[segment.routed :] == -1).all()
 
 
-def test_without_replay_the_learner_chooses_for_itself(
-    mixture: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path, train_run: TrainRun
-) -> None:
-    path, recipe = tmp_path / "run", toy_recipe("rl.eval_every=0", "rl.steps=1", "rl.replay=false")
-    train_run(path, recipe, mixture)
-    row = next(row for row in read_metrics(path) if row["stage"] == "rl")
-    assert "replay_moved" not in row and row["probe_max"] < 1e-3 and row["load_max"] >= 1
+@pytest.fixture(scope="module")
+def edited_rows(
+    mixture: Path, toy_recipe: Callable[..., Recipe], tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
+    """Steps of a run without replay, whose reward and rate are edited after the first."""
+    recipe = toy_recipe("rl.eval_every=0", "rl.steps=3", "rl.staleness=0", "rl.replay=false")
+    path, (luck,) = tmp_path_factory.mktemp("edited") / "run", recipe.reward.parts
+    with Run.open(path, recipes.to_dict(recipe)) as run:
+        log = run.log
+
+        def logged(stage: str, step: int, **values: Any) -> None:
+            log(stage, step, **values)
+            if step == 1:
+                parts = f"parts = [{{ use = '{luck['use']}' }}, {{ use = 'ending' }}]"
+                (path / "live.toml").write_text(f"[reward]\n{parts}\n[rl.optim]\nlr = 0.0\n")
+
+        run.log = logged  # type: ignore[method-assign]
+        asyncio.run(train(run, recipe, mixture))
+    return [row for row in read_metrics(path) if row["stage"] == "rl"]
+
+
+def test_without_replay_the_learner_chooses_for_itself(edited_rows: list[dict[str, Any]]) -> None:
+    for row in edited_rows:
+        assert "replay_moved" not in row and row["probe_max"] < 1e-3 and row["load_max"] >= 1
+
+
+def test_a_running_run_takes_up_an_edit(edited_rows: list[dict[str, Any]]) -> None:
+    assert [row["edition"] for row in edited_rows] == [0, 1, 1]
+    assert [row["lr"] for row in edited_rows][1:] == [0, 0]
+    assert "reward_ending" not in edited_rows[0] and "reward_ending" in edited_rows[-1]

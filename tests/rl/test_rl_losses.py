@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from etude.core.errors import EtudeError
-from etude.core.settings import OptimSettings, RLSettings
+from etude.core.rl_settings import RLSettings
+from etude.core.settings import OptimSettings
 from etude.learn.learner import Learner
 from etude.learn.streams import Floats, Item, Sampled
 from etude.model.config import ModelConfig

@@ -11,7 +11,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Context, Sample, Sampling, Version
-from etude.core.settings import RLSettings
+from etude.core.rl_settings import RLSettings
 from etude.learn.streams import Floats, Item
 from etude.rl.groups import Rollout, Trace
 from etude.rl.metrics import describe, staleness

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
@@ -18,8 +19,11 @@ from etude.core.run_files import read_metrics
 from etude.learn.update_size import measured_update
 from etude.policies.engine_client import EngineClient
 from etude.rl.groups import Rollout, Trace
-from etude.rl.learner_client import LearnerClient
+from etude.rl.learner.client import LearnerClient
 from etude.rl.metrics import describe, pass_at, staleness
+from etude.rl.rollout_environment import RolloutEnvironment
+from etude.rollout.rollout import Outcome, Void
+from etude.tasks.format.task import Task
 
 
 def rollout(versions: list[tuple[int, int]], **facts: Any) -> Rollout:
@@ -62,29 +66,43 @@ def test_the_size_of_an_update_is_the_root_mean_square_over_all_entries() -> Non
     assert found.rms == pytest.approx(wanted, rel=1e-4)
 
 
-def test_steps_without_signal_advance_the_schedule_and_publish_nothing(
+def test_steps_without_signal_advance_the_schedule_publish_nothing_and_cost_nothing(
     toy_model: Path,
     toy_recipe: Callable[..., Recipe],
     tmp_path: Path,
     train_run: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """And the log says of a rollout that was spoiled whose failure that was."""
     updates: list[Any] = []
+    real, moments = RolloutEnvironment.run_rollout, iter([True])
+
+    async def spoiled(self: RolloutEnvironment, task: Task, *given: Any, **more: Any) -> Outcome:
+        if next(moments, False):
+            return Void(task, "grader", True, "a bad moment")
+        return await real(self, task, *given, **more)
 
     async def update(self: EngineClient, version: Any) -> dict[str, Any]:
         updates.append(version)
         return {}
 
+    monkeypatch.setattr(RolloutEnvironment, "run_rollout", spoiled)
     monkeypatch.setattr(EngineClient, "update", update)
     # the toy solves nothing, so every reward is 0; a rate that falls shows whether the schedule goes on
     recipe = toy_recipe(
         "reward.parts=[{use='tests'}]", "rl.eval_every=0", "rl.steps=3", "rl.optim.schedule=cosine", "rl.staleness=0"
     )
-    train_run(tmp_path / "run", recipe, toy_model)
-    rows = [row for row in read_metrics(tmp_path / "run") if row["stage"] == "rl"]
+    path = tmp_path / "run"
+    facts = train_run(path, recipe, toy_model)
+    assert (facts["steps"], facts["zero_variance"], facts["trained_tokens"]) == (3, 6, 0)
+    rows = [row for row in read_metrics(path) if row["stage"] == "rl"]
     rates = [row["lr"] for row in rows]
     assert rates[0] > rates[1] > rates[2] and [row["grad_norm"] for row in rows] == [0, 0, 0]
     assert updates == [] and [row["staleness_max"] for row in rows] == [0, 0, 0]
+    assert [row["forward_tokens"] for row in rows] == [0, 0, 0] and all(row["probe_max"] < 1e-3 for row in rows)
+    last, before = (load_file(place / "model.safetensors") for place in (path / "checkpoints/rl-0000003", toy_model))
+    assert all(np.array_equal(last[name], before[name]) for name in last)
+    assert "void (grader)" in (path / "log").read_text() and "a bad moment" in (path / "log").read_text()
 
 
 def test_gradients_that_are_not_finite_stop_the_run(

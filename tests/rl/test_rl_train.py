@@ -22,10 +22,7 @@ from etude.core.run import Run
 from etude.core.run_files import read_metrics
 from etude.forge.katas.task_source import write_katas
 from etude.rl.orchestrator import board_path, train
-from etude.rl.rollout_environment import RolloutEnvironment
-from etude.rollout.rollout import Outcome, Void
 from etude.rollout.store import load_rollout, saved_rollouts
-from etude.tasks.format.task import Task
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rl_kill.py"
 MakeRecipe = Callable[..., Recipe]
@@ -168,28 +165,6 @@ def test_a_run_that_is_stopped_in_the_middle_of_an_evaluation_leaves_nothing(
     assert nothing_left(path)
 
 
-def test_steps_without_any_variance_are_counted_and_cost_nothing_and_the_log_says_what_was_spoiled(
-    toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train_run: TrainRun
-) -> None:
-    real, moments = RolloutEnvironment.run_rollout, iter([True])
-
-    async def spoiled(self: RolloutEnvironment, task: Task, *given: Any, **more: Any) -> Outcome:
-        if next(moments, False):
-            return Void(task, "grader", True, "a bad moment")
-        return await real(self, task, *given, **more)
-
-    monkeypatch.setattr(RolloutEnvironment, "run_rollout", spoiled)
-    # the toy solves nothing, so every reward is 0
-    path, recipe = tmp_path / "run", toy_recipe("reward.parts=[{use='tests'}]", "rl.eval_every=0", "rl.steps=2")
-    facts = train_run(path, recipe, toy_model)
-    assert (facts["steps"], facts["zero_variance"], facts["trained_tokens"]) == (2, 4, 0)
-    rows = [row for row in read_metrics(path) if row["stage"] == "rl"]
-    assert [row["forward_tokens"] for row in rows] == [0, 0] and all(row["probe_max"] < 1e-3 for row in rows)
-    last, before = (load_file(place / "model.safetensors") for place in (path / "checkpoints/rl-0000002", toy_model))
-    assert all(np.array_equal(last[name], before[name]) for name in last)
-    assert "void (grader)" in (path / "log").read_text() and "a bad moment" in (path / "log").read_text()
-
-
 def test_the_time_limit_ends_the_stage_with_a_checkpoint(
     toy_model: Path, toy_recipe: MakeRecipe, tmp_path: Path, train_run: TrainRun
 ) -> None:
@@ -220,7 +195,7 @@ def test_a_context_that_the_engine_cannot_take_is_refused_before_anything_starts
 
 
 def test_three_kills_lose_nothing_repeat_nothing_and_leave_nothing() -> None:
-    command = [sys.executable, str(SCRIPT), "--kills", "3", "--steps", "12", "--seed", "1", "--json"]
+    command = [sys.executable, str(SCRIPT), "--kills", "3", "--steps", "8", "--seed", "1", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

@@ -14,7 +14,7 @@ import pytest
 
 from etude.core import transport
 from etude.core.errors import EtudeError
-from etude.core.settings import RLSettings
+from etude.core.rl_settings import RLSettings
 from etude.harness.trajectory import Trajectory
 from etude.rl import dispatcher as dispatching
 from etude.rl.admission import Admission

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pydantic
 
-from etude.core.settings import FeedbackSettings
+from etude.core.rl_settings import FeedbackSettings
 from etude.learn.streams import Correction, Item, Sampled, Stream
 from etude.rl.groups import Rollout
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from etude.core.settings import FeedbackSettings
+from etude.core.rl_settings import FeedbackSettings
 from etude.learn.streams import Item
 from etude.rl.algorithms.base import Algorithm, BatchShape
 from etude.rl.groups import Rollout

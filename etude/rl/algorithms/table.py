@@ -7,7 +7,7 @@ from typing import Any
 
 from etude.core.component import resolve
 from etude.core.errors import EtudeError
-from etude.core.settings import RLSettings
+from etude.core.rl_settings import RLSettings
 from etude.rl.algorithms.base import Algorithm
 
 ALGORITHMS = {

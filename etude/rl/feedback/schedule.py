@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etude.core.errors import EtudeError
-from etude.core.settings import FeedbackSettings
+from etude.core.rl_settings import FeedbackSettings
 
 
 def weight_at(settings: FeedbackSettings, step: int) -> float:

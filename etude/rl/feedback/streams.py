@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from etude.core.policy import UNROUTED
-from etude.core.settings import FeedbackSettings
+from etude.core.rl_settings import FeedbackSettings
 from etude.harness.hinted import Hinted
 from etude.learn.streams import Floats, Item, Stream, Twin
 from etude.rl.algorithms.base import BatchShape

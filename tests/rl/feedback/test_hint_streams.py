@@ -14,8 +14,8 @@ import pytest
 from etude.behaviours.base import Site
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
+from etude.core.rl_settings import FeedbackSettings, RLSettings
 from etude.core.run_files import read_metrics
-from etude.core.settings import FeedbackSettings, RLSettings
 from etude.harness.hinted import Hinted
 from etude.learn.streams import Floats, Item, Sampled, Twin
 from etude.rl.algorithms.base import BatchShape

@@ -1,4 +1,4 @@
-"""The learner from outside: its verbs as coroutines, spoken to learner_process.py, and the start of that process.
+"""The learner from outside: its verbs as coroutines, spoken to process.py, and the start of that process.
 
 Never imports torch. One verb at a time. While the process works it sends heartbeats, so a long step is not taken for a
 dead or stuck process: every wait ends with an error that names the verb, and a death shows the end of the log.
@@ -18,7 +18,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.transport import PREFIX_BYTES, Frame, pack, read_frame, read_prefix, to_json, unpack, write_frame
 from etude.learn.streams import Batch, Floats, Item
-from etude.rl.learner_messages import (
+from etude.rl.learner.messages import (
     READY,
     LearnerSpec,
     PublishRequest,
@@ -147,7 +147,7 @@ async def launch_learner(
     """Starts a learner process that trains a model and shares its weights at the spec's board; `close` ends it."""
     arguments, leaves = [json.dumps(to_json(spec))], [spec.board]
     child = await start(
-        "learner", "etude.rl.learner_process", arguments, ready=READY, log=log, deadline=deadline, leaves=leaves
+        "learner", "etude.rl.learner.process", arguments, ready=READY, log=log, deadline=deadline, leaves=leaves
     )
     try:
         connecting = asyncio.open_unix_connection(child.said.removeprefix("unix:"), limit=BUFFER)

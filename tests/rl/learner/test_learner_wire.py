@@ -14,7 +14,7 @@ from etude.core import transport
 from etude.core.errors import EtudeError
 from etude.core.transport import Frame, pack, unpack
 from etude.learn.streams import Batch, Correction, Item, Label, MainHead, Sampled, Stream, Twin
-from etude.rl.learner_messages import Scores, read_batch, read_metrics
+from etude.rl.learner.messages import Scores, read_batch, read_metrics
 
 LENGTH = 7
 

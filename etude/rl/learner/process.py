@@ -1,4 +1,4 @@
-"""The learner in a process of its own: `python -m etude.rl.learner_process SPEC ...`, one verb at a time.
+"""The learner in a process of its own: `python -m etude.rl.learner.process SPEC ...`, one verb at a time.
 
     forward_backward  items, correction   -> metrics
     score             items, weights      -> scores
@@ -33,7 +33,7 @@ from etude.core.errors import EtudeError
 from etude.core.transport import PREFIX_BYTES, Frame, from_json, pack, read_frame, read_prefix, unpack, write_frame
 from etude.learn.streams import Item, Label, Twin
 from etude.model.torch_process import prepare
-from etude.rl.learner_messages import (
+from etude.rl.learner.messages import (
     READY,
     Done,
     LearnerSpec,
@@ -218,9 +218,9 @@ def serve(verbs: Verbs, listener: sockets.socket) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m etude.rl.learner_process", description="Train a model for another process."
+        prog="python -m etude.rl.learner.process", description="Train a model for another process."
     )
-    parser.add_argument("spec", help="JSON object, see learner_messages.LearnerSpec")
+    parser.add_argument("spec", help="JSON object, see messages.LearnerSpec")
     child.add_arguments(parser)
     options = parser.parse_args()
     spec = from_json(LearnerSpec, json.loads(options.spec))

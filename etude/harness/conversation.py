@@ -1,0 +1,76 @@
+"""What the policy sees of a trajectory, and its tokens: how messages are appended behind those that are there.
+
+A chat template may write old messages differently once new ones follow. What was sampled is never changed for that:
+a new segment then begins, with the whole conversation as the template has it now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from etude.core.policy import Message
+from etude.harness.summary import estimated_tokens
+from etude.harness.trajectory import Appended, Cause, Parent, Segment, Trajectory
+from etude.tokens.dialect import Dialect, ToolSchema
+
+
+@dataclass
+class Conversation:
+    """Without a dialect it has messages and no tokens, and nothing is appended to segments."""
+
+    trajectory: Trajectory
+    dialect: Dialect | None
+    schemas: list[ToolSchema]
+    context: list[int] = field(default_factory=list)  # entries of the trajectory that the policy sees
+
+    @property
+    def seen(self) -> tuple[Message, ...]:
+        """What the policy sees."""
+        return tuple(self.trajectory.entries[number].message for number in self.context)
+
+    @property
+    def size(self) -> int:
+        """Tokens of the context; estimated where nobody has their ids."""
+        if self.dialect is None:
+            return estimated_tokens(self.seen)
+        return len(self.trajectory.segments[-1].ids)
+
+    def append(self, messages: Sequence[Message], numbers: Sequence[int], *, most: int, open_turn: bool) -> bool:
+        """Appends to the segment, or to a new one that takes its place. False: the tokens would not fit."""
+        done = self.append_to(self.trajectory.segments[-1], messages, numbers, most=most, open_turn=open_turn)
+        if done != "rewrite":
+            return done == "done"
+        segment = self.rewritten(messages, numbers, most=most, open_turn=open_turn)
+        if segment is None:
+            return False
+        self.trajectory.segments.append(segment)
+        return True
+
+    def append_to(
+        self, segment: Segment, messages: Sequence[Message], numbers: Sequence[int], *, most: int, open_turn: bool
+    ) -> Appended:
+        assert self.dialect is not None
+        return segment.append(messages, numbers, self.dialect, most=most, open_turn=open_turn, tools=self.schemas)
+
+    def rewritten(
+        self,
+        messages: Sequence[Message],
+        numbers: Sequence[int],
+        *,
+        most: int,
+        open_turn: bool,
+        cause: Cause = "rewrite",
+    ) -> Segment | None:
+        """The whole conversation again, as the template has it now: context for what is sampled from here on.
+
+        None: it would not fit.
+        """
+        segments = self.trajectory.segments
+        segment = Segment(cause, Parent(len(segments) - 1, len(segments[-1].ids)))
+        whole, numbers = [*self.seen, *messages], [*self.context, *numbers]
+        if self.append_to(segment, whole, numbers, most=most, open_turn=open_turn) != "done":
+            return None
+        new = (span.start for span in segment.rendered.spans if span.message >= len(self.context))
+        segment.copied = next(new, len(segment.ids))
+        return segment

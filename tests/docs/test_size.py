@@ -1,0 +1,19 @@
+"""The bars of CONTRIBUTING.md on the package's size: what is too large for one reading is cut at a seam."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2] / "etude"
+
+
+def test_no_module_has_more_than_500_lines():
+    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in ROOT.rglob("*.py")}
+    assert {path: count for path, count in lines.items() if count > 500} == {}
+
+
+def test_no_folder_has_more_than_20_modules():
+    modules = {init.parent: set(init.parent.glob("*.py")) - {init} for init in ROOT.rglob("__init__.py")}
+    assert {str(folder.relative_to(ROOT)): len(each) for folder, each in modules.items() if len(each) > 20} == {}
+
+
+def test_nothing_lies_loose_at_the_top():
+    assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "__main__.py"}
