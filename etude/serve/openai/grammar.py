@@ -6,8 +6,9 @@ all others work. Knows a dialect's tokens as bytes, and nothing of messages.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,8 +20,23 @@ from etude.serve.openai.streaming import token_bytes
 from etude.tokens.dialect import Dialect
 
 LONGEST_SCHEMA = 1 << 18  # bytes
+OLDEST = (1, 3)  # as in pyproject.toml
 # Without it a model that is unsure may write blanks between two values until its tokens are spent.
 _SPACING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+def what_is_missing() -> str | None:
+    """Why no answer can be forced into a schema here, as a sentence."""
+    needs = "needs llguidance {}.{} or newer: pip install 'etude[structured]'".format(*OLDEST)
+    try:
+        import llguidance  # noqa: F401  (a wheel for another machine is found, but does not load)
+
+        version = importlib.metadata.version("llguidance")
+    except (ImportError, importlib.metadata.PackageNotFoundError):
+        return f"an answer that fits a schema {needs}"
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
+        return f"an answer that fits a schema {needs}; installed is {version}"
+    return None
 
 
 class _Tokens:
@@ -71,14 +87,14 @@ class Grammars:
         self._tokenizer: Any = None
 
     def of_schema(self, schema: dict[str, Any], param: str = "response_format") -> JsonConstraint:
-        if importlib.util.find_spec("llguidance") is None:
-            sentence = "answers can be forced into a schema only with llguidance: pip install 'etude[structured]'"
-            raise ApiError(400, sentence, param=param, code="unsupported_value")
+        if self._tokenizer is None and (missing := what_is_missing()):
+            raise ApiError(400, missing, param=param, code="unsupported_value")
         import llguidance
 
         if self._tokenizer is None:
             wrapped = llguidance.TokenizerWrapper(_Tokens(self._dialect, self._vocab_size))
-            self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=list(self._dialect.stop_ids))
+            # One end is enough for the library (before 1.7 it takes no more): the constraint allows the others with it.
+            self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=self._dialect.stop_ids[0])
         text = json.dumps(schema)
         if len(text) > LONGEST_SCHEMA:
             raise ApiError(400, f"the schema is longer than {LONGEST_SCHEMA} bytes", param=param, code="invalid_value")
