@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Experts, Sample, Sampling, StopReason, Version
 from etude.core.settings import EngineSettings
-from etude.engine.logit_rules import LogitRules
+
+if TYPE_CHECKING:  # it loads torch, and the server's module must load before torch's process is prepared
+    from etude.engine.logit_rules import LogitRules
 
 WAITING = -1
 COLDEST = 1e-3  # logits divided by less would overflow

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from typer.testing import CliRunner
 
+from etude.bench.runner import bench_hosted
 from etude.cli.main import app
 from etude.core import recipe
 from etude.core.errors import EtudeError
@@ -118,8 +119,10 @@ def test_a_hosted_model_is_benchmarked_on_the_tasks_of_a_recipe(host: Host, tmp_
     assert found["pass@1"][0] == 1 and found["model"] == host.address and found["spent"]["requests"] == len(host.bodies)
     again = etude("bench", tmp_path, *changes, "--policy", host.address, "--against", saved)
     assert again["gain"][0] == 0
-    refused = etude("bench", tmp_path, "--policy", "reference")
-    assert "a benchmark takes a hosted model such as openai:" in refused["error"]
+    refused = etude("bench", tmp_path, "--policy", "openai:nowhere")
+    assert "endpoint.url is 'nowhere'; it must look like https://host/v1" in refused["error"]
+    with pytest.raises(EtudeError, match="a benchmark takes a hosted model such as openai:"):
+        bench_hosted("reference", recipe.load(None), backend="local")
 
 
 def test_the_name_of_a_hosted_policy_says_where_and_which() -> None:

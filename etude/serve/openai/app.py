@@ -302,7 +302,7 @@ class OpenAIRoutes:
         self._prompts.refuse_sum(body)
         request = read_chat(body, self._chat)
         dialect = self._prompts.dialect(request.template_options)
-        steering = steering_of(request, dialect)
+        steering = steering_of(request, dialect, self._grammars)
         # A schema that cannot be followed is refused here, where its compilation holds nobody up.
         steering.constraint(dialect, self._grammars, self._vocab_size)
         return Asked(request, self._prompts.of_chat(request) + steering.opening, dialect, steering)

@@ -6,21 +6,38 @@ all others work. Knows a dialect's tokens as bytes, and nothing of messages.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.core.policy import Assistant, User
 from etude.serve.openai.errors import ApiError
 from etude.serve.openai.streaming import token_bytes
 from etude.tokens.dialect import Dialect
 
 LONGEST_SCHEMA = 1 << 18  # bytes
+OLDEST = (1, 3)  # as in pyproject.toml
 # Without it a model that is unsure may write blanks between two values until its tokens are spent.
-_SPACING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+SPACING: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+def what_is_missing() -> str | None:
+    """Why no answer can be forced into a schema here, as a sentence."""
+    needs = "needs llguidance {}.{} or newer: pip install 'etude[structured]'".format(*OLDEST)
+    try:
+        import llguidance  # noqa: F401  (a wheel for another machine is found, but does not load)
+
+        version = importlib.metadata.version("llguidance")
+    except (ImportError, importlib.metadata.PackageNotFoundError):
+        return f"an answer that fits a schema {needs}"
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
+        return f"an answer that fits a schema {needs}; installed is {version}"
+    return None
 
 
 class _Tokens:
@@ -38,13 +55,13 @@ class _Tokens:
         return self._dialect.encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)
 
 
-class JsonConstraint:
+class GrammarConstraint:
     """The tokens that keep an answer within a grammar, and at its end those that end the turn."""
 
-    def __init__(self, matcher: Any, vocab_size: int, stop_ids: Sequence[int]) -> None:
+    def __init__(self, matcher: Any, vocab_size: int, stop_ids: Sequence[int], ends: Sequence[int]) -> None:
         self._matcher, self._vocab_size, self._seen = matcher, vocab_size, 0
-        self._ends = np.zeros(vocab_size, dtype=np.bool_)
-        self._ends[list(stop_ids)] = True
+        self._stops, self._ends = np.zeros((2, vocab_size), dtype=np.bool_)
+        self._stops[list(stop_ids)] = self._ends[list(ends)] = True
 
     def allowed(self, sampled: Sequence[int]) -> NDArray[np.bool_] | None:
         for token in sampled[self._seen :]:
@@ -57,7 +74,7 @@ class JsonConstraint:
         mask = np.unpackbits(bits, bitorder="little")[: self._vocab_size].astype(np.bool_)
         if len(mask) < self._vocab_size:
             mask = np.pad(mask, (0, self._vocab_size - len(mask)))
-        mask &= ~self._ends
+        mask &= ~self._stops
         if self._matcher.is_accepting():
             mask |= self._ends
         return mask if mask.any() else self._ends
@@ -69,26 +86,38 @@ class Grammars:
     def __init__(self, dialect: Dialect, vocab_size: int) -> None:
         self._dialect, self._vocab_size = dialect, vocab_size
         self._tokenizer: Any = None
+        # Of the ids that end an answer, not all end a turn as its parser wants it: the end of a text does not.
+        last = dialect.turn_ids(Assistant(final="a"), [User("?")])[-1:]
+        self._ends = [token for token in last if token in dialect.stop_ids] or list(dialect.stop_ids)
 
-    def of_schema(self, schema: dict[str, Any], param: str = "response_format") -> JsonConstraint:
-        if importlib.util.find_spec("llguidance") is None:
-            sentence = "answers can be forced into a schema only with llguidance: pip install 'etude[structured]'"
-            raise ApiError(400, sentence, param=param, code="unsupported_value")
+    def of_schema(self, schema: dict[str, Any], param: str = "response_format") -> GrammarConstraint:
+        """Of answers that are JSON and fit the schema."""
+        # The schema may be anything, its keys too: only the library's own function puts it into a grammar safely.
+        return self._constraint("json_schema", json.dumps(schema), param)
+
+    def of_grammar(self, grammar: str, param: str) -> GrammarConstraint:
+        """Of answers in the library's own language of grammars."""
+        return self._constraint("lark", grammar, param)
+
+    def _constraint(self, kind: str, text: str, param: str) -> GrammarConstraint:
+        if self._tokenizer is None and (missing := what_is_missing()):
+            raise ApiError(400, missing, param=param, code="unsupported_value")
         import llguidance
 
         if self._tokenizer is None:
             wrapped = llguidance.TokenizerWrapper(_Tokens(self._dialect, self._vocab_size))
-            self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=list(self._dialect.stop_ids))
-        text = json.dumps(schema)
+            # One end is enough for the library (before 1.7 it takes no more): the constraint itself decides on ends.
+            self._tokenizer = llguidance.LLTokenizer(wrapped, eos_token=self._ends[0])
         if len(text) > LONGEST_SCHEMA:
             raise ApiError(400, f"the schema is longer than {LONGEST_SCHEMA} bytes", param=param, code="invalid_value")
         try:
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(text, overrides=_SPACING)
-            matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0)
+            if kind == "json_schema":
+                text = llguidance.LLMatcher.grammar_from_json_schema(text, overrides=SPACING)
+            matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0)
             wrong = matcher.get_error()
         except ValueError as error:
             wrong = str(error)
         if wrong:
             reason = " ".join(wrong.split())[:200]
             raise ApiError(400, f"the schema cannot be followed: {reason}", param=param, code="invalid_value")
-        return JsonConstraint(matcher, self._vocab_size, self._dialect.stop_ids)
+        return GrammarConstraint(matcher, self._vocab_size, self._dialect.stop_ids, self._ends)

@@ -227,7 +227,7 @@ class ToolFunction(RequestObject):
         ]
         | None
     ) = None
-    strict: bool | None = Field(None, description="Taken; arguments are not forced to fit.")
+    strict: bool | None = Field(None, description="Refuse where a call that is required cannot be forced to fit.")
 
 
 class Tool(RequestObject):

@@ -137,7 +137,7 @@ class ChatWriter(ResponseWriter):
 
     def function(self, call: Call) -> Json:
         types = self._types.get(call.name, {})
-        values = {_clean(name): _value(_clean(text), types.get(name, ())) for name, text in call.arguments.items()}
+        values = {_clean(name): to_value(_clean(text), types.get(name, ())) for name, text in call.arguments.items()}
         return {"name": _clean(call.name), "arguments": json.dumps(values, ensure_ascii=False)}
 
     def _logprobs(self, piece: ChoiceDelta) -> Json | None:
@@ -225,19 +225,50 @@ class _Offsets:
 
 def argument_types(parameters: Json) -> dict[str, tuple[str, ...]]:
     """For each argument of a tool, the JSON types that its schema names."""
-    return {name: tuple(_types(schema)) for name, schema in parameters.get("properties", {}).items()}
+    properties = parameters.get("properties", {})
+    return {name: tuple(_types(schema, parameters)) for name, schema in properties.items()}
 
 
-def _types(schema: Json) -> Iterator[str]:
-    said = schema.get("type")
-    yield from (kind for kind in (said if isinstance(said, list) else [said]) if isinstance(kind, str))
-    for word in ("anyOf", "oneOf"):
-        options = schema.get(word)
-        for option in options if isinstance(options, list) else []:
-            if isinstance(option, dict):
-                yield from _types(option)
+def resolved(schema: Json, root: Json) -> Json:
+    """The schema that a reference inside the document names; itself where there is none."""
+    for _ in range(_DEEPEST):
+        path = schema.get("$ref")
+        if not isinstance(path, str) or not path.startswith("#/"):
+            return schema
+        found: Any = root
+        for word in path[2:].split("/"):
+            found = found.get(word.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+        if not isinstance(found, dict):
+            return schema
+        schema = found
+    return schema
 
 
+def _types(schema: Json, root: Json) -> Iterator[str]:
+    left = [schema]
+    # A schema may hold itself any number of times: only so many of its parts are looked at.
+    for _ in range(_MOST_PARTS):
+        if not left:
+            return
+        schema = resolved(left.pop(), root)
+        said = schema.get("type")
+        yield from (kind for kind in (said if isinstance(said, list) else [said]) if isinstance(kind, str))
+        if said is None:
+            yield from map(_kind, _listed(schema, "enum") or [schema[word] for word in ("const",) if word in schema])
+        for word in ("anyOf", "oneOf", "allOf"):
+            left += (option for option in _listed(schema, word) if isinstance(option, dict))
+
+
+def _listed(schema: Json, word: str) -> list[Any]:
+    found = schema.get(word)
+    return found if isinstance(found, list) else []
+
+
+def _kind(value: Any) -> str:
+    return next((kind for kind, types in _KINDS.items() if type(value) in types), "string")
+
+
+_DEEPEST, _MOST_PARTS = 8, 64
 _KINDS: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
@@ -248,13 +279,14 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def _value(text: str, types: Sequence[str]) -> Any:
+def to_value(text: str, types: Sequence[str]) -> Any:
     """An argument as its schema wants it. Text stays text, also where it does not read as what is wanted."""
     wanted = [kind for name in types for kind in _KINDS.get(name, ())]
     if "string" in types or not wanted:
         return text
     try:
         value = json.loads(text)
+        json.dumps(value, allow_nan=False)  # Python reads NaN and 1e999, which no client could
     except (ValueError, RecursionError):
         return text
     return value if type(value) in wanted else text

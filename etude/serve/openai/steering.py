@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from etude.core.policy import Assistant, Call, User
 from etude.engine.logit_rules import Constraint, OneOf
+from etude.serve.openai.call_grammar import MOST_FORCED, forced_calls
 from etude.serve.openai.errors import ApiError
 from etude.serve.openai.grammar import Grammars
 from etude.serve.openai.request_models import ChatRequest
@@ -38,9 +39,12 @@ class Steering:
 
     opening: list[int] = field(default_factory=list)
     after: Mapping[Ids, dict[str, Any] | None] = field(default_factory=dict)
+    calls: str | None = None  # in place of `after`: the grammar of all that follows
 
     def constraint(self, dialect: Dialect, grammars: Grammars, vocab_size: int) -> Constraint | None:
         """A new one for each answer."""
+        if self.calls is not None:
+            return grammars.of_grammar(self.calls, "tools")
         parts: dict[Ids, Constraint | None] = {}
         for ids, rule in self.after.items():
             call = KeepsCall(dialect, [*self.opening, *ids], vocab_size)
@@ -78,8 +82,10 @@ class KeepsCall:
         return mask
 
 
-def steering_of(request: ChatRequest, dialect: Dialect) -> Steering:
+def steering_of(request: ChatRequest, dialect: Dialect, grammars: Grammars) -> Steering:
     functions, rule = request.functions_offered, request.json_rule
+    if request.must_call and (forced := _forced(request, dialect, grammars)) is not None:
+        return forced
     begins: dict[Ids, dict[str, Any] | None] = {}
     if request.must_call:
         for function in functions:
@@ -96,6 +102,24 @@ def steering_of(request: ChatRequest, dialect: Dialect) -> Steering:
         return Steering()
     opening = _common(list(begins)) if len(begins) > 1 else next(iter(begins))
     return Steering(list(opening), {ids[len(opening) :]: rule for ids, rule in begins.items()})
+
+
+def _forced(request: ChatRequest, dialect: Dialect, grammars: Grammars) -> Steering | None:
+    """Calls whose arguments fit; None where that cannot be had and no function insists on it (`strict`)."""
+    functions = request.functions_offered
+    strict = any(function.strict for function in functions)
+    try:
+        found = forced_calls(dialect, functions, 1 if request.parallel_tool_calls is False else MOST_FORCED)
+        if found is not None:
+            grammars.of_grammar(found.grammar, "tools")
+            return Steering(found.opening, calls=found.grammar)
+    except ApiError:
+        if strict:
+            raise
+    if strict:
+        sentence = "arguments cannot be forced to fit ('strict'): this model writes them in a way of its own"
+        raise ApiError(400, sentence, param="tools", code="unsupported_value")
+    return None
 
 
 def call_opening(dialect: Dialect) -> list[int]:
