@@ -141,9 +141,10 @@ class Opening:
 class Refused(Exception):
     """Why a candidate is no task."""
 
-    def __init__(self, reason: str, detail: str = "") -> None:
+    def __init__(self, reason: str, detail: str = "", *, by_odd_tests: bool = False) -> None:
         super().__init__(reason)
         self.reason, self.detail = reason, detail
+        self.by_odd_tests = by_odd_tests  # only by tests that no task relies on from now on
 
 
 @contextmanager

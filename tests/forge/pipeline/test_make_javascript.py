@@ -118,7 +118,7 @@ def test_a_command_that_is_run_again_has_nothing_left_to_do(bench: Bench, script
     again = bench.run(make_tasks(script_shop.repo, script_shop.environment, bench.host, wanted))
     assert again.tasks == journal.tasks
     lines = [json.loads(line) for line in Path(out / "make.jsonl").read_text().splitlines()]
-    assert lines[0]["asked"]["repo"] == "shop" and len(lines) == 1 + journal.tried
+    assert lines[0]["asked"]["repo"] == "shop" and len(lines) == 1 + len(journal.entries)
 
 
 def test_what_cannot_be_made_of_scripts_is_said_at_once(bench: Bench, script_shop: Shop, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from etude.forge.steps.code_change_instructions import in_words, missing_code, p
 from etude.forge.steps.difficulty import level
 from etude.forge.steps.hide_tests import split
 from etude.forge.steps.instructions import Instructions, with_typo
+from tests.forge.small_repositories import Build
 
 
 def instructed(
@@ -53,6 +54,19 @@ def test_what_tests_take_is_found_however_they_import_it(shop_repository: Python
         "tests/test_words.py::test_slug",
     ]
     assert used_names(shop_repository, tests) == ["from `shop`: `slug`, `total`", "from `shop.money`: `show_price`"]
+
+
+@pytest.mark.parametrize("root", ["", "src"])
+def test_what_tests_import_from_beside_them_is_named_in_full(build_repository: Build, root: str) -> None:
+    at = f"{root}/" if root else ""
+    files = {
+        f"{at}bell/__init__.py": "def ring():\n    return 1\n",
+        f"{at}bell/tones.py": "def low():\n    return 2\n",
+        f"{at}bell/test_bell.py": "def test_ring():\n from . import ring\n from .tones import low\n ring(), low()\n",
+    }
+    test = f"{at}bell/test_bell.py::test_ring"
+    repository = build_repository(files, {test: set()}, ("", root) if root else ("",))
+    assert used_names(repository, [test]) == ["from `bell`: `ring`", "from `bell.tones`: `low`"]
 
 
 def test_all_registers_name_what_is_gone(shop_repository: PythonRepository) -> None:

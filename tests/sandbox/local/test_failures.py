@@ -84,6 +84,20 @@ def test_an_init_that_hangs_is_given_up_after_a_deadline(tmp_path: Path, monkeyp
     asyncio.run(asyncio.wait_for(go(), 60))
 
 
+def test_host_files_shown_one_by_one_may_be_more_than_the_stage_has_room_for(local: Any, tmp_path: Path) -> None:
+    files = [tmp_path / f"module_{n}.py" for n in range(6)]  # as a standard library of which one folder is hidden
+    for file in files:
+        file.write_bytes(b"x" * (1 << 20))
+
+    async def go() -> None:
+        layer = local.store.add_files({"a": b""}, shows=(*local.layer.shows, *(str(file) for file in files)))
+        async with await local.host.start([layer]) as sandbox:
+            counted = await sandbox.run(["wc", "-c", *(str(file) for file in files)])
+            assert counted.stdout.split()[-2:] == [str(6 << 20).encode(), b"total"]
+
+    local.run(go())
+
+
 def test_a_layer_that_is_gone_or_in_the_way_fails_the_start_and_leaves_nothing(local: Any, tmp_path: Path) -> None:
     async def go() -> None:
         before = _children(local.host.launcher_pid)

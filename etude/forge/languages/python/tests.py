@@ -131,7 +131,7 @@ def used_names(repository: PythonRepository, tests: Sequence[str]) -> list[str]:
             if isinstance(node, ast.ImportFrom) and (repository.resolve(path, node) or _is_package(repository, node)):
                 names = {alias.name for alias in node.names if (alias.asname or alias.name) in mentioned}
                 if names:
-                    found.setdefault("." * node.level + (node.module or ""), set()).update(names)
+                    found.setdefault(_module_name(repository, path, node), set()).update(names)
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     top = (alias.asname or alias.name).partition(".")[0]
@@ -142,6 +142,19 @@ def used_names(repository: PythonRepository, tests: Sequence[str]) -> list[str]:
         for name, names in sorted(found.items())
         if names
     ]
+
+
+def _module_name(repository: PythonRepository, path: str, node: ast.ImportFrom) -> str:
+    """The whole name, also where an import is relative: `from .` tells a reader of the instruction nothing."""
+    dotted = "." * node.level + (node.module or "")
+    files = repository.resolve(path, node) if node.level else []
+    if not files:
+        return dotted
+    file = files[0].removesuffix(".py").removesuffix("/__init__")
+    # The longest first: with the roots "" and "src", src/shop is shop.
+    roots = sorted((f"{root}/" for root in repository.environment.paths if root), key=len, reverse=True)
+    root = next((root for root in roots if file.startswith(root)), "")
+    return file.removeprefix(root).replace("/", ".")
 
 
 def _attributes(tree: ast.Module, top: str, mentioned: set[str]) -> Iterator[str]:
