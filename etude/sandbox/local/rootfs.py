@@ -31,6 +31,7 @@ _UPPER: Final = "/files/upper"
 # Mounted over, not used: the host's /tmp is not touched.
 _STAGE: Final = "/tmp"  # noqa: S108 - a mount point that every system has; nobody else sees the mount
 _COPIED: Final = 1 << 20  # bytes up to which a single file of the host is copied to the stage
+_STAGE_BYTES: Final = 4 << 20  # of the stage beside these copies: the skeleton and /etc
 _QUIET: Final = kernel.MS_NOSUID | kernel.MS_NODEV
 _SEALED: Final = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
 _ETC: Final = {
@@ -99,7 +100,9 @@ class RootFilesystem:
         _become_the_user()
         # Without this, mounts would spread to the host where its root is shared (systemd's default).
         kernel.mount("none", "/", "", kernel.MS_REC | kernel.MS_PRIVATE)
-        kernel.mount("tmpfs", _STAGE, "tmpfs", _QUIET, "size=4m,nr_inodes=4096,mode=755")
+        # A host folder of which a part is hidden comes file by file: the standard library's modules alone are 4.5 MB.
+        size = _STAGE_BYTES + sum(_whole_pages(source) for _, source in shows if _is_copied(os.fstat(source)))
+        kernel.mount("tmpfs", _STAGE, "tmpfs", _QUIET, f"size={size},nr_inodes={4096 + 2 * len(shows)},mode=755")
         os.chdir(_STAGE)
         for name in ("layer", "host", "nothing", "skeleton", "files", "room", "proc", "dev"):
             os.mkdir(name)
@@ -158,7 +161,7 @@ class RootFilesystem:
             self._shown.append((f"/{stage}", path))
             return
         _make_point(point, source)
-        if stat.S_ISREG(status.st_mode) and status.st_size <= _COPIED:
+        if _is_copied(status):
             _copy(source, stage)
             made = _open_path(stage)
             kernel.bind(made, made, _SEALED)
@@ -253,6 +256,15 @@ def _become_the_user() -> None:
         os.setresuid(TRUSTED, TRUSTED, TRUSTED)
         kernel.call("setfsgid", INSIDE)
         kernel.call("setfsuid", INSIDE)
+
+
+def _is_copied(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_size <= _COPIED
+
+
+def _whole_pages(source: int) -> int:
+    page = os.sysconf("SC_PAGE_SIZE")
+    return -(-os.fstat(source).st_size // page) * page
 
 
 def _copy(source: int, point: str) -> None:
