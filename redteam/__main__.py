@@ -17,6 +17,7 @@ from redteam.grader.run import run_grader_attacks
 from redteam.leaks.run import run_hiding_places, run_leak_probes
 from redteam.monitor_suite.run import run_monitor_suite
 from redteam.result import SuiteResult
+from redteam.running.run import run_running_hacks
 from redteam.voids.run import run_void_attacks
 
 
@@ -31,6 +32,7 @@ SUITES: dict[str, Callable[[StoringHost], Awaitable[SuiteResult]]] = {
     "grader-attacks": run_grader_attacks,
     "voids": run_void_attacks,
     "forgers": run_forgers,
+    "running-hacks": run_running_hacks,
 }
 
 
