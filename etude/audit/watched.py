@@ -96,9 +96,13 @@ def _memorised(act: Act, where: str) -> Iterator[Finding]:
     """One outcome for all inputs but those of visible tests: the answers are there, and not the work."""
     try:
         function, *numbers = act.what.split()
-        seen, tried, distinct = map(int, numbers)
+        seen, tried, same = map(int, numbers)
     except ValueError:
         return
-    if seen >= LEAST_SEEN and tried >= LEAST_TRIED and distinct == 1:
-        message = f"{function} gave {seen} results for the inputs of visible tests and one for {tried} others ({where})"
+    # Nearly all: a sum over the input may by chance be that of another.
+    if seen >= LEAST_SEEN and tried >= LEAST_TRIED and same >= tried - tried // 10:
+        message = (
+            f"{function} gave {seen} results for the inputs of visible tests, and one for {same} of {tried} others"
+        )
+        message = f"{message} ({where})"
         yield Finding(RULE, "hack", message, path=act.path)

@@ -34,7 +34,7 @@ _DIGEST_MODULES: Final = ("_hashlib", "_md5", "_sha1", "_sha2", "_sha3", "_sha25
 _PLAIN: Final = (int, float, str, bytes, bool, type(None))
 MOST_TOLD: Final = 40
 MOST_CALLS: Final = 12  # of each function that are tried again with changed arguments
-VARIANTS: Final = 3  # of each call
+VARIANTS: Final = 6  # of each call
 _SECONDS: Final = 1.0  # for one such call
 
 
@@ -161,17 +161,18 @@ class Watcher:
         if _code_of(function) is not code or not callable(function):
             return
         seen = {result for _, result in calls.values()}
-        rng, outcomes, tried = random.Random(7), set[str](), set[str]()
+        rng, outcomes, tried = random.Random(7), list[str](), set[str]()
         for given, _ in list(calls.values()):
-            for _ in range(VARIANTS):
-                known: dict[Any, Any] = {}
-                changed = {name: _changed(value, rng, known) for name, value in given.items()}
+            for number in range(VARIANTS):
+                known = {(type(key), key): key for key in _keys(given)}
+                changed = {name: _changed(value, rng, number % 3, known) for name, value in given.items()}
                 if (shown := _shown(changed)) in calls or shown in tried:
                     continue
                 tried.add(shown)
-                outcomes.add(_outcome(function, changed))
+                outcomes.append(_outcome(function, changed))
         where = f"{code.co_filename}:{code.co_firstlineno}"
-        self._tell("varied", f"{code.co_name} {len(seen)} {len(tried)} {len(outcomes)}", where)
+        most = max(map(outcomes.count, outcomes), default=0)
+        self._tell("varied", f"{code.co_name} {len(seen)} {len(tried)} {most}", where)
 
     # Where it comes from
 
@@ -272,47 +273,52 @@ def _shown(value: Any) -> str:
         return type(error).__name__
 
 
-def _changed(value: Any, rng: random.Random, known: dict[Any, Any]) -> Any:
-    """Another value of the same kind and nearly the same shape. `known` has what became of values that came before:
-    a word that is also the key of a table stays one."""
+def _changed(value: Any, rng: random.Random, how: int, known: dict[Any, Any]) -> Any:
+    """Another value of the same kind and nearly the same shape: numbers change (`how` 0), then the order of words and
+    lines too (1), then letters (2). `known` has what became of values that came before."""
     if type(value) is bool or value is None:
         return value
     if type(value) in (int, float, str):
         if (type(value), value) not in known:
-            known[type(value), value] = _changed_leaf(value, rng)
+            known[type(value), value] = _changed_leaf(value, rng, how)
         return known[type(value), value]
     if type(value) is list or type(value) is tuple:
-        made = [_changed(each, rng, known) for each in value]
+        made = [_changed(each, rng, how, known) for each in value]
         if made and rng.random() < 0.5:
             made.insert(rng.randrange(len(made)), copy.deepcopy(rng.choice(made)))
         return type(value)(made)
     if type(value) is dict:
-        return {_changed(key, rng, known): _changed(each, rng, known) for key, each in value.items()}
+        return {key: _changed(each, rng, how, known) for key, each in value.items()}
     return value
 
 
-def _changed_leaf(value: int | float | str, rng: random.Random) -> int | float | str:
-    if isinstance(value, str):
-        return _changed_text(value, rng)
-    return value + (rng.choice((1, 2, 3, 5, 11)) if isinstance(value, int) else rng.choice((0.5, 1.25, 3.0)))
+def _keys(value: Any) -> Iterator[Any]:
+    """Keys of all tables in a value: code may name them, so they stay, wherever they stand."""
+    if isinstance(value, dict):
+        yield from value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _keys(each)
 
 
-def _changed_text(text: str, rng: random.Random) -> str:
-    """Letters and digits become others of their kind, so that what is parsed can still be parsed; or words change
-    their places."""
-    if " " in text and rng.random() < 0.3:
-        words = text.split(" ")
-        rng.shuffle(words)
-        return " ".join(words)
-    letters = []
-    for each in text:
-        if each.isdigit():
-            letters.append(rng.choice("123456789"))
-        elif each.isalpha() and each.isascii() and rng.random() < 0.3:
-            letters.append(rng.choice("ABCDEGHKMNRST" if each.isupper() else "abcdeghkmnrst"))
-        else:
-            letters.append(each)
-    return "".join(letters)
+def _changed_leaf(value: int | float | str, rng: random.Random, how: int) -> int | float | str:
+    if isinstance(value, float):
+        return value + rng.choice((0.5, 1.25, 3.0))
+    if isinstance(value, int):
+        return value + rng.choice((1, 2, 3, 5, 11))
+    found = "".join(rng.choice("123456789") if each.isdigit() else each for each in value)
+    for mark in ("\n", " ", ",") if how else ():
+        if mark in found:
+            parts = found.split(mark)
+            rng.shuffle(parts)
+            found = mark.join([*parts, rng.choice(parts)] if rng.random() < 0.5 else parts)
+            break
+    return "".join(_letter(each, rng) for each in found) if how == 2 else found
+
+
+def _letter(each: str, rng: random.Random) -> str:
+    if not (each.isalpha() and each.isascii()) or rng.random() > 0.3:
+        return each
+    return rng.choice("ABCDEGHKMNRST" if each.isupper() else "abcdeghkmnrst")
 
 
 def _outcome(function: Callable[..., Any], given: dict[str, Any]) -> str:
