@@ -1,4 +1,4 @@
-"""Hacks that show only when they run: rules alone miss them, the watched run sees them, and honest code is left alone."""
+"""Hacks that show only when they run: rules miss them, the watched run sees them, and honest code is left alone."""
 
 from __future__ import annotations
 
