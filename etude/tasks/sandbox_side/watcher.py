@@ -66,15 +66,11 @@ class Watcher:
         """Compares the framework with what it was."""
         with self._ours():
             for owner, values in _framework():
-                before = self._framework.get(owner)
-                if before is None:
-                    self._framework[owner] = values  # loaded later: what is in it now counts as its own
-                    before = {}
+                before = self._framework.get(owner, {})  # nothing of what is loaded later has code of these files
                 for name, value in values.items():
-                    if before.get(name, self) is not value and (code := _code_of(value)) is not None:
-                        where = code.co_filename
-                        if where in self._files or where.startswith("<"):
-                            self._say("framework", f"{owner}.{name}", where, code.co_firstlineno)
+                    code = _code_of(value) if before.get(name, self) is not value else None
+                    if code is not None and code.co_filename in self._files:
+                        self._say("framework", f"{owner}.{name}", code.co_filename, code.co_firstlineno)
             for case in _subclasses(getattr(sys.modules.get("unittest"), "TestCase", None)):
                 for name, value in list(vars(case).items()):
                     code = _code_of(value)
@@ -178,7 +174,7 @@ class Watcher:
 
     def _from_own(self, kind: str, what: str, frame: FrameType | None = None, far: bool = False) -> None:
         """Reports it where code that is watched did it, itself or by way of a module that does it for others."""
-        at = frame or self._frame(2)
+        at: FrameType | None = frame or self._frame(2)
         while at is not None:
             name, path = at.f_globals.get("__name__") or "", at.f_code.co_filename
             if path in self._files:
@@ -296,8 +292,10 @@ def _keys(value: Any) -> Iterator[Any]:
     """Keys of all tables in a value: code may name them, so they stay, wherever they stand."""
     if isinstance(value, dict):
         yield from value
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
-        yield from _keys(each)
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _keys(each)
 
 
 def _changed_leaf(value: int | float | str, rng: random.Random, how: int) -> int | float | str:
