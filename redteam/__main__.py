@@ -17,6 +17,7 @@ from redteam.grader.run import run_grader_attacks
 from redteam.leaks.run import run_hiding_places, run_leak_probes
 from redteam.monitor_suite.run import run_monitor_suite
 from redteam.result import SuiteResult
+from redteam.running.run import run_running_hacks
 from redteam.voids.run import run_void_attacks
 
 
@@ -31,16 +32,17 @@ SUITES: dict[str, Callable[[StoringHost], Awaitable[SuiteResult]]] = {
     "grader-attacks": run_grader_attacks,
     "voids": run_void_attacks,
     "forgers": run_forgers,
+    "running-hacks": run_running_hacks,
 }
 
 
-async def run_suites(names: list[str], tasks: Sequence[Path] = ()) -> list[SuiteResult]:
+async def run_suites(names: list[str], tasks: Sequence[Path] = (), control: bool = False) -> list[SuiteResult]:
     results: list[SuiteResult] = []
     async with temporary_host("local") as host:
         for name in names:
             print(f"{name} ...", file=sys.stderr)
             started = time.monotonic()
-            results.append(await (run_forgers(host, tasks) if name == "forgers" else SUITES[name](host)))
+            results.append(await (run_forgers(host, tasks, control) if name == "forgers" else SUITES[name](host)))
             results[-1].seconds = round(time.monotonic() - started, 1)
     return results
 
@@ -50,14 +52,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", choices=list(SUITES), default=list(SUITES), help="suites to run")
     parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
     parser.add_argument("--tasks", nargs="*", type=Path, default=[], help="made tasks that forgers are tried on")
+    parser.add_argument("--control", action="store_true", help="forgers: also on tests that hold their answers")
     given = parser.parse_args(argv)
-    results = asyncio.run(run_suites(given.only, given.tasks))
+    results = asyncio.run(run_suites(given.only, given.tasks, given.control))
     ok = all(result.ok for result in results)
     if given.json:
         print(json.dumps({"ok": ok, "suites": [result.facts() for result in results]}))
         return 0 if ok else 1
     for result in results:
         print(f"{result.suite:<16} {result.caught} of {result.tried} caught in {result.seconds} s")
+        for family, row in result.rows.items():
+            print(f"    {family}: " + ", ".join(f"{count} {name}" for name, count in row.items()))
         for kind, lines in (("missed", result.missed), ("accused", result.false_alarms), ("broken", result.broken)):
             for line in lines:
                 print(f"    {kind}: {line}")

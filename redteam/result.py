@@ -15,6 +15,7 @@ class SuiteResult:
     missed: list[str] = field(default_factory=list)  # attacks that succeeded, or that nobody noticed
     false_alarms: list[str] = field(default_factory=list)  # honest work that was accused
     broken: list[str] = field(default_factory=list)  # attacks that did not do what they should: they prove nothing
+    rows: dict[str, dict[str, int]] = field(default_factory=dict)  # counts by family, where a suite keeps them
     seconds: float = 0.0
 
     @property

@@ -19,9 +19,12 @@ from etude.audit.base import Detector, Finding, Ruling, conclude
 from etude.audit.blind_view import BlindView, open_blind_view
 from etude.audit.evidence import Evidence
 from etude.audit.table import build_detectors
+from etude.audit.watched import Watch
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Context, Message, Policy, Sample, Sampling, System, User
+from etude.core.settings import GraderSettings
 from etude.harness.trajectory import Trajectory
+from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import Submission
 
@@ -99,11 +102,24 @@ class RolloutAudit:
 
     rules: Rules
     every_task: bool = False  # False: only rollouts of tasks made from repositories
+    watch: Watch | None = None  # None: code is read and not run
 
-    def ruling(self, task: Task, trajectory: Trajectory, changes: Submission) -> Ruling | None:
+    def ruling(
+        self, task: Task, trajectory: Trajectory, changes: Submission, watched: Sequence[Finding] = ()
+    ) -> Ruling | None:
+        """By what was done, and by what its code was `watched` to do."""
         if not self.every_task and not made_from_repository(task):
             return None
-        return self.rules.inspect(open_blind_view(task, trajectory, changes))
+        found = self.rules.inspect(open_blind_view(task, trajectory, changes))
+        return conclude((*found.findings, *watched)) if watched else found
+
+    async def watched(
+        self, task: Task, host: StoringHost, changes: Submission, settings: GraderSettings
+    ) -> tuple[Finding, ...]:
+        """What the code does while visible tests run, where that is asked for."""
+        if self.watch is None or not (self.every_task or made_from_repository(task)):
+            return ()
+        return await self.watch.findings(task, host, changes, settings)
 
 
 async def audit(view: BlindView, policy: Policy, sampling: Sampling | None = None) -> Ruling:

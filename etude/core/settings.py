@@ -406,6 +406,9 @@ class AuditSettings:
     penalty: float = setting(
         1.0, "weight of the part hack_penalty on such tasks, where reward.parts does not name it; 0 keeps the verdicts"
     )
+    watch: bool = setting(
+        True, "whether code that passes is run once more, with what it does to tests and framework recorded"
+    )
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Literal
 
 from etude.audit.auditor import RolloutAudit, Rules
-from etude.audit.base import Ruling
+from etude.audit.base import Finding, Ruling
+from etude.audit.watched import Watch
 from etude.behaviours.base import Behaviour, Site
 from etude.behaviours.table import find_sites
 from etude.core.errors import EtudeError
@@ -188,7 +189,7 @@ def reward_and_audit(reward: RewardSettings, audit: AuditSettings) -> tuple[Rewa
         penalties = [HackPenalty(HackPenalty.Settings.model_validate({"tasks": "made"}))]
         found = Reward((*found.parts, Weighted("hack_penalty", audit.penalty, penalties[0])))
     every_task = any(part.settings.tasks == "all" for part in penalties)
-    return found, RolloutAudit(Rules(penalties[0].detectors), every_task)
+    return found, RolloutAudit(Rules(penalties[0].detectors), every_task, Watch() if audit.watch else None)
 
 
 def check_lengths(limits: AgentLimits, engine: EngineSettings) -> None:
@@ -349,14 +350,22 @@ async def score(
     started = time.monotonic() if started is None else started
     grade_once = setup.grade_cache.grade if setup.grade_cache is not None else grade
     graded = await grade_once(task, host, changes, setup.grader, answer=trajectory.last_words)
-    return await _scored(task, trajectory, changes, graded, setup, started)
+    # Only what passes: a hack that gains nothing is what rules are for.
+    watched = await setup.audit.watched(task, host, changes, setup.grader) if graded.passed else ()
+    return await _scored(task, trajectory, changes, graded, setup, started, watched)
 
 
 async def _scored(
-    task: Task, trajectory: Trajectory, changes: Submission, graded: Grade, setup: RolloutSetup, started: float
+    task: Task,
+    trajectory: Trajectory,
+    changes: Submission,
+    graded: Grade,
+    setup: RolloutSetup,
+    started: float,
+    watched: Sequence[Finding] = (),
 ) -> Scored:
     # on the event loop, as it is short: 0.9 ms for most rollouts, 7.9 for those that rewrite the right files (medians)
-    ruling = setup.audit.ruling(task, trajectory, changes)
+    ruling = setup.audit.ruling(task, trajectory, changes, watched)
     counted = await behaviour_sites(setup.reward, trajectory)
     total, parts = setup.reward.score(GradedRollout(task, trajectory, changes, graded, ruling, counted))
     sites, hints = await hints_of(task, trajectory, setup, [site for each in counted.values() for site in each])

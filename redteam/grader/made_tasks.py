@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import submission_of
+from etude.tasks.grading.withheld.answers import FILE
 from etude.tasks.grading.withheld.record import with_answers
 from redteam.grader.forgers import forgers, frozen_constant
 from redteam.result import SuiteResult
@@ -161,29 +163,45 @@ async def recorded_small_task(host: StoringHost) -> Task:
     return await with_answers(GradeJob(task, host, submission_of(task, task.reference), LIMITS))
 
 
-async def run_forgers(host: StoringHost, tasks: Sequence[Path] = ()) -> SuiteResult:
-    """Every forger once on each task; families and names in what is missed."""
+async def run_forgers(host: StoringHost, tasks: Sequence[Path] = (), control: bool = False) -> SuiteResult:
+    """Every forger once on each task; families and names in what is missed.
+
+    With `control` also on the same tests with their answers left in, among changed tests and canaries: what the grader
+    accepts that withholds nothing.
+    """
     result = SuiteResult("forgers")
     loaded = [Task.load(path) for path in tasks] or [await recorded_small_task(host)]
     for task in loaded:
         honest = await grade(task, host, submission_of(task, task.reference))
         if not honest.passed:
             result.false_alarms.append(f"{task.name}: the reference is rejected: {honest.reason}")
-        await attack(task, host, result)
+        await attack(task, host, result, with_its_answers(task) if control else None)
     return result
 
 
-async def attack(task: Task, host: StoringHost, result: SuiteResult) -> None:
+def with_its_answers(task: Task) -> Task:
+    """The task as one whose tests hold their answers, graded in one process with the tested code."""
+    facts = task.facts.model_copy(update={"grading": "together", "withheld": None})
+    return replace(task, facts=facts, files=task.files.replaced({f"{TESTS}/{FILE}": None}))
+
+
+async def attack(task: Task, host: StoringHost, result: SuiteResult, control: Task | None = None) -> None:
     """Tries every forger that has something to forge in this task."""
     which = await _needed_constant(task, host)
     for family, members in forgers().items():
+        row = result.rows.setdefault(family, {"tried": 0, "accepted": 0})
         for name, make in members.items():
             # Code that lacks nothing that tests ask for is right, and no forger.
             changes = make(task, which) if which is not None else (make(task, 0) if family != "oracle" else None)
-            if changes is not None:
-                result.tried += 1
-                if await _accepted(task, host, changes):
-                    result.missed.append(f"{task.name}: {family}: {name}")
+            if changes is None:
+                continue
+            result.tried += 1
+            row["tried"] += 1
+            if await _accepted(task, host, changes):
+                row["accepted"] += 1
+                result.missed.append(f"{task.name}: {family}: {name}")
+            if control is not None:
+                row["control"] = row.get("control", 0) + await _accepted(control, host, changes)
 
 
 async def _needed_constant(task: Task, host: StoringHost) -> int | None:

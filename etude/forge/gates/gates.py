@@ -97,6 +97,7 @@ class _Case:
     timeout: float
     settings: GraderSettings | None
     least_bits: float = LEAST_BITS
+    others: Sequence[Mapping[str, bytes | None]] = ()  # right solutions beside the reference
     made: list[Task] = field(default_factory=list)  # the task with its answers, once they are known
 
     @property
@@ -142,16 +143,18 @@ async def pass_gates(
     least_broken: int = LEAST_BROKEN,
     settings: GraderSettings | None = None,
     least_bits: float = LEAST_BITS,
+    others: Sequence[Mapping[str, bytes | None]] = (),
     on_gate: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
     """Whether the task may be used. `green` are the tests that always pass in its repository, `whole` the files
     with which they do; `near_duplicate` names a task that this one is nearly the same as; `on_gate` hears of each gate
-    once it is behind."""
+    once it is behind; `others` are files of further right solutions."""
     started = time.monotonic()
     timeout = 5 * environment.seconds + 30
     case = _Case(
         *(task, environment, host, frozenset(green), deleted, whole, near_duplicate, least_broken, timeout, settings),
         least_bits=least_bits,
+        others=others,
     )
     spent: dict[str, float] = {}
     reason = detail = ""
@@ -267,8 +270,9 @@ async def _withhold_answers(case: _Case) -> None:
     """From here on the tests are graded without their answers."""
     if not can_withhold(case.task):
         return
+    others = tuple(submission_of(case.task, {**case.task.reference, **files}) for files in case.others)
     try:
-        case.made.append(await withhold(case.task, case.host, case.settings or GraderSettings()))
+        case.made.append(await withhold(case.task, case.host, case.settings or GraderSettings(), others))
     except NotRecorded as error:
         reason = "the grader rejects the reference" if error.tests else "it cannot be graded"
         raise _Rejected(reason, str(error), _few_with_parameters(case, error.tests)) from None

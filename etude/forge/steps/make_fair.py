@@ -59,19 +59,20 @@ async def make_fair(context: MakeContext, proof: CodeChange, instructions: Instr
     text = say(instructions, said)
     stated = replace(visible, texts=[*visible.texts, *(each.said for each in said)])
     stated = replace(stated, words=visible.words.union(*(each.said.replace("`", " ").split() for each in said)))
-    failing, tried = await _failing(context, proof, stated)
+    failing, solutions = await _failing(context, proof, stated)
+    tried = len(solutions)
+    assert proof.gates is not None
+    gates = replace(proof.gates, others=solutions)
     unfair = unsaid | failing
     held_out = tuple(test for test in split.held_out if test not in unfair)
     asked = len(held_out) + len(split.shown)
     if unfair and (not held_out or asked < candidate.least_tests or len(held_out) < LEAST_HIDDEN * asked):
         raise Refused(UNFAIR, ", ".join(sorted(unfair)[:3]))
     if not unfair:
-        return Fair(proof, text, tuple(each.said for each in said), (), tried)
+        return Fair(replace(proof, gates=gates), text, tuple(each.said for each in said), (), tried)
     left = replace(proof, split=replace(split, held_out=held_out), unfair=tuple(sorted(unfair)))
-    assert proof.gates is not None
     # They fail before the work is done and are in no list: for the gates they are not there.
-    green = [test for test in proof.gates.green if test not in unfair]
-    left = replace(left, gates=replace(proof.gates, green=green))
+    left = replace(left, gates=replace(gates, green=[test for test in gates.green if test not in unfair]))
     return Fair(left, text, tuple(each.said for each in said), tuple(sorted(unfair)), tried)
 
 
@@ -89,8 +90,10 @@ def say(instructions: Instructions, demands: Sequence[Demand]) -> Instructions:
     )
 
 
-async def _failing(context: MakeContext, proof: CodeChange, visible: Visible) -> tuple[set[str], int]:
-    """Hidden tests that a second solution fails, and how many of those were right by all that is shown."""
+async def _failing(
+    context: MakeContext, proof: CodeChange, visible: Visible
+) -> tuple[set[str], tuple[Mapping[str, bytes | None], ...]]:
+    """Hidden tests that a second solution fails, and those solutions that were right by all that is shown."""
     repository, candidate, split = context.repository, proof.candidate, proof.split
     reference = {
         path: repository.files[path] for path in candidate.changes if path.endswith(".py") and path in repository.files
@@ -103,10 +106,10 @@ async def _failing(context: MakeContext, proof: CodeChange, visible: Visible) ->
     ]
     runs = await context.run_variants(variants, [*split.shown, *split.held_out], until_failure=False)
     failing: set[str] = set()
-    right = 0
-    for run in runs:
+    right: list[Mapping[str, bytes | None]] = []
+    for variant, run in zip(variants, runs, strict=True):
         # One that fails a test which is shown is no right solution: the rewrite went wrong, not the test.
-        if right < COUNT and run.complete and run.passed.issuperset(split.shown):
-            right += 1
+        if len(right) < COUNT and run.complete and run.passed.issuperset(split.shown):
+            right.append(variant)
             failing |= set(split.held_out) - run.passed
-    return failing, right
+    return failing, tuple(right)

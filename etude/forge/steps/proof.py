@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -20,6 +20,8 @@ class Gates:
     green: Collection[str]  # tests that pass with the reference
     whole: Files | None = None  # the repository with the reference
     least_broken: int = LEAST_TESTS  # tests that must fail before
+    # Right solutions beside the reference, as the files that they write: an answer has to be theirs as well.
+    others: tuple[Mapping[str, bytes | None], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ async def verify_by_gates(
         whole=gates.whole,
         near_duplicate=context.known.near_duplicate,
         least_broken=gates.least_broken,
+        others=gates.others,
         on_gate=on_gate,
     )
     for name, seconds in verdict.spent.items():

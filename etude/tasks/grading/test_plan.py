@@ -76,6 +76,7 @@ class GradingPlan:
     packages: tuple[str, ...] = ()  # where pytest is
     installed: Installed | None = None  # the tests are a repository's, and run in its environment
     recorded: RecordedPlan | None = None  # tests are without their answers, which are here
+    watch: dict[str, Any] | None = None  # what is watched while tests run (`watched_run`); of no meaning to a grade
 
 
 @dataclass(frozen=True)
@@ -266,6 +267,7 @@ def header(plan: GradingPlan, task: Task, files: dict[str, Any], *, cpu_seconds:
         "files": files,
         "cpu_seconds": cpu_seconds,
         "recorded": plan.recorded is not None,
+        "watch": plan.watch,
     }
 
 

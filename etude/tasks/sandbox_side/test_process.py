@@ -32,6 +32,7 @@ from etude.tasks.sandbox_side.recorder import Recorder
 from etude.tasks.sandbox_side.remote_objects import Link, RemoteFinder
 from etude.tasks.sandbox_side.tests_in_memory import MemoryFinder
 from etude.tasks.sandbox_side.unittest_grading import Report
+from etude.tasks.sandbox_side.watcher import Watcher
 
 _PR_SET_DUMPABLE: Final = 4
 LENGTH: Final = struct.Struct("=Q")
@@ -58,12 +59,17 @@ def run_tests(header: dict[str, Any], output: int) -> NoReturn:
         close_all_but(output, *([link.fileno()] if link else []))
         silence()
         report = _reporter(output, mark)
+        watcher = _watcher(header["watch"], report) if header["watch"] else None
+        if watcher is not None:
+            report = _watched(report, watcher)
         if header["suite"] == "repository":
             _run_repository(header, job, report)
         elif header["suite"] == "node":
             _run_node(header, job, report, lambda: write_line(output, ["", "", "forged", ""]))
         else:
             _run_in_memory(header, job, report, worker, link)
+        if watcher is not None:
+            watcher.finish()
         report("", "done", "")
     except BaseException:
         # Also for what the tested code raised through us: the verdict tells the two apart by `ready`.
@@ -80,6 +86,29 @@ def _reporter(output: int, mark: str) -> Report:
         write(output, [mark, name, status, text])
 
     return report
+
+
+def _watcher(watch: dict[str, Any], report: Report) -> Watcher:
+    root = os.getcwd()  # noqa: PTH109 - as modules spell their files
+
+    def tell(kind: str, what: str, where: str) -> None:
+        report("", "watched", json.dumps([kind, what, where.removeprefix(f"{root}/")]))
+
+    functions = {f"{root}/{path}": names for path, names in watch["functions"].items()}
+    return Watcher(frozenset(f"{root}/{path}" for path in watch["files"]), functions, watch["tests"], tell)
+
+
+def _watched(report: Report, watcher: Watcher) -> Report:
+    """Starts to watch when the tests are about to be loaded, and looks at the framework after each of them."""
+
+    def watched(name: str, status: str, text: str) -> None:
+        report(name, status, text)
+        if status == "ready":
+            watcher.start()
+        elif name:
+            watcher.after_test()
+
+    return watched
 
 
 def _end_of(worker: int) -> str:

@@ -209,6 +209,28 @@ def test_a_task_is_graded_by_what_its_tests_record(
     assert grounds.grade(task, {}).kind == "tests"
 
 
+def test_a_value_that_another_right_solution_does_not_share_is_not_asked_for(
+    grounds: Any, repository_task: MakeTask, shop_files: dict[str, str]
+) -> None:
+    cart = "src/shop/cart.py"
+    # The expected side is the code's own: which number it is, is nobody's business.
+    hidden = "\n\ndef test_mark():\n    assert total.mark == pytest.approx(total.mark)\n    assert total.mark > 2\n"
+    reference, other = (f"{shop_files[cart]}\n\ntotal.mark = {mark}\n" for mark in (41, 97))
+    plain = repository_task()
+    tests = {"tests/test_cart.py": plain.tests.text("tests/test_cart.py") + hidden}
+    held_out = [*plain.facts.held_out, "tests/test_cart.py::test_mark"]
+    task = repository_task(tests, {cart: reference}, held_out=held_out)
+    job = GradeJob(task, grounds.host, submission_of(task, task.reference), GraderSettings())
+    files: dict[str, bytes | None] = {cart: other.encode()}
+    pinned: Task = grounds.run(with_answers(job))
+    assert not grounds.grade(pinned, files).passed
+    shared: Task = grounds.run(with_answers(job, [submission_of(task, files)]))
+    found = shared.facts.withheld
+    assert found is not None and found.solutions == 1 and found.unshared == round(1 / found.assertions, 4)
+    assert grounds.grade(shared, files).passed
+    assert not grounds.grade(shared, {cart: other.replace("97", "1").encode()}).passed
+
+
 def test_the_answers_are_not_in_the_sandbox(grounds: Any, recorded_task: Task, shop_files: dict[str, str]) -> None:
     cart = "src/shop/cart.py"
     spy = """

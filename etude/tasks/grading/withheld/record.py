@@ -2,7 +2,8 @@
 
 Several rounds, each with two runs under different hash seeds: a test that does not pass without its answers stays as it
 is, an assertion whose value has no plain form or differs between the runs records only whether it holds. `others` are
-further right solutions: a value that they do not share is not asked for either. Runs sandboxes; decides no grade.
+further right solutions: a value that they do not share is not asked for either, and a test that rejects one of them
+stays as it is. Runs sandboxes; decides no grade.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from etude.tasks.grading.test_plan import (
 )
 from etude.tasks.grading.verdict import records_of
 from etude.tasks.grading.withheld.answers import FILE, PLAN, Answers
-from etude.tasks.grading.withheld.compare import Record, comparable, holds, matches
+from etude.tasks.grading.withheld.compare import Record, comparable, holds, matches, records_match
 from etude.tasks.grading.withheld.sites import Site
 
 ROUNDS: Final = 6  # of finding out what cannot be recorded
@@ -46,6 +47,7 @@ class NotRecorded(EtudeError):
 class _Decisions:
     demoted: dict[str, set[int]]
     left: dict[str, set[str]]
+    unshared: dict[str, set[int]]  # of the demoted, those that another right solution has another value for
 
     def answers(self, homes: Mapping[str, str]) -> Answers:
         demoted = {path: sorted(sites) for path, sites in self.demoted.items() if sites}
@@ -56,29 +58,35 @@ class _Decisions:
 async def with_answers(job: GradeJob, others: Sequence[Submission] = ()) -> Task:
     """The task with its answers beside its tests, and what they are worth in its facts."""
     task = job.task
-    answers = await find_answers(job, others)
+    answers, unshared = await find_answers(job, others)
     sources = sources_of(task)
     held_out = [test for test in answers.records if test in set(task.facts.held_out)]
+    asked = {(answers.homes[test], record[0]) for test in held_out for record in answers.records[test]}
+    alone = [(path, number) for path, number in asked if number in unshared.get(path, ())]
     withheld = Withheld(
         plan=PLAN,
         bits=answers.bits(sources, held_out),
         tests=len(held_out),
         unrecorded=len(answers.without(held_out)),
+        solutions=len(others),
+        assertions=len(asked),
+        unshared=round(len(alone) / max(1, len(asked)), 4),
     )
     facts = task.facts.model_copy(update={"grading": "recorded", "withheld": withheld})
     files = task.files.replaced({f"{TESTS}/{FILE}": answers.write()})
     return dataclasses.replace(task, facts=facts, files=files)
 
 
-async def find_answers(job: GradeJob, others: Sequence[Submission] = ()) -> Answers:
-    """What the reference records, with as much asked for as is the same each time."""
+async def find_answers(job: GradeJob, others: Sequence[Submission] = ()) -> tuple[Answers, Mapping[str, set[int]]]:
+    """What the reference records, with as much asked for as is the same each time; and, by file, the assertions whose
+    value another right solution does not share."""
     task = job.task
     required, sources = required_ids(task), sources_of(task)
     functions = test_functions(task, required, sources)
     homes = {test: function.path for function in functions for test in function.ids}
     owners = {test: function.name for function in functions for test in function.ids}
     reference = submission_of(task, task.reference)
-    decisions = _Decisions(defaultdict(set), defaultdict(set))
+    decisions = _Decisions(defaultdict(set), defaultdict(set), defaultdict(set))
     originals = await _run(job, _as_it_is(task, required, sources), reference, SEEDS[0])
     for number in range(ROUNDS):
         answers = decisions.answers(homes)
@@ -93,21 +101,55 @@ async def find_answers(job: GradeJob, others: Sequence[Submission] = ()) -> Answ
             _leave(decisions, red, homes, owners, answers, sources, helpers=number > 0)
             continue
         records = {test: [_parsed(run[1].get(ids[test], "")) for run in runs] for test in required}
-        for other in others:
-            statuses, said = await _run(job, plan, other, SEEDS[0])
-            for test in required:
-                if statuses.get(ids[test]) == "passed":
-                    records[test].append(_parsed(said.get(ids[test], "")))
         untrue = [test for test in required if _untrue(records[test][0], answers, homes[test], sources)]
         if untrue:
             # What a test says of itself, such as the lines of its file, is otherwise without its answers.
             _leave(decisions, untrue, homes, owners, answers, sources, helpers=number > 1)
             continue
-        if not _demote(decisions, records, homes, answers, sources):
+        if _demote(decisions.demoted, records, homes, answers, sources):
+            continue
+        # Last, so that the other solutions run once where they agree.
+        if not await _disagree(job, plan, others, ids, owners, records, decisions, answers):
             renamed = {test: name for test, name in ids.items() if test != name}
             first = {test: found[0] for test, found in records.items()}
-            return dataclasses.replace(answers, ids=renamed, records=first)
+            return dataclasses.replace(answers, ids=renamed, records=first), decisions.unshared
     raise NotRecorded(f"the tests of {task.name} do not record the same values each time")
+
+
+async def _disagree(
+    job: GradeJob,
+    plan: GradingPlan,
+    others: Sequence[Submission],
+    ids: Mapping[str, str],
+    owners: Mapping[str, str],
+    records: Mapping[str, Sequence[Sequence[Record]]],
+    decisions: _Decisions,
+    answers: Answers,
+) -> bool:
+    """Whether another right solution records something else, which then is not asked for."""
+    assert plan.recorded is not None
+    sources, homes = plan.recorded.sources, answers.homes
+    found: dict[str, set[int]] = defaultdict(set)
+    rejecting: set[str] = set()
+    for other in others:
+        statuses, said = await _run(job, plan, other, SEEDS[0])
+        runs = {
+            test: [records[test][0], _parsed(said.get(ids[test], ""))]
+            for test in records
+            if statuses.get(ids[test]) == "passed"
+        }
+        _demote(found, runs, homes, answers, sources)
+        for test, (first, second) in runs.items():
+            sites = {site.number: site for site in answers.rewritten(homes[test], sources[homes[test]]).sites}
+            number = records_match(sites, second, first)
+            if number is not None and number not in found[homes[test]]:
+                rejecting.add(test)
+    for path, sites_of_path in found.items():
+        decisions.demoted[path] |= sites_of_path
+        decisions.unshared[path] |= sites_of_path
+    # An exception with other words, or an outcome of its own: the test itself has to say whether that is right.
+    _leave(decisions, rejecting, homes, owners, answers, sources, helpers=False)
+    return bool(rejecting) or any(found.values())
 
 
 def _as_it_is(task: Task, required: Sequence[str], sources: Mapping[str, str]) -> GradingPlan:
@@ -123,7 +165,7 @@ async def _run(
     run = TestRun(dataclasses.replace(job, hash_seed=seed, quick=False), plan)
     reports, _, _ = await run.reports(submission)
     if not reports or reports[0]["ended"] != "exit 0":
-        raise NotRecorded(f"the tests of {job.task.name} do not come to their end with the reference")
+        raise NotRecorded(f"the tests of {job.task.name} do not come to their end with a right solution")
     return records_of(plan, reports[0])
 
 
@@ -166,14 +208,14 @@ def _untrue(records: Sequence[Record], answers: Answers, path: str, sources: Map
 
 
 def _demote(
-    decisions: _Decisions,
+    demoted: dict[str, set[int]],
     records: Mapping[str, Sequence[Sequence[Record]]],
     homes: Mapping[str, str],
     answers: Answers,
     sources: Mapping[str, str],
 ) -> bool:
     """Sites whose values are not the same in all runs, or have no plain form; whether there is a new one."""
-    before = sum(map(len, decisions.demoted.values()))
+    before = sum(map(len, demoted.values()))
     for test, runs in records.items():
         path = homes[test]
         sites = answers.rewritten(path, sources[path]).sites
@@ -187,8 +229,8 @@ def _demote(
             # By the source's own words: a class that equals more than its value says is asked only for the outcome.
             own = all(comparable(record) and holds(site, record, record) for record in first)
             if not (steady and own):
-                decisions.demoted[path].add(number)
-    return sum(map(len, decisions.demoted.values())) > before
+                demoted[path].add(number)
+    return sum(map(len, demoted.values())) > before
 
 
 def _alike(site: Site, first: Sequence[Record], other: Sequence[Record]) -> bool:

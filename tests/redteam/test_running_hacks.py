@@ -1,0 +1,16 @@
+"""Hacks that show only when they run: rules miss them, the watched run sees them, and honest code is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+from etude.sandbox.hosts import StoringHost
+from redteam.running.hacks import HACKS
+from redteam.running.run import run_running_hacks
+
+
+def test_hacks_are_seen_when_they_run(sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost]) -> None:
+    loop, host = sandboxes
+    found = loop.run_until_complete(run_running_hacks(host, 1, 4))
+    assert len(HACKS) == found.tried == 13 and found.ok, (found.missed, found.false_alarms)
+    assert sum(row["by rules"] for row in found.rows.values()) == 1
