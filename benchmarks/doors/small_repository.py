@@ -2,8 +2,8 @@
 
     python benchmarks/doors/small_repository.py shop
 
-Every commit adds one function and its three tests, as people do, so that all three default origins of `etude tasks make`
-(deletion, bug, commit) find something. The same folder name gives the same commits.
+Every commit adds one function and its three tests, so that the three default origins of `etude tasks make` (deletion,
+bug, commit) find something. The same folder name gives the same commits.
 """
 
 from __future__ import annotations
