@@ -56,6 +56,9 @@ def bench_tasks(
             "or a hosted one (openai:https://host/v1?model=NAME).",
         ),
     ] = "",
+    recipe: Annotated[
+        str, typer.Option("--recipe", help="Whose harness and engine to use; else the run's own, or the defaults.")
+    ] = "",
     save: Save = None,
     against: Annotated[Path | None, typer.Option("--against", help="An earlier result: the gain, in pairs.")] = None,
     sandbox: Backend = "local",
@@ -72,14 +75,14 @@ def bench_tasks(
         # A first word such as bench.samples=2 is a setting: with --policy there need be no model.
         words = [word for word in (model, *(overrides or [])) if word]
         given = words.pop(0) if words and "=" not in words[0] else ""
-        recipe = _recipe(given, policy, words, tasks, split)
+        settings = _recipe(given, policy, recipe, words, tasks, split)
         # Before the first rollout: a mistake here would otherwise cost the whole benchmark.
         earlier = load_result(against) if against is not None else None
         if earlier is not None:
-            check_pairs(earlier, [(which, task.name, task.digest) for which, task in listed(recipe.bench)])
+            check_pairs(earlier, [(which, task.name, task.digest) for which, task in listed(settings.bench)])
         if save is not None:
             durable.check_writable(save)
-        result, facts = _benchmark(given, policy, recipe, sandbox, save)
+        result, facts = _benchmark(given, policy, settings, sandbox, save)
         found.append(result)
         gain = compare(earlier, result) if earlier is not None else None
         rows = result.rows()
@@ -90,10 +93,11 @@ def bench_tasks(
     answer(work, lambda facts: _show_tasks(facts, found[0], against), json)
 
 
-def _recipe(model: str, policy: str, words: list[str], tasks: Path | None, split: str) -> Recipe:
-    """The recipe of the model, with the tasks of a folder in place of its benchmark's."""
+def _recipe(model: str, policy: str, named: str, words: list[str], tasks: Path | None, split: str) -> Recipe:
+    """The recipe that was named or the model's, with the tasks of a folder in place of its benchmark's."""
     from etude.core import recipe as recipes
     from etude.core.errors import EtudeError
+    from etude.core.run_files import run_of
     from etude.pipeline.find_model import recipe_of
     from etude.policies.table import needs_no_model
 
@@ -104,9 +108,14 @@ def _recipe(model: str, policy: str, words: list[str], tasks: Path | None, split
         words = [source, "bench.count=0", "bench.unseen_count=0", *words]  # 0: all of them
     elif split:
         raise EtudeError("--split chooses among the tasks of a folder: give --tasks DIR as well")
-    if policy and not model and needs_no_model(policy):
-        return recipes.load(None, words)
-    return recipe_of(Path(model or policy), words)
+    if named or (policy and not model and needs_no_model(policy)):
+        return recipes.load(named or None, words)
+    found = recipe_of(Path(model or policy), words)
+    context = found.harness.limits.context_tokens
+    # A model that comes with no recipe: the defaults of engine and harness were not made for each other.
+    if run_of(Path(model or policy)) is None and found.engine.max_length < context:
+        found = recipe_of(Path(model or policy), [f"engine.max_length={context}", *words])
+    return found
 
 
 def _benchmark(

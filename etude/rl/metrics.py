@@ -44,6 +44,12 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
         found[f"reward_{part}"] = sum(values) / len(values)
     kinds = Counter(site.kind for rollout in rollouts for site in rollout.sites)
     found |= {f"behaviour_{kind}": times / count for kind, times in sorted(kinds.items())}  # sites of a rollout
+    if summaries := sum(rollout.summaries for rollout in rollouts):
+        found["summaries"] = summaries / count
+    for level in sorted({rollout.terms.effort for rollout in rollouts} - {""}):
+        told = [rollout for rollout in rollouts if rollout.terms.effort == level]
+        found[f"effort_{level}_tokens"] = sum(rollout.sampled_tokens for rollout in told) / len(told)
+        found[f"effort_{level}_pass_rate"] = sum(rollout.passed for rollout in told) / len(told)
     for cause, times in sorted(Counter(rollout.stop or "none" for rollout in rollouts).items()):
         found[f"stop_{cause}"] = times
     verdicts = Counter(rollout.verdict for rollout in rollouts if rollout.verdict)

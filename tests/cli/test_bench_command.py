@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from etude.bench.result import load_result, summarise
-from etude.cli.bench import _show_tasks
+from etude.cli.bench import _recipe, _show_tasks
+from etude.core import recipe as recipes
 
 Command = Any
 
@@ -69,3 +71,13 @@ def test_a_benchmark_of_training_tasks_is_not_called_held_out(
         _show_tasks({"model": "runs/mine", **summarise(found)}, found, None)
         shown = capsys.readouterr().out
         assert says in shown and ("held-out tasks" in shown) == (trained == 0)
+
+
+def test_a_model_without_a_run_takes_the_named_recipe_or_defaults_that_fit(tiny_run: Path, tmp_path: Path):
+    model = shutil.copytree(next((tiny_run / "checkpoints").glob("sft-*")), tmp_path / "model")
+    named = _recipe("", str(model), "repo", ["bench.samples=3"], None, "")
+    assert named.harness.limits.context_tokens == recipes.load("repo").harness.limits.context_tokens
+    assert named.bench.samples == 3
+    bare = _recipe(str(model), "", "", [], None, "")
+    assert bare.engine.max_length >= bare.harness.limits.context_tokens
+    assert _recipe(str(model), "", "", ["engine.max_length=77"], None, "").engine.max_length == 77

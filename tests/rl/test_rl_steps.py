@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
 from etude.core.run_files import read_metrics
+from etude.core.terms import Terms
 from etude.learn.update_size import measured_update
 from etude.policies.engine_client import EngineClient
 from etude.rl.groups import Rollout, Trace
@@ -37,6 +39,16 @@ def test_a_part_of_the_reward_is_averaged_over_the_rollouts_that_it_concerns() -
     some = [rollout([(0, 1)], parts={"tests": 1.0, "diff": -0.5}), rollout([(0, 1)], parts={"tests": 0.0})]
     found = describe(some)
     assert found["reward_tests"] == 0.5 and found["reward_diff"] == -0.5
+
+
+def test_summaries_and_stated_effort_have_columns_only_where_there_are_any() -> None:
+    low, high = (replace(rollout([(0, 1)] * tokens), terms=Terms(level)) for tokens, level in ((2, "low"), (6, "high")))
+    low = replace(low, passed=True, traces=(*low.traces, replace(low.traces[0], cause="summary")))
+    found = describe([low, high])
+    assert found["summaries"] == 0.5
+    assert (found["effort_low_tokens"], found["effort_high_tokens"]) == (4, 6)
+    assert (found["effort_low_pass_rate"], found["effort_high_pass_rate"]) == (1, 0)
+    assert not [name for name in describe([rollout([(0, 1)])]) if name.startswith(("summaries", "effort_"))]
 
 
 def test_steps_that_left_the_weights_as_they_were_make_no_token_older() -> None:

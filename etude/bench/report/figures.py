@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from etude.bench.report.agent_figures import figures_of_the_agent
 from etude.bench.report.charts import Bound, Line, bars, chart, number, percent
 from etude.bench.report.html import Html, join, tag
 from etude.bench.run_data import RunData
@@ -16,6 +17,8 @@ SHARES = {  # metric -> what it says, of the share of wall time between two step
     "wait_data": "learner waits for rollouts",
     "wait_learner": "rollouts wait for the learner",
 }
+
+HELD_OUT = "held_out_loss_"  # and the name of a source
 
 
 def learning(data: RunData) -> Html | None:
@@ -75,6 +78,7 @@ def learning(data: RunData) -> Html | None:
             zero=True,
         ),
         chart("Gradient norm", [line("", "grad_norm")], zero=True),
+        *figures_of_the_agent(data),
     ]
     return _grid(figures)
 
@@ -143,6 +147,7 @@ def before_learning(data: RunData) -> Html | None:
             [
                 Line("train", data.series("pretrain", "loss"), 1, smooth=True),
                 Line("held out", data.series("pretrain", "held_out_loss"), 2, marked=True),
+                *_held_out_by_source(data),
             ],
             note="Nats a token.",
         ),
@@ -153,6 +158,15 @@ def before_learning(data: RunData) -> Html | None:
         ),
     ]
     return _grid(figures)
+
+
+def _held_out_by_source(data: RunData) -> list[Line]:
+    """Of continued pretraining: documents of each source by themselves, what was learnt before among them."""
+    names = sorted({key for row in data.rows("pretrain") for key in row if key.startswith(HELD_OUT)})
+    return [
+        Line(f"held out, {name.removeprefix(HELD_OUT)}", data.series("pretrain", name), 3 + place % 3, marked=True)
+        for place, name in enumerate(names)
+    ]
 
 
 def time_spent(data: RunData) -> Html | None:
