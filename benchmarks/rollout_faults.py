@@ -66,7 +66,8 @@ FAULTS = (
     Fault("policy times out", "policy", 8),
     Fault("policy raises", "policy", 6),
     Fault("policy aborts", "policy", 6),
-    Fault("tool raises", "harness", 6),
+    # The model made the call: it sees an error, goes on, and is graded.
+    Fault("tool raises", "passed", 6),
     Fault("disk full while saving", "harness", 6),
     # the model's own doing
     Fault("model: unreadable turns", "failed", 4),

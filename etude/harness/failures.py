@@ -1,8 +1,9 @@
 """What can go wrong, and whose it is.
 
-A tool's error is an observation of one of five classes: the model reads it and goes on. Anything else that a tool
-raises is a bug of the harness. Failures end the rollout without a score: `PolicyFailure`, `HarnessFailure`, and the
-sandbox's own `SandboxFailure`, which passes through here untouched but for what there was until then.
+A tool's error is an observation of one of six classes: the model reads it and goes on. Anything that a tool should not
+have raised is one of them: a model that found such a call could otherwise discard its rollouts at will. Failures with
+no call of the model behind them end the rollout without a score: `PolicyFailure`, `HarnessFailure`, and the sandbox's
+own `SandboxFailure`, which passes through here untouched but for what there was until then.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ErrorClass = Literal[
     "ProviderError",  # a service behind the tool failed
     "UserAborted",  # a person said no
     "Timeout",  # the tool's time was over
-    "HarnessBug",  # none of these: ours to mend, never seen by the model
+    "HarnessBug",  # none of these: ours to mend; the model sees that the call failed, and not how
 ]
 ERROR_CLASSES: tuple[ErrorClass, ...] = get_args(ErrorClass)
 
@@ -52,11 +53,10 @@ class TurnRefused(Exception):
 
 
 class HarnessFailure(Exception):
-    """A tool raised what it should not have, or the rollout could not be set up: a bug or a wrong setting of ours."""
+    """The rollout could not be set up, or could not go on whatever the model said: a bug or a wrong setting of ours."""
 
-    def __init__(self, message: str, tool: str = "", trajectory: Trajectory | None = None) -> None:
+    def __init__(self, message: str, trajectory: Trajectory | None = None) -> None:
         super().__init__(message)
-        self.tool = tool
         self.trajectory = trajectory
 
 

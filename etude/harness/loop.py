@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 from etude.core.errors import EtudeError
 from etude.core.policy import (
@@ -312,19 +312,15 @@ class _Rollout:
         ended = False
         began, slower = time.monotonic(), self.tool_context.slowdown()
         self.tool_context.deadline = began + (self.trajectory.limits.seconds - self.tool_seconds) * slower
-        try:
-            async with aclosing(execute(calls, self.tools, self.tool_context, self.approve)) as outcomes:
-                async for outcome in outcomes:
-                    if outcome.observation.ends:
-                        ended = True
-                        break
-                    result = ToolResult(outcome.call.name, outcome.observation.text)
-                    seen.append(MessageRecord(result, self.segment, outcome.observation.error, seconds=outcome.seconds))
-        except HarnessFailure as failure:
-            # For people who read the trajectory; the model never sees it.
-            bug = MessageRecord(ToolResult(failure.tool, ""), self.segment, "HarnessBug", str(failure))
-            self.trajectory.entries.extend([*seen, bug])
-            raise
+        async with aclosing(execute(calls, self.tools, self.tool_context, self.approve)) as outcomes:
+            async for outcome in outcomes:
+                observation = outcome.observation
+                if observation.ends:
+                    ended = True
+                    break
+                result = ToolResult(outcome.call.name, observation.text)
+                record = MessageRecord(result, self.segment, observation.error, observation.note)
+                seen.append(dataclasses.replace(record, seconds=outcome.seconds))
         self.tool_seconds += (time.monotonic() - began) / slower
         if self.plan is not None:
             count = self.count_tokens
@@ -385,7 +381,8 @@ class _Rollout:
             _, message, anew = max(found, key=lambda each: each[0])
             self.trajectory.segments.append(anew)
         elif refused is not None:
-            raise HarnessFailure(f"the chat template takes no request for a summary: {refused}") from refused
+            assert self.dialect is not None
+            self.blame(f"the chat template takes no request for a summary: {refused}", refused, forms)
         elif self.dialect is not None:
             return False
         else:
@@ -435,12 +432,18 @@ class _Rollout:
         except EtudeError as error:
             if self.turn == 0:  # it refuses the very prompt, and so will every other rollout
                 raise
-            refused = f"the conversation cannot go on after turn {self.turn}: {error}"
-            assert self.dialect is not None
-            # Discarding what a model can bring about at will would teach it to, so that is a score.
-            if takes_plain_turn(self.dialect, self.conversation.seen, self.conversation.schemas):
-                raise TurnRefused(refused) from error
-            raise HarnessFailure(refused) from error
+            self.blame(f"the conversation cannot go on after turn {self.turn}: {error}", error)
+
+    def blame(self, why: str, error: EtudeError, forms: Sequence[Message] = ()) -> NoReturn:
+        """Raises whose fault it is that the template refuses to go on, or to take one of these messages."""
+        assert self.dialect is not None
+        # Discarding what a model can bring about at will would teach it to, so that is a score.
+        goes_on = [[form] for form in forms] or [[]]
+        if any(
+            takes_plain_turn(self.dialect, self.conversation.seen, self.conversation.schemas, each) for each in goes_on
+        ):
+            raise TurnRefused(why) from error
+        raise HarnessFailure(why) from error
 
     def blame_turn(self, why: str) -> None:
         """Marks the last turn as one that could not be read."""

@@ -103,7 +103,9 @@ def measure(trajectories: Iterable[Trajectory]) -> HarnessMetrics:
                 metrics.calling_turns += bool(waiting)
                 metrics.parallel_turns += len(waiting) > 1
             elif isinstance(entry.message, ToolResult) and waiting:
-                name = waiting.pop(0).name if entry.error != "HarnessBug" else entry.message.name
+                # Until November 2026 a bug ended the rollout, before calls beside it had their results.
+                failed = [number for number, call in enumerate(waiting) if call.name == entry.message.name]
+                name = waiting.pop(failed[0] if failed and entry.error == "HarnessBug" else 0).name
                 counts = metrics.tools.setdefault(name if name in known else "", ToolCounts())
                 counts.calls += 1
                 counts.seconds += entry.seconds

@@ -1,8 +1,8 @@
 """From the calls of one turn to their observations.
 
-Calls run in their order; neighbours that only read run at the same time. Whatever is wrong with a call becomes an
-observation of a class of the taxonomy, and only what no tool may raise leaves here, as `HarnessFailure`. A broken
-sandbox passes through. Knows no policy and no tokens.
+Calls run in their order; neighbours that only read run at the same time. Whatever a call leads to becomes an
+observation of a class of the taxonomy, a bug of the tool included: the model chose the call, and a failure that it can
+bring about must not cost the rollout its score. A broken sandbox passes through. Knows no policy and no tokens.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def _run(call: Call, tools: Mapping[str, Tool], context: ToolContext, appr
             raise ToolError("InvalidArguments", _no_such_tool(call.name, tools))
         arguments = read_arguments(tool, call.arguments)
         async with asyncio.timeout(max(0.0, context.deadline - started) + GRACE):
-            if approve is not None and not await approve(call):
+            if approve is not None and not await _approved(call, approve):
                 raise ToolError("UserAborted", "the user does not want this")
             observation = await tool.call(arguments, context)
         # One form for the same bytes, and an error here, where its tool is known, for what is no text.
@@ -80,12 +80,23 @@ async def _run(call: Call, tools: Mapping[str, Tool], context: ToolContext, appr
         observation = Observation(f"error: {error.text}", error.error)
     except TimeoutError:
         observation = Observation(f"error: {call.name} took too long", "Timeout")
-    # Not the model's doing: the rollout is void, so this must not become an observation.
-    except SandboxFailure:
+    # Whose doing this was is for the rollout to find out, so it must not become an observation.
+    except (SandboxFailure, HarnessFailure):
         raise
     except Exception as error:
-        raise HarnessFailure(f"the tool {call.name} failed: {type(error).__name__}: {error}", call.name) from error
+        # The text of the exception may name places of the host.
+        note = f"the tool {call.name} failed: {type(error).__name__}: {error}"
+        observation = Observation(f"error: {call.name} failed", "HarnessBug", note=note)
     return Outcome(call, observation, time.monotonic() - started)
+
+
+async def _approved(call: Call, approve: Approve) -> bool:
+    try:
+        return await approve(call)
+    except TimeoutError:
+        raise
+    except Exception as error:  # what asks a person is broken, whatever the model called
+        raise HarnessFailure(f"nobody could be asked: {type(error).__name__}: {error}") from error
 
 
 def _no_such_tool(name: str, tools: Mapping[str, Tool]) -> str:

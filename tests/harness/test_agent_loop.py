@@ -341,7 +341,7 @@ def test_a_broken_sandbox_ends_the_rollout(agent: Any, script: Any, say_call: An
         agent.play(script(agent.dialect, [say_call("list")]))
 
 
-def test_a_broken_tool_is_a_harness_failure_and_counted(agent: Any, script: Any) -> None:
+def test_a_broken_tool_is_an_error_that_the_model_goes_on_from_and_is_counted(agent: Any, script: Any) -> None:
     class Broken(Tool):
         name = "broken"
         description = "fails"
@@ -349,12 +349,15 @@ def test_a_broken_tool_is_a_harness_failure_and_counted(agent: Any, script: Any)
         async def call(self, arguments: Any, context: Any) -> Observation:
             raise ZeroDivisionError("oops")
 
-    turn = Assistant(calls=(Call("list"), Call("broken")))
-    with pytest.raises(HarnessFailure, match="broken failed: ZeroDivisionError: oops") as failure:
-        agent.play(script(agent.dialect, [turn]), tools=agent.tools | {"broken": Broken(None)})
-    metrics = measure([failure.value.trajectory])
+    turns = [Assistant(calls=(Call("list"), Call("broken"), Call("list"))), Assistant(calls=(Call("finish"),))]
+    trajectory = agent.play(script(agent.dialect, turns), tools=agent.tools | {"broken": Broken(None)})
+    assert trajectory.stop == "finish"
+    (entry,) = [entry for entry in trajectory.entries if entry.error is not None]
+    assert entry.message == ToolResult("broken", "error: broken failed")  # how is not for the model to know
+    assert entry.note == "the tool broken failed: ZeroDivisionError: oops"
+    metrics = measure([trajectory])
     assert metrics.tools["broken"].errors == {"HarnessBug": 1} and metrics.tools["broken"].reliability == 0
-    assert metrics.tools["list"].reliability == 1
+    assert metrics.tools["list"].calls == 2 and metrics.tools["list"].reliability == 1
 
 
 def test_a_person_may_say_no(agent: Any, script: Any, say_call: Any) -> None:

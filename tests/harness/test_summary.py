@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import shutil
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,33 @@ def test_results_share_the_room_and_short_ones_stay_whole() -> None:
     assert cut[0] == "short" and 150 < sum(len(text) // 4 for text in cut) <= 300
     assert "left out" in cut[1] and "left out" in cut[2]
     assert cut_results(records, 10_000, len) == records
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_template_that_takes_no_request_after_the_models_turn_is_a_score(
+    agent: Any, script: Any, template_models: dict[str, Path], tmp_path: Path, always: bool
+) -> None:
+    """Void only where it refuses the request after any turn: else a model could discard its rollouts at will."""
+    folder = tmp_path / "model"
+    shutil.copytree(template_models["qwen3"], folder)
+    template = (folder / "chat_template.jinja").read_text()
+    said = "true" if always else "messages | selectattr('role', 'equalto', 'assistant') | map(attribute='content')"
+    said += "" if always else " | join | length > 0"
+    asked = f"{REQUEST[:20]!r} in messages[-1].content"
+    refusing = f"{{% if {asked} and ({said}) %}}{{{{ raise_exception('No more.') }}}}{{% endif %}}"
+    (folder / "chat_template.jinja").write_text(refusing + template)
+    dialect = TemplateDialect.open(folder)
+    turn = Assistant(final="I read." * 9, calls=(Call("read", {"path": "calc.py"}),))
+    policy = script(dialect, itertools.repeat(turn, 12), V1)
+    limits = AgentLimits(turns=12, context_tokens=9000, rollout_tokens=40000)
+    settings = SummarySettings(at=2500, max_tokens=100)
+    if always:
+        with pytest.raises((HarnessFailure, EtudeError), match="No more"):
+            agent.play(policy, dialect=dialect, limits=limits, summary=settings)
+    else:
+        trajectory = agent.play(policy, dialect=dialect, limits=limits, summary=settings)
+        notes = [entry.note for entry in trajectory.entries if entry.error]
+        assert trajectory.stop == "malformed" and "takes no request" in notes[-1]
 
 
 def test_settings_that_leave_no_room_are_refused(agent: Any, script: Any) -> None:

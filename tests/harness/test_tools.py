@@ -498,10 +498,15 @@ def test_error_classes_that_only_a_service_or_a_person_causes(bench: Bench) -> N
     assert not (bench.sandbox.root / "x").exists()
 
 
-def test_anything_else_that_a_tool_raises_is_a_bug_of_the_harness(bench: Bench) -> None:
+def test_anything_else_that_a_tool_raises_is_a_bug_of_the_harness_and_no_way_out(bench: Bench) -> None:
     bench.tools["probe"] = Probe(KeyError("path"))
-    with pytest.raises(HarnessFailure, match="the tool probe failed: KeyError: 'path'"):
-        bench("probe")
+    assert bench.refused("probe") == ("HarnessBug", "error: probe failed")
+
+    async def broken(call: Call) -> bool:
+        raise KeyError("terminal")
+
+    with pytest.raises(HarnessFailure, match="nobody could be asked: KeyError: 'terminal'"):
+        bench.all(Call("probe"), approve=broken)
 
 
 @pytest.mark.parametrize("name", ["read", "write", "list", "grep", "run"])
@@ -560,7 +565,7 @@ def test_a_failure_stops_the_calls_beside_it(bench: Bench) -> None:
     async def forever(arguments: Any) -> Observation:
         if arguments["loud"]:
             await asyncio.sleep(0)
-            raise RuntimeError("boom")
+            raise SandboxFailure("died", "boom")
         try:
             await asyncio.Event().wait()
         finally:
@@ -568,7 +573,7 @@ def test_a_failure_stops_the_calls_beside_it(bench: Bench) -> None:
         raise AssertionError
 
     bench.tools["probe"] = Probe(forever)
-    with pytest.raises(HarnessFailure, match="boom"):
+    with pytest.raises(SandboxFailure, match="boom"):
         bench.all(Call("probe", {"loud": "false"}), Call("probe", {"loud": "true"}))
     assert ended == [True]
 

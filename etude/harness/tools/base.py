@@ -41,6 +41,7 @@ class Observation:
     text: str
     error: ErrorClass | None = None
     ends: bool = False  # the rollout is over
+    note: str = ""  # for people: the model never sees it
 
 
 class Tool:

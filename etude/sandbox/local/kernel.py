@@ -147,10 +147,13 @@ def bind(source: int, target: int, attributes: int = 0) -> None:
         os.close(tree)
 
 
-def detached(source: int, attributes: int = 0, owners: int | None = None) -> int:
-    """A mount of the tree behind a descriptor that is nowhere yet. `owners`: a user namespace whose map says whose the
-    files are there."""
-    tree = call("open_tree", source, b"", _AT_EMPTY_PATH | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE)
+def detached(source: int, attributes: int = 0, owners: int | None = None, *, below: bool = True) -> int:
+    """A mount of the tree behind a descriptor that is nowhere yet, with what is mounted `below` or without.
+
+    `owners`: a user namespace whose map says whose the files are there.
+    """
+    how = _AT_EMPTY_PATH | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | (_AT_RECURSIVE if below else 0)
+    tree = call("open_tree", source, b"", how)
     if attributes or owners is not None:
         mapped = 0 if owners is None else _MOUNT_ATTR_IDMAP
         # Read-only is set before the mount is moved into place: there is no moment in which it is writable.

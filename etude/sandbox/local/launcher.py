@@ -25,8 +25,9 @@ from typing import Final, NoReturn
 
 from etude.sandbox.base import SandboxLimits
 from etude.sandbox.identity import outside_identity
-from etude.sandbox.local import cgroups, criu, init, kernel, rootfs, seccomp, wire
-from etude.sandbox.local.machine_files import MachineFiles, device_tree, devices_work, mount_points, submounts
+from etude.sandbox.local import cgroups, criu, host_folders, init, kernel, rootfs, seccomp, wire
+from etude.sandbox.local.host_folders import HostFolders
+from etude.sandbox.local.machine_files import MachineFiles, device_tree, devices_work
 from etude.sandbox.local.program_start import Confinement
 from etude.sandbox.local.rootfs import RootFilesystem, RootPlan
 from etude.sandbox.local.sandbox_users import SandboxUser, SandboxUsers
@@ -59,7 +60,7 @@ class Launcher:
         self._machine = MachineFiles()
         self._own_devices = os.geteuid() == 0 and devices_work()
         with open("/proc/self/mountinfo") as file:  # noqa: PTH123 - /proc
-            self._mounts = mount_points(file.read())
+            self._mounts = host_folders.mount_points(file.read())
         self._calls = seccomp.Filter(seccomp.build(counted_memory=self._groups is not None))
         self._children: dict[int, Child] = {}  # by handle
         # The way back: `setns` into a sandbox's pid namespace changes where our next children are born.
@@ -127,6 +128,7 @@ class Launcher:
         pid = 0
         trees: list[int] = []
         devices: int | None = None
+        shows = HostFolders([])
         user = self._users.take()
         try:
             limits = SandboxLimits(**message["limits"])
@@ -135,7 +137,7 @@ class Launcher:
                 trees += [rootfs.layer_tree(path, user.owners) for path in message["layers"]]
             if self._own_devices:
                 devices = device_tree()
-            shows = [*message["shows"], *submounts(message["shows"], self._mounts)]
+            shows = host_folders.prepare(message["shows"], self._mounts, outside=os.geteuid() == 0)
             if self._groups is not None:
                 # Its files lie in a tmpfs, which the kernel counts as memory of whoever wrote them.
                 group = self._groups.make(limits.memory + limits.disk, limits.processes, limits.cpus)
@@ -176,6 +178,7 @@ class Launcher:
             return
         finally:
             wire.close_all((*trees, *(() if devices is None else (devices,))))
+            shows.close()
         self._children[handle] = Child(message["id"], pid, handle, group, user)
         self._poll.register(handle, select.POLLIN)
 
@@ -257,7 +260,7 @@ def _become_init(
         # Opened now: after the change of root no path leads to the host's control groups.
         counter = os.open(group.oom_file, os.O_RDONLY | os.O_CLOEXEC) if group is not None else None
         kept = (each for each in (changes, packed, counter, plan.devices) if each is not None)
-        _close_all_but(connection.fileno(), wait, *kept, *plan.trees)
+        _close_all_but(connection.fileno(), wait, *kept, *plan.trees, *plan.shows.trees.values())
         if not os.read(wait, 1):  # the launcher died or gave up
             os._exit(1)
         os.close(wait)

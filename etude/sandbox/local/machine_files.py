@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -95,18 +94,6 @@ def devices_work() -> bool:
         finally:
             os.close(tree)
     return False
-
-
-def mount_points(mountinfo: str) -> list[str]:
-    """Where something is mounted, from the content of /proc/self/mountinfo."""
-    points = [line.split(" ")[4] for line in mountinfo.splitlines()]
-    return [point.encode().decode("unicode_escape") if "\\" in point else point for point in points]
-
-
-def submounts(paths: Sequence[str], points: Sequence[str]) -> list[str]:
-    """What is mounted below these paths, in the order in which it has to be mounted again."""
-    folders = tuple(f"{path}/" for path in paths)
-    return sorted({point for point in points if point.startswith(folders)})
 
 
 def _text(name: str) -> bytes | None:

@@ -5,6 +5,7 @@ host stays reachable but what was bound into the stage:
 
     /layer/0..n   the layers, read-only, top one first      /skeleton     mount points, /etc, /tmp: the lowest layer
     /host/0..n    the host's folders that the layers name   /files        tmpfs of limited size: upper, work, shm
+    /without-...  the same without what is mounted below    /nothing      an empty folder
     /proc, /dev   fresh and minimal (`machine_files.py`)    /room         overlay of all that, with the binds in place
 
 Emptying a sandbox makes `/files` and `/room` again and touches nothing else. Knows no process and no message.
@@ -22,6 +23,7 @@ from typing import Final
 from etude.sandbox.environment import HOME
 from etude.sandbox.identity import INSIDE, TRUSTED
 from etude.sandbox.local import kernel
+from etude.sandbox.local.host_folders import COPIED, SEALED, HostFolders
 from etude.sandbox.local.machine_files import DEVICES, MachineFiles, furnish_dev
 from etude.sandbox.store.overlay_changes import OPAQUE
 from etude.sandbox.store.packed_changes import unpack
@@ -30,10 +32,8 @@ PROGRAM_ROOT: Final = "/room"  # also in CRIU's images: one changed here cannot 
 _UPPER: Final = "/files/upper"
 # Mounted over, not used: the host's /tmp is not touched.
 _STAGE: Final = "/tmp"  # noqa: S108 - a mount point that every system has; nobody else sees the mount
-_COPIED: Final = 1 << 20  # bytes up to which a single file of the host is copied to the stage
 _STAGE_BYTES: Final = 4 << 20  # of the stage beside these copies: the skeleton and /etc
 _QUIET: Final = kernel.MS_NOSUID | kernel.MS_NODEV
-_SEALED: Final = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
 _ETC: Final = {
     "passwd": f"agent:x:{INSIDE}:{INSIDE}::{HOME}:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/false\n",
     "group": f"agent:x:{INSIDE}:\nnogroup:x:65534:\n",
@@ -48,7 +48,7 @@ class RootPlan:
     """What to build, as it came over the socket."""
 
     layers: list[str]  # folders on the host, top one first
-    shows: list[str]  # paths on the host that appear at the same place, read-only
+    shows: HostFolders  # what of the host appears at the same place, read-only
     disk: int  # bytes
     network: bool
     workdir: str
@@ -90,7 +90,7 @@ class RootFilesystem:
         plan = self._plan
         # Opened first: the stage covers a folder of the host, and to the sandbox's user many a parent is closed.
         layers = [] if plan.trees else [_open_path(path) for path in plan.layers]
-        shows = [(path, _open_path(path)) for path in plan.shows]
+        shows = [(path, _open_path(path)) for path in plan.shows.paths]
         devices = [] if plan.devices is not None else [(name, _open_path(f"/dev/{name}")) for name in DEVICES]
         etc = dict(_ETC)
         for name in _ETC_OF_THE_NETWORK if plan.network else ():
@@ -109,7 +109,7 @@ class RootFilesystem:
         os.mkdir("run")  # for criu.py
         os.symlink("run", "tmp")
         for n, source in enumerate(layers):
-            _show(source, f"layer/{n}", _SEALED)
+            _show(source, f"layer/{n}", SEALED)
         for n, tree in enumerate(plan.trees):
             os.mkdir(f"layer/{n}")
             _attach(tree, f"layer/{n}")
@@ -126,7 +126,7 @@ class RootFilesystem:
         kernel.call("pivot_root", b".", b".")
         kernel.unmount(".")
         os.chdir("/")
-        outside = [*plan.trees, *([] if plan.devices is None else [plan.devices])]
+        outside = [*plan.trees, *plan.shows.trees.values(), *([] if plan.devices is None else [plan.devices])]
         for source in [*layers, *outside, *(each for _, each in shows), *(each for _, each in devices)]:
             os.close(source)
 
@@ -157,32 +157,39 @@ class RootFilesystem:
             return
         if stat.S_ISDIR(status.st_mode):
             self._make_folder(point)
-            self._show_folder(source, stage)
+            self._show_folder(source, stage, self._plan.shows.trees.get(path))
             self._shown.append((f"/{stage}", path))
             return
         _make_point(point, source)
         if _is_copied(status):
             _copy(source, stage)
             made = _open_path(stage)
-            kernel.bind(made, made, _SEALED)
+            kernel.bind(made, made, SEALED)
             os.close(made)
         else:
             self.own_files = False
-            _show(source, stage, _SEALED)
+            _show(source, stage, SEALED)
         self._shown.append((f"/{stage}", path))
 
-    def _show_folder(self, source: int, stage: str) -> None:
+    def _show_folder(self, source: int, stage: str, tree: int | None) -> None:
         """As the lower of an overlay: its files are then inodes of this sandbox's own.
 
-        Locks on them and watches are nobody else's, and the table of mounts names no place of the host.
+        Locks on them and watches are nobody else's, and the table of mounts names no place of the host. `tree` is the
+        folder without what is mounted below it, where it was taken outside.
         """
         os.mkdir(stage)
-        options = f"lowerdir=/proc/self/fd/{source}:nothing,userxattr"
+        lower = f"/proc/self/fd/{source}"
+        if tree is not None:
+            # The kernel takes only mounts that are somewhere.
+            lower = f"without-{stage.replace('/', '-')}"
+            os.mkdir(lower)
+            _attach(tree, lower)
+        options = f"lowerdir={lower}:nothing,userxattr"
         try:
             kernel.mount("overlay", stage, "overlay", _QUIET | kernel.MS_RDONLY, options)
         except OSError:  # a file system that cannot be a lower: an overlay over two others, for example
             self.own_files = False
-            _show(source, stage, _SEALED)
+            _show(source, stage, SEALED)
 
     def _cover_proc(self) -> None:
         settings = _open_path("proc/sys")
@@ -239,7 +246,7 @@ def layer_tree(path: str, owners: int) -> int:
     """A layer as a mount that is nowhere yet, read-only, with the owners that a user namespace says."""
     source = _open_path(path)
     try:
-        return kernel.detached(source, _SEALED, owners)
+        return kernel.detached(source, SEALED, owners)
     finally:
         os.close(source)
 
@@ -259,7 +266,7 @@ def _become_the_user() -> None:
 
 
 def _is_copied(status: os.stat_result) -> bool:
-    return stat.S_ISREG(status.st_mode) and status.st_size <= _COPIED
+    return stat.S_ISREG(status.st_mode) and status.st_size <= COPIED
 
 
 def _whole_pages(source: int) -> int:
@@ -269,7 +276,7 @@ def _whole_pages(source: int) -> int:
 
 def _copy(source: int, point: str) -> None:
     with open(f"/proc/self/fd/{source}", "rb") as file, open(point, "xb") as copy:
-        copy.write(file.read(_COPIED))
+        copy.write(file.read(COPIED))
 
 
 def _attach(tree: int, point: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from etude.sandbox.backend import MAX_READ, BackendSandbox, Command, SandboxRecipe
-from etude.sandbox.base import CommandResult, FrozenSandbox, NotFrozen, SandboxFailure
+from etude.sandbox.base import Capabilities, CommandResult, FrozenSandbox, NotFrozen, SandboxFailure
 from etude.sandbox.environment import ENVIRONMENT
 from etude.sandbox.local import wire
 from etude.sandbox.local.channel import Answer, Channel, Signal
@@ -53,6 +53,12 @@ class LocalSandbox(BackendSandbox):
         self._channel = Channel(connection, f"sandbox {number}", self._on_event)
         self._spawned: list[LocalProcess] = []
         self.held: list[int] = []  # descriptors that keep its layers from being pruned
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As the host's, but for its files: a layer may name one of the host's that cannot be made its own."""
+        own = self.ready.done() and self.ready.exception() is None and self.ready.result()
+        return replace(super().capabilities, files="own inodes" if own else "shared inodes")
 
     async def run_apart(
         self,
