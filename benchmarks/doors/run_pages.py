@@ -4,7 +4,7 @@
 
 What the pages assume is made first: a repository `shop` (small_repository.py), a model in `runs/quickstart` (a toy of a
 few steps in place of the real one, which would take a quarter of an hour) and the same as a folder `my-model`. Every
-command has to end well; its output is printed, so this is also how the pages' transcripts are made. About 8 minutes on
+command has to end well; its output is printed, so this is also how the pages' transcripts are made. About 9 minutes on
 two busy cores, most of it making tasks. `--list` only names the commands.
 """
 
