@@ -96,6 +96,11 @@ class Bar:
         parts = [self.what, self._count(), f"{short(rate)} {self.unit}/s".replace(" /s", "/s")]
         parts.append(f"{'in' if finished else 'stopped after'} {clock_time(took)}")
         parts += self._noted()
+        if self._terminal:
+            # A line that wraps is cut in the middle of a word: the rate goes first, then the last notes.
+            columns = shutil.get_terminal_size().columns
+            while len("  ".join(parts)) >= columns and len(parts) > 3:
+                parts.pop(2 if "/s" in parts[2] else -1)
         self._write(("\r\x1b[K" if self._terminal else "") + "  ".join(parts) + "\n")
 
     def _fitted(self, now: float, columns: int) -> str:

@@ -129,3 +129,11 @@ def test_numbers_that_are_not_finite_are_shown_as_they_are():
 @pytest.mark.parametrize(("seconds", "text"), [(0.44, "0.4 s"), (45, "45 s"), (187, "3:07"), (7510, "2:05:10")])
 def test_times_read_like_times(seconds: float, text: str):
     assert clock_time(seconds) == text
+
+
+def test_the_closing_line_of_a_terminal_never_wraps_and_keeps_whole_notes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "46")
+    closing = work(Terminal(), 50).rpartition("\x1b[K")[2].rstrip("\n")
+    assert closing == "reading  100/100 files  in 50 s  loss 2.346"
+    monkeypatch.setenv("COLUMNS", "40")
+    assert work(Terminal(), 50).rpartition("\x1b[K")[2].rstrip("\n") == "reading  100/100 files  in 50 s"
