@@ -238,7 +238,8 @@ def _code_of(value: Any) -> CodeType | None:
 
 
 def _subclasses(kind: Any) -> Iterator[type]:
-    for each in type.__subclasses__(kind) if isinstance(kind, type) else ():
+    found: list[type] = type.__subclasses__(kind) if isinstance(kind, type) else []
+    for each in found:
         yield each
         yield from _subclasses(each)
 
