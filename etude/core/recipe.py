@@ -83,7 +83,7 @@ def from_dict(data: Mapping[str, Any]) -> Recipe:
     # Before the types: a misspelt key would else be dropped in silence.
     for key in _unknown(Recipe, data):
         raise EtudeError(f"unknown key {key}{hint(key, known_keys())}")
-    recipe = validate(_adapter(), data)
+    recipe = validate(_adapter(), _filled(Recipe(), data))
     for key, value, field in leaves(recipe):
         if isinstance(value, float) and not math.isfinite(value):
             raise EtudeError(f"{key} must be a finite number, not {value}")
@@ -94,6 +94,19 @@ def from_dict(data: Mapping[str, Any]) -> Recipe:
             raise EtudeError(f"{key} is {value}, but it must be at most {most}")
     _check(recipe)
     return recipe
+
+
+def _filled(default: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """`data` with what it leaves out of tables that it names: a stage's optimiser has other defaults than an optimiser.
+
+    Without it `sft.optim.muon_lr=1e-3` alone would set the other rate to that of a new model, five times too high.
+    """
+    filled = dict(data)
+    for field in dataclasses.fields(default):
+        value, given = getattr(default, field.name), data.get(field.name)
+        if dataclasses.is_dataclass(value) and isinstance(given, Mapping):
+            filled[field.name] = _filled(value, given)
+    return dataclasses.asdict(default) | filled
 
 
 @functools.cache

@@ -286,3 +286,10 @@ def test_naming_another_component_drops_the_settings_of_the_one_before() -> None
     }
     assert load("nano", ['rl.tasks={use = "folder", path = "here"}']).rl.tasks["path"] == "here"
     assert "levels" not in load("nano", ['rl.tasks={use = "folder", path = "here"}']).rl.tasks
+
+
+def test_a_table_that_is_named_in_part_keeps_the_defaults_of_its_stage():
+    plain, partial = recipe.load(None), recipe.load(None, ["sft.optim.muon_lr=1e-4", "rl.optim.lr=1e-4"])
+    assert partial.sft.optim.lr == plain.sft.optim.lr != recipe.load(None).pretrain.optim.lr
+    assert partial.sft.optim.muon_lr == partial.rl.optim.lr == 1e-4
+    assert (partial.rl.optim.matrices, partial.rl.optim.schedule) == ("adamw", "constant")
