@@ -7,7 +7,7 @@ A task follows from the same things as a kata's, and the number of pieces. Knows
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from pydantic import Field
 
@@ -16,7 +16,8 @@ from etude.forge.katas.task_source import Katas, katas
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 
-SPARE = 4  # katas looked at for each piece: held-out words are few, so names of files meet often
+SPARE = 2  # katas drawn for each piece: some have a file of the same name as another
+FAR = 10_000_000  # where more are drawn from when those do not do, so that no two tasks share a kata
 HIDDEN = "test_held_out"  # the module of every kata's hidden tests
 
 
@@ -36,20 +37,24 @@ class KataChains:
         last = settings.count if settings.count else None
         for number in itertools.count(start) if last is None else range(start, last):
             window = settings.pieces * SPARE
-            yield chain(list(katas(**asked, count=window, start=number * window)), settings.pieces, number)
+            starts = (number * window, FAR + 2 * number * window)
+            drawn = (katas(**asked, count=window * (1 + far), start=start) for far, start in enumerate(starts))
+            yield chain(itertools.chain.from_iterable(drawn), settings.pieces, number)
 
 
-def chain(found: Sequence[Task], pieces: int, number: int) -> Task:
+def chain(found: Iterable[Task], pieces: int, number: int) -> Task:
     """The first of these katas that share no file, as one task."""
     chosen: list[Task] = []
     taken: set[str] = set()
     for task in found:
         own = {path for path in (*task.workspace, *_tests(task)) if not _shared(path)}
-        if len(chosen) < pieces and not own & taken:
+        if not own & taken:
             chosen.append(task)
             taken |= own
+        if len(chosen) == pieces:
+            break
     if len(chosen) < pieces:
-        raise EtudeError(f"{len(found)} katas gave no {pieces} without a file in common; ask for fewer pieces")
+        raise EtudeError(f"no {pieces} katas without a file in common were found; ask for fewer pieces")
     files: dict[str, bytes] = {}
     for place, task in enumerate(chosen):
         for path, data in task.files.items():

@@ -25,6 +25,7 @@ _EMPTY: Final = ("keys", "key-users", "diskstats", "interrupts", "softirqs", "sc
 # Folders with nothing but what is named.
 _FOLDERS: Final = {
     "fs": (),
+    "irq": (),
     "pressure": (),
     "sys/fs": ("file-max", "nr_open", "pipe-max-size"),
     "sys/kernel/pty": (),

@@ -237,7 +237,7 @@ def test_the_answers_are_not_in_the_sandbox(grounds: Any, recorded_task: Task, s
 import os
 _FOUND = []
 for folder, _, names in (each for top in ("/workspace", "/tests", "/tmp") for each in os.walk(top)):
-    for name in names:
+    for name in names if "site-packages" not in folder else ():  # the host's, where a test environment lies in /tmp
         path = os.path.join(folder, name)
         if not os.path.isfile(path) or os.path.getsize(path) > 100_000:
             continue
