@@ -6,12 +6,9 @@ a second; and small tokenizers with chat templates in the manner of well-known c
 """
 
 import asyncio
-import importlib.util
 import json
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,11 +23,11 @@ import torch
 from etude.forge.environments.environment import Environment, Suite, environment_digest
 from etude.model.torch_process import prepare
 from etude.sandbox.hosts import StoringHost, open_host
-from etude.sandbox.store.importing import Bounds
 from etude.tasks.format.config import Config, Facts, Installed
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import SOLUTION, TESTS, WORKSPACE, Task
 from etude.tasks.grading.grader import RUNNER
+from redteam.grader.made_tasks import bare_pytest_layer
 
 prepare(threads=1)
 
@@ -57,22 +54,10 @@ def sandboxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[asynci
 
 
 @pytest.fixture(scope="session")
-def tiny_environment(
-    sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost], tmp_path_factory: pytest.TempPathFactory
-) -> Environment:
+def tiny_environment(sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost]) -> Environment:
     """What `etude env install` makes of a repository without dependencies, made by hand: pytest and nothing else."""
     _, host = sandboxes
-    tree = tmp_path_factory.mktemp("environment")
-    packages = tree / f"lib/python3.{sys.version_info.minor}/site-packages"
-    for name in ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments"):
-        found = importlib.util.find_spec(name)
-        assert found is not None and found.origin is not None
-        shutil.copytree(Path(found.origin).parent, packages / name)
-    shutil.copy2(Path(pytest.__file__).parents[1] / "py.py", packages)
-    (tree / "bin").mkdir()
-    (tree / "bin/python").symlink_to(Path(sys.base_prefix) / f"bin/python3.{sys.version_info.minor}")
-    (tree / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\ninclude-system-site-packages = false\n")
-    layer = host.store.add(tree, at="/opt/env", bounds=Bounds(link_loops=True))
+    layer = bare_pytest_layer(host.store)
     suite = Suite("pytest", ("tests",))
     digest = environment_digest(layer, "", ("src",), suite, {})
     made = Environment("tiny", "1", digest, layer, "/opt/env/bin/python", ("src",), suite, "")

@@ -38,12 +38,26 @@ from etude.rollout.trained_tasks import task_identity
 from etude.rollout.view import printable
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
-from etude.tokens.dialect import open_dialect
+from etude.tokens.dialect import Dialect, open_dialect
 
 LOST = 0.1  # share of the rollouts that may stay void
 LONGEST = 8000  # characters of one message that are kept to be shown
 
 Progress = Callable[[int, int], None]  # rollouts done, rollouts in all
+
+
+def setup_of(recipe: Recipe, dialect: Dialect | None, hosted: bool = False) -> RolloutSetup:
+    """What rollouts of a recipe share wherever an agent is measured or used: in benchmarks, chats, single rollouts."""
+    return build_setup(
+        recipe.harness,
+        recipe.reward,
+        recipe.grader,
+        recipe.audit,
+        dialect=dialect,
+        temperature=recipe.bench.temperature,
+        # With a dialect, calls are parsed from the sampled ids, as in training.
+        native_calls=hosted and dialect is None and recipe.endpoint.form == "tools",
+    )
 
 
 def bench_checkpoint(
@@ -68,14 +82,7 @@ def bench_hosted(
     """A hosted model on the same tasks, and what it spent."""
     if not is_hosted(policy):
         raise EtudeError(f"a benchmark takes a hosted model such as openai:https://host/v1?model=NAME, not {policy!r}")
-    setup = build_setup(
-        recipe.harness,
-        recipe.reward,
-        recipe.grader,
-        recipe.audit,
-        temperature=recipe.bench.temperature,
-        native_calls=recipe.endpoint.form == "tools",
-    )
+    setup = setup_of(recipe, None, hosted=True)
     hosted = hosted_policy(policy, recipe.endpoint, setup.tools)
     tasks = bench_tasks(recipe.bench)
 
@@ -140,14 +147,7 @@ async def run_bench(
     """Benchmarks the checkpoint at `model` as `recipe.bench` says. `log` is the engine's; `save` gets the result."""
     check_lengths(recipe.harness.limits, recipe.engine)
     dialect = open_dialect(model, recipe.harness.template)
-    setup = build_setup(
-        recipe.harness,
-        recipe.reward,
-        recipe.grader,
-        recipe.audit,
-        dialect=dialect,
-        temperature=recipe.bench.temperature,
-    )
+    setup = setup_of(recipe, dialect)
     tasks = bench_tasks(recipe.bench) if tasks is None else tasks
     engine = await launch(
         model, recipe.engine, device=recipe.run.device, threads=threads, log=log, decode=dialect.decode

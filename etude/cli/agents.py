@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from etude.core.policy import Policy
     from etude.core.recipe import Recipe
     from etude.rollout.rollout import RolloutSetup
-    from etude.tokens.dialect import Dialect
 
 
 class Agent(NamedTuple):
@@ -28,6 +27,7 @@ class Agent(NamedTuple):
 
 def own_agent(path: Path, overrides: list[str]) -> Agent:
     """A run, a checkpoint, a Hugging Face directory or a name on the hub, sampled by an engine of its own."""
+    from etude.bench.runner import setup_of
     from etude.pipeline.find_model import find_model, recipe_of
     from etude.policies.engine_client import launch
     from etude.tokens.dialect import open_dialect
@@ -45,6 +45,7 @@ def served_agent(address: str, tokens: Path | None, overrides: list[str]) -> Age
     """A model that a server has. With the folder of its `tokens` it samples ids, as in training."""
     from dataclasses import replace
 
+    from etude.bench.runner import setup_of
     from etude.cli.chat_client import KEY, base_of, served_model
     from etude.core import recipe as recipes
     from etude.pipeline.find_model import find_model, recipe_of
@@ -63,19 +64,3 @@ def served_agent(address: str, tokens: Path | None, overrides: list[str]) -> Age
         return hosted_policy(name, endpoint, setup.tools, dialect)
 
     return Agent(address, recipe, setup, start)
-
-
-def setup_of(recipe: Recipe, dialect: Dialect | None, hosted: bool = False) -> RolloutSetup:
-    from etude.rollout.rollout import build_setup
-
-    # With a dialect, calls are parsed from the sampled ids, as in training.
-    native = hosted and dialect is None and recipe.endpoint.form == "tools"
-    return build_setup(
-        recipe.harness,
-        recipe.reward,
-        recipe.grader,
-        recipe.audit,
-        dialect=dialect,
-        temperature=recipe.bench.temperature,
-        native_calls=native,
-    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from etude.cli.agents import own_agent, setup_of
+from etude.cli.agents import own_agent
 from etude.cli.console import Backend, Json, Overrides, Seed, answer, table
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def rollout(
     def work() -> dict[str, Any]:
         from dataclasses import asdict
 
+        from etude.bench.runner import setup_of
         from etude.core import recipe as recipes
         from etude.pipeline.find_model import find_model
         from etude.policies.table import hosted_policy, is_hosted, make_policy, needs_no_model
@@ -93,6 +94,7 @@ def regrade(folder: SavedRollouts, overrides: Overrides = None, sandbox: Backend
     """Grade saved attempts again, without a model."""
 
     def work() -> dict[str, Any]:
+        from etude.bench.runner import setup_of
         from etude.core import recipe as recipes
         from etude.core.errors import EtudeError
         from etude.core.progress import track

@@ -19,6 +19,7 @@ import pytest
 from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
 from etude.forge.gates.attacks.base import Files as Changes
+from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.importing import Bounds
 from etude.sandbox.store.layers import Store
@@ -106,8 +107,8 @@ def test_longer_numbers():
 DELETED = ("checksum", "split_amount", "spell")
 
 
-def pytest_environment(store: Store) -> str:
-    """An environment with the pytest of this interpreter and nothing else: its digest."""
+def bare_pytest_layer(store: Store) -> Layer:
+    """What `etude env install` makes of a repository without dependencies, made by hand: pytest and nothing else."""
     minor = sys.version_info.minor
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
@@ -120,7 +121,12 @@ def pytest_environment(store: Store) -> str:
         (tree / "bin").mkdir()
         (tree / "bin/python").symlink_to(Path(sys.base_prefix) / f"bin/python3.{minor}")
         (tree / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\ninclude-system-site-packages = false\n")
-        layer = store.add(tree, at=PREFIX, bounds=Bounds(link_loops=True))
+        return store.add(tree, at=PREFIX, bounds=Bounds(link_loops=True))
+
+
+def pytest_environment(store: Store) -> str:
+    """An environment with the pytest of this interpreter and nothing else: its digest."""
+    layer = bare_pytest_layer(store)
     suite = Suite("pytest", ())
     digest = environment_digest(layer, "", ("", "src"), suite, {})
     Environment("pytest", "", digest, layer, f"{PREFIX}/bin/python", ("", "src"), suite, "").save(store.root)

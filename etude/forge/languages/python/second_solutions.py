@@ -128,20 +128,12 @@ class _Names(ast.NodeTransformer):
         node.attr = self._renamed.get(node.attr, node.attr)
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.AST:
         self.generic_visit(node)
         node.name = self._renamed.get(node.name, node.name)
         return node
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        node.name = self._renamed.get(node.name, node.name)
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        self.generic_visit(node)
-        node.name = self._renamed.get(node.name, node.name)
-        return node
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _definition
 
 
 def _is_plain_exception(node: ast.expr) -> bool:
