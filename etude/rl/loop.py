@@ -20,7 +20,7 @@ from etude.core.policy import Version
 from etude.core.progress import Bar, TimeLimit, track
 from etude.core.recipe import Recipe
 from etude.core.run import Run
-from etude.forge.curriculum.sources import HearsEffort, Listens, TaskSource
+from etude.forge.curriculum.sources import HearsEffort, Listens, MakesTasks, TaskSource
 from etude.rl.algorithms.base import Algorithm, BatchShape
 from etude.rl.batches import Prepared, prepare
 from etude.rl.checkpoint import Checkpoint, keep_readable
@@ -89,6 +89,7 @@ class Training:
         self.agreement: Agreement | None = None
         self.probing = self._start_probe()
         self.writing: asyncio.Task[None] | None = None
+        self.making: asyncio.Task[None] | None = None
 
     @property
     def seconds(self) -> float:
@@ -115,7 +116,7 @@ class Training:
         finally:
             self.dispatcher.close()
             self.evaluations.cancel()
-            for task in (*self.watches, self.probing):
+            for task in (*self.watches, self.probing, *([self.making] if self.making else [])):
                 task.cancel()
 
     async def _next_groups(self) -> list[RolloutGroup] | None:
@@ -223,6 +224,17 @@ class Training:
             if isinstance(self.source, HearsEffort) and rollouts:
                 turns, thinking = (sum(getattr(r, n) for r in rollouts) for n in ("turns", "thinking_tokens"))
                 self.source.effort(number, turns / len(rollouts), thinking / len(rollouts))
+        if isinstance(self.source, MakesTasks) and (self.making is None or self.making.done()):
+            self.making = self.tasks.create_task(self._make_harder(self.source))
+
+    async def _make_harder(self, source: MakesTasks) -> None:
+        """One task at a time, beside the rollouts. What fails here costs a task, not the run."""
+        try:
+            said = await source.make_harder(self.environment.host)
+        except (EtudeError, OSError) as error:
+            said = f"no harder task was made: {error}"
+        if said:
+            self.run.say(f"{STAGE}: {said}")
 
     def _row(
         self, groups: list[RolloutGroup], prepared: Prepared, learnt: Mapping[str, float], agreement: Agreement

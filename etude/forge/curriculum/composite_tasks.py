@@ -117,15 +117,20 @@ async def combine_checked(
         if len(made) == count:
             break
         target = out / f"{first.name}--{second.name}"
-        if not target.exists():
-            found = combine(first, second)
-            if found is None:
-                rejected["both change the same lines"] += 1
-                continue
-            if not (await check(found, host)).ok:
-                rejected["the check did not pass"] += 1
-                continue
-            found.save(target)
+        if not target.exists() and (why := await make_pair(first, second, target, host)):
+            rejected[why] += 1
+            continue
         made.append(target)
         on_made()
     return made, dict(rejected)
+
+
+async def make_pair(first: Task, second: Task, target: Path, host: StoringHost) -> str:
+    """Writes the two as one task, if they can be one and it passes its check; else why not."""
+    found = combine(first, second)
+    if found is None:
+        return "both change the same lines"
+    if not (await check(found, host)).ok:
+        return "the check did not pass"
+    found.save(target)
+    return ""

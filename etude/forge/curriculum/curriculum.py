@@ -5,6 +5,7 @@ always is asked again with less said about it, and retired when nothing is left 
 is asked with more said, and set aside when that does not help; what lies between is asked most. One that turns out to
 be broken is put on the list beside it and not asked again. `bands` fixes which share of the asking goes to tasks that
 are hard, in between and solved; from step `late` on those that took more turns and thinking are asked more often.
+With `combine`, pairs of retired tasks become harder ones while the run goes on.
 Which task a number got is kept in a small database, so a resumed run asks the same again, and so is every result, by
 task and step.
 """
@@ -26,10 +27,13 @@ from pydantic import Field
 
 from etude.audit.quarantine import quarantine
 from etude.core.errors import EtudeError
+from etude.forge.curriculum.composite_tasks import make_pair, pairs
 from etude.forge.curriculum.sources import Folder
+from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import PromptStyle, read
-from etude.tasks.format.task import CONFIG, INSTRUCTION, Task
+from etude.tasks.format.task import CONFIG, INSTRUCTION, Task, task_folders
 
+HARDER = "harder"  # folder beside the database, of the tasks made while the run goes on
 MOST_SAID: tuple[PromptStyle, ...] = tuple(reversed(get_args(PromptStyle)))  # detailed, plain, terse
 State = Literal["open", "retired", "set aside", "quarantined"]
 # As runs have them on disk: `register` is the prompt style, `heard` what groups came to.
@@ -39,6 +43,7 @@ CREATE TABLE IF NOT EXISTS heard (
     number INTEGER PRIMARY KEY, step INTEGER NOT NULL, passed INTEGER NOT NULL, tried INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS effort (number INTEGER PRIMARY KEY, turns REAL NOT NULL, thinking REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS broken (task TEXT PRIMARY KEY, why TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS unfit (pair TEXT PRIMARY KEY, why TEXT NOT NULL);
 """
 
 
@@ -96,6 +101,9 @@ class Curriculum:
         )
         late: int = Field(0, ge=0, description="step from which on long tasks are asked more often; 0: never")
         harder: float = Field(2.0, ge=0, description="then, how many times more often the longest than the shortest")
+        combine: int = Field(
+            0, ge=0, description="harder tasks made out of pairs of retired ones while the run goes on; 0 makes none"
+        )
         longest: int = Field(0, ge=0, description="characters of an instruction that is asked at all; 0 is no limit")
         seed: int = Field(0, ge=0, description="another seed chooses in another order")
         split: Literal["", "train", "held_out"] = Field("", description="as for folder: in training it is train")
@@ -113,11 +121,41 @@ class Curriculum:
         if not self._ladders.keys() - self._listed:
             raise EtudeError(f"every instruction in {root} is longer than longest = {settings.longest} characters")
         self._base = _open(":memory:")
+        self._made: Path | None = None  # folder of harder tasks; None: nothing is remembered, so none are made
 
     def remember(self, path: Path) -> None:
         """Keeps what is asked and heard in this file, and goes on from what it holds."""
         self._base.close()
         self._base = _open(str(path))
+        self._made = path.parent / HARDER
+        for made in task_folders(self._made) if self._made.is_dir() else ():
+            self._add(made)
+
+    async def make_harder(self, host: StoringHost) -> str:
+        """Two retired tasks of one repository as one. A pair that makes none is not tried again."""
+        names = [name for name in self._paths if name.startswith(f"{HARDER}/")]
+        if self._made is None or len(names) >= self.settings.combine:
+            return ""
+        standings = self.standings()
+        # A combined task is not combined again: three pieces in one prompt are past what a context holds.
+        retired = [Task.load(self._paths[n]) for n, s in standings.items() if s.state == "retired" and n not in names]
+        unfit = {pair for (pair,) in self._base.execute("SELECT pair FROM unfit")}
+        for first, second in pairs(retired):
+            name = f"{first.name}--{second.name}"
+            if name in unfit or f"{HARDER}/{name}" in self._paths:
+                continue
+            if why := await make_pair(first, second, self._made / name, host):
+                self._base.execute("INSERT OR REPLACE INTO unfit VALUES (?, ?)", (name, why))
+                return f"{first.name} and {second.name} make no harder task: {why}"
+            self._add(self._made / name)
+            return f"made the harder task {name} out of two that are solved"
+        return ""
+
+    def _add(self, path: Path) -> None:
+        name = f"{HARDER}/{path.name}"
+        self._paths[name] = path
+        if (ladder := _ladder(path, self.settings)) is not None:
+            self._ladders[name] = ladder
 
     def tasks(self, start: int = 0) -> Iterator[Task]:
         number = start

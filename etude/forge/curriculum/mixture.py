@@ -17,7 +17,17 @@ import pydantic
 from pydantic import Field
 
 from etude.core.errors import EtudeError
-from etude.forge.curriculum.sources import Folder, HearsEffort, Listens, Quarantines, Rewinds, TaskSource, open_source
+from etude.forge.curriculum.sources import (
+    Folder,
+    HearsEffort,
+    Listens,
+    MakesTasks,
+    Quarantines,
+    Rewinds,
+    TaskSource,
+    open_source,
+)
+from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 
 
@@ -87,6 +97,12 @@ class Mixture:
     def broken(self, number: int, why: str) -> bool:
         source, local = self._known(number)
         return isinstance(source, Quarantines) and source.broken(local, why)
+
+    async def make_harder(self, host: StoringHost) -> str:
+        for source in self.sources:
+            if isinstance(source, MakesTasks) and (said := await source.make_harder(host)):
+                return said
+        return ""
 
     def _known(self, number: int) -> tuple[TaskSource, int]:
         choice = self._choice(number)

@@ -18,6 +18,7 @@ from pydantic import Field
 from etude.audit.quarantine import quarantined
 from etude.core.component import resolve
 from etude.core.errors import EtudeError
+from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.config import read
 from etude.tasks.format.task import CONFIG, Task, task_folders
 
@@ -88,6 +89,15 @@ class Quarantines(Protocol):
 
     def broken(self, number: int, why: str) -> bool:
         """The task that had this number is broken; False where that was known."""
+        ...
+
+
+@runtime_checkable
+class MakesTasks(Protocol):
+    """A source that makes further tasks while a run goes on."""
+
+    async def make_harder(self, host: StoringHost) -> str:
+        """Makes at most one, checked in sandboxes of this host: a line about it, or nothing where none can be made."""
         ...
 
 

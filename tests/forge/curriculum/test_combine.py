@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from etude.forge.curriculum import composite_tasks
 from etude.forge.curriculum.composite_tasks import combine, pairs
+from etude.forge.curriculum.curriculum import Curriculum
+from etude.forge.curriculum.sources import MakesTasks, open_source
 from etude.tasks.format.config import Facts, Installed
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task
@@ -56,3 +66,56 @@ def test_pairs_share_a_repository_and_nothing_that_was_deleted() -> None:
     a, b, elsewhere = task("a"), task("b"), task("b", digest=Installed(digest="cd" * 32))
     assert list(pairs([a, b, elsewhere])) == [(a, b)]
     assert not list(pairs([a, a]))
+
+
+def asked_until_retired(source: Curriculum, number: int) -> int:
+    """All rollouts of every task pass until none is left to ask; the next number."""
+    while next(source.tasks(number), None) is not None:
+        source.heard(number, 4, 4, 1)
+        number += 1
+    return number
+
+
+def test_two_retired_tasks_become_a_harder_one_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, run = tmp_path / "tasks", tmp_path / "rl"
+    run.mkdir()
+    for letter in "ab":
+        task(letter).save(folder / f"shop-{letter}")
+    checked: list[str] = []
+
+    async def check(found: Task, host: Any) -> SimpleNamespace:
+        checked.append(found.name)
+        return SimpleNamespace(ok=True)
+
+    monkeypatch.setattr(composite_tasks, "check", check)
+    host: Any = None
+
+    def opened(**settings: int) -> Curriculum:
+        source = open_source({"use": "curriculum", "path": str(folder), **settings})
+        assert isinstance(source, Curriculum) and isinstance(source, MakesTasks)
+        source.remember(run / "curriculum.db")
+        return source
+
+    assert asyncio.run(opened(combine=1).make_harder(host)) == ""  # nothing is solved yet
+    number = asked_until_retired(opened(combine=1), 0)
+    assert asyncio.run(opened().make_harder(host)) == "" and not checked  # nobody asked for any
+    source = opened(combine=1)
+    assert "made the harder task" in asyncio.run(source.make_harder(host)) and checked == ["shop-a--b"]
+    assert next(source.tasks(number)).name == "shop-a--shop-b"
+    again = opened(combine=1)  # after a kill
+    assert next(again.tasks(number)).name == "shop-a--shop-b"
+    assert asyncio.run(again.make_harder(host)) == "" and len(checked) == 1
+
+
+def test_a_pair_that_makes_no_task_is_not_tried_again(tmp_path: Path) -> None:
+    for letter in "ab":
+        task(letter, gone="shop/a.py").save(tmp_path / "tasks" / f"shop-{letter}")
+    source = open_source({"use": "curriculum", "path": str(tmp_path / "tasks"), "combine": 4})
+    assert isinstance(source, Curriculum)
+    source.remember(tmp_path / "curriculum.db")
+    asked_until_retired(source, 0)
+    host: Any = None
+    assert "both change the same lines" in asyncio.run(source.make_harder(host))
+    assert asyncio.run(source.make_harder(host)) == ""
