@@ -1,4 +1,6 @@
-"""Weights from a learner to engines on the same machine.
+"""Weights from a learner to engines.
 
-In reading order: `shared_memory` (a board in host memory), `device_memory` (the same in the memory of a GPU).
+On one machine: `shared_memory` (a board in host memory), `device_memory` (the same in the memory of a GPU).
+Across machines: `deltas` (what changed, without loss), `object_store` (a directory or a bucket), `delta_chain` (the
+versions in it).
 """

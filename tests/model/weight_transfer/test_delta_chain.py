@@ -1,0 +1,162 @@
+"""A chain of weights: late readers, damaged objects, wrong bases, two writers, a crash between parts and head."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
+from etude.model.weight_transfer.delta_chain import HEAD, ChainReader, ChainWriter, DamagedObject
+from etude.model.weight_transfer.object_store import BucketStore, Conflict, DirectoryStore, ObjectStore, open_store
+
+SMALL = 1500  # bytes: a delta is below, a full base above
+
+
+def weights(step: int) -> dict[str, Tensor]:
+    """Each step moves a few values of one tensor and none of the other."""
+    found = torch.zeros(50, 20, dtype=torch.bfloat16)
+    found.view(-1)[: 7 * step] = 0.5 + step
+    return {"w": found, "same": torch.ones(8)}
+
+
+def equal(found: dict[str, Tensor], step: int) -> bool:
+    return all(torch.equal(found[name], tensor) for name, tensor in weights(step).items()) and len(found) == 2
+
+
+@pytest.fixture(params=["directory", "bucket"])
+def store(request: Any, tmp_path: Path) -> ObjectStore:
+    return DirectoryStore(tmp_path) if request.param == "directory" else BucketStore("memory:///")
+
+
+def test_a_reader_may_join_at_any_time_and_has_what_was_published(store: ObjectStore) -> None:
+    writer, early = ChainWriter(store, base_every=4), ChainReader(store)
+    assert early.newest() is None
+    with pytest.raises(EtudeError, match="nothing has been published"):
+        early.update()
+    sizes = []
+    for step in range(10):
+        sizes.append(writer.publish(weights(step), Version(0, step)))
+        late = ChainReader(store)
+        assert equal(late.update(), step) and late.version == Version(0, step)
+        if step != 5:  # a slow reader skips one
+            assert equal(early.update(), step) and early.newest() == Version(0, step)
+    assert [size > SMALL for size in sizes] == [step % 4 == 0 for step in range(10)]
+    # The chain before stays for readers that are in the middle of it; everything older is gone.
+    left = [f"base/0.{step}-0" for step in (4, 8)] + [f"delta/0.{step}-0" for step in (5, 6, 7, 9)]
+    assert sorted(name for name in store.names() if name != HEAD) == left
+
+
+def test_damage_is_refused_and_repaired_by_the_next_version(store: ObjectStore) -> None:
+    writer, reader = ChainWriter(store), ChainReader(store)
+    writer.publish(weights(0), Version(0, 0))
+    reader.update()
+    writer.publish(weights(1), Version(0, 1))
+    whole = store.get("delta/0.1-0")
+    assert whole is not None
+    for damaged in (whole[:-1], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:], b""):
+        store.put("delta/0.1-0", damaged)
+        with pytest.raises(DamagedObject, match="full base"):
+            reader.update()
+        assert reader.version == Version(0, 0)
+    writer.publish(weights(2), Version(0, 2))
+    assert equal(reader.update(), 2) and equal(ChainReader(store).update(), 2)
+    assert not [name for name in store.names() if name.startswith("damaged/")]
+    assert writer.publish(weights(3), Version(0, 3)) < SMALL  # and deltas go on
+
+
+def test_damage_is_repaired_where_no_version_follows(store: ObjectStore) -> None:
+    writer = ChainWriter(store)
+    writer.publish(weights(0), Version(0, 0))
+    writer.publish(weights(1), Version(0, 1))
+    current = ChainReader(store)
+    current.update()
+    assert not writer.repair()
+    store.delete("base/0.0-0")
+    reader = ChainReader(store)
+    with pytest.raises(DamagedObject):
+        reader.update()
+    assert writer.repair() and not writer.repair()
+    assert equal(reader.update(), 1) and equal(current.update(), 1) and reader.version == Version(0, 1)
+
+
+def test_a_change_of_other_weights_is_refused(store: ObjectStore) -> None:
+    writer, reader = ChainWriter(store), ChainReader(store)
+    writer.publish(weights(0), Version(0, 0))
+    reader.update()["w"][0, 0] = 9  # somebody wrote over the reader's own copy
+    writer.publish(weights(1), Version(0, 1))
+    with pytest.raises(EtudeError, match="change of other weights"):
+        reader.update()
+
+
+def test_a_resumed_learner_begins_with_a_full_base_and_the_old_one_is_shut_out(store: ObjectStore) -> None:
+    old, reader = ChainWriter(store), ChainReader(store)
+    old.publish(weights(0), Version(0, 0))
+    old.publish(weights(1), Version(0, 1))
+    reader.update()
+    ChainWriter(store).publish(weights(5), Version(1, 1))
+    with pytest.raises(EtudeError, match="another learner"):
+        old.publish(weights(2), Version(0, 2))
+    assert equal(reader.update(), 5) and reader.version == Version(1, 1)
+
+
+def test_nothing_is_seen_of_a_version_before_its_head(store: ObjectStore) -> None:
+    writer = ChainWriter(store)
+    writer.publish(weights(0), Version(0, 0))
+    writer.write_part(weights(1), Version(0, 1), "0", full=False)  # and then the learner dies
+    assert equal(ChainReader(store).update(), 0)
+    ChainWriter(store).publish(weights(1), Version(1, 1))
+    assert equal(ChainReader(store).update(), 1) and "delta/0.1-0" not in store.names()
+
+
+def test_ranks_write_the_parts_of_their_own_tensors(store: ObjectStore) -> None:
+    ranks, reader = [ChainWriter(store), ChainWriter(store)], ChainReader(store)
+    for step in range(3):
+        shares = [{name: tensor} for name, tensor in weights(step).items()]
+        parts = [
+            rank.write_part(share, Version(0, step), str(number), full=step == 0)[0]
+            for number, (rank, share) in enumerate(zip(ranks, shares, strict=True))
+        ]
+        ranks[0].commit(parts, Version(0, step), full=step == 0)
+        assert equal(reader.update(), step)
+
+
+BAD_VERSION = json.dumps({"links": [{"version": "x", "full": 1, "parts": []}], "earlier": []}).encode()
+
+
+@pytest.mark.parametrize("head", [b"", b"[]", b'{"links": [{}]}', BAD_VERSION])
+def test_a_head_that_cannot_be_read_is_one_sentence(tmp_path: Path, head: bytes) -> None:
+    store = DirectoryStore(tmp_path)
+    store.put(HEAD, head)
+    with pytest.raises(EtudeError, match="head of a weight chain"):
+        ChainReader(store).update()
+
+
+def test_stores_swap_only_what_was_read(store: ObjectStore) -> None:
+    assert store.read_head("HEAD") == (None, "")
+    tag = store.swap_head("HEAD", b"1", "")
+    with pytest.raises(Conflict):
+        store.swap_head("HEAD", b"2", "")
+    assert store.swap_head("HEAD", b"2", tag) and store.get("HEAD") == b"2"
+    with pytest.raises(Conflict):
+        store.swap_head("HEAD", b"3", tag)
+    store.delete("HEAD")
+    assert store.get("HEAD") is None and store.names() == []
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a//b", "", ".lock", "a/../b", "a b"])
+def test_no_name_leaves_the_store(store: ObjectStore, name: str) -> None:
+    with pytest.raises(EtudeError, match="no name"):
+        store.put(name, b"")
+
+
+def test_an_address_is_a_path_or_a_bucket(tmp_path: Path) -> None:
+    assert isinstance(open_store(str(tmp_path / "w")), DirectoryStore)
+    assert isinstance(open_store("memory:///"), BucketStore)
+    with pytest.raises(EtudeError, match="nowhere://x cannot be opened"):
+        open_store("nowhere://x")
