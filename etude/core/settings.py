@@ -367,6 +367,13 @@ class HarnessSettings:
     spec: Literal["none", "short", "full"] = setting(
         "short", "how the system message tells of the tools: not at all, a line each, or with their arguments"
     )
+    strict: bool = setting(
+        True, "refuse calls that are nearly right; false takes the nearest tool and argument, and drops what is unknown"
+    )
+    environments: dict[str, dict[str, Any]] = setting(
+        {},
+        "by category or family of a task: which of these tools it has, and strict: { tools = ['read'], strict = true }",
+    )
     template: dict[str, Any] = setting(
         {}, "variables for the chat template of a loaded model, such as { enable_thinking = false }"
     )

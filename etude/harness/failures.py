@@ -1,7 +1,7 @@
 """What can go wrong, and whose it is.
 
-A tool's error is an observation of one of six classes: the model reads it and goes on. Anything that a tool should not
-have raised is one of them: a model that found such a call could otherwise discard its rollouts at will. Failures with
+A tool's error is an observation of one of the classes below: the model reads it and goes on. Whatever else a tool
+raises is one of them: a model that found such a call could otherwise discard its rollouts at will. Failures with
 no call of the model behind them end the rollout without a score: `PolicyFailure`, `HarnessFailure`, and the sandbox's
 own `SandboxFailure`, which passes through here untouched but for what there was until then.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ErrorClass = Literal[
     "InvalidArguments",  # the call itself is wrong: no such tool, a missing or unreadable argument
     "UnexpectedEnvironment",  # the call is right, the files are not as the model thought: no such file, no such text
+    "Unavailable",  # there is such a tool, and this environment does not have it, or not what it needs
     "ProviderError",  # a service behind the tool failed
     "UserAborted",  # a person said no
     "Timeout",  # the tool's time was over

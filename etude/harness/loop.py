@@ -52,7 +52,7 @@ from etude.harness.summary import (
 )
 from etude.harness.template_refusals import takes_plain_turn
 from etude.harness.text_turns import read_turn
-from etude.harness.tool_calls import Approve, execute
+from etude.harness.tool_calls import Approve, begin_tools, execute
 from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Tool, schema_of
 from etude.harness.trajectory import MessageRecord, Purpose, Segment, StopCause, Trajectory
@@ -86,6 +86,7 @@ async def run_agent(
     system: str = "",
     history: Sequence[Message] = (),
     root: str = WORKSPACE,
+    strict: bool = True,
     terms: Terms = NO_TERMS,
     summary: SummarySettings | None = None,
     on_event: Callable[[Event], None] | None = None,
@@ -94,8 +95,9 @@ async def run_agent(
     """Lets a policy work on an instruction in a sandbox; returns all that happened.
 
     Without a dialect the policy answers messages with text, and the trajectory has no tokens. `history` is an
-    earlier conversation, `root` the workspace in the sandbox; `approve` is asked before each call. `terms` are those
-    of the rollout's group, `summary` says how it goes on when a context is full.
+    earlier conversation, `root` the workspace in the sandbox; `approve` is asked before each call. Without `strict`,
+    calls that are nearly right are run. `terms` are those of the rollout's group, `summary` says how it goes on when a
+    context is full.
     """
     started = time.monotonic()
     system, dialect = state_effort(system, terms.effort, dialect)
@@ -114,7 +116,7 @@ async def run_agent(
         dialect=dialect,
         tools=tools,
         plan=plan_summaries(limits, summary or SummarySettings(), dialect, schemas),
-        tool_context=ToolContext(sandbox, root),
+        tool_context=ToolContext(sandbox, root, strict=strict),
         trajectory=trajectory,
         conversation=Conversation(trajectory, dialect, schemas),
         on_event=on_event or (lambda event: None),
@@ -122,6 +124,7 @@ async def run_agent(
     )
     try:
         rollout.begin(system, history, instruction)
+        await begin_tools(tools, rollout.tool_context)
         try:
             trajectory.stop = await rollout.play()
         except ContextOverflow:

@@ -8,6 +8,7 @@ bring about must not cost the rollout its score. A broken sandbox passes through
 from __future__ import annotations
 
 import asyncio
+import difflib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,9 +18,11 @@ from etude.core.policy import Call
 from etude.harness.failures import HarnessFailure, ToolError
 from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Observation, Tool, nearest, quoted, read_arguments
+from etude.harness.tools.table import TOOLS
 from etude.sandbox.base import SandboxFailure
 from etude.tokens.tokenizer import to_bytes, to_text
 
+BEGIN_SECONDS = 60.0  # of one tool, for a first look at the workspace
 GRACE = 30.0  # seconds a tool may take beyond the rollout's own time before it is given up
 
 Approve = Callable[[Call], Awaitable[bool]]
@@ -32,6 +35,20 @@ class Outcome:
     call: Call
     observation: Observation
     seconds: float
+
+
+async def begin_tools(tools: Mapping[str, Tool], context: ToolContext) -> None:
+    """Lets tools look at the workspace as it is before the first turn; one that cannot says so when it is called."""
+    for tool in tools.values():
+        try:
+            async with asyncio.timeout(BEGIN_SECONDS * context.slowdown()):
+                await tool.begin(context)
+        except (ToolError, TimeoutError):
+            continue
+        except SandboxFailure:
+            raise
+        except Exception as error:  # no call of the model led to it
+            raise HarnessFailure(f"the tool {tool.name} cannot begin: {type(error).__name__}: {error}") from error
 
 
 async def execute(
@@ -66,10 +83,8 @@ async def _together(coroutines: Sequence[Awaitable[Outcome]]) -> list[Outcome]:
 async def _run(call: Call, tools: Mapping[str, Tool], context: ToolContext, approve: Approve | None) -> Outcome:
     started = time.monotonic()
     try:
-        tool = tools.get(call.name)
-        if tool is None:
-            raise ToolError("InvalidArguments", _no_such_tool(call.name, tools))
-        arguments = read_arguments(tool, call.arguments)
+        tool = _meant(call.name, tools, context.strict)
+        arguments = read_arguments(tool, call.arguments, strict=context.strict)
         async with asyncio.timeout(max(0.0, context.deadline - started) + GRACE):
             if approve is not None and not await _approved(call, approve):
                 raise ToolError("UserAborted", "the user does not want this")
@@ -97,6 +112,18 @@ async def _approved(call: Call, approve: Approve) -> bool:
         raise
     except Exception as error:  # what asks a person is broken, whatever the model called
         raise HarnessFailure(f"nobody could be asked: {type(error).__name__}: {error}") from error
+
+
+def _meant(name: str, tools: Mapping[str, Tool], strict: bool) -> Tool:
+    """The tool of that name; of a name that is near it, where calls need not be exact."""
+    if name in tools:
+        return tools[name]
+    if name in TOOLS:  # one that other environments have: the model is not wrong about the tool, only about the place
+        raise ToolError("Unavailable", f"there is no tool {quoted(name)} here; there are {', '.join(tools)}")
+    near = [] if strict else difflib.get_close_matches(name[:40].lower(), tools, 1)
+    if not near:
+        raise ToolError("InvalidArguments", _no_such_tool(name, tools))
+    return tools[near[0]]
 
 
 def _no_such_tool(name: str, tools: Mapping[str, Tool]) -> str:

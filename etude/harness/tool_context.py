@@ -15,7 +15,7 @@ from typing import Any
 
 from etude.harness.failures import ToolError
 from etude.harness.machine_load import slowdown
-from etude.sandbox.base import WORKSPACE, CommandResult, Sandbox
+from etude.sandbox.base import WORKSPACE, CommandResult, Process, Sandbox
 from etude.tokens.tokenizer import to_bytes, to_text
 
 # Noise that would make two equal rollouts differ, or waste tokens: pagers, progress bars, colours, hash order, zones.
@@ -50,6 +50,7 @@ class ToolContext:
     deadline: float = float("inf")  # on the monotonic clock, when the time of the rollout's tools is over
     directory: str = ""  # where `run` stands
     state: dict[str, Any] = field(default_factory=dict)  # what tools remember, by their name
+    strict: bool = True  # whether a call that is nearly right is refused
 
     def __post_init__(self) -> None:
         self.root = posixpath.normpath(self.root)
@@ -102,11 +103,7 @@ class ToolContext:
         self, argv: Sequence[str], *, seconds: float, directory: str | None = None, max_output: int | None = None
     ) -> CommandResult:
         """A program in the sandbox with a quiet environment, in the workspace unless `directory` is given."""
-        for word in argv:
-            if "\0" in word:
-                raise ToolError("InvalidArguments", "an argument cannot hold a NUL byte")
-            if len(to_bytes(word)) > LONGEST_ARGUMENT:
-                raise ToolError("InvalidArguments", f"an argument is longer than {LONGEST_ARGUMENT} bytes")
+        _check_words(argv)
         return await self.sandbox.run(
             argv,
             cwd=directory or self.root,
@@ -114,6 +111,13 @@ class ToolContext:
             timeout=self.seconds(seconds),
             max_output=max_output,
         )
+
+    async def spawn(self, argv: Sequence[str]) -> Process:
+        """A program that stays until it ends, is stopped, or the sandbox is gone; it has nothing to read."""
+        _check_words(argv)
+        process = await self.sandbox.spawn(argv, cwd=self.directory, env=QUIET)
+        await process.close_stdin()
+        return process
 
     async def walk(self, path: str, *, depth: int | None = None) -> tuple[list[str], bool]:
         """What lies under a folder, sorted, relative to the workspace, folders with a slash; and whether all of it.
@@ -143,6 +147,14 @@ class ToolContext:
         prefix = self.root.rstrip("/") + "/"
         found = sorted(name.removeprefix(prefix) for name in names if name != absolute.rstrip("/") + "/")
         return found, not result.truncated
+
+
+def _check_words(argv: Sequence[str]) -> None:
+    for word in argv:
+        if "\0" in word:
+            raise ToolError("InvalidArguments", "an argument cannot hold a NUL byte")
+        if len(to_bytes(word)) > LONGEST_ARGUMENT:
+            raise ToolError("InvalidArguments", f"an argument is longer than {LONGEST_ARGUMENT} bytes")
 
 
 def _unexpected(path: str, error: OSError) -> ToolError:

@@ -67,6 +67,7 @@ class Rollout:
     errors: dict[str, int] = field(default_factory=dict)  # of tools by class, and "malformed" turns
     sites: tuple[Site, ...] = ()
     hints: tuple[Hinted, ...] = ()
+    tools: dict[str, dict[str, int]] = field(default_factory=dict)  # of each: calls, and errors by class
     parallel_calls: float = 0.0  # share of the calling turns that made more than one call
 
     @property
@@ -106,6 +107,7 @@ def compact(scored: Scored, source: str = "", terms: Terms | None = None) -> Rol
         traces.append(Trace(*facts, _spans(segment, arrays["spans"]), segment.cause))
     errors: Counter[str] = Counter({str(kind): times for kind, times in counts.total.errors.items()})
     errors["malformed"] = counts.malformed_turns
+    tools = {name or "unknown": {"calls": c.calls, **c.errors} for name, c in sorted(counts.tools.items())}
     return Rollout(
         reward=scored.reward,
         parts=scored.parts,
@@ -125,6 +127,7 @@ def compact(scored: Scored, source: str = "", terms: Terms | None = None) -> Rol
         errors=dict(+errors),
         sites=scored.sites,
         hints=scored.hints,
+        tools=tools,
         parallel_calls=counts.parallel_rate,
     )
 
@@ -148,6 +151,7 @@ _LATER: dict[str, Any] = {
     "errors": dict[str, int],
     "sites": tuple[Site, ...],
     "hints": tuple[Hinted, ...],
+    "tools": dict[str, dict[str, int]],
     "parallel_calls": float,
 }
 _ARRAYS = {"ids_T": np.int32, "sampled_T": np.bool_, "logprob_T": np.float32, "version_T2": np.int32}

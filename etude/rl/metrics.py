@@ -50,11 +50,27 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
         told = [rollout for rollout in rollouts if rollout.terms.effort == level]
         found[f"effort_{level}_tokens"] = sum(rollout.sampled_tokens for rollout in told) / len(told)
         found[f"effort_{level}_pass_rate"] = sum(rollout.passed for rollout in told) / len(told)
+    found |= tool_rates(rollouts)
     for cause, times in sorted(Counter(rollout.stop or "none" for rollout in rollouts).items()):
         found[f"stop_{cause}"] = times
     verdicts = Counter(rollout.verdict for rollout in rollouts if rollout.verdict)
     if verdicts:  # somebody was asked; each verdict then has a column, so that none appears only when it is late
         found |= {f"verdict_{name.replace(' ', '_')}": verdicts[name] for name in get_args(Verdict)}
+    return found
+
+
+def tool_rates(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """For each tool that was called: calls of a rollout, the share of them that failed, and that of each class."""
+    counts: dict[str, Counter[str]] = {}
+    for rollout in rollouts:
+        for name, times in rollout.tools.items():
+            counts.setdefault(name, Counter()).update(times)
+    found: dict[str, float] = {}
+    for name, times in sorted(counts.items()):
+        calls = times.pop("calls")
+        found[f"tool_{name}_calls"] = calls / len(rollouts)
+        found[f"tool_{name}_errors"] = times.total() / max(1, calls)
+        found |= {f"tool_{name}_{kind}": number / max(1, calls) for kind, number in sorted(times.items())}
     return found
 
 

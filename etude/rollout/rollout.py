@@ -14,7 +14,7 @@ import asyncio
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,7 +40,7 @@ from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import HarnessFailure, PolicyFailure, SandboxLost
 from etude.harness.hinted import Hinted, place_hints
 from etude.harness.loop import Event, run_agent
-from etude.harness.prompt import system_text, task_text
+from etude.harness.prompt import task_text
 from etude.harness.tools.base import Tool, schema_of
 from etude.harness.tools.table import build_tools
 from etude.harness.trajectory import Trajectory
@@ -48,6 +48,7 @@ from etude.reward.base import GradedRollout
 from etude.reward.behaviour import behaviour_sites
 from etude.reward.compose import Reward, Weighted, build_reward
 from etude.reward.hack_penalty import HackPenalty
+from etude.rollout.agent_environments import AgentEnvironment, build_environments, environment_of
 from etude.rollout.privileged import TEXTS, first_turn
 from etude.rollout.terms import usual_terms
 from etude.sandbox.base import FailureCause, Layer, SandboxFailure, SandboxLimits
@@ -92,6 +93,8 @@ class RolloutSetup:
     terms: Terms = NO_TERMS  # of rollouts that belong to no group
     sampling: Sampling = field(default_factory=Sampling)  # but for the seed, which is the rollout's own
     system: str = ""
+    strict: bool = True  # whether a call that is nearly right is refused
+    environments: Mapping[str, AgentEnvironment] = field(default_factory=dict)  # of some tasks: other tools
     grader: GraderSettings = field(default_factory=GraderSettings)
     sandbox: SandboxLimits = field(default_factory=SandboxLimits)
     grade_cache: GradeCache | None = None  # None grades every rollout, equal ones too
@@ -101,6 +104,13 @@ class RolloutSetup:
 
     def at_temperature(self, temperature: float) -> RolloutSetup:
         return replace(self, sampling=replace(self.sampling, temperature=temperature))
+
+    def for_task(self, task: Task) -> RolloutSetup:
+        """With the tools of the task's environment."""
+        found = environment_of(task, self.environments)
+        if found is None:
+            return self
+        return replace(self, tools=found.tools, system=found.system, strict=found.strict, environments={})
 
 
 class GradeCache:
@@ -161,6 +171,8 @@ def build_setup(
     harness = harness or HarnessSettings()
     tools = build_tools(harness.tools)
     spec = "none" if native_calls or (dialect is not None and dialect.shows_tools) else harness.spec
+    text_form = dialect is None and not native_calls
+    environments = build_environments(harness, tools, spec, text_form=text_form)
     worth, audited = reward_and_audit(reward or RewardSettings(), audit or AuditSettings())
     return RolloutSetup(
         tools=tools,
@@ -172,7 +184,9 @@ def build_setup(
         terms=usual_terms(harness),
         # a turn may take all that the whole rollout may sample; the harness counts
         sampling=Sampling(harness.limits.sampled_tokens, temperature),
-        system=system_text(harness.system, tools, spec, text_form=dialect is None and not native_calls),
+        system=environments[""].system,
+        strict=harness.strict,
+        environments=environments if len(environments) > 1 else {},
         grader=grader or GraderSettings(),
         sandbox=sandbox or SandboxLimits(),
     )
@@ -282,6 +296,7 @@ async def _run(
     on_event: Callable[[Event], None] | None,
     started: float,
 ) -> Outcome:
+    setup = setup.for_task(task)
     trajectory: Trajectory | None = None
     layers: Sequence[Layer] | None = None  # of the sandbox that the agent works in, while it does
 
@@ -311,6 +326,7 @@ async def _run(
                 summary=setup.summary,
                 on_event=on_event,
                 root=start.workdir,
+                strict=setup.strict,
             )
             trajectory.task, trajectory.policy = task.name, policy_name
             changes = await kind.collect(task, sandbox, start.workdir)
@@ -388,7 +404,7 @@ async def hints_of(
     sites = tuple(sorted((*taught, *others), key=lambda site: (site.message, site.kind)))
     if not taught or setup.dialect is None:
         return sites, ()
-    schemas = [schema_of(tool) for tool in setup.tools.values()]
+    schemas = [schema_of(tool) for tool in setup.for_task(task).tools.values()]
     wanted = [(site.message, site.hint) for site in sites]
     hints = place_hints(trajectory, wanted, setup.dialect, schemas)
     if setup.context != "turn":  # it holds for every turn of the segment

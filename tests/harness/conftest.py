@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling, StopReason, Version
-from etude.core.settings import AgentLimits
+from etude.core.settings import AgentLimits, HarnessSettings
 from etude.harness.loop import run_agent
-from etude.harness.tools.table import TOOLS, build_tools
+from etude.harness.tools.table import build_tools
 from etude.sandbox.base import CommandResult, SandboxFailure
 from etude.tokens.dialect import Dialect
 from etude.tokens.native import Native
@@ -149,7 +149,7 @@ class Rollouts:
 
     def __init__(self, sandbox: FolderSandbox, tokenizer: Tokenizer) -> None:
         self.sandbox, self.tokenizer, self.dialect = sandbox, tokenizer, Native(tokenizer)
-        self.tools = build_tools([{"use": name} for name in TOOLS])
+        self.tools = build_tools(HarnessSettings().tools)
 
     def play(self, policy: Any, instruction: str = "Mend add.", **options: Any) -> Any:
         given: dict[str, Any] = {

@@ -21,13 +21,15 @@ def test_the_specification_of_tools_is_as_long_as_asked_for() -> None:
     assert system_text("Mend.", {}) == "Mend."
 
 
-def test_all_tools_are_told_in_few_words() -> None:
-    short = system_text("", build_tools([{"use": name} for name in TOOLS]))
+def test_the_usual_tools_are_told_in_few_words() -> None:
+    short = system_text("", build_tools(HarnessSettings().tools))
     assert len(short.split()) < 32 and len(short) < 250
 
 
 def test_the_default_settings_name_tools_that_exist() -> None:
-    assert list(build_tools(HarnessSettings().tools)) == list(TOOLS)
+    usual = ["read", "edit", "write", "list", "glob", "grep", "run", "todo", "finish"]
+    assert list(build_tools(HarnessSettings().tools)) == usual
+    assert list(build_tools([{"use": name} for name in TOOLS])) == list(TOOLS)
 
 
 def test_policies_of_text_are_told_how_to_write_a_call() -> None:

@@ -10,13 +10,14 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Call
+from etude.core.settings import HarnessSettings
 from etude.harness.failures import HarnessFailure, ToolError
 from etude.harness.tool_calls import execute
 from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.tools.glob import _parts, matches
 from etude.harness.tools.grep import translate
-from etude.harness.tools.table import TOOLS, build_tools
+from etude.harness.tools.table import build_tools
 from etude.harness.truncate import first_lines, shorten
 from etude.sandbox.base import SandboxFailure
 
@@ -29,7 +30,7 @@ class Bench:
     def __init__(self, sandbox: Any) -> None:
         self.sandbox = sandbox
         self.context = ToolContext(sandbox, str(sandbox.root))
-        self.tools = build_tools([{"use": name} for name in TOOLS])
+        self.tools = build_tools(HarnessSettings().tools)
 
     def put(self, path: str, content: str | bytes) -> None:
         target = self.sandbox.root / path

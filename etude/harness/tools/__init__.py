@@ -1,4 +1,7 @@
-"""What the agent can do, one tool a file: read, edit, write, list, glob, grep, run, todo, finish.
+"""What the agent can do, one tool a file.
+
+Usual ones: read, edit, write, list, glob, grep, run, todo, finish. Those that a recipe names: delete, lints (with
+`python_problems`, its linter), background.
 
 `base` says what a tool is, `table` finds tools by their names in a recipe. How to add one: docs/extend/add-a-tool.md.
 """

@@ -58,6 +58,9 @@ class Tool:
     def __init__(self, settings: Any) -> None:
         self.settings = settings
 
+    async def begin(self, context: ToolContext) -> None:
+        """Called once before the first turn, for what has to be known of the workspace as it was; mostly nothing."""
+
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
         """Do it. `arguments` holds what was given, converted; raise `ToolError` for what the model should read."""
         raise NotImplementedError
@@ -79,11 +82,16 @@ def schema_of(tool: Tool) -> ToolSchema:
     return ToolSchema(tool.name, tool.description, {"type": "object", "properties": fields, "required": required})
 
 
-def read_arguments(tool: Tool, given: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments of a call as the tool declares them, or a `ToolError` that says what is wrong."""
+def read_arguments(tool: Tool, given: Mapping[str, str], *, strict: bool = True) -> dict[str, Any]:
+    """The arguments of a call as the tool declares them, or a `ToolError` that says what is wrong.
+
+    Without `strict` an argument that the tool does not know is taken for the nearest one, or else left out.
+    """
     if UNREADABLE in given:
         raise ToolError("InvalidArguments", _unreadable(tool.name, given[UNREADABLE]))
     declared = {argument.name: argument for argument in tool.arguments}
+    if not strict:
+        given = _corrected(given, declared)
     for name in given:
         if name not in declared:
             takes = ", ".join(declared) or "no arguments"
@@ -93,6 +101,14 @@ def read_arguments(tool: Tool, given: Mapping[str, str]) -> dict[str, Any]:
         if argument.required and argument.name not in given:
             raise ToolError("InvalidArguments", f"{tool.name} needs {argument.name}: {argument.doc}")
     return {name: _value(declared[name], text) for name, text in given.items()}
+
+
+def _corrected(given: Mapping[str, str], declared: Mapping[str, Argument]) -> dict[str, str]:
+    taken = {name: text for name, text in given.items() if name in declared}
+    for name in given:
+        if name not in declared and (near := difflib.get_close_matches(name[:40].lower(), declared, 1)):
+            taken.setdefault(near[0], given[name])
+    return taken
 
 
 def _unreadable(name: str, raw: str) -> str:

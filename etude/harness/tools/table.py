@@ -22,6 +22,9 @@ TOOLS = {
     "run": "etude.harness.tools.run:Run",
     "todo": "etude.harness.tools.todo:Todo",
     "finish": "etude.harness.tools.finish:Finish",
+    "delete": "etude.harness.tools.delete:Delete",
+    "lints": "etude.harness.tools.lints:Lints",
+    "background": "etude.harness.tools.background:Background",
 }
 
 
