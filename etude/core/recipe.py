@@ -84,7 +84,22 @@ def from_dict(data: Mapping[str, Any]) -> Recipe:
     for key in _unknown(Recipe, data):
         raise EtudeError(f"unknown key {key}{hint(key, known_keys())}")
     recipe = validate(_adapter(), _filled(Recipe(), data))
-    for key, value, field in leaves(recipe):
+    _check_bounds(recipe)
+    _check(recipe)
+    return recipe
+
+
+def changed(default: T, data: Mapping[str, Any], where: str) -> T:
+    """A section of settings with these keys changed, validated as in a recipe; `where` names it in errors."""
+    for key in _unknown(type(default), data):
+        raise EtudeError(f"unknown key {where}.{key}")
+    found = validate(pydantic.TypeAdapter(type(default)), _filled(default, data), where)
+    _check_bounds(found, f"{where}.")
+    return found
+
+
+def _check_bounds(settings: Any, before: str = "") -> None:
+    for key, value, field in leaves(settings, before):
         if isinstance(value, float) and not math.isfinite(value):
             raise EtudeError(f"{key} must be a finite number, not {value}")
         least, most = field.metadata.get("least"), field.metadata.get("most")
@@ -92,8 +107,6 @@ def from_dict(data: Mapping[str, Any]) -> Recipe:
             raise EtudeError(f"{key} is {value}, but it must be at least {least}")
         if most is not None and value > most:
             raise EtudeError(f"{key} is {value}, but it must be at most {most}")
-    _check(recipe)
-    return recipe
 
 
 def _filled(default: Any, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Event:
 
 async def run_agent(
     instruction: str,
-    sandbox: Sandbox,
+    sandbox: Sandbox | None,
     policy: Policy,
     *,
     dialect: Dialect | None,
@@ -92,7 +92,7 @@ async def run_agent(
     on_event: Callable[[Event], None] | None = None,
     approve: Approve | None = None,
 ) -> Trajectory:
-    """Lets a policy work on an instruction in a sandbox; returns all that happened.
+    """Lets a policy work on an instruction in a sandbox, or with words alone; returns all that happened.
 
     Without a dialect the policy answers messages with text, and the trajectory has no tokens. `history` is an
     earlier conversation, `root` the workspace in the sandbox; `approve` is asked before each call. Without `strict`,

@@ -45,7 +45,7 @@ LONGEST_ARGUMENT = 120_000  # bytes of one word of a command line; the kernel ta
 class ToolContext:
     """One rollout's hold on its sandbox."""
 
-    sandbox: Sandbox
+    place: Sandbox | None  # None: an environment of words alone
     root: str = WORKSPACE
     deadline: float = float("inf")  # on the monotonic clock, when the time of the rollout's tools is over
     directory: str = ""  # where `run` stands
@@ -55,6 +55,12 @@ class ToolContext:
     def __post_init__(self) -> None:
         self.root = posixpath.normpath(self.root)
         self.directory = self.directory or self.root
+
+    @property
+    def sandbox(self) -> Sandbox:
+        if self.place is None:
+            raise ToolError("Unavailable", "there are no files and no programs here")
+        return self.place
 
     def locate(self, path: str) -> str:
         """The absolute path of something in the workspace; anything else is refused."""

@@ -139,8 +139,8 @@ def _verify(paths: Sequence[str], rng: random.Random, habits: Habits) -> list[As
 
 
 def _answer(accepted: Sequence[str], answer: str, rng: random.Random, habits: Habits) -> list[Assistant]:
-    """Reads the files that the answer is about, and says it."""
-    paths = list(dict.fromkeys(name.partition(":")[0] for name in accepted))
+    """Reads the files that the answer is about, if it is about any, and says it."""
+    paths = list(dict.fromkeys(path for path, colon, _ in (name.partition(":") for name in accepted) if colon))
     end = Call("finish", {"message": answer})
     return [*_read(paths, rng, habits), _turn(rng, habits, "That is the answer.", end)]
 

@@ -1,32 +1,38 @@
-"""Which tools an agent has in which tasks, and whether its calls must be exact: `harness.environments` of a recipe.
+"""Which tools and limits an agent has in which tasks, and whether its calls must be exact: `harness.environments`.
 
     [harness.environments."feature deletion"]
     tools = ["read", "edit", "finish"]
+    limits = { turns = 8 }
     strict = false
 
 The name is a task's category or family; a family's own entry comes before that of its category. Tasks that no entry
-names have all tools of `harness.tools`.
+names have all tools of `harness.tools`; those without a sandbox have the ones that need none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import pydantic
 
 from etude.core.errors import EtudeError
-from etude.core.recipe import hint, validate
-from etude.core.settings import HarnessSettings
+from etude.core.recipe import changed, hint, validate
+from etude.core.settings import AgentLimits, HarnessSettings
 from etude.harness.prompt import Spec, system_text
 from etude.harness.tools.base import Tool
 from etude.tasks.format.task import Task
+
+WORDS: Final = "without a sandbox"
 
 
 class EnvironmentSettings(pydantic.BaseModel, extra="forbid", frozen=True):
     """One entry."""
 
     tools: list[str] | None = pydantic.Field(None, description="names of the tools that there are; all if left out")
+    limits: dict[str, Any] = pydantic.Field({}, description="keys of harness.limits that differ for these tasks")
+    system: str | None = pydantic.Field(None, description="as harness.system, for these tasks")
     strict: bool | None = pydantic.Field(None, description="as harness.strict, for these tasks")
 
 
@@ -37,30 +43,37 @@ class AgentEnvironment:
     tools: dict[str, Tool]
     system: str
     strict: bool
+    limits: AgentLimits | None = None  # None: those of all tasks
 
 
 def build_environments(
     harness: HarnessSettings, tools: dict[str, Tool], spec: Spec, *, text_form: bool
 ) -> dict[str, AgentEnvironment]:
-    """By category or family; under "" stands what all other tasks have."""
+    """By category or family; under `WORDS` stands what other tasks without a sandbox have."""
     found = {}
-    for name, entry in {"": {}, **harness.environments}.items():
+    words = [name for name, tool in tools.items() if not tool.uses_sandbox]
+    for name, entry in {WORDS: {"tools": words, "system": ""}, **harness.environments}.items():
         where = f"harness.environments.{name}"
         for key in entry:
             if key not in EnvironmentSettings.model_fields:
-                raise EtudeError(f"unknown key {where}.{key}; an environment takes tools and strict")
+                raise EtudeError(f"unknown key {where}.{key}; an environment takes tools, limits, system and strict")
         given = validate(pydantic.TypeAdapter(EnvironmentSettings), entry, where)
         for wanted in given.tools or ():
             if wanted not in tools:
                 near = hint(wanted, list(tools)) or f"; there are {', '.join(tools)}"
                 raise EtudeError(f"{where}.tools: harness.tools has no {wanted!r}{near}")
         chosen = {key: tool for key, tool in tools.items() if given.tools is None or key in given.tools}
-        system = system_text(harness.system, chosen, spec, text_form=text_form)
-        found[name] = AgentEnvironment(chosen, system, harness.strict if given.strict is None else given.strict)
+        first = harness.system if given.system is None else given.system
+        found[name] = AgentEnvironment(
+            chosen,
+            system_text(first, chosen, spec, text_form=text_form),
+            harness.strict if given.strict is None else given.strict,
+            changed(harness.limits, given.limits, f"{where}.limits") if given.limits else None,
+        )
     return found
 
 
 def environment_of(task: Task, environments: Mapping[str, AgentEnvironment]) -> AgentEnvironment | None:
-    """The task's own, or that of all others; None where a setup has none at all."""
-    names = (task.facts.family, task.facts.category, "")
+    """The task's own; None where it has what all tasks have."""
+    names = (task.facts.family, task.facts.category, *(() if task.facts.sandbox else (WORDS,)))
     return next((environments[name] for name in names if name in environments), None)

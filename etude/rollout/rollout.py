@@ -40,7 +40,7 @@ from etude.core.terms import NO_TERMS, Terms
 from etude.harness.failures import HarnessFailure, PolicyFailure, SandboxLost
 from etude.harness.hinted import Hinted, place_hints
 from etude.harness.loop import Event, run_agent
-from etude.harness.prompt import task_text
+from etude.harness.prompt import system_text, task_text
 from etude.harness.tools.base import Tool, schema_of
 from etude.harness.tools.table import build_tools
 from etude.harness.trajectory import Trajectory
@@ -51,7 +51,7 @@ from etude.reward.hack_penalty import HackPenalty
 from etude.rollout.agent_environments import AgentEnvironment, build_environments, environment_of
 from etude.rollout.privileged import TEXTS, first_turn
 from etude.rollout.terms import usual_terms
-from etude.sandbox.base import FailureCause, Layer, SandboxFailure, SandboxLimits
+from etude.sandbox.base import FailureCause, Layer, Sandbox, SandboxFailure, SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.sentinel import CAUSED_INSIDE, host_works
 from etude.tasks.environment.layers import serve_task
@@ -60,6 +60,7 @@ from etude.tasks.grade import grade
 from etude.tasks.grading.grader import RUNNER, GraderFailure
 from etude.tasks.grading.submission import Submission
 from etude.tasks.grading.verdict import Grade
+from etude.tasks.kinds.base import SandboxStart
 from etude.tasks.kinds.table import kind_of
 from etude.tokens.dialect import Dialect
 
@@ -106,11 +107,15 @@ class RolloutSetup:
         return replace(self, sampling=replace(self.sampling, temperature=temperature))
 
     def for_task(self, task: Task) -> RolloutSetup:
-        """With the tools of the task's environment."""
+        """With the tools and limits of the task's environment."""
         found = environment_of(task, self.environments)
         if found is None:
             return self
-        return replace(self, tools=found.tools, system=found.system, strict=found.strict, environments={})
+        own = replace(self, tools=found.tools, system=found.system, strict=found.strict, environments={})
+        if found.limits is None:
+            return own
+        sampling = replace(self.sampling, max_tokens=found.limits.sampled_tokens)
+        return replace(own, limits=found.limits, sampling=sampling)
 
 
 class GradeCache:
@@ -184,9 +189,9 @@ def build_setup(
         terms=usual_terms(harness),
         # a turn may take all that the whole rollout may sample; the harness counts
         sampling=Sampling(harness.limits.sampled_tokens, temperature),
-        system=environments[""].system,
+        system=system_text(harness.system, tools, spec, text_form=text_form),
         strict=harness.strict,
-        environments=environments if len(environments) > 1 else {},
+        environments=environments,
         grader=grader or GraderSettings(),
         sandbox=sandbox or SandboxLimits(),
     )
@@ -307,11 +312,7 @@ async def _run(
 
     try:
         kind = kind_of(task)
-        start = await kind.start(task, host)
-        async with await host.start(
-            start.layers, limits=setup.sandbox, env=start.env, workdir=start.workdir
-        ) as sandbox:
-            await serve_task(task, host, sandbox)
+        async with _place(task, host, setup) as (sandbox, start):
             layers = start.layers
             trajectory = await run_agent(
                 task_text(task.instruction),
@@ -329,7 +330,7 @@ async def _run(
                 strict=setup.strict,
             )
             trajectory.task, trajectory.policy = task.name, policy_name
-            changes = await kind.collect(task, sandbox, start.workdir)
+            changes = Submission() if sandbox is None else await kind.collect(task, sandbox, start.workdir)
         layers = None
         # Behind the `async with`: every process of the agent is gone before the grade begins.
         return await score(task, trajectory, changes, host, setup, started)
@@ -352,6 +353,20 @@ async def _run(
         return void("harness", False, failure, failure.trajectory)
     except GraderFailure as failure:
         return void("grader", True, failure, trajectory)
+
+
+@asynccontextmanager
+async def _place(
+    task: Task, host: StoringHost, setup: RolloutSetup
+) -> AsyncIterator[tuple[Sandbox | None, SandboxStart]]:
+    """The sandbox that the agent works in, with the task's services; none where the task is only a question."""
+    if not task.facts.sandbox:
+        yield None, SandboxStart((), {})
+        return
+    start = await kind_of(task).start(task, host)
+    async with await host.start(start.layers, limits=setup.sandbox, env=start.env, workdir=start.workdir) as sandbox:
+        await serve_task(task, host, sandbox)
+        yield sandbox, start
 
 
 async def score(

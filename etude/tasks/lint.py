@@ -172,11 +172,13 @@ def missing_parts(task: Task) -> Iterator[Finding]:
         start = "" if folder == "." else f"{folder}/"
         if not task.instruction.strip() and not any(f"{start}{INSTRUCTION}" == path for path in task.files):
             yield Finding("missing-instruction", "error", f"{start}{INSTRUCTION}", "there is nothing to do")
-        if task.script(f"{start}{TESTS}", "test") is None and task.script(TESTS, "test") is None:
+        graded = task.script(f"{start}{TESTS}", "test") is not None or task.script(TESTS, "test") is not None
+        if not graded and task.facts.sandbox:  # a question's answer is compared, and nothing runs
             yield Finding("missing-tests", "error", f"{start}{TESTS}/test.sh", "nothing can grade this task")
         if task.script(f"{start}solution", "solve") is None:
             yield Finding("missing-solution", "warning", f"{start}solution/solve.sh", "nobody has shown it is possible")
-    if not _dockerfiles(task) and task.config.environment.docker_image is None and not len(task.workspace):
+    nothing = not _dockerfiles(task) and task.config.environment.docker_image is None and not len(task.workspace)
+    if nothing and task.facts.sandbox:
         has_compose = any(re.search(r"environment/.*compose.*\.ya?ml$", path) for path in task.files)
         if not has_compose:
             yield Finding("missing-environment", "error", "environment/", "no Dockerfile, image or workspace")

@@ -29,6 +29,7 @@ SOURCES = {
     "kata_chains": "etude.forge.katas.kata_chains:KataChains",
     "folder": "etude.forge.curriculum.sources:Folder",
     "curriculum": "etude.forge.curriculum.curriculum:Curriculum",
+    "questions": "etude.forge.curriculum.questions:Questions",
     "mixture": "etude.forge.curriculum.mixture:Mixture",
 }
 

@@ -53,6 +53,7 @@ class Tool:
     name: ClassVar[str]
     description: ClassVar[str]  # one line, for the model
     arguments: ClassVar[tuple[Argument, ...]] = ()
+    uses_sandbox: ClassVar[bool] = True  # False: it works where there are no files and no programs, too
     reads_only: ClassVar[bool] = False  # changes nothing, so neighbours of its kind in one turn run at the same time
 
     def __init__(self, settings: Any) -> None:

@@ -12,6 +12,7 @@ from etude.harness.tools.base import Argument, Observation, Tool
 class Finish(Tool):
     name = "finish"
     description = "end the work"
+    uses_sandbox = False
     arguments = (Argument("message", "what was done, for the user", required=False),)
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:

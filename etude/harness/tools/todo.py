@@ -23,6 +23,7 @@ class Todo(Tool):
 
     name = "todo"
     description = "write the list of steps anew"
+    uses_sandbox = False
     arguments = (Argument("items", "one a line: [ ] open, [~] begun, [x] done, [-] dropped"),)
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:

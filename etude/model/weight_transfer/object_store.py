@@ -131,7 +131,7 @@ class BucketStore:
         with self._saying(f"{name} could not be read"):
             try:
                 found = self._obstore.get(self._store, _checked(name))
-                return bytes(found.bytes()), found.meta["e_tag"]
+                return bytes(found.bytes()), found.meta["e_tag"] or ""
             except FileNotFoundError:
                 return None, ""
 

@@ -28,7 +28,7 @@ Suite = Literal["unittest", "pytest", "node"]
 PromptStyle = Literal["terse", "plain", "detailed"]
 Split = Literal["train", "held_out", "unseen"]
 Grading = Literal["apart", "together", "recorded"]
-AnswerKind = Literal["name", "names"]
+AnswerKind = Literal["name", "names", "text"]
 RefactorKind = Literal["rename", "parameter", "move"]
 
 
@@ -261,8 +261,8 @@ class Installed(Table):
 class Answer(Table):
     """[metadata.etude.answer]: the outcome of the task is an answer in words, and no change of files counts."""
 
-    kind: AnswerKind = "name"  # one function of the repository, or exactly these
-    accepted: list[str] = Field(min_length=1)  # as path:name; of one name any of them is right, of names all are wanted
+    kind: AnswerKind = "name"  # one function of the repository, or exactly these; or words that are compared whole
+    accepted: list[str] = Field(min_length=1)  # as path:name or words; of names all are wanted, else any one is right
 
 
 class Testing(Table):
@@ -348,6 +348,7 @@ class Facts(Table):
     environment: Installed | None = None  # where tests run; None: the interpreter that grades, and its pytest
     deleted: list[str] = []  # what was taken away, as path:name
     removed: list[str] = []  # files of the workspace that the solution takes away
+    sandbox: bool = True  # false: there are no files and no programs, only a question
     answer: Answer | None = None  # what the agent has to say in its last words, where no edit is asked for
     testing: Testing | None = None  # what its tests have to notice, where tests are what is asked for
     refactor: Refactor | None = None  # what gets another name or place, where that is the work

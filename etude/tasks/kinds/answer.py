@@ -1,8 +1,8 @@
 """Tasks whose outcome is an answer: the agent's last message, read strictly and compared with what is right.
 
 The answer is what stands behind the last `ANSWER:`, or else the last line; spelling is forgiven (quotes, `::` for `.`,
-the order of several), a longer list than was asked for is not. Nothing runs, and nothing of the accepted answers is in
-any sandbox: they are in task.toml, which no layer is made of.
+the order of several; of words their case and spaces), a longer list than was asked for is not. Nothing runs, and
+nothing of the accepted answers is in any sandbox: they are in task.toml, which no layer is made of.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ class WrittenAnswer(OutcomeKind):
         facts = task.facts
         if facts.allowed_paths or facts.fail_to_pass or facts.testing is not None:
             yield Finding("answer-and-edits", "error", FACTS, "asks for an answer and for changes: only one is graded")
-        if any(re.search(r"[,;\s]", name) or not name for name in self.accepted_answers(task)):
+        if facts.sandbox is False and _asked(task).kind != "text":
+            message = "asks for names of functions, and there is no sandbox in which they could be found"
+            yield Finding("answer-without-files", "error", FACTS, message)
+        if _asked(task).kind == "text":
+            if any(not read_words(f"{MARK} {words}") for words in self.accepted_answers(task)):
+                yield Finding("unreadable-answer", "error", FACTS, "an accepted answer is empty or has several lines")
+        elif any(re.search(r"[,;\s]", name) or not name for name in self.accepted_answers(task)):
             message = "an accepted answer has spaces or commas: nobody could say it"
             yield Finding("unreadable-answer", "error", FACTS, message)
 
@@ -54,7 +60,8 @@ class WrittenAnswer(OutcomeKind):
     ) -> AsyncIterator[KnownAttempt]:
         """The reference is right; nothing, everything, and what is right elsewhere are not."""
         accepted, everything = self.accepted_answers(task), all_names(task)
-        unknown = [f"{name} is no function of the workspace" for name in accepted if name not in everything]
+        names = _asked(task).kind != "text"
+        unknown = [f"{name} is no function of the workspace" for name in accepted if names and name not in everything]
         right = f"It is this one.\n\n{reference_answer(_asked(task))}"
         yield KnownAttempt("reference", "accepted", answer=right, complaints=lambda grade: unknown)
         guesses = [*task.facts.parameters.get("guesses", ()), *guesses]
@@ -75,10 +82,12 @@ def _asked(task: Task) -> Answer:
 
 def grade_answer(task: Task, said: str) -> Grade:
     """Whether an agent's last message holds the right answer."""
-    given = read_answer(said)
+    asked = _asked(task)
+    words = read_words(said) if asked.kind == "text" else ""
+    given = [words] if words else [] if asked.kind == "text" else read_answer(said)
     if not given:
         return Grade(False, "answer", f"it ended without an answer ({MARK} ...)", {"answer": "missing"})
-    if is_right(_asked(task), given):
+    if is_right(asked, given):
         return Grade(True, "passed", "", {"answer": "passed"})
     shown = ", ".join(given)[:MOST_TEXT]
     reason = f"the answer is wrong: {shown[:80]}"
@@ -87,7 +96,7 @@ def grade_answer(task: Task, said: str) -> Grade:
 
 def reference_answer(asked: Answer) -> str:
     """A last message that is right."""
-    return f"{MARK} {asked.accepted[0] if asked.kind == 'name' else ', '.join(asked.accepted)}"
+    return f"{MARK} {', '.join(asked.accepted) if asked.kind == 'names' else asked.accepted[0]}"
 
 
 def read_answer(said: str) -> list[str]:
@@ -102,7 +111,17 @@ def read_answer(said: str) -> list[str]:
     return [name for part in re.split(r"[,;\s]+", given) if (name := _spelled(part))]
 
 
+def read_words(said: str) -> str:
+    """An answer in words, on one line, as it is compared: without quotes, case and repeated spaces."""
+    lines = [line for line in said[-LONGEST:].splitlines() if line.strip() and not _FENCE.match(line)]
+    marked = [found[1] for line in lines if (found := _MARKED.match(line))]
+    given = marked[-1] if marked else lines[-1] if lines else ""
+    return " ".join(given.strip(_QUOTES).removesuffix(".").strip(_QUOTES).casefold().split())
+
+
 def is_right(asked: Answer, given: list[str]) -> bool:
+    if asked.kind == "text":
+        return given[0] in {read_words(f"{MARK} {words}") for words in asked.accepted}
     accepted = {_spelled(name) for name in asked.accepted}
     if asked.kind == "name":
         return len(given) == 1 and given[0] in accepted
