@@ -26,6 +26,7 @@ from etude.cli.recipes import recipe_app
 from etude.cli.sandbox import sandbox_app
 from etude.cli.saved_rollouts import rollouts as saved_rollouts
 from etude.cli.status import status
+from etude.cli.study import study_app
 from etude.cli.tasks import tasks_app
 from etude.core.version import __version__
 
@@ -91,7 +92,7 @@ for _command in (
     app.command()(_command)
 for _group, _name in (
     *((recipe_app, "recipe"), (tasks_app, "tasks"), (env_app, "env"), (sandbox_app, "sandbox")),
-    *((bench_app, "bench"), (model_app, "model")),
+    *((bench_app, "bench"), (model_app, "model"), (study_app, "study")),
 ):
     app.add_typer(_group, name=_name)
 

@@ -81,21 +81,13 @@ def chart(
     x_label: str = "step",
 ) -> Html | None:
     """A figure of lines over steps; None when there is nothing to draw. `zero` keeps 0 in view, `top` another level."""
-    drawn = [_cleaned(line, log) for line in lines]
-    drawn = [line for line in drawn if line.points]
+    drawn = [line for line in (_cleaned(line, log) for line in lines) if line.points]
     if not drawn:
         return None
-    xs = [x for line in drawn for x, _ in line.points]
-    ys = [y for line in drawn for _, y in line.points] + [b.value for b in bounds if b.value > 0 or not log]
-    ys += ([0.0] if zero else []) + ([top] if top is not None else [])
-    x_scale = _Scale(min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1, LEFT, WIDTH - RIGHT)
-    y_ticks = _decades(min(ys), max(ys)) if log else _ticks(min(ys), max(ys))
-    y_scale = _Scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP, log)
+    content = _picture(drawn, bounds, log, show, zero, top, x_label)
     picture = tag(
         "svg",
-        _grid(x_scale, y_scale, y_ticks, show, x_label),
-        [_bound(bound, y_scale, show) for bound in bounds],
-        [_series(line, x_scale, y_scale, show) for line in drawn],
+        content,
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="img",
         aria_label=_words(title, drawn, show, x_label),
@@ -103,6 +95,60 @@ def chart(
     legend = [_key(line, show) for line in drawn] if len(drawn) > 1 or drawn[0].label else None
     head = tag("figcaption", tag("h3", title), tag("p", legend, class_="legend") if legend else None)
     return tag("figure", head, picture, tag("p", note, class_="note") if note else None)
+
+
+def chart_file(
+    title: str,
+    lines: Sequence[Line],
+    style: str,
+    *,
+    show: Callable[[float], str] = number,
+    zero: bool = False,
+    x_label: str = "step",
+) -> str | None:
+    """The same as an SVG file of its own, its legend below; `style` is the sheet that the classes are of."""
+    drawn = [line for line in (_cleaned(line, False) for line in lines) if line.points]
+    if not drawn:
+        return None
+    beside = 3  # keys in a row
+    keys = []
+    for place, line in enumerate(drawn):
+        left, y = LEFT + place % beside * 118, HEIGHT + 12 + place // beside * 16
+        keys.append(tag("line", x1=left, x2=left + 22, y1=y, y2=y, class_=f"line s{line.colour}"))
+        keys.append(tag("text", f"{line.label} {show(line.end)}", x=left + 28, y=y + 4))
+    height = HEIGHT + 8 + 16 * -(-len(drawn) // beside)
+    content = join(Html(f"<style>{style}</style>"), _picture(drawn, (), False, show, zero, None, x_label), keys)
+    return tag(
+        "svg",
+        content,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDTH} {height}",
+        font_family="system-ui, sans-serif",
+        role="img",
+        aria_label=_words(title, drawn, show, x_label),
+    )
+
+
+def _picture(
+    drawn: Sequence[Line],
+    bounds: Sequence[Bound],
+    log: bool,
+    show: Callable[[float], str],
+    zero: bool,
+    top: float | None,
+    x_label: str,
+) -> Html:
+    xs = [x for line in drawn for x, _ in line.points]
+    ys = [y for line in drawn for _, y in line.points] + [b.value for b in bounds if b.value > 0 or not log]
+    ys += ([0.0] if zero else []) + ([top] if top is not None else [])
+    x_scale = _Scale(min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1, LEFT, WIDTH - RIGHT)
+    y_ticks = _decades(min(ys), max(ys)) if log else _ticks(min(ys), max(ys))
+    y_scale = _Scale(y_ticks[0], y_ticks[-1], HEIGHT - BOTTOM, TOP, log)
+    return join(
+        _grid(x_scale, y_scale, y_ticks, show, x_label),
+        [_bound(bound, y_scale, show) for bound in bounds],
+        [_series(line, x_scale, y_scale, show) for line in drawn],
+    )
 
 
 def whisker(mean: float, low: float, high: float, colour: int, least: float = 0.0, most: float = 1.0) -> Html:

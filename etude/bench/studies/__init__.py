@@ -1,0 +1,5 @@
+"""Studies: a published claim, arms that differ in what it speaks of, seeds, a figure, a table and a verdict.
+
+In reading order: `study` (what a study is, and how its folder is read), `run_arms` (one arm and seed after another,
+each a chain of commands), `page` (figure, table and verdict as a page). The studies themselves lie in `studies/`.
+"""
