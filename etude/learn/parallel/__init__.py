@@ -1,4 +1,5 @@
 """The learner on several ranks: meshes, sharded weights and gradients, checkpoints for any number of ranks.
 
-Read in this order: layout (how many ranks do what), mesh (their process groups).
+Read in this order: layout (how many ranks do what), mesh (their process groups), wire (rows to other ranks and back),
+experts (divided over ranks).
 """
