@@ -1,5 +1,5 @@
 """The learner on several ranks: meshes, sharded weights and gradients, checkpoints for any number of ranks.
 
 Read in this order: layout (how many ranks do what), mesh (their process groups), wire (rows to other ranks and back),
-experts (divided over ranks).
+experts (divided over ranks), context (sequences divided over ranks).
 """
