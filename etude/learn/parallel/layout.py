@@ -15,9 +15,7 @@ class Layout:
     replicate: int = 1  # copies of the whole model
     shard: int = 1  # ranks that share one copy and read different data
     expert: int = 1  # ranks over which the experts of a layer are divided; they are some of those that share a copy
-    context: int = (
-        1  # ranks that compute one sequence together, and hold parts of the copy like the other sharing ranks
-    )
+    context: int = 1  # ranks that compute one sequence together; each holds a part of the copy too
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
