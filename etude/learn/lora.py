@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -70,8 +71,11 @@ def fingerprint(decoder: Decoder) -> str:
     return f"{found:08x}"
 
 
-def save(directory: Path, decoder: Decoder) -> None:
-    """The adapters as a folder of `directory` that PEFT loads; nothing when there are none."""
+def save(directory: Path, decoder: Decoder, whole: Mapping[str, Tensor] | None = None) -> None:
+    """The adapters as a folder of `directory` that PEFT loads; nothing when there are none.
+
+    `whole` are their parameters by name, where those of `decoder` are divided over ranks.
+    """
     modules = adapted(decoder)
     if not modules:
         return
@@ -94,7 +98,7 @@ def save(directory: Path, decoder: Decoder) -> None:
         "inference_mode": True,
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-    tensors = {PREFIX + name: p.detach().contiguous().cpu() for name, p in parameters(decoder).items()}
+    tensors = {PREFIX + name: p.detach().contiguous().cpu() for name, p in (whole or parameters(decoder)).items()}
     save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
 
 

@@ -1,0 +1,112 @@
+"""A decoder whose weights are divided over ranks (FSDP2), and which rows of each weight this rank holds.
+
+Applied from outside: the model does not know. Every block is a unit that is gathered for its forward and its backward
+and let go after each. Embedding, head and last norm are the root's: they stay gathered between forward and backward,
+since the head is computed in between, a chunk at a time (learn/loss.py).
+
+Built block by block: no rank ever holds more of the whole model than one block, or what belongs to the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+
+from etude.learn.parallel.mesh import SHARD, Meshes, sharding
+from etude.model.decoder import Decoder
+
+Fill = Callable[[str, Tensor], bool]  # writes a whole parameter or buffer of this name; whether it is trained
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """The rows of a parameter that this rank holds."""
+
+    parameter: Any  # a DTensor
+    shape: tuple[int, ...]  # of the whole
+    start: int  # first of the rows here
+    averaged: int  # ranks over which FSDP averages its gradient, which is a sum for us
+    copies: int  # ranks that hold the very same rows
+    group: dist.ProcessGroup  # of the ranks that hold the whole together
+
+    @property
+    def local(self) -> Tensor:
+        """The rows, as memory of the model itself."""
+        rows: Tensor = self.parameter.detach().to_local()
+        return rows
+
+    @property
+    def gradient(self) -> Tensor | None:
+        grad = self.parameter.grad
+        return None if grad is None else grad.to_local()
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.local)
+
+    def whole(self, rows: Tensor) -> Tensor:
+        """What all ranks of the group hold of one tensor, put together on each of them; each gives its `rows`."""
+        ranks = self.group.size()
+        if ranks == 1:
+            return rows
+        most = -(-self.shape[0] // ranks)  # torch gives the first ranks so many rows each, the last ones what is left
+        padded = rows.new_zeros(most, *self.shape[1:])
+        padded[: len(rows)] = rows
+        gathered = rows.new_empty(ranks * most, *self.shape[1:])
+        dist.all_gather_into_tensor(gathered, padded, group=self.group)
+        return gathered[: self.shape[0]]
+
+
+def shard(outline: Decoder, meshes: Meshes, device: str, fill: Fill) -> dict[str, Shard]:
+    """Gives the outline memory on `device`, block by block, writes its weights, and divides them."""
+    shapes = {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
+    for prefix, module in units(outline):
+        _materialise(prefix, module, device, fill)
+        fully_shard(module, mesh=sharding(meshes.dense), reshard_after_forward=module is not outline)
+    group, place = meshes.dense.get_group(SHARD), meshes.dense.get_local_rank(SHARD)
+    shards = {}
+    for name, parameter in outline.named_parameters():
+        most = -(-shapes[name][0] // group.size())
+        start = min(place * most, shapes[name][0])
+        shards[name] = Shard(parameter, shapes[name], start, meshes.world, meshes.layout.replicate, group)
+    return shards
+
+
+def units(decoder: Decoder) -> Iterator[tuple[str, nn.Module]]:
+    """The modules that are gathered each as a whole, by the beginning of their parameters' names; the root last."""
+    for i, block in enumerate(decoder.model.layers):
+        yield f"model.layers.{i}.", block
+    for i, head in enumerate(decoder.mtp):
+        yield f"mtp.{i}.", head
+    yield "", decoder
+
+
+def let_go(decoder: nn.Module) -> None:
+    """Lets go of what the root kept gathered after a forward that no backward follows."""
+    decoder.reshard()  # type: ignore[operator]  (fully_shard gave it that)
+
+
+@torch.no_grad()
+def _materialise(prefix: str, module: nn.Module, device: str, fill: Fill) -> None:
+    made: dict[nn.Parameter, nn.Parameter] = {}  # a tied weight stays one
+    for path, owner in module.named_modules():
+        inside = f"{prefix}{path}." if path else prefix
+        for name, parameter in list(owner._parameters.items()):
+            if parameter is None or not parameter.is_meta:
+                continue
+            if parameter not in made:
+                memory = nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype, device=device))
+                made[parameter] = memory.requires_grad_(fill(inside + name, memory.data))
+            owner._parameters[name] = made[parameter]  # as FSDP does: a projection with adapters has a property there
+        for name, buffer in list(owner._buffers.items()):
+            if buffer is not None and buffer.is_meta:
+                memory_of = torch.zeros(buffer.shape, dtype=buffer.dtype, device=device)
+                owner._buffers[name] = memory_of
+                if name not in owner._non_persistent_buffers_set:
+                    fill(inside + name, memory_of)
