@@ -59,7 +59,7 @@ class Shard:
         padded = rows.new_zeros(most, *self.shape[1:])
         padded[: len(rows)] = rows
         gathered = rows.new_empty(ranks * most, *self.shape[1:])
-        dist.all_gather_into_tensor(gathered, padded, group=self.group)
+        dist.all_gather(list(gathered.chunk(ranks)), padded, group=self.group)
         return gathered[: self.shape[0]]
 
 

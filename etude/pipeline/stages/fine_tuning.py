@@ -97,7 +97,7 @@ def _train(run: Run, recipe: Recipe, stage: str, start: Path, settings: SftSetti
         conversations = without_hacks(conversations, settings.data)
     decoder, dialect = load_model(start, device), open_dialect(start, recipe.harness.template)
     tools = [schema_of(tool) for tool in build_tools(recipe.harness.tools).values()]
-    sft(run, decoder, dialect, conversations, settings, recipe.run, stage, tools)
+    sft(run, decoder, dialect, conversations, settings, recipe.run, stage, tools, recipe.cluster.learner)
 
 
 def without_hacks(conversations: list[tuple[Message, ...]], file: str) -> list[tuple[Message, ...]]:

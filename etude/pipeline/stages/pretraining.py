@@ -83,7 +83,17 @@ def pretrain(run: Run, recipe: Recipe) -> None:
         decoder = Decoder(ModelConfig.from_settings(recipe.model, vocabulary), seed=recipe.run.seed).to(device)
     train, held_out = open_mixes(run, recipe, settings, bool(settings.eval_every))
     by_source = held_out_by_source(run, recipe, settings) if held_out is not None else {}
-    pretrain(run, decoder, train, held_out, settings, recipe.run, tokenizer, by_source=by_source)
+    pretrain(
+        run,
+        decoder,
+        train,
+        held_out,
+        settings,
+        recipe.run,
+        tokenizer,
+        by_source=by_source,
+        ranks=recipe.cluster.learner,
+    )
 
 
 def check_tokenizer(run: Run, start: Path) -> None:
