@@ -51,7 +51,7 @@ class Ranks:
 
         self.ranks, self.deadline = ranks, deadline
         self._store: dist.Store
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._folder = None if logs else tempfile.TemporaryDirectory(prefix="etude-ranks-")
         self._logs = logs or Path(self._folder.name if self._folder else "")
         self._closing = threading.Event()
@@ -74,14 +74,13 @@ class Ranks:
             command += [f"--threads={threads}", f"--deadline={self.deadline}", f"--parent={os.getpid()}"]
             with self._log(rank).open("ab") as log:
                 # A session of its own: Ctrl-C in the terminal is for rank 0, which decides when ranks end.
-                self._processes[rank] = subprocess.Popen(
+                self.processes[rank] = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
                 )
 
     def join(self, spec: RankSpec) -> None:
         """Opens the process group of a learner on the first `spec.layout.ranks` ranks."""
-        generation = int(self._store.add("generation", 1)) - 1
-        self._store.set(f"spec/{generation}", json.dumps(to_json(spec)))
+        generation = announce(self._store, json.dumps(to_json(spec)))
         try:
             self.store = open_group(self._store, generation, 0, spec, self.deadline)
         except RuntimeError as failed:
@@ -110,12 +109,11 @@ class Ranks:
     def close(self) -> None:
         """Ends the other ranks."""
         self._closing.set()
-        generation = int(self._store.add("generation", 1)) - 1
-        if self._processes:
+        if self.processes:  # torchrun's go on to the next stage
             with contextlib.suppress(RuntimeError):
-                self._store.set(f"spec/{generation}", END)
+                announce(self._store, END)
             end = time.monotonic() + GRACE
-            for process in self._processes.values():
+            for process in self.processes.values():
                 try:
                     process.wait(max(0.0, end - time.monotonic()))
                 except subprocess.TimeoutExpired:
@@ -131,13 +129,13 @@ class Ranks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:  # nobody waits for what they are doing
-            for process in self._processes.values():
+            for process in self.processes.values():
                 process.kill()
         self.close()
 
     def _dead(self) -> str:
         """Which rank ended and how, with the end of its log; nothing while all live."""
-        for rank, process in self._processes.items():
+        for rank, process in self.processes.items():
             code = process.poll()
             if code is not None:
                 how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -174,6 +172,13 @@ class Ranks:
                 return
 
 
+def announce(store: dist.Store, text: str) -> int:
+    """Tells the other ranks what the next learner is, or that there is none; its number."""
+    generation = int(store.add("generation", 1)) - 1
+    store.set(f"spec/{generation}", text)
+    return generation
+
+
 def open_group(store: dist.Store, generation: int, rank: int, spec: RankSpec, deadline: float) -> dist.Store:
     """Joins the process group of a learner; the part of the store that is its own."""
     import torch
@@ -203,6 +208,17 @@ def torchrun_store(deadline: float) -> dist.Store:
     serves = os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = dist.TCPStore(host, port, None, serves, timedelta(seconds=deadline), wait_for_workers=False)
     return dist.PrefixStore(f"etude-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def serve_torchrun_rank() -> None:
+    """What the command does on every rank but 0 of those that torchrun started."""
+    prepare(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    serve_rank(int(os.environ["RANK"]), torchrun_store(DEADLINE), DEADLINE)
+
+
+def end_torchrun_ranks() -> None:
+    """Said by rank 0 when its command is done."""
+    announce(torchrun_store(DEADLINE), END)
 
 
 def serve_rank(rank: int, store: dist.Store, deadline: float) -> None:
