@@ -64,7 +64,8 @@ def in_stages(block: Block, x_TD: Tensor, angles: Angles, attend: Attend, routin
     x_TD, normed_TD, scores_TE = run(_after_until_router, block, x_TD, out_THD)
     mixture: Any = block.mlp
     chosen_TK = mixture.gate.choose(scores_TE, routing)
-    if x_TD.dtype != torch.bfloat16:  # torch's grouped product, which a compiler needs, knows no other
+    # torch's grouped product, which a compiler needs, knows no other dtype
+    if x_TD.dtype != torch.bfloat16 or not mixture.experts.compiles:
         run = _Runner(replace(block.stages, compiled=False))
     mixed_TD: Tensor = run(_mixed, block, x_TD, normed_TD, scores_TE, chosen_TK)
     return mixed_TD

@@ -64,7 +64,7 @@ def save(learner: RankLearner, directory: Path) -> None:
     mine: dict[str, Tensor] = {}
     twice = {name: [copy for copy, of in copies(learner.config).items() if of == name] for name in (EMBEDDING, HEAD)}
     for name, tensor in wholes(learner):
-        if owners[name] == learner.exchange.rank:
+        if owners[name] == learner.host.rank:
             mine |= {key: tensor.detach().float().cpu().clone() for key in (name, *twice.get(name, ()))}
     adapters = {name: held.whole(held.local) for name, held in learner.shards["live"].items() if name.endswith(ADAPTER)}
     _together(learner, lambda: _write(learner, directory, owners, mine, adapters))
@@ -82,7 +82,7 @@ def _write(
         rank: f"model-{number:05}-of-{len(writers):05}.safetensors" if len(writers) > 1 else WEIGHTS
         for number, rank in enumerate(writers, start=1)
     }
-    rank, sharing = learner.exchange.rank, learner.spec.layout.sharing
+    rank, sharing = learner.host.rank, learner.spec.layout.sharing
     if mine:
         save_file(mine, directory / files[rank], metadata={"format": "pt"})
     if rank < sharing:
@@ -121,7 +121,7 @@ def _parts(learner: RankLearner) -> dict[str, Part]:
         held = learner.shards["live"].get(name.partition(".")[2])
         if held is not None and rows.ndim:
             parts[name] = Part(rows, held.shape, held.start)
-        elif learner.exchange.rank == 0:
+        elif learner.host.rank == 0:
             parts[name] = Part(rows, tuple(rows.shape))
     return parts
 
@@ -194,7 +194,7 @@ def _together(learner: RankLearner, work: Callable[[], None]) -> None:
     except (EtudeError, OSError, SafetensorError) as failed:
         said = str(failed)
     failures = [
-        f"{text.decode()} (rank {rank})" for rank, text in enumerate(learner.exchange.gather(said.encode())) if text
+        f"{text.decode()} (rank {rank})" for rank, text in enumerate(learner.host.gather(said.encode())) if text
     ]
     if failures:
         raise EtudeError(failures[0])

@@ -1,7 +1,7 @@
 """A decoder whose weights are divided over ranks (FSDP2), and which rows of each weight this rank holds.
 
 Applied from outside: the model does not know. Every block is a unit that is gathered for its forward and its backward
-and let go after each. Embedding, head and last norm are the root's: they stay gathered between forward and backward,
+and let go after each; where experts are divided over ranks of their own (experts.py), those of a layer are one too. Embedding, head and last norm are the root's: they stay gathered between forward and backward,
 since the head is computed in between, a chunk at a time (learn/loss.py).
 
 Built block by block: no rank ever holds more of the whole model than one block, or what belongs to the root.
@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
-from etude.learn.parallel.mesh import SHARD, Meshes, sharding
+from etude.learn.parallel.experts import SplitExperts, expert_parameters, split_experts
+from etude.learn.parallel.mesh import EXPERT, EXPERT_SHARD, SHARD, Meshes, sharding
 from etude.model.decoder import Decoder
 
 Fill = Callable[[str, Tensor], bool]  # writes a whole parameter or buffer of this name; whether it is trained
@@ -33,7 +34,7 @@ class Shard:
     start: int  # first of the rows here
     averaged: int  # ranks over which FSDP averages its gradient, which is a sum for us
     copies: int  # ranks that hold the very same rows
-    group: dist.ProcessGroup  # of the ranks that hold the whole together
+    groups: tuple[dist.ProcessGroup, ...]  # the first divides the rows, the next one each part of them
 
     @property
     def local(self) -> Tensor:
@@ -51,30 +52,50 @@ class Shard:
         return self.start + len(self.local)
 
     def whole(self, rows: Tensor) -> Tensor:
-        """What all ranks of the group hold of one tensor, put together on each of them; each gives its `rows`."""
-        ranks = self.group.size()
-        if ranks == 1:
-            return rows
-        most = -(-self.shape[0] // ranks)  # torch gives the first ranks so many rows each, the last ones what is left
-        padded = rows.new_zeros(most, *self.shape[1:])
-        padded[: len(rows)] = rows
-        gathered = rows.new_empty(ranks * most, *self.shape[1:])
-        dist.all_gather(list(gathered.chunk(ranks)), padded, group=self.group)
-        return gathered[: self.shape[0]]
+        """What all ranks of the groups hold of one tensor, put together on each of them; each gives its `rows`."""
+        count = self.shape[0]
+        counts = [count := -(-count // group.size()) for group in self.groups[:-1]]
+        for group, whole in zip(reversed(self.groups), [*reversed(counts), self.shape[0]], strict=True):
+            rows = _gathered(rows, whole, group)
+        return rows
+
+
+def _gathered(rows: Tensor, count: int, group: dist.ProcessGroup) -> Tensor:
+    """The `count` rows of all ranks of a group, of which each gives its own."""
+    ranks = group.size()
+    if ranks == 1:
+        return rows
+    most = -(-count // ranks)  # torch gives the first ranks so many rows each, the last ones what is left
+    padded = rows.new_zeros(most, *rows.shape[1:])
+    padded[: len(rows)] = rows
+    gathered = rows.new_empty(ranks * most, *rows.shape[1:])
+    dist.all_gather(list(gathered.chunk(ranks)), padded, group=group)
+    return gathered[:count]
 
 
 def shard(outline: Decoder, meshes: Meshes, device: str, fill: Fill) -> dict[str, Shard]:
     """Gives the outline memory on `device`, block by block, writes its weights, and divides them."""
-    shapes = {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
+    layout, shapes = meshes.layout, {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
     for prefix, module in units(outline):
         _materialise(prefix, module, device, fill)
+        if layout.expert > 1:
+            split_experts(module, meshes.expert)
+            for experts in [each for each in module.modules() if isinstance(each, SplitExperts)]:
+                fully_shard(experts, mesh=sharding(meshes.expert_shard), reshard_after_forward=True)
         fully_shard(module, mesh=sharding(meshes.dense), reshard_after_forward=module is not outline)
-    group, place = meshes.dense.get_group(SHARD), meshes.dense.get_local_rank(SHARD)
+    divided = expert_parameters(outline)
+    dense, sparse = (meshes.dense, SHARD), (meshes.expert_shard, EXPERT_SHARD)
     shards = {}
     for name, parameter in outline.named_parameters():
-        most = -(-shapes[name][0] // group.size())
-        start = min(place * most, shapes[name][0])
-        shards[name] = Shard(parameter, shapes[name], start, meshes.world, meshes.layout.replicate, group)
+        over = [(meshes.expert, EXPERT), sparse] if name in divided else [dense]
+        start, left = 0, shapes[name][0]
+        for mesh, axis in over:
+            most = -(-left // mesh.get_group(axis).size())
+            first = min(mesh.get_local_rank(axis) * most, left)
+            start, left = start + first, min(most, left - first)
+        ranks = meshes.world // (layout.expert if name in divided else 1)
+        groups = tuple(mesh.get_group(axis) for mesh, axis in over)
+        shards[name] = Shard(parameter, shapes[name], start, ranks, layout.replicate, groups)
     return shards
 
 

@@ -106,7 +106,7 @@ class LeadLearner:
         def told() -> Found:
             self._announce(verb)
             if message is not None:
-                self._learner.exchange.broadcast(write_frame(pack(message)))
+                self._learner.host.broadcast(write_frame(pack(message)))
             return work()
 
         return self._guarded(verb, told)
@@ -143,7 +143,7 @@ def follow(spec: RankSpec, store: dist.Store, say: Callable[[str], None]) -> Non
 
 def _carry_out(learner: RankLearner, verb: str) -> None:
     def told(kind: type[Found]) -> Found:
-        frame: Frame = frame_of(learner.exchange.broadcast(None))
+        frame: Frame = frame_of(learner.host.broadcast(None))
         return unpack(kind, frame)
 
     if verb == "forward_backward":

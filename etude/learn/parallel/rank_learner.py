@@ -23,7 +23,7 @@ from etude.learn.lora import adapt, fingerprint
 from etude.learn.loss import Tally
 from etude.learn.packing import pack
 from etude.learn.parallel import checkpoint
-from etude.learn.parallel.exchange import Exchange
+from etude.learn.parallel.host_group import HostGroup
 from etude.learn.parallel.hsdp import Fill, Shard, shard
 from etude.learn.parallel.mesh import Meshes
 from etude.learn.parallel.messages import RankSpec, ScoredShare, TallyShare
@@ -43,14 +43,14 @@ Sources = Mapping[str, Decoder]  # whole decoders by the name of their weights; 
 
 class RankLearner:
     def __init__(self, spec: RankSpec, sources: Sources) -> None:
-        self.spec, self.optim, self.exchange = spec, spec.optim, Exchange()
+        self.spec, self.optim, self.host = spec, spec.optim, HostGroup()
         self.total_steps, self.micro_tokens = spec.total_steps, spec.micro_tokens
         self.meshes = Meshes(spec.layout, torch.device(spec.device).type)
         self.config = ModelConfig.from_hf(json.loads(spec.config), "the model of rank 0")
         self.base: str | None = None  # of the frozen weights that adapters belong to
         if spec.lora.rank:
             base = fingerprint(sources["live"]).encode() if sources else None
-            self.base = self.exchange.broadcast(base).decode()
+            self.base = self.host.broadcast(base).decode()
         self.weights: dict[str, Decoder] = {}
         self.shards: dict[str, dict[str, Shard]] = {}
         for name in ["live", *(["frozen"] if spec.frozen else []), *(["ema"] if spec.optim.ema else [])]:
@@ -73,7 +73,7 @@ class RankLearner:
         for needs, mine in self._rounds(items, [computed_tokens(item) for item in items]):
             chosen = [items[i] for i in mine]
             RankMicroBatch(chosen, batch.correction, self.weights, tally, needs).backward()
-        shares = self.exchange.gather(write_frame(packed_message(TallyShare.of(tally))))
+        shares = self.host.gather(write_frame(packed_message(TallyShare.of(tally))))
         tallies = [unpack(TallyShare, frame_of(share)).tally() for share in shares]
         return {"forward_tokens": sum(map(computed_tokens, items))} | Tally(tallies).metrics()
 
@@ -84,7 +84,7 @@ class RankLearner:
         for _, mine in self._rounds(items, [len(item.tokens_T) for item in items]):
             scores += score_items(self.weights[weights], [items[i] for i in mine])
             numbers += mine
-        shares = self.exchange.gather(write_frame(packed_message(ScoredShare(np.array(numbers, np.int64), scores))))
+        shares = self.host.gather(write_frame(packed_message(ScoredShare(np.array(numbers, np.int64), scores))))
         found: dict[int, Floats] = {}
         for share in shares:
             scored = unpack(ScoredShare, frame_of(share))
@@ -134,7 +134,7 @@ class RankLearner:
                 rows.grad = gradient.mul_(held.averaged)
                 squares.append(gradient.double().square().sum() / held.copies)
         total = float(torch.stack(squares).sum()) if squares else 0.0
-        norm = math.sqrt(self.exchange.total([total])[0])
+        norm = math.sqrt(self.host.total([total])[0])
         if self.optim.clip and norm > self.optim.clip:
             for rows in self.optimiser.parameters.values():
                 if rows.grad is not None:
@@ -165,11 +165,11 @@ class RankLearner:
         if source is not None:
             held = dict(source.named_parameters(remove_duplicate=False)) | dict(source.named_buffers())
             frozen = [name for name, p in source.named_parameters() if not p.requires_grad]
-        frozen = json.loads(self.exchange.broadcast(json.dumps(frozen).encode() if self.exchange.rank == 0 else None))
+        frozen = json.loads(self.host.broadcast(json.dumps(frozen).encode() if self.host.rank == 0 else None))
         still = set(frozen)
 
         def fill(name: str, tensor: Tensor) -> bool:
-            if self.exchange.rank == 0:
+            if self.host.rank == 0:
                 tensor.copy_(held[name])
             dist.broadcast(tensor, 0)
             return live and name not in still

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-class Exchange:
+class HostGroup:
     """Over a group on the host, whatever device the model is on."""
 
     def __init__(self) -> None:
