@@ -43,9 +43,10 @@ def config(model: str) -> ModelConfig:
     plain |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "num_nextn_predict_layers": 1}
     if model != "moe":
         return ModelConfig(**plain, tie_word_embeddings=model == "dense")
-    latent: dict[str, Any] = {"model_type": "deepseek_v3", "q_lora_rank": 16, "kv_lora_rank": 16, "v_head_dim": 8}
-    latent |= {"qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "first_k_dense_replace": 1, "tie_word_embeddings": False}
+    latent: dict[str, Any] = {"model_type": "deepseek_v3", "scoring": "sigmoid", "tie_word_embeddings": False}
+    latent |= {"q_lora_rank": 16, "kv_lora_rank": 16, "v_head_dim": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4}
     latent |= {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1}
+    latent["first_k_dense_replace"] = 1
     return ModelConfig(**(plain | latent))
 
 
@@ -84,6 +85,9 @@ def batch(seed: int, model: str) -> Batch:
             [Stream("main", weight_T, Twin(tokens_U=twin_U, align_T=align_T, weights="frozen", trust=0.3))],
             [Stream("main", weight_T, Label(tokens_T))],
         ][number]
+        if model == "moe" and number:
+            # A router's load is that of micro-batches with a stream of its head: alike on one rank and on several.
+            streams.append(Stream("mtp.1", weight_T, MainHead()))
         experts = None
         if model == "moe" and number in (1, 4):
             experts = np.sort(rng.permuted(np.tile(np.arange(8), (length, 1, 1)), axis=-1)[..., :2], -1).astype(

@@ -1,8 +1,9 @@
 """A decoder whose weights are divided over ranks (FSDP2), and which rows of each weight this rank holds.
 
 Applied from outside: the model does not know. Every block is a unit that is gathered for its forward and its backward
-and let go after each; where experts are divided over ranks of their own (experts.py), those of a layer are one too. Embedding, head and last norm are the root's: they stay gathered between forward and backward,
-since the head is computed in between, a chunk at a time (learn/loss.py).
+and let go after each; where the experts of a layer are divided over ranks of their own (experts.py), so are they.
+Embedding, head and last norm are the root's: they stay gathered between forward and backward, since the head is
+computed in between, a chunk at a time (learn/loss.py).
 
 Built block by block: no rank ever holds more of the whole model than one block, or what belongs to the root.
 """
@@ -78,7 +79,7 @@ def shard(outline: Decoder, meshes: Meshes, device: str, fill: Fill) -> dict[str
     layout, shapes = meshes.layout, {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
     for prefix, module in units(outline):
         _materialise(prefix, module, device, fill)
-        if layout.expert > 1:
+        if layout.expert > 1 and module is not outline:
             split_experts(module, meshes.expert)
             for experts in [each for each in module.modules() if isinstance(each, SplitExperts)]:
                 fully_shard(experts, mesh=sharding(meshes.expert_shard), reshard_after_forward=True)

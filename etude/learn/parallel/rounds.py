@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
 
 from etude.learn.loss import MicroBatch, StreamGroup, Tally, likeness, packed
 from etude.learn.parallel.hsdp import let_go
@@ -55,10 +56,12 @@ class RankMicroBatch(MicroBatch):
 
     def backward(self) -> None:
         decoder = self.weights["live"]
-        loads = [(router, router.load_E.clone()) for router in routers(decoder)] if self.idle else []
+        # A head that only other ranks train, and the filler, bring no load of the batch.
+        unheard = decoder if self.idle else decoder.mtp[max((g.depth for g in self.groups.values()), default=0) :]
+        loads = [(router, router.load_E.clone()) for router in routers(unheard)]
         hidden = self.flat.hidden(self.needs.depth, keep=any(group.twins for group in self.groups.values()))
         for router, load_E in loads:
-            router.load_E.copy_(load_E)  # the filler is no token of the batch
+            router.load_E.copy_(load_E)
         self._score_teachers([hidden_TD.detach() for hidden_TD in hidden])
         roots, gradients = [], []
         for depth, hidden_TD in enumerate(hidden):
@@ -109,5 +112,5 @@ def score_items(decoder: Decoder, items: Sequence[Item]) -> list[Floats]:
     return [part.cpu().numpy() for part in parts] if items else []
 
 
-def routers(decoder: Decoder) -> list[Router]:
-    return [module for module in decoder.modules() if isinstance(module, Router)]
+def routers(model: nn.Module) -> list[Router]:
+    return [module for module in model.modules() if isinstance(module, Router)]
