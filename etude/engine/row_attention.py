@@ -72,6 +72,7 @@ class CachedAttend:
     """
 
     latent = True
+    gather = None
 
     def __init__(
         self, cache: KeyValueCache, rows_T: Tensor, positions_T: Tensor, parts: Sequence[Span], ahead: int = 0

@@ -104,7 +104,7 @@ def _drafts(decoder: Decoder, pieces: Sequence[Ids]) -> tuple[torch.Tensor, torc
     if not pieces:
         return torch.zeros(heads, 0), torch.zeros(heads, 0)
     flat = Packed(decoder, pieces)
-    hidden = flat.hidden(heads)
+    hidden = [flat.whole(hidden_TD) for hidden_TD in flat.hidden(heads)]
     left_T = flat.put(np.repeat(flat.lengths, flat.lengths)) - flat.positions_T  # tokens to the end, this one included
     rows_E = torch.nonzero(left_T > heads)[:, 0]
     chances, agreements = [], []

@@ -8,11 +8,12 @@ Parameter names are those of a Hugging Face checkpoint.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from etude.model.attention import Attend, Attention
+from etude.model.attention import Attend, Attention, Share
 from etude.model.compile_regions import Stages, in_stages
 from etude.model.config import ModelConfig
 from etude.model.experts import MixtureOfExperts, Routing
@@ -77,6 +78,7 @@ class Trunk(nn.Module):
 
 class Decoder(nn.Module):
     precision = PLAIN
+    share: Callable[[Sequence[int], torch.device], Share] | None = None  # of sequences that several processes compute
 
     def __init__(self, config: ModelConfig, seed: int = 0) -> None:
         super().__init__()

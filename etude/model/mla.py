@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from etude.model.attention import Attend
+from etude.model.attention import Attend, Gather
 from etude.model.config import ModelConfig
 from etude.model.low_precision.products import Linear
 from etude.model.norm import RMSNorm
@@ -48,11 +48,15 @@ class LatentAttention(nn.Module):
     def forward(self, x_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         if attend.latent:
             return self.output(self._absorbed(*self._latents(x_TD, angles), attend))
-        return self.output(attend(self.layer, *self.project(x_TD, angles)))
+        return self.output(attend(self.layer, *self.project(x_TD, angles, attend.gather)))
 
-    def project(self, x_TD: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of every head."""
+    def project(
+        self, x_TD: Tensor, angles: tuple[Tensor, Tensor], gather: Gather | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of every head. What is gathered is latents: less than keys and values by far."""
         q_THP, q_THR, latent_TC, k_T1R = self._latents(x_TD, angles)
+        if gather is not None:
+            latent_TC, k_T1R = gather(latent_TC, k_T1R)
         kv = self.kv_b_proj(latent_TC).view(len(latent_TC), self.heads, -1)
         k_THP, v_THV = kv.split((self.plain, self.value_dim), -1)
         k = torch.cat((k_THP, k_T1R.expand(-1, self.heads, -1)), -1)

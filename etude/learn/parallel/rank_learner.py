@@ -23,11 +23,13 @@ from etude.learn.lora import adapt, fingerprint
 from etude.learn.loss import Tally
 from etude.learn.packing import pack
 from etude.learn.parallel import checkpoint
+from etude.learn.parallel.context import split_context
+from etude.learn.parallel.experts import sum_loads
 from etude.learn.parallel.host_group import HostGroup
 from etude.learn.parallel.hsdp import Fill, Shard, shard
 from etude.learn.parallel.mesh import Meshes
 from etude.learn.parallel.messages import RankSpec, ScoredShare, TallyShare
-from etude.learn.parallel.rounds import RankMicroBatch, Round, routers, score_items
+from etude.learn.parallel.rounds import RankMicroBatch, Round, score_items
 from etude.learn.parallel.shard_optimiser import ShardOptimiser
 from etude.learn.schedule import rate
 from etude.learn.streams import Batch, Floats, Item
@@ -60,6 +62,8 @@ class RankLearner:
             set_up(decoder, spec.compute, spec.device)
             fill = self._sent(sources.get("live" if name == "ema" else name), name == "live")
             self.shards[name] = shard(decoder, self.meshes, spec.device, fill)
+            if self.meshes.context is not None:
+                split_context(decoder, self.meshes.context)
             self.weights[name] = decoder
         self.decoder = self.weights["live"]
         trained = {name: held for name, held in self.shards["live"].items() if held.parameter.requires_grad}
@@ -104,8 +108,7 @@ class RankLearner:
         for rows in self.optimiser.parameters.values():
             rows.grad = None
         report = {"lr": self.optim.lr * factor, "grad_norm": norm, "skipped": self.skipped}
-        for router in routers(self.decoder):
-            dist.all_reduce(router.load_E)
+        sum_loads(self.decoder)
         report |= balance(self.decoder, self.optim.balance if math.isfinite(norm) else 0.0)
         if self.optim.ema and math.isfinite(norm):
             for _, average, live in self.averaged():
@@ -153,7 +156,8 @@ class RankLearner:
         """Round by round: what it needs, and the numbers of the items that are this rank's."""
         # attention costs about n * n * width against 12 * n * width * width of the products
         quadratic = 1 / (12 * self.config.hidden_size)
-        shares = pack(lengths, self.micro_tokens, self.meshes.data_ranks, quadratic)
+        budget = self.micro_tokens * self.spec.layout.context  # of all ranks that compute a sequence together
+        shares = pack(lengths, budget, self.meshes.data_ranks, quadratic)
         for micro_batches in zip(*shares, strict=True):
             needs = Round.of([[items[i] for i in micro] for micro in micro_batches])
             yield needs, micro_batches[self.meshes.data_rank]
