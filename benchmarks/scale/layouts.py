@@ -47,7 +47,7 @@ def config(model: str) -> ModelConfig:
     latent |= {"q_lora_rank": 16, "kv_lora_rank": 16, "v_head_dim": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4}
     latent |= {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1}
     latent["first_k_dense_replace"] = 1
-    return ModelConfig(**(plain | latent))
+    return ModelConfig.from_hf(ModelConfig(**(plain | latent)).to_hf())  # as a checkpoint gives it back
 
 
 def decoder(model: str, seed: int = 0) -> Decoder:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from etude.core.errors import EtudeError
 from etude.core.settings import LoraSettings
-from etude.model.checkpoint.directory import named_weights
+from etude.model.checkpoint.outlines import each_weight
 from etude.model.decoder import Decoder
 from etude.model.lora_linear import ADAPTER, AdaptedLinear, adapted
 
@@ -65,7 +65,7 @@ def adapt(decoder: Decoder, settings: LoraSettings, seed: int) -> Decoder:
 def fingerprint(decoder: Decoder) -> str:
     """Distinguishes the frozen weights of one model from another's, by a few values of each."""
     found = 0
-    for name, weight in named_weights(decoder).items():
+    for name, weight in each_weight(decoder):
         sample = weight.detach().flatten()[:: max(1, weight.numel() // SAMPLE)].float().cpu()
         found = zlib.crc32(name.encode() + sample.numpy().tobytes(), found)
     return f"{found:08x}"

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from etude.learn.parallel.experts import SplitExperts, expert_parameters, split_experts
 from etude.learn.parallel.mesh import EXPERT, EXPERT_SHARD, SHARD, Meshes, sharding
@@ -120,7 +121,7 @@ def _materialise(prefix: str, module: nn.Module, device: str, fill: Fill) -> Non
     for path, owner in module.named_modules():
         inside = f"{prefix}{path}." if path else prefix
         for name, parameter in list(owner._parameters.items()):
-            if parameter is None or not parameter.is_meta:
+            if parameter is None or isinstance(parameter, DTensor):  # or divided already
                 continue
             if parameter not in made:
                 memory = nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype, device=device))

@@ -173,8 +173,12 @@ class RankLearner:
         still = set(frozen)
 
         def fill(name: str, tensor: Tensor) -> bool:
-            if self.host.rank == 0:
-                tensor.copy_(held[name])
+            if source is not None:
+                if held[name].is_meta:
+                    assert source.reader is not None
+                    source.reader(name, tensor)
+                else:
+                    tensor.copy_(held[name])
             dist.broadcast(tensor, 0)
             return live and name not in still
 

@@ -98,13 +98,10 @@ def open_stored(directory: Path, device: str | torch.device = "cpu") -> Stored:
 
 def load_model(directory: Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Decoder:
     """The model of a directory, its weights as `dtype` whatever they are stored as."""
-    hf = _read_json(directory)
-    config = ModelConfig.from_hf(hf, str(directory / CONFIG))
     with open_stored(directory, device) as stored:
-        names = _text_names(hf, stored)
-        config = _without_missing_modules(config, names)
+        config, names = read_config_and_names(directory, stored)
         decoder = outline(config)
-        _check_weights(directory, config, names, named_weights(decoder), stored)
+        check_weights(directory, config, names, named_weights(decoder), stored)
         _give_memory(decoder, device, dtype, str(directory))
         wanted = named_weights(decoder)
         with torch.no_grad(), track("reading weights", len(wanted), "tensors") as bar:
@@ -113,6 +110,13 @@ def load_model(directory: Path, device: str | torch.device = "cpu", dtype: torch
                 wanted[name].copy_(stored.read(names[name], tuple(wanted[name].shape)))
                 bar.advance(1)
     return decoder
+
+
+def read_config_and_names(directory: Path, stored: Stored) -> tuple[ModelConfig, dict[str, str]]:
+    """The shape of what is stored, and names of weights -> names in the files."""
+    hf = _read_json(directory)
+    names = _text_names(hf, stored)
+    return _without_missing_modules(ModelConfig.from_hf(hf, str(directory / CONFIG)), names), names
 
 
 def outline(config: ModelConfig) -> Decoder:
@@ -163,7 +167,7 @@ def _without_missing_modules(config: ModelConfig, names: Mapping[str, str]) -> M
     return config
 
 
-def _check_weights(
+def check_weights(
     directory: Path, config: ModelConfig, names: dict[str, str], wanted: Mapping[str, Tensor], stored: Stored
 ) -> None:
     """Every weight is there and has its shape, and nothing else is; before any memory is taken."""

@@ -247,6 +247,7 @@ def _train(spec: LearnerSpec, socket: Path) -> None:
     from etude.learn.lora import adapt
     from etude.learn.start_learner import start_learner
     from etude.model.checkpoint.directory import load_model
+    from etude.model.checkpoint.outlines import load_outline
     from etude.model.lora_linear import copy_trained
     from etude.model.weight_transfer.shared_memory import WeightBoard, create_board
 
@@ -255,9 +256,10 @@ def _train(spec: LearnerSpec, socket: Path) -> None:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise EtudeError(f"device is {spec.device!r}, which does not work here: {reason}") from None
-    decoder = load_model(spec.model, spec.device)
-    frozen = None
-    if spec.frozen is not None:  # adapters leave the weights that we start from as they are
+    several = spec.ranks.ranks > 1
+    decoder = load_outline(spec.model) if several else load_model(spec.model, spec.device)
+    frozen = load_outline(spec.frozen) if several and spec.frozen is not None else None
+    if spec.frozen is not None and not several:  # adapters leave the weights that we start from as they are
         same = spec.lora.rank > 0 and spec.frozen == spec.model
         frozen = copy_trained(decoder.requires_grad_(False)) if same else load_model(spec.frozen, spec.device)
     adapt(decoder, spec.lora, spec.seed)
@@ -275,7 +277,7 @@ def _train(spec: LearnerSpec, socket: Path) -> None:
     ) as learner:
         if spec.restore is not None:
             learner.restore(spec.restore)
-        board = create_board(spec.board, decoder) if spec.ranks.ranks == 1 else WeightBoard.create(spec.board, decoder)
+        board = WeightBoard.create(spec.board, decoder) if several else create_board(spec.board, decoder)
         del decoder, frozen
         verbs = Verbs(learner, board, spec.model)
         with child.listen(socket) as listener:
