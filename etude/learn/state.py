@@ -67,8 +67,8 @@ def restore(learner: Learner, directory: Path) -> None:
             if name.removeprefix("ema.") not in unsaved:
                 tensor.copy_(stored.read(name))
     live = named_weights(learner.decoder) | lora.parameters(learner.decoder)
-    for name, stored in weights.items():
-        live[name].copy_(stored)
+    for name, weight in weights.items():
+        live[name].copy_(weight)
     for name in unsaved:
         learner.weights["ema"].get_buffer(name).copy_(learner.decoder.get_buffer(name))
     learner.steps, learner.skipped = steps, skipped

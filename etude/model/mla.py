@@ -48,7 +48,7 @@ class LatentAttention(nn.Module):
     def forward(self, x_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         if attend.latent:
             return self.output(self._absorbed(*self._latents(x_TD, angles), attend))
-        return self.output(attend(self.layer, *self.project(x_TD, angles, attend.gather)))
+        return self.output(attend(self.layer, *self.project(x_TD, angles, getattr(attend, "gather", None))))
 
     def project(
         self, x_TD: Tensor, angles: tuple[Tensor, Tensor], gather: Gather | None = None

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from etude.learn.parallel.experts import SplitExperts, expert_parameters, split_experts
@@ -112,12 +112,13 @@ def units(decoder: Decoder) -> Iterator[tuple[str, nn.Module]]:
 
 def let_go(decoder: nn.Module) -> None:
     """Lets go of what the root kept gathered after a forward that no backward follows."""
-    decoder.reshard()  # type: ignore[operator]  (fully_shard gave it that)
+    assert isinstance(decoder, FSDPModule)
+    decoder.reshard()
 
 
 @torch.no_grad()
 def _materialise(prefix: str, module: nn.Module, device: str, fill: Fill) -> None:
-    made: dict[nn.Parameter, nn.Parameter] = {}  # a tied weight stays one
+    made: dict[Tensor, nn.Parameter] = {}  # a tied weight stays one
     for path, owner in module.named_modules():
         inside = f"{prefix}{path}." if path else prefix
         for name, parameter in list(owner._parameters.items()):
@@ -125,7 +126,8 @@ def _materialise(prefix: str, module: nn.Module, device: str, fill: Fill) -> Non
                 continue
             if parameter not in made:
                 memory = nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype, device=device))
-                made[parameter] = memory.requires_grad_(fill(inside + name, memory.data))
+                memory.requires_grad = fill(inside + name, memory.data)
+                made[parameter] = memory
             owner._parameters[name] = made[parameter]  # as FSDP does: a projection with adapters has a property there
         for name, buffer in list(owner._buffers.items()):
             if buffer is not None and buffer.is_meta:

@@ -31,7 +31,7 @@ from etude.core.transport import from_json, to_json
 from etude.model.torch_process import prepare
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import Store
 
     from etude.learn.parallel.messages import RankSpec
 
@@ -47,10 +47,10 @@ class Ranks:
     """The other ranks, from rank 0: processes of ours, or torchrun's. One learner at a time."""
 
     def __init__(self, ranks: int, *, threads: int = 1, deadline: float = DEADLINE, logs: Path | None = None) -> None:
-        import torch.distributed as dist
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         self.ranks, self.deadline = ranks, deadline
-        self._store: dist.Store
+        self._store: Store
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self._folder = None if logs else tempfile.TemporaryDirectory(prefix="etude-ranks-")
         self._logs = logs or Path(self._folder.name if self._folder else "")
@@ -63,10 +63,10 @@ class Ranks:
                 )
             self._store = torchrun_store(deadline)
         else:
-            self._store = dist.TCPStore(HOST, 0, None, True, timedelta(seconds=deadline), wait_for_workers=False)
+            self._store = TCPStore(HOST, 0, None, True, timedelta(seconds=deadline), wait_for_workers=False)
             self._start(self._store.port, threads)
             threading.Thread(target=self._watch, name="rank watch", daemon=True).start()
-        self.store: dist.Store = self._store
+        self.store: Store = self._store
 
     def _start(self, port: int, threads: int) -> None:
         for rank in range(1, self.ranks):
@@ -172,27 +172,28 @@ class Ranks:
                 return
 
 
-def announce(store: dist.Store, text: str) -> int:
+def announce(store: Store, text: str) -> int:
     """Tells the other ranks what the next learner is, or that there is none; its number."""
     generation = int(store.add("generation", 1)) - 1
     store.set(f"spec/{generation}", text)
     return generation
 
 
-def open_group(store: dist.Store, generation: int, rank: int, spec: RankSpec, deadline: float) -> dist.Store:
+def open_group(store: Store, generation: int, rank: int, spec: RankSpec, deadline: float) -> Store:
     """Joins the process group of a learner; the part of the store that is its own."""
     import torch
     import torch.distributed as dist
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     device = torch.device(spec.device)
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
     elif not under_torchrun() and sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host name that does not resolve must not matter here
-    own = dist.PrefixStore(f"learner-{generation}", store)
+    own = PrefixStore(f"learner-{generation}", store)
     wait = timedelta(seconds=deadline)
     backend = "nccl" if device.type == "cuda" else "gloo"
-    meeting = dist.PrefixStore("group", own)
+    meeting = PrefixStore("group", own)
     dist.init_process_group(backend, store=meeting, rank=rank, world_size=spec.layout.ranks, timeout=wait)
     return own
 
@@ -201,13 +202,13 @@ def under_torchrun(environment: Mapping[str, str] = os.environ) -> bool:
     return int(environment.get("WORLD_SIZE", "1")) > 1 and "MASTER_ADDR" in environment
 
 
-def torchrun_store(deadline: float) -> dist.Store:
-    import torch.distributed as dist
+def torchrun_store(deadline: float) -> Store:
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     serves = os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = dist.TCPStore(host, port, None, serves, timedelta(seconds=deadline), wait_for_workers=False)
-    return dist.PrefixStore(f"etude-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    store = TCPStore(host, port, None, serves, timedelta(seconds=deadline), wait_for_workers=False)
+    return PrefixStore(f"etude-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def serve_torchrun_rank() -> None:
@@ -221,7 +222,7 @@ def end_torchrun_ranks() -> None:
     announce(torchrun_store(DEADLINE), END)
 
 
-def serve_rank(rank: int, store: dist.Store, deadline: float) -> None:
+def serve_rank(rank: int, store: Store, deadline: float) -> None:
     """One of the other ranks: part of one learner after another until rank 0 ends."""
     import torch.distributed as dist
 
@@ -252,9 +253,9 @@ def main() -> int:
     child.die_with(options.parent, [])
     try:
         prepare(options.threads)
-        import torch.distributed as dist
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-        store = dist.TCPStore(HOST, options.port, None, False, timedelta(seconds=options.deadline))
+        store = TCPStore(HOST, options.port, None, False, timedelta(seconds=options.deadline))
         serve_rank(options.rank, store, options.deadline)
     except EtudeError as error:
         print(f"error: {error}", file=sys.stderr)

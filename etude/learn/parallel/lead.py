@@ -25,6 +25,8 @@ from etude.learn.streams import Batch, Floats, Item
 from etude.model.decoder import Decoder
 
 if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
     from etude.learn.parallel.launch import Ranks
     from etude.model.weight_transfer.shared_memory import WeightBoard
 
@@ -122,7 +124,7 @@ class LeadLearner:
             raise EtudeError(self._ranks.reason(verb, failed)) from None
 
 
-def follow(spec: RankSpec, store: dist.Store, say: Callable[[str], None]) -> None:
+def follow(spec: RankSpec, store: Store, say: Callable[[str], None]) -> None:
     """Builds this rank's part and does what rank 0 tells, until it closes the group; `say` hears where we are."""
     say("start")
     learner = RankLearner(spec, {})
@@ -181,7 +183,7 @@ def _whole_weights(learner: RankLearner) -> dict[str, Tensor]:
     return {name: held.whole(held.local) for name, held in learner.shards["live"].items()}
 
 
-def wait_for(store: dist.Store, key: str) -> bytes:
+def wait_for(store: Store, key: str) -> bytes:
     """A key of the store, however long it takes; an error when rank 0, who has the store, is gone."""
     while True:
         try:

@@ -69,9 +69,10 @@ class TallyShare:
     def of(cls, tally: Tally) -> TallyShare:
         sums = np.array([float(loss) for _, loss in tally.losses], np.float64)
         routed = [(1, int(r.replayed), int(r.moved), int(r.refused)) for r in tally.routings]
-        flat = [_joined(x) for x in (tally.log_ratios, tally.entropies, tally.changes, tally.distances)]
         replay = np.array(routed, np.int64).reshape(-1, 4).sum(0)
-        return cls([kind for kind, _ in tally.losses], sums, *flat, replay)
+        ratios, entropies = _joined(tally.log_ratios), _joined(tally.entropies)
+        changes, distances = _joined(tally.changes), _joined(tally.distances)
+        return cls([kind for kind, _ in tally.losses], sums, ratios, entropies, changes, distances, replay)
 
     def tally(self) -> Tally:
         tally = Tally()

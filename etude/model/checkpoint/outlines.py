@@ -66,7 +66,7 @@ def draw_outline(config: ModelConfig, seed: int) -> Decoder:
 @torch.no_grad()
 def each_weight(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     """The named weights of a decoder, or of an outline, of which one parameter at a time is read."""
-    tensors = dict(decoder.named_parameters())
+    tensors: dict[str, Tensor] = dict(decoder.named_parameters())
     tensors |= {name: bias for name, bias in decoder.named_buffers() if name.endswith(BIAS)}
     for name, tensor in tensors.items():
         whole = tensor.detach()
