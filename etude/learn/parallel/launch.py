@@ -89,7 +89,8 @@ class Ranks:
     def leave(self) -> None:
         import torch.distributed as dist
 
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
     def reason(self, verb: str, failed: Exception) -> str:
         """One sentence about why the ranks cannot go on."""
@@ -119,6 +120,7 @@ class Ranks:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
+        self.leave()
         if self._folder is not None:
             self._folder.cleanup()
 

@@ -121,7 +121,7 @@ class LeadLearner:
         try:
             return work()
         except RuntimeError as failed:  # of the process group: a rank died, or did not come in time
-            raise EtudeError(self._ranks.reason(verb, failed)) from None
+            raise EtudeError(self._ranks.reason(verb, failed)) from failed
 
 
 def follow(spec: RankSpec, store: Store, say: Callable[[str], None]) -> None:

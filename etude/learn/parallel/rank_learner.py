@@ -53,13 +53,15 @@ class RankLearner:
         if spec.lora.rank:
             base = fingerprint(sources["live"]).encode() if sources else None
             self.base = self.host.broadcast(base).decode()
+        # Compiled blocks keep 8-bit copies until a weight was written to; FSDP writes without counting that.
+        compute = replace(spec.compute, compile=spec.compute.compile and spec.compute.precision != "fp8")
         self.weights: dict[str, Decoder] = {}
         self.shards: dict[str, dict[str, Shard]] = {}
         for name in ["live", *(["frozen"] if spec.frozen else []), *(["ema"] if spec.optim.ema else [])]:
             decoder = outline(self.config)
             # Reference weights have adapters only where they follow those of the live ones.
             adapt(decoder, spec.lora if name != "frozen" else replace(spec.lora, rank=0), 0)
-            set_up(decoder, spec.compute, spec.device)
+            set_up(decoder, compute, spec.device)
             fill = self._sent(sources.get("live" if name == "ema" else name), name == "live")
             self.shards[name] = shard(decoder, self.meshes, spec.device, fill)
             if self.meshes.context is not None:

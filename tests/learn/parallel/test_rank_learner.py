@@ -23,7 +23,12 @@ from etude.learn.parallel.layout import Layout
 from etude.model.checkpoint.directory import load_model, named_weights
 from etude.model.weight_transfer.shared_memory import WeightBoard
 
-one_rank = functools.cache(layouts.one_rank)
+STEPS = 4  # the benchmark makes ten
+
+
+@functools.cache
+def one_rank(model: str) -> layouts.Truth:
+    return layouts.one_rank(model, STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +41,10 @@ def ranks() -> Iterator[Ranks]:
     ("model", "layout"),
     [
         ("dense", Layout(2, 1, 2)),
+        ("dense", Layout(2, context=2)),
         ("moe", Layout(4, 2, 2)),
+        ("moe", Layout(4, 1, 4, expert=2)),
+        ("moe", Layout(4, 1, 2, expert=4, context=2)),
         ("lora", Layout(4, 1, 4)),
     ],
 )
@@ -67,7 +75,7 @@ def test_a_checkpoint_of_four_ranks_continues_on_two_and_on_one(ranks: Ranks, tm
     assert (one.steps, two.steps) == (3, 3)
     for name, weight in named_weights(one.decoder).items():
         assert torch.equal(weight, saved[name])
-    for step in range(3, 6):
+    for step in range(3, STEPS):
         for learner in (one, two):
             metrics = learner.forward_backward(layouts.batch(step, model)) | learner.step()
             assert metrics["loss"] == pytest.approx(expected.metrics[step]["loss"], abs=1e-5)
