@@ -60,6 +60,12 @@ class StreamGroup:
         return {name: fact[low:high] for name, fact in self.facts.items()}
 
 
+def likeness(stream: Stream) -> tuple[object, ...]:
+    """Equal for streams of one head with like targets."""
+    settings = [value for value in vars(stream.target).values() if not isinstance(value, np.ndarray)]
+    return stream.depth, type(stream.target), *settings
+
+
 class Tally:
     """What micro-batches add up to; on the device, so that nobody waits for it before the end of the batch."""
 
@@ -105,9 +111,7 @@ class MicroBatch:
         for number, item in enumerate(items):
             for stream in item.streams:
                 if stream.counts:
-                    settings = [value for value in vars(stream.target).values() if not isinstance(value, np.ndarray)]
-                    key = (stream.depth, type(stream.target), *settings)
-                    self.groups.setdefault(key, StreamGroup(stream)).add(number, start, item, stream)
+                    self.groups.setdefault(likeness(stream), StreamGroup(stream)).add(number, start, item, stream)
             start += len(item.tokens_T)
 
     def backward(self) -> None:

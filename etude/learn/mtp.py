@@ -16,7 +16,7 @@ import torch
 
 from etude.core.run import Run
 from etude.core.settings import MtpSettings, PretrainSettings, RunSettings
-from etude.learn.learner import Learner
+from etude.learn.learner import AnyLearner
 from etude.learn.pretrain import Documents, pretrain
 from etude.learn.streams import Ids
 from etude.model.decoder import Decoder
@@ -51,7 +51,7 @@ def train_heads(
         parameter.requires_grad_(name.startswith("mtp."))
     first = held_out.position() if held_out is not None else {}
 
-    def measure(learner: Learner) -> dict[str, float]:
+    def measure(learner: AnyLearner) -> dict[str, float]:
         assert held_out is not None
         held_out.seek(first)
         return acceptance(learner.decoder, held_out, settings.eval_tokens, settings.micro_tokens)

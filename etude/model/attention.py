@@ -77,14 +77,14 @@ class Attention(nn.Module):
         self.qk_norm = config.qk_norm
 
     def forward(self, x_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        return self.output(attend(self.layer, *self.project(x_TD, angles, attend.gather)))
+        return self.output(attend(self.layer, *self.project(x_TD, angles, getattr(attend, "gather", None))))
 
     def project(
         self, x_TD: Tensor, angles: tuple[Tensor, Tensor], gather: Gather | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values."""
-        length, parts = x_TD.shape[0], side_by_side(x_TD, (self.q_proj, self.k_proj, self.v_proj))
-        q_THD, k_TKD, v_TKD = (part.view(length, -1, self.head_dim) for part in parts)
+        parts = side_by_side(x_TD, (self.q_proj, self.k_proj, self.v_proj))
+        q_THD, k_TKD, v_TKD = (x.view(len(x), x.shape[1] // self.head_dim, self.head_dim) for x in parts)
         if self.qk_norm:
             q_THD, k_TKD = self.q_norm(q_THD), self.k_norm(k_TKD)
         q_THD, k_TKD = rotate(q_THD, angles), rotate(k_TKD, angles)

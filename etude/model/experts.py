@@ -122,7 +122,7 @@ class Router(nn.Module):
             return scores_TE
         preference_TE = scores_TE + self.e_score_correction_bias
         if config.n_group > 1:
-            groups_TGM = preference_TE.view(len(preference_TE), config.n_group, -1)
+            groups_TGM = preference_TE.view(len(preference_TE), config.n_group, config.num_experts // config.n_group)
             best_TG = groups_TGM.topk(2, -1).values.sum(-1)
             allowed_TG = torch.zeros_like(best_TG, dtype=torch.bool)
             allowed_TG.scatter_(-1, best_TG.topk(config.topk_group, -1).indices, True)

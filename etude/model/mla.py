@@ -48,7 +48,7 @@ class LatentAttention(nn.Module):
     def forward(self, x_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         if attend.latent:
             return self.output(self._absorbed(*self._latents(x_TD, angles), attend))
-        return self.output(attend(self.layer, *self.project(x_TD, angles, attend.gather)))
+        return self.output(attend(self.layer, *self.project(x_TD, angles, getattr(attend, "gather", None))))
 
     def project(
         self, x_TD: Tensor, angles: tuple[Tensor, Tensor], gather: Gather | None = None
@@ -71,7 +71,7 @@ class LatentAttention(nn.Module):
     def _latents(self, x_TD: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         length = x_TD.shape[0]
         q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_TD))) if self.q_rank else self.q_proj(x_TD)
-        q_THP, q_THR = q.view(length, self.heads, -1).split((self.plain, self.rotated), -1)
+        q_THP, q_THR = q.view(length, self.heads, self.plain + self.rotated).split((self.plain, self.rotated), -1)
         latent_TC, k_TR = self.kv_a_proj_with_mqa(x_TD).split((self.rank, self.rotated), -1)
         latent_TC = self.kv_a_layernorm(latent_TC)
         return q_THP, self._rotate(q_THR, angles), latent_TC, self._rotate(k_TR[:, None], angles)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from etude.core.errors import EtudeError
+from etude.core.settings import LearnerRanks
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,12 @@ class Layout:
                 f"cluster.learner.expert is {self.expert}, which does not divide the {self.sharing} ranks that share "
                 "one copy of the model (shard * context)"
             )
+
+    @classmethod
+    def of(cls, settings: LearnerRanks) -> Layout:
+        """A recipe's `cluster.learner`, where shard = 0 takes all ranks that are left."""
+        shard = settings.shard or max(1, settings.ranks // (settings.replicate * settings.context))
+        return cls(settings.ranks, settings.replicate, shard, settings.expert, settings.context)
 
     @property
     def sharing(self) -> int:
