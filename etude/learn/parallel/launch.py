@@ -92,8 +92,8 @@ class Ranks:
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def reason(self, verb: str, failed: Exception) -> str:
-        """One sentence about why the ranks cannot go on."""
+    def reason(self, verb: str, failed: Exception, number: int = 0) -> str:
+        """One sentence about why the ranks cannot go on; `number` of verbs that they were told."""
         first = str(failed).strip().partition("\n")[0]
         end = time.monotonic() + GRACE / 2
         while not (dead := self._dead()) and time.monotonic() < end:
@@ -102,9 +102,13 @@ class Ranks:
         again = "all ranks end; the same command continues from the last checkpoint"
         if dead:
             return f"{dead} in {verb}; {again}"
-        late = [f"rank {rank} (in {where})" for rank, where in self._whereabouts().items() if where]
+        # Ranks that have not begun are to blame; if there are none, those that are still at it.
+        where = {rank: words.split() for rank, words in self._whereabouts().items()}
+        late = [rank for rank, words in where.items() if int(words[0]) < number]
+        late = late or [rank for rank, words in where.items() if words[1:]]
         if late:
-            return f"{', '.join(late)} of the learner did not finish {verb} within {self.deadline:g} s; {again}"
+            names = "rank " + " and rank ".join(map(str, late))
+            return f"{names} of the learner did not finish {verb} within {self.deadline:g} s; {again}"
         return f"the ranks of the learner lost each other in {verb} ({first}); {again}"
 
     def close(self) -> None:

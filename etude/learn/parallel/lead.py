@@ -121,21 +121,24 @@ class LeadLearner:
         try:
             return work()
         except RuntimeError as failed:  # of the process group: a rank died, or did not come in time
-            raise EtudeError(self._ranks.reason(verb, failed)) from failed
+            raise EtudeError(self._ranks.reason(verb, failed, self._number)) from failed
 
 
 def follow(spec: RankSpec, store: Store, say: Callable[[str], None]) -> None:
-    """Builds this rank's part and does what rank 0 tells, until it closes the group; `say` hears where we are."""
-    say("start")
+    """Builds this rank's part and does what rank 0 tells, until it closes the group.
+
+    `say` hears where we are: how many verbs we were told, and the one we are in.
+    """
+    say("0 start")
     learner = RankLearner(spec, {})
     number = 0
     while True:
-        say("")
+        say(f"{number}")
         verb = wait_for(store, f"verb/{number}").decode()
         number += 1
         if verb == CLOSE:
             return
-        say(verb)
+        say(f"{number} {verb}")
         try:
             _carry_out(learner, verb)
         except EtudeError:
