@@ -121,10 +121,11 @@ class ContextAttend:
                     self.parts.append((queries, keys, _causal(high - low, high, device)))
                     own = queries.stop
 
-    def __call__(self, layer: int, q_NHD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        """Keys and values are of all tokens of the flat batch, more than there are queries."""
         if not self.parts:  # no token here: still an attention, whose gradient other ranks wait for
-            return torch.einsum("nhd,tkd,tke->nhe", q_NHD, k_TKD, v_TKD)
-        return torch.cat([masked_attention(q_NHD[q], k_TKD[k], v_TKD[k], seen) for q, k, seen in self.parts])
+            return torch.einsum("nhd,tkd,tke->nhe", q_THD, k_TKD, v_TKD)
+        return torch.cat([masked_attention(q_THD[q], k_TKD[k], v_TKD[k], seen) for q, k, seen in self.parts])
 
 
 class _Gather(torch.autograd.Function):

@@ -140,10 +140,10 @@ class ShardedMuon:
             alike[key] += [(name, e) for e in range(divided.shape[0])] if stacked else [(name, None)]
         buckets: list[Bucket] = []
         loads: dict[object, list[int]] = {}  # of the ranks of each group; the costliest matrices are given out first
-        for key in sorted(alike, key=lambda key: -_cost(units[key].shape)):
-            one = units[key]
+        for kind in sorted(alike, key=lambda kind: -_cost(units[kind].shape)):
+            one = units[kind]
             load = loads.setdefault(one.group.group_name, [0] * one.group.size())
-            buckets += _buckets(one, alike[key], load)
+            buckets += _buckets(one, alike[kind], load)
         return here, buckets
 
     def _whole_heads(self, name: str, divided: Division) -> bool:
