@@ -56,6 +56,9 @@ class LearnerRanks:
     shard: int = setting(0, "ranks that divide one copy and read different data; 0 takes what is left", least=0)
     expert: int = setting(1, "ranks, of those that divide one copy, over which each layer's experts lie", least=1)
     context: int = setting(1, "ranks that compute one sequence together", least=1)
+    dispatch: Literal["same", "bfloat16", "fp8"] = setting(
+        "same", "numbers in which tokens travel to experts of other ranks: as they are, bfloat16, or 8 bits with scales"
+    )
     seconds: float = setting(600.0, "longest that ranks wait for one another; then the run stops", least=1)
 
 

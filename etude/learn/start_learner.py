@@ -54,6 +54,7 @@ def start_learner(
         compute,
         lora or LoraSettings(),
         frozen is not None,
+        ranks.dispatch,
     )
     own = max(1, (threads or available_cores()) // layout.ranks)  # ranks on one machine share its cores
     with Ranks(layout.ranks, threads=own, deadline=ranks.seconds) as others:

@@ -15,15 +15,16 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from etude.model.attention import masked_attention
+from etude.model.attention import Attend, Gather, masked_attention
 from etude.model.decoder import Decoder
 
-Ints = np.ndarray[Any, np.dtype[np.int64]]
+Ints = npt.NDArray[np.int64]
 
 
 def split_context(decoder: Decoder, group: dist.ProcessGroup) -> None:
@@ -69,13 +70,13 @@ class ContextShare:
             order[rows] = r * most + np.arange(len(rows))
         self.own_N = torch.from_numpy(every[rank]).to(device)
         self.ranks, self.most, self.order_T = ranks, most, torch.from_numpy(order).to(device)
-        self.attend = ContextAttend(lengths, rank, ranks, device, self.gather)
+        self.attend: Attend = ContextAttend(lengths, rank, ranks, device, self.gather)
 
     def gather(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Two facts of each token of this rank -> of all tokens, in one message; with a gradient."""
         both = torch.cat((a.flatten(1), b.flatten(1)), -1)
         whole: Tensor = _Gather.apply(both, self)  # type: ignore[no-untyped-call]
-        first, second = whole.split((_width(a), _width(b)), -1)
+        first, second = torch.split(whole, [_width(a), _width(b)], -1)
         return first.reshape(-1, *a.shape[1:]), second.reshape(-1, *b.shape[1:])
 
     @torch.no_grad()
@@ -109,8 +110,8 @@ class ContextAttend:
 
     latent = False
 
-    def __init__(self, lengths: Sequence[int], rank: int, ranks: int, device: torch.device, gather: Any) -> None:
-        self.gather = gather
+    def __init__(self, lengths: Sequence[int], rank: int, ranks: int, device: torch.device, gather: Gather) -> None:
+        self.gather: Gather | None = gather
         starts, own = [0, *accumulate(lengths)], 0
         self.parts: list[tuple[slice, slice, Tensor]] = []  # queries here, keys in the flat batch, who sees whom
         for i, length in enumerate(lengths):
@@ -120,10 +121,11 @@ class ContextAttend:
                     self.parts.append((queries, keys, _causal(high - low, high, device)))
                     own = queries.stop
 
-    def __call__(self, layer: int, q_NHD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        """Keys and values are of all tokens of the flat batch, more than there are queries."""
         if not self.parts:  # no token here: still an attention, whose gradient other ranks wait for
-            return torch.einsum("nhd,tkd,tke->nhe", q_NHD, k_TKD, v_TKD)
-        return torch.cat([masked_attention(q_NHD[q], k_TKD[k], v_TKD[k], seen) for q, k, seen in self.parts])
+            return torch.einsum("nhd,tkd,tke->nhe", q_THD, k_TKD, v_TKD)
+        return torch.cat([masked_attention(q_THD[q], k_TKD[k], v_TKD[k], seen) for q, k, seen in self.parts])
 
 
 class _Gather(torch.autograd.Function):

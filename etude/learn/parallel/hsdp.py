@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from etude.learn.parallel.experts import SplitExperts, expert_parameters, split_experts
 from etude.learn.parallel.mesh import EXPERT, EXPERT_SHARD, SHARD, Meshes, sharding
+from etude.learn.parallel.wire import Wire
 from etude.model.decoder import Decoder
 from etude.model.lora_linear import AdaptedLinear
 
@@ -87,15 +88,18 @@ class ShardedAdaptedLinear(AdaptedLinear):
         return self.base if isinstance(self.base, DTensor) else super().weight
 
 
-def shard(outline: Decoder, meshes: Meshes, device: str, fill: Fill) -> dict[str, Shard]:
-    """Gives the outline memory on `device`, block by block, writes its weights, and divides them."""
+def shard(outline: Decoder, meshes: Meshes, device: str, fill: Fill, wire: Wire = "same") -> dict[str, Shard]:
+    """Gives the outline memory on `device`, block by block, writes its weights, and divides them.
+
+    Tokens travel to experts of other ranks in the numbers of `wire`.
+    """
     layout, shapes = meshes.layout, {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
     for prefix, module in units(outline):
         _materialise(prefix, module, device, fill)
         for linear in [each for each in module.modules() if type(each) is AdaptedLinear]:
             linear.__class__ = ShardedAdaptedLinear
         if layout.expert > 1 and module is not outline:
-            split_experts(module, meshes.expert)
+            split_experts(module, meshes.expert, wire)
             for experts in [each for each in module.modules() if isinstance(each, SplitExperts)]:
                 fully_shard(experts, mesh=sharding(meshes.expert_shard), reshard_after_forward=True)
         fully_shard(module, mesh=sharding(meshes.dense), reshard_after_forward=module is not outline)

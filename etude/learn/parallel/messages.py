@@ -12,6 +12,7 @@ import torch
 from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.learn.loss import Tally
 from etude.learn.parallel.layout import Layout
+from etude.learn.parallel.wire import Wire
 from etude.learn.streams import Floats, Item
 from etude.model.experts import Routing
 
@@ -29,6 +30,7 @@ class RankSpec:
     compute: ComputeSettings = field(default_factory=ComputeSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
     frozen: bool = False  # whether there are reference weights for twins
+    dispatch: Wire = "same"  # numbers in which tokens travel to experts of other ranks
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class RankLearner:
             adapt(decoder, spec.lora if name != "frozen" else replace(spec.lora, rank=0), 0)
             set_up(decoder, compute, spec.device)
             fill = self._sent(sources.get("live" if name == "ema" else name), name == "live")
-            self.shards[name] = shard(decoder, self.meshes, spec.device, fill)
+            self.shards[name] = shard(decoder, self.meshes, spec.device, fill, spec.dispatch)
             if self.meshes.context is not None:
                 split_context(decoder, self.meshes.context)
             self.weights[name] = decoder
