@@ -24,6 +24,7 @@ from etude.learn.parallel.experts import SplitExperts, expert_parameters, split_
 from etude.learn.parallel.mesh import EXPERT, EXPERT_SHARD, SHARD, Meshes, sharding
 from etude.learn.parallel.wire import Wire
 from etude.model.decoder import Decoder
+from etude.model.lora_linear import AdaptedLinear
 
 Fill = Callable[[str, Tensor], bool]  # writes a whole parameter or buffer of this name; whether it is trained
 
@@ -76,6 +77,17 @@ def _gathered(rows: Tensor, count: int, group: dist.ProcessGroup) -> Tensor:
     return gathered[:count]
 
 
+class ShardedAdaptedLinear(AdaptedLinear):
+    """FSDP reads the attribute `weight` before its first forward and means the parameter, not the sum with the adapter.
+
+    With the sum in its place, a restored adapter would count twice.
+    """
+
+    @property
+    def weight(self) -> Tensor:
+        return self.base if isinstance(self.base, DTensor) else super().weight
+
+
 def shard(outline: Decoder, meshes: Meshes, device: str, fill: Fill, wire: Wire = "same") -> dict[str, Shard]:
     """Gives the outline memory on `device`, block by block, writes its weights, and divides them.
 
@@ -84,6 +96,8 @@ def shard(outline: Decoder, meshes: Meshes, device: str, fill: Fill, wire: Wire 
     layout, shapes = meshes.layout, {name: tuple(parameter.shape) for name, parameter in outline.named_parameters()}
     for prefix, module in units(outline):
         _materialise(prefix, module, device, fill)
+        for linear in [each for each in module.modules() if type(each) is AdaptedLinear]:
+            linear.__class__ = ShardedAdaptedLinear
         if layout.expert > 1 and module is not outline:
             split_experts(module, meshes.expert, wire)
             for experts in [each for each in module.modules() if isinstance(each, SplitExperts)]:

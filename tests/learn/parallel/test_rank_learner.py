@@ -59,7 +59,7 @@ def test_several_ranks_do_what_one_does(ranks: Ranks, model: str, layout: Layout
 
 def test_a_checkpoint_of_four_ranks_continues_on_two_and_on_one(ranks: Ranks, tmp_path: Path) -> None:
     model, expected = "moe", one_rank("moe")
-    four = layouts.open_ranks(ranks, model, Layout(4, 1, 4))
+    four = layouts.open_ranks(ranks, model, Layout(4, 1, 4, expert=2))
     for step in range(3):
         four.forward_backward(layouts.batch(step, model))
         four.step()
