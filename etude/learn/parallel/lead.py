@@ -109,7 +109,7 @@ class LeadLearner:
     def _check(self, items: Sequence[Item]) -> None:
         """Refuses, before any rank has begun, what a rank would find in its own share while the others wait for it."""
         config = self._learner.config
-        blocks, chosen = len(config.sparse_layers), config.num_experts_per_tok
+        blocks, chosen, every = len(config.sparse_layers), config.num_experts_per_tok, config.num_experts
         for item in items:
             twins = [stream.target for stream in item.streams if isinstance(stream.target, Twin)]
             for twin in twins:
@@ -122,7 +122,7 @@ class LeadLearner:
                 ):
                     raise EtudeError(
                         f"experts of shape {experts.shape} were recorded of other tokens or by another model: these "
-                        f"are {len(tokens)} tokens and {blocks} blocks, {chosen} of {config.num_experts} experts in each"
+                        f"are {len(tokens)} tokens and {blocks} blocks, {chosen} of {every} experts in each"
                     )
 
     def _all(self, verb: str, message: object, work: Callable[[], Found]) -> Found:
