@@ -60,7 +60,7 @@ class ContextShare:
     """One rank's tokens of a flat batch, and how it gets what others have of theirs."""
 
     def __init__(
-        self, lengths: Sequence[int], rank: int, ranks: int, group: dist.ProcessGroup | None, device: torch.device
+        self, lengths: Sequence[int], rank: int, ranks: int, group: dist.ProcessGroup, device: torch.device
     ) -> None:
         self.group, self.leads = group, rank == 0
         every = [places(lengths, r, ranks) for r in range(ranks)]
@@ -69,6 +69,7 @@ class ContextShare:
         for r, rows in enumerate(every):
             order[rows] = r * most + np.arange(len(rows))
         self.own_N = torch.from_numpy(every[rank]).to(device)
+        self.by_rank_T, self.counts = torch.from_numpy(np.concatenate(every)).to(device), [len(r) for r in every]
         self.ranks, self.most, self.order_T = ranks, most, torch.from_numpy(order).to(device)
         self.attend: Attend = ContextAttend(lengths, rank, ranks, device, self.gather)
 
@@ -93,16 +94,16 @@ class ContextShare:
         padded = x_ND.new_zeros(self.most, x_ND.shape[1])
         padded[: len(x_ND)] = x_ND
         rows = x_ND.new_empty(self.ranks * self.most, x_ND.shape[1])
-        dist.all_gather_into_tensor(rows, padded, group=self.group)
+        dist.all_gather(list(rows.chunk(self.ranks)), padded, group=self.group)
         return rows[self.order_T]
 
     def scattered(self, g_TD: Tensor) -> Tensor:
         """The way back: what all ranks found of each token, added up on the rank of the token."""
-        rows = g_TD.new_zeros(self.ranks * self.most, g_TD.shape[1])
-        rows[self.order_T] = g_TD
-        own = g_TD.new_empty(self.most, g_TD.shape[1])
-        dist.reduce_scatter_tensor(own, rows, group=self.group)
-        return own[: len(self.own_N)]
+        own, ranks = len(self.own_N), self.ranks
+        parts = g_TD.new_empty(ranks * own, g_TD.shape[1])
+        # As many bytes as a reduce-scatter, no padding, and one order of the sum on every backend.
+        dist.all_to_all_single(parts, g_TD[self.by_rank_T], [own] * ranks, self.counts, group=self.group)
+        return parts.view(ranks, own, g_TD.shape[1]).sum(0)
 
 
 class ContextAttend:
