@@ -40,6 +40,7 @@ DEADLINE = 600.0  # seconds that ranks wait for each other
 GRACE = 10.0  # seconds in which rank 0 can say by itself that another rank died; after them it is ended
 LOOK = 0.5  # seconds between two looks at the other ranks
 END = "end"
+AGAIN = "all ranks end; the same command continues from the last checkpoint"
 LOG_LINES = 20
 
 
@@ -99,17 +100,16 @@ class Ranks:
         while not (dead := self._dead()) and time.monotonic() < end:
             time.sleep(LOOK / 5)
         self._closing.set()  # from here on it is the caller's to end this process
-        again = "all ranks end; the same command continues from the last checkpoint"
         if dead:
-            return f"{dead} in {verb}; {again}"
+            return f"{dead} in {verb}; {AGAIN}"
         # Ranks that have not begun are to blame; if there are none, those that are still at it.
         where = {rank: words.split() for rank, words in self._whereabouts().items()}
         late = [rank for rank, words in where.items() if int(words[0]) < number]
         late = late or [rank for rank, words in where.items() if words[1:]]
         if late:
             names = "rank " + " and rank ".join(map(str, late))
-            return f"{names} of the learner did not finish {verb} within {self.deadline:g} s; {again}"
-        return f"the ranks of the learner lost each other in {verb} ({first}); {again}"
+            return f"{names} of the learner did not finish {verb} within {self.deadline:g} s; {AGAIN}"
+        return f"the ranks of the learner lost each other in {verb} ({first}); {AGAIN}"
 
     def close(self) -> None:
         """Ends the other ranks."""
@@ -173,7 +173,7 @@ class Ranks:
         while not self._closing.wait(LOOK):
             if self._dead():
                 if not self._closing.wait(GRACE):
-                    print(f"error: {self._dead()}; all ranks end", file=sys.stderr, flush=True)
+                    print(f"error: {self._dead()}; {AGAIN}", file=sys.stderr, flush=True)
                     os._exit(2)
                 return
 

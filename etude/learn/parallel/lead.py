@@ -21,7 +21,7 @@ from etude.core.transport import Frame, pack, unpack, write_frame
 from etude.learn.parallel import checkpoint
 from etude.learn.parallel.messages import Place, RankSpec, ScoreOrder, StepOrder
 from etude.learn.parallel.rank_learner import RankLearner, frame_of
-from etude.learn.streams import Batch, Floats, Item
+from etude.learn.streams import Batch, Floats, Item, Twin
 from etude.model.decoder import Decoder
 
 if TYPE_CHECKING:
@@ -74,9 +74,11 @@ class LeadLearner:
         return self._learner.skipped
 
     def forward_backward(self, batch: Batch) -> dict[str, float]:
+        self._check(batch.items)
         return self._all("forward_backward", batch, lambda: self._learner.forward_backward(batch))
 
     def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]:
+        self._check(items)
         return self._all("score", ScoreOrder(items, weights), lambda: self._learner.score(items, weights))
 
     def step(self) -> dict[str, float]:
@@ -103,6 +105,25 @@ class LeadLearner:
         """Ends the group; the ranks wait for another learner, or end with this process."""
         self._announce(CLOSE)
         self._ranks.leave()
+
+    def _check(self, items: Sequence[Item]) -> None:
+        """Refuses, before any rank has begun, what a rank would find in its own share while the others wait for it."""
+        config = self._learner.config
+        blocks, chosen, every = len(config.sparse_layers), config.num_experts_per_tok, config.num_experts
+        for item in items:
+            twins = [stream.target for stream in item.streams if isinstance(stream.target, Twin)]
+            for twin in twins:
+                if twin.weights not in self.weights:
+                    raise EtudeError(f"a twin asks for {twin.weights!r} weights; this learner has {list(self.weights)}")
+            routed = [(item.tokens_T, item.experts_TBK), *((twin.tokens_U, twin.experts_UBK) for twin in twins)]
+            for tokens, experts in routed:
+                if experts is not None and (
+                    experts.shape != (len(tokens), blocks, chosen) or experts.max(initial=-1) >= config.num_experts
+                ):
+                    raise EtudeError(
+                        f"experts of shape {experts.shape} were recorded of other tokens or by another model: these "
+                        f"are {len(tokens)} tokens and {blocks} blocks, {chosen} of {every} experts in each"
+                    )
 
     def _all(self, verb: str, message: object, work: Callable[[], Found]) -> Found:
         def told() -> Found:

@@ -98,6 +98,7 @@ def open_stored(directory: Path, device: str | torch.device = "cpu") -> Stored:
 
 def load_model(directory: Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Decoder:
     """The model of a directory, its weights as `dtype` whatever they are stored as."""
+    read_config(directory)  # a shape that cannot be is refused before any file is opened
     with open_stored(directory, device) as stored:
         config, names = read_config_and_names(directory, stored)
         decoder = outline(config)
@@ -115,8 +116,9 @@ def load_model(directory: Path, device: str | torch.device = "cpu", dtype: torch
 def read_config_and_names(directory: Path, stored: Stored) -> tuple[ModelConfig, dict[str, str]]:
     """The shape of what is stored, and names of weights -> names in the files."""
     hf = _read_json(directory)
+    config = ModelConfig.from_hf(hf, str(directory / CONFIG))  # first: it refuses what is no config
     names = _text_names(hf, stored)
-    return _without_missing_modules(ModelConfig.from_hf(hf, str(directory / CONFIG)), names), names
+    return _without_missing_modules(config, names), names
 
 
 def outline(config: ModelConfig) -> Decoder:

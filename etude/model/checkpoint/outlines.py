@@ -19,6 +19,7 @@ from etude.model.checkpoint.directory import (
     on_disk,
     open_stored,
     outline,
+    read_config,
     read_config_and_names,
 )
 from etude.model.config import ModelConfig
@@ -27,6 +28,7 @@ from etude.model.decoder import Decoder, draw, residual_deviation
 
 def load_outline(directory: Path) -> Decoder:
     """The model of a directory, whose weights stay there until they are asked for."""
+    read_config(directory)  # a shape that cannot be is refused before any file is opened
     stored = open_stored(directory)
     config, names = read_config_and_names(directory, stored)
     decoder = outline(config)

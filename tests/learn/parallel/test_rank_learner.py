@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -116,10 +117,14 @@ def test_what_ranks_publish_and_save_is_the_model(ranks: Ranks, tmp_path: Path) 
     )
 
 
-def test_a_checkpoint_that_cannot_be_read_is_refused_on_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
+def test_what_is_refused_is_refused_on_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
     learner = layouts.open_ranks(ranks, "dense", Layout(2, 1, 2))
     with pytest.raises(EtudeError, match="cannot be resumed"):
         learner.restore(tmp_path)
+    items = layouts.batch(0, "dense").items
+    wrong = replace(items[0], experts_TBK=np.zeros((len(items[0].tokens_T), 1, 2), np.int16))
+    with pytest.raises(EtudeError, match="recorded of other tokens or by another model"):
+        learner.score([wrong])
     # And the ranks go on.
-    assert np.isfinite(learner.score(layouts.batch(0, "dense").items)[0]).all()
+    assert np.isfinite(learner.score(items)[0]).all()
     learner.close()
