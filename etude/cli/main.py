@@ -7,7 +7,9 @@ the commands, so that `etude --help` never loads torch.
 from __future__ import annotations
 
 import io
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +30,7 @@ from etude.cli.saved_rollouts import rollouts as saved_rollouts
 from etude.cli.status import status
 from etude.cli.study import study_app
 from etude.cli.tasks import tasks_app
+from etude.core.run import TYPED
 from etude.core.version import __version__
 
 app = typer.Typer(
@@ -101,4 +104,21 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may answer with bytes that are no text
-    app()
+    # torchrun runs the command once for each rank; `etude run` starts processes of its own, which inherit RANK.
+    if "TORCHELASTIC_RUN_ID" in os.environ and TYPED not in os.environ:
+        under_torchrun(app)
+    else:
+        app()
+
+
+def under_torchrun(command: Callable[[], None]) -> None:
+    """Rank 0 does what was asked for; the others are ranks of its learners until it is done."""
+    from etude.learn.parallel.launch import end_torchrun_ranks, serve_torchrun_rank
+
+    if os.environ["RANK"] != "0":
+        serve_torchrun_rank()
+        return
+    try:
+        command()
+    finally:
+        end_torchrun_ranks()

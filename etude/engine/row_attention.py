@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from etude.engine.cache import KeyValueCache
-from etude.model.attention import PackedAttend
+from etude.model.attention import Gather, PackedAttend
 
 Look = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
@@ -72,6 +72,7 @@ class CachedAttend:
     """
 
     latent = True
+    gather: Gather | None = None
 
     def __init__(
         self, cache: KeyValueCache, rows_T: Tensor, positions_T: Tensor, parts: Sequence[Span], ahead: int = 0

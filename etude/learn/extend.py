@@ -15,7 +15,7 @@ import numpy as np
 from etude.core.progress import track
 from etude.core.run import Run
 from etude.core.settings import ExtendSettings, PretrainSettings, RunSettings
-from etude.learn.learner import Learner
+from etude.learn.learner import AnyLearner
 from etude.learn.pretrain import Documents, pretrain
 from etude.learn.streams import Item
 from etude.model.config import ModelConfig
@@ -63,7 +63,7 @@ def extend(
     """
     first = held_out.position() if held_out is not None else {}
 
-    def measure(learner: Learner) -> dict[str, float]:
+    def measure(learner: AnyLearner) -> dict[str, float]:
         found: dict[str, float] = {}
         if held_out is not None:
             held_out.seek(first)
@@ -85,7 +85,7 @@ def extend(
     )
 
 
-def loss_by_position(learner: Learner, documents: Documents, tokens: int, micro_tokens: int) -> dict[str, float]:
+def loss_by_position(learner: AnyLearner, documents: Documents, tokens: int, micro_tokens: int) -> dict[str, float]:
     """The mean loss of the next `tokens` of the documents, whole and in ranges of positions, each twice as long.
 
     `held_out_loss_to_512` is that of the tokens at 256 to 511.

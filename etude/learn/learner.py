@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -29,6 +30,47 @@ from etude.model.experts import balance
 from etude.model.lora_linear import copy_trained
 from etude.model.replicas import Replicas
 from etude.model.weight_transfer.shared_memory import WeightBoard
+
+
+class AnyLearner(Protocol):
+    """What stages need of a learner, on one rank or on several (parallel/lead.py)."""
+
+    total_steps: int
+    optim: OptimSettings
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def skipped(self) -> int: ...
+
+    @property
+    def decoder(self) -> Decoder: ...
+
+    @property
+    def weights(self) -> dict[str, Decoder]: ...
+
+    @property
+    def optimiser(self) -> Trained: ...
+
+    def forward_backward(self, batch: Batch) -> dict[str, float]: ...
+
+    def score(self, items: Sequence[Item], weights: str = "live") -> list[Floats]: ...
+
+    def step(self) -> dict[str, float]: ...
+
+    def save(self, directory: Path) -> None: ...
+
+    def restore(self, directory: Path) -> None: ...
+
+    def publish(self, board: WeightBoard, version: Version) -> None: ...
+
+
+class Trained(Protocol):
+    """What is trained, by name, and with what settings."""
+
+    parameters: dict[str, torch.nn.Parameter]
+    settings: OptimSettings
 
 
 class Learner:

@@ -17,7 +17,7 @@ import numpy as np
 from etude.core.errors import EtudeError
 from etude.core.progress import track
 from etude.core.run import Run
-from etude.learn.learner import Learner
+from etude.learn.learner import AnyLearner
 from etude.learn.streams import Batch, Floats, Ids, Item, Label, MainHead, Stream
 from etude.tokens.dialect import Dialect
 from etude.tokens.text_tokenizer import TextTokenizer
@@ -65,7 +65,7 @@ def bits_per_byte(nats: float, size: int) -> float:
 def train(
     run: Run,
     stage: str,
-    learner: Learner,
+    learner: AnyLearner,
     draw: Callable[[], Draw],
     write: Callable[[Path], None],
     *,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from etude.core.errors import EtudeError
 from etude.core.settings import LoraSettings
-from etude.model.checkpoint.directory import named_weights
+from etude.model.checkpoint.outlines import each_weight
 from etude.model.decoder import Decoder
 from etude.model.lora_linear import ADAPTER, AdaptedLinear, adapted
 
@@ -64,14 +65,17 @@ def adapt(decoder: Decoder, settings: LoraSettings, seed: int) -> Decoder:
 def fingerprint(decoder: Decoder) -> str:
     """Distinguishes the frozen weights of one model from another's, by a few values of each."""
     found = 0
-    for name, weight in named_weights(decoder).items():
+    for name, weight in each_weight(decoder):
         sample = weight.detach().flatten()[:: max(1, weight.numel() // SAMPLE)].float().cpu()
         found = zlib.crc32(name.encode() + sample.numpy().tobytes(), found)
     return f"{found:08x}"
 
 
-def save(directory: Path, decoder: Decoder) -> None:
-    """The adapters as a folder of `directory` that PEFT loads; nothing when there are none."""
+def save(directory: Path, decoder: Decoder, whole: Mapping[str, Tensor] | None = None) -> None:
+    """The adapters as a folder of `directory` that PEFT loads; nothing when there are none.
+
+    `whole` are their parameters by name, where those of `decoder` are divided over ranks.
+    """
     modules = adapted(decoder)
     if not modules:
         return
@@ -94,7 +98,7 @@ def save(directory: Path, decoder: Decoder) -> None:
         "inference_mode": True,
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-    tensors = {PREFIX + name: p.detach().contiguous().cpu() for name, p in parameters(decoder).items()}
+    tensors = {PREFIX + name: p.detach().contiguous().cpu() for name, p in (whole or parameters(decoder)).items()}
     save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
 
 

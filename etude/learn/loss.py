@@ -49,7 +49,7 @@ class StreamGroup:
         self._parts.append(part)
 
     def close(self, flat: Packed) -> None:
-        facts = {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]}
+        facts = flat.own({name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]})
         order = np.argsort(facts["row"], kind="stable")
         self.rows: np.ndarray = facts["row"][order]
         exact = {"f": np.float32, "i": np.int64, "u": np.int64}
@@ -58,6 +58,12 @@ class StreamGroup:
     def between(self, first: int, last: int) -> TokenFacts:
         low, high = np.searchsorted(self.rows, (first, last + 1))
         return {name: fact[low:high] for name, fact in self.facts.items()}
+
+
+def likeness(stream: Stream) -> tuple[object, ...]:
+    """Equal for streams of one head with like targets."""
+    settings = [value for value in vars(stream.target).values() if not isinstance(value, np.ndarray)]
+    return stream.depth, type(stream.target), *settings
 
 
 class Tally:
@@ -105,9 +111,7 @@ class MicroBatch:
         for number, item in enumerate(items):
             for stream in item.streams:
                 if stream.counts:
-                    settings = [value for value in vars(stream.target).values() if not isinstance(value, np.ndarray)]
-                    key = (stream.depth, type(stream.target), *settings)
-                    self.groups.setdefault(key, StreamGroup(stream)).add(number, start, item, stream)
+                    self.groups.setdefault(likeness(stream), StreamGroup(stream)).add(number, start, item, stream)
             start += len(item.tokens_T)
 
     def backward(self) -> None:
@@ -131,14 +135,15 @@ class MicroBatch:
         """What a term needs to know beyond its own position: a teacher's states, or its whole item's ratio."""
         target, c = group.target, group.facts
         if isinstance(target, MainHead):
-            group.teachers = [(1.0, self.flat.decoder, hidden[0])]
+            group.teachers = [(1.0, self.flat.decoder, self.flat.whole(hidden[0]))]
         elif isinstance(target, Twin):
             group.teachers = teachers(group.twins, self.flat, self.weights)
             filter_twins(group.twins, group.teachers, self.flat, hidden[group.depth], c, self.tally.changes)
         elif isinstance(target, Sampled) and self.correction.level == "sequence":
             log_ratio_E = self.flat.logprobs(hidden[group.depth], c["row"], c["id"]) - c["logprob"]
             both_2E = torch.stack((log_ratio_E, torch.ones_like(log_ratio_E)))
-            sum_I, count_I = both_2E.new_zeros(2, int(c["item"].max()) + 1).index_add_(1, c["item"], both_2E)
+            both_2I = both_2E.new_zeros(2, len(self.flat.lengths)).index_add_(1, c["item"], both_2E)
+            sum_I, count_I = self.flat.total(both_2I)
             c["mean_log_ratio"] = (sum_I / count_I)[c["item"]]
 
     def _head(self, hidden_TD: Tensor, groups: Sequence[StreamGroup]) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 
 from etude.core.run import Run
 from etude.core.settings import MtpSettings, PretrainSettings, RunSettings
-from etude.learn.learner import Learner
+from etude.learn.learner import AnyLearner
 from etude.learn.pretrain import Documents, pretrain
 from etude.learn.streams import Ids
 from etude.model.decoder import Decoder
@@ -51,7 +51,7 @@ def train_heads(
         parameter.requires_grad_(name.startswith("mtp."))
     first = held_out.position() if held_out is not None else {}
 
-    def measure(learner: Learner) -> dict[str, float]:
+    def measure(learner: AnyLearner) -> dict[str, float]:
         assert held_out is not None
         held_out.seek(first)
         return acceptance(learner.decoder, held_out, settings.eval_tokens, settings.micro_tokens)
@@ -104,7 +104,7 @@ def _drafts(decoder: Decoder, pieces: Sequence[Ids]) -> tuple[torch.Tensor, torc
     if not pieces:
         return torch.zeros(heads, 0), torch.zeros(heads, 0)
     flat = Packed(decoder, pieces)
-    hidden = flat.hidden(heads)
+    hidden = [flat.whole(hidden_TD) for hidden_TD in flat.hidden(heads)]
     left_T = flat.put(np.repeat(flat.lengths, flat.lengths)) - flat.positions_T  # tokens to the end, this one included
     rows_E = torch.nonzero(left_T > heads)[:, 0]
     chances, agreements = [], []

@@ -7,7 +7,7 @@ expert is a matrix by itself. Slices of one shape are one batch. Knows nothing o
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,21 @@ from etude.core.settings import OptimSettings
 from etude.model.lora_linear import ADAPTER
 from etude.model.matrices import fast, is_matrix, orthogonal, slices
 
+# Turns the update of each matrix, by name, into the direction in which it is moved, in place.
+Directions = Callable[[Mapping[str, Tensor]], None]
+
 
 class Optimiser:
-    def __init__(self, parameters: Mapping[str, nn.Parameter], settings: OptimSettings, heads: Mapping[str, int]):
-        self.parameters, self.settings, self.heads = dict(parameters), settings, heads
+    """`directions` is for parameters that are parts of matrices, where others have the rest of them."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        settings: OptimSettings,
+        heads: Mapping[str, int],
+        directions: Directions | None = None,
+    ) -> None:
+        self.parameters, self.settings, self.heads, self.directions = dict(parameters), settings, heads, directions
         matrices = [name for name, p in parameters.items() if is_matrix(name, p)]
         self.muon = [n for n in matrices if settings.matrices == "muon" and not n.endswith(ADAPTER)]
         self.momentum = {name: torch.zeros_like(parameters[name]) for name in self.muon}
@@ -43,6 +54,10 @@ class Optimiser:
         torch._foreach_lerp_([self.momentum[name] for name in names], gradients, 1 - momentum)
         torch._foreach_lerp_(gradients, [self.momentum[name] for name in names], momentum)  # Nesterov
         torch._foreach_mul_(weights, 1 - muon_lr * self.settings.weight_decay)
+        if self.directions is not None:
+            self.directions(dict(zip(names, gradients, strict=True)))
+            torch._foreach_add_(weights, gradients, alpha=-muon_lr)
+            return
         batches: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
         for name, p, update in moved:
             p_BMN, update_BMN = (slices(name, x, self.heads) for x in (p, update))

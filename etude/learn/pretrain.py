@@ -17,13 +17,13 @@ import numpy as np
 from etude.core.errors import EtudeError
 from etude.core.progress import track
 from etude.core.run import Run
-from etude.core.settings import PretrainSettings, RunSettings
+from etude.core.settings import LearnerRanks, PretrainSettings, RunSettings
 from etude.learn import loop
-from etude.learn.learner import Learner
+from etude.learn.learner import AnyLearner
 from etude.learn.lora import adapt
+from etude.learn.start_learner import start_learner
 from etude.learn.streams import Ids, Item
 from etude.model.decoder import Decoder
-from etude.model.training import ready
 from etude.tokens.text_tokenizer import open_tokenizer
 
 STAGE = "pretrain"
@@ -49,8 +49,9 @@ def pretrain(
     *,
     stage: str = STAGE,
     main: bool = True,
-    measure: Callable[[Learner], dict[str, float]] | None = None,
+    measure: Callable[[AnyLearner], dict[str, float]] | None = None,
     by_source: Mapping[str, Documents] | None = None,
+    ranks: LearnerRanks | None = None,
 ) -> Path:
     """Trains `decoder`, or continues where the run stopped; returns the last checkpoint.
 
@@ -59,11 +60,37 @@ def pretrain(
     loses of what it knew is seen there and not in the whole. A checkpoint that is continued is evaluated before it is.
     """
     adapt(decoder, settings.lora, machine.seed)
-    ready(decoder, machine.compute, machine.device, settings.micro_tokens)
-    learner = Learner(decoder, settings.optim, settings.steps, settings.micro_tokens, machine.device)
+    with start_learner(
+        decoder,
+        settings.optim,
+        settings.steps,
+        settings.micro_tokens,
+        device=machine.device,
+        compute=machine.compute,
+        lora=settings.lora,
+        ranks=ranks,
+        threads=machine.threads,
+    ) as learner:
+        return _train(run, learner, train, held_out, settings, tokenizer, stage, main, measure, by_source)
+
+
+def _train(
+    run: Run,
+    learner: AnyLearner,
+    train: Documents,
+    held_out: Documents | None,
+    settings: PretrainSettings,
+    tokenizer: Path,
+    stage: str,
+    main: bool,
+    measure: Callable[[AnyLearner], dict[str, float]] | None,
+    by_source: Mapping[str, Documents] | None,
+) -> Path:
     text = open_tokenizer(tokenizer)
     sizes_V = loop.token_bytes(text)
-    modules = 0 if settings.lora.rank else decoder.config.num_nextn_predict_layers  # adapters leave heads as they are
+    modules = (
+        0 if settings.lora.rank else learner.decoder.config.num_nextn_predict_layers
+    )  # adapters leave heads as they are
     heads = [(f"mtp.{d}", settings.mtp_weight) for d in range(1, modules + 1)]
     saved = run.latest(stage)
     if saved is not None:
@@ -114,7 +141,7 @@ def pretrain(
 
 
 def held_out_nats(
-    learner: Learner, documents: Documents, settings: PretrainSettings, sizes_V: Ids
+    learner: AnyLearner, documents: Documents, settings: PretrainSettings, sizes_V: Ids
 ) -> tuple[float, int, int]:
     """The loss of the next `eval_tokens` of the documents, how many were predicted, and their bytes."""
     nats, predicted, size = 0.0, 0, 0

@@ -16,13 +16,12 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Message, User
 from etude.core.progress import track
 from etude.core.run import Run
-from etude.core.settings import RunSettings, SftSettings
-from etude.learn.learner import Learner
+from etude.core.settings import LearnerRanks, RunSettings, SftSettings
 from etude.learn.loop import Draw, labelled, token_bytes, train
 from etude.learn.lora import adapt
+from etude.learn.start_learner import start_learner
 from etude.learn.streams import Floats, Ids
 from etude.model.decoder import Decoder
-from etude.model.training import ready
 from etude.tokens.dialect import Dialect, ToolSchema
 from etude.tokens.render import Rendered
 
@@ -38,24 +37,36 @@ def sft(
     machine: RunSettings,
     stage: str = STAGE,
     tools: Sequence[ToolSchema] = (),
+    ranks: LearnerRanks | None = None,
 ) -> Path:
     """Trains `decoder` on the conversations, or continues where the run stopped; returns the last checkpoint."""
     pieces = tokenise(conversations, dialect, settings.sequence, tools)
     steps = plan([len(ids) for ids, _ in pieces], settings.batch_tokens, settings.epochs, machine.seed)
     adapt(decoder, settings.lora, machine.seed)
-    ready(decoder, machine.compute, machine.device, settings.micro_tokens)
-    learner = Learner(decoder, settings.optim, len(steps), settings.micro_tokens, machine.device)
-    saved = run.latest(stage)
-    if saved is not None:
-        learner.restore(saved)
-    sizes_V = token_bytes(dialect)
-    modules = 0 if settings.lora.rank else decoder.config.num_nextn_predict_layers  # adapters leave heads as they are
-    heads = [(f"mtp.{d}", settings.mtp_weight) for d in range(1, modules + 1)]
+    with start_learner(
+        decoder,
+        settings.optim,
+        len(steps),
+        settings.micro_tokens,
+        device=machine.device,
+        compute=machine.compute,
+        lora=settings.lora,
+        ranks=ranks,
+        threads=machine.threads,
+    ) as learner:
+        saved = run.latest(stage)
+        if saved is not None:
+            learner.restore(saved)
+        sizes_V = token_bytes(dialect)
+        modules = (
+            0 if settings.lora.rank else decoder.config.num_nextn_predict_layers
+        )  # adapters leave heads as they are
+        heads = [(f"mtp.{d}", settings.mtp_weight) for d in range(1, modules + 1)]
 
-    def draw() -> Draw:
-        return labelled([pieces[i] for i in steps[learner.steps]], heads, sizes_V)
+        def draw() -> Draw:
+            return labelled([pieces[i] for i in steps[learner.steps]], heads, sizes_V)
 
-    return train(run, stage, learner, draw, dialect.save, save_every=settings.save_every)
+        return train(run, stage, learner, draw, dialect.save, save_every=settings.save_every)
 
 
 def tokenise(

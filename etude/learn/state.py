@@ -2,7 +2,7 @@
 
     config.json, model.safetensors   the model, as any Hugging Face reader knows it
     adapter/                         its adapters, as PEFT reads them, where adapters were trained
-    optimiser.safetensors            moments, momentum and averaged weights
+    optimiser*.safetensors           moments, momentum and averaged weights, in one file or in one for each rank
     learner.json                     counters
 
 Making the directory appear whole or not at all is the business of whoever owns it.
@@ -13,15 +13,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from etude.core.errors import EtudeError
 from etude.learn import lora
+from etude.learn.tensor_parts import Part, StoredParts, write_parts
 from etude.model.checkpoint.directory import load_model, named_weights, save_model
 from etude.model.lora_linear import adapted
 
@@ -29,54 +28,65 @@ if TYPE_CHECKING:
     from etude.learn.learner import Learner
     from etude.model.decoder import Decoder
 
-TENSORS = "optimiser.safetensors"
+TENSORS = "optimiser"
 COUNTERS = "learner.json"
 
 
 def save(learner: Learner, directory: Path) -> None:
     save_model(directory, learner.decoder)
     lora.save(directory, learner.decoder)
-    save_file({name: x.detach().cpu().contiguous() for name, x in _tensors(learner).items()}, directory / TENSORS)
-    counters: dict[str, int | str] = {"steps": learner.steps, "skipped": learner.skipped}
-    if adapted(learner.decoder):
-        counters["base"] = lora.fingerprint(learner.decoder)
+    write_parts(directory, TENSORS, {name: Part(x, tuple(x.shape)) for name, x in _tensors(learner).items()}, 0, 1)
+    base = lora.fingerprint(learner.decoder) if adapted(learner.decoder) else None
+    write_counters(directory, learner.steps, learner.skipped, base)
+
+
+def write_counters(directory: Path, steps: int, skipped: int, base: str | None) -> None:
+    """`base` is the fingerprint of the frozen weights that adapters belong to."""
+    counters: dict[str, int | str] = {"steps": steps, "skipped": skipped} | ({} if base is None else {"base": base})
     (directory / COUNTERS).write_text(json.dumps(counters) + "\n")
+
+
+def read_counters(directory: Path) -> tuple[int, int, str | None]:
+    """Steps, skipped steps and the fingerprint."""
+    try:
+        counters = json.loads((directory / COUNTERS).read_text())
+        return int(counters["steps"]), int(counters["skipped"]), counters.get("base")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise EtudeError(f"{directory} cannot be resumed: {COUNTERS} is missing or damaged") from None
 
 
 @torch.no_grad()
 def restore(learner: Learner, directory: Path) -> None:
-    try:
-        counters = json.loads((directory / COUNTERS).read_text())
-        steps, skipped = int(counters["steps"]), int(counters["skipped"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise EtudeError(f"{directory} cannot be resumed: {COUNTERS} is missing or damaged") from None
+    steps, skipped, base = read_counters(directory)
     # Read before anything is written: a checkpoint whose model is damaged leaves the learner as it was.
-    weights = _weights(learner.decoder, directory, counters)
-    path, tensors = directory / TENSORS, _tensors(learner)
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-            # Checkpoints from before buffers were averaged have none: those begin with the live ones.
-            unsaved = {name for name in _buffers(learner.decoder) if f"ema.{name}" in tensors.keys() - shapes.keys()}
-            tensors = {name: x for name, x in tensors.items() if name.removeprefix("ema.") not in unsaved}
-            if shapes != {name: tuple(x.shape) for name, x in tensors.items()}:
-                raise EtudeError(f"{path} was written with other optimiser settings; resume it with its own recipe")
-            for name, tensor in tensors.items():
-                tensor.copy_(file.get_tensor(name))
-    except (SafetensorError, OSError) as broken:
-        raise EtudeError(f"{path} cannot be read ({broken}); the checkpoint is damaged or cut short") from None
+    weights = _weights(learner.decoder, directory, base)
+    tensors = _tensors(learner)
+    with StoredParts(directory, TENSORS) as stored:
+        unsaved = check_optimiser(stored, {name: tuple(x.shape) for name, x in tensors.items()}, learner.decoder)
+        for name, tensor in tensors.items():
+            if name.removeprefix("ema.") not in unsaved:
+                tensor.copy_(stored.read(name))
     live = named_weights(learner.decoder) | lora.parameters(learner.decoder)
-    for name, stored in weights.items():
-        live[name].copy_(stored)
+    for name, weight in weights.items():
+        live[name].copy_(weight)
     for name in unsaved:
         learner.weights["ema"].get_buffer(name).copy_(learner.decoder.get_buffer(name))
     learner.steps, learner.skipped = steps, skipped
 
 
-def _weights(decoder: Decoder, directory: Path, counters: dict[str, Any]) -> Mapping[str, Tensor]:
+def check_optimiser(stored: StoredParts, wanted: Mapping[str, tuple[int, ...]], decoder: Decoder) -> set[str]:
+    """Refuses tensors of other names or shapes than those wanted; the names of averaged buffers that are not there."""
+    # Checkpoints from before buffers were averaged have none: those begin with the live ones.
+    unsaved = {name for name in _buffers(decoder) if f"ema.{name}" in wanted.keys() - stored.shapes.keys()}
+    if stored.shapes != {name: shape for name, shape in wanted.items() if name.removeprefix("ema.") not in unsaved}:
+        raise EtudeError(f"{stored.where} was written with other optimiser settings; resume it with its own recipe")
+    return unsaved
+
+
+def _weights(decoder: Decoder, directory: Path, base: str | None) -> Mapping[str, Tensor]:
     """What a checkpoint holds of what was trained, by name: the adapters, if there are any, or the whole model."""
     if adapted(decoder):
-        if counters.get("base") != lora.fingerprint(decoder):
+        if base != lora.fingerprint(decoder):
             raise EtudeError(
                 f"{directory} holds adapters to other weights than those of the model that this stage starts from; "
                 "put that model back, or start over with --fresh"

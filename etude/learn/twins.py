@@ -90,7 +90,7 @@ def teachers(contexts: Sequence[Context], flat: Packed, weights: Mapping[str, De
             whole = Packed(weights[name], [c.target.tokens_U for c in contexts], temperatures, experts, plausible)
             ends = np.cumsum([0, *whole.lengths])[:-1]
             rows = [e + np.arange(c.shared, len(c.target.tokens_U)) for e, c in zip(ends, contexts, strict=True)]
-            found.append((share, weights[name], whole.hidden()[0][flat.put(np.concatenate(rows))]))
+            found.append((share, weights[name], whole.whole(whole.hidden()[0])[flat.put(np.concatenate(rows))]))
     return found
 
 
@@ -126,9 +126,9 @@ def filter_twins(
     if len(parts) == 1:  # few enough to be kept: the divergence asks for the same
         c["teacher_logp"] = teacher_PV
     both_2E = torch.stack((change_E, torch.ones_like(change_E)))
-    sum_S, count_S = both_2E.new_zeros(2, len(twins)).index_add_(1, c["site"], both_2E)
+    sum_S, count_S = flat.total(both_2E.new_zeros(2, len(twins)).index_add_(1, c["site"], both_2E))
     c["weight"] = c["weight"] * (sum_S < 0)[c["site"]]
-    changes.append(sum_S / count_S)
+    changes += [sum_S / count_S] if flat.share is None or flat.share.leads else []
 
 
 def distances(

@@ -21,7 +21,7 @@ class UpdateSize:
 @contextmanager
 def measured_update(parameters: Iterable[Tensor]) -> Iterator[UpdateSize]:
     """The size of what happens to the parameters inside the block; each tensor counts by its number of entries."""
-    watched = list(parameters)
+    watched = [p for p in parameters if p.numel()]  # a rank may hold nothing of one
     before = [_some(p).clone() for p in watched]
     found = UpdateSize()
     yield found

@@ -8,7 +8,7 @@ scoring), the engine's own for a cache. Latent attention (mla.py) is another mod
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
@@ -30,12 +30,31 @@ LONG = 2048  # tokens; from this mean length on, sequences are padded to one len
 KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
+# Of the tokens of this forward, what keys and values are made of -> the same of all tokens that they may see.
+Gather = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
 class Attend(Protocol):
     """T new tokens of one forward: queries in, attended values out. K is the number of key-value heads."""
 
     latent: bool  # whether latent attention should hand over latents, which is what a cache keeps of it
+    gather: Gather | None  # where tokens of one sequence are in other processes too: keys and values are of all of them
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor: ...
+
+
+class Share(Protocol):
+    """The tokens of a flat batch that this process computes, where several compute its sequences together."""
+
+    own_N: Tensor  # their places in the flat batch, in order
+    leads: bool  # whether it is the first of these processes: it reports what all of them find alike
+    attend: Attend
+
+    def whole(self, x_ND: Tensor) -> Tensor:
+        """Rows of this process's tokens -> of all tokens, in the order of the flat batch; without a gradient."""
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum over the processes; without a gradient."""
 
 
 class Attention(nn.Module):
@@ -58,15 +77,18 @@ class Attention(nn.Module):
         self.qk_norm = config.qk_norm
 
     def forward(self, x_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        return self.output(attend(self.layer, *self.project(x_TD, angles)))
+        return self.output(attend(self.layer, *self.project(x_TD, angles, getattr(attend, "gather", None))))
 
-    def project(self, x_TD: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def project(
+        self, x_TD: Tensor, angles: tuple[Tensor, Tensor], gather: Gather | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values."""
-        length, parts = x_TD.shape[0], side_by_side(x_TD, (self.q_proj, self.k_proj, self.v_proj))
-        q_THD, k_TKD, v_TKD = (part.view(length, -1, self.head_dim) for part in parts)
+        parts = side_by_side(x_TD, (self.q_proj, self.k_proj, self.v_proj))
+        q_THD, k_TKD, v_TKD = (x.view(len(x), x.shape[1] // self.head_dim, self.head_dim) for x in parts)
         if self.qk_norm:
             q_THD, k_TKD = self.q_norm(q_THD), self.k_norm(k_TKD)
-        return rotate(q_THD, angles), rotate(k_TKD, angles), v_TKD
+        q_THD, k_TKD = rotate(q_THD, angles), rotate(k_TKD, angles)
+        return (q_THD, k_TKD, v_TKD) if gather is None else (q_THD, *gather(k_TKD, v_TKD))
 
     def output(self, out_THD: Tensor) -> Tensor:
         out: Tensor = self.o_proj(out_THD.reshape(out_THD.shape[0], self.heads * self.head_dim))
@@ -85,6 +107,7 @@ class PackedAttend:
     """
 
     latent = False
+    gather: Gather | None = None
 
     def __init__(self, lengths: Sequence[int], device: torch.device | str = "cpu") -> None:
         self.lengths, self.groups = list(lengths), list[Group]()
@@ -144,7 +167,7 @@ class KeepingAttend:
     latent = False
 
     def __init__(self, attend: Attend) -> None:
-        self.attend = attend
+        self.attend, self.gather = attend, attend.gather
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
@@ -156,6 +179,7 @@ class ContinuingAttend:
     """Causal attention of sequences, end to end, whose beginnings are elsewhere: they see those and themselves."""
 
     latent = False
+    gather: Gather | None = None
 
     def __init__(self, lengths: Sequence[int], behind: Prefixes, device: torch.device | str = "cpu") -> None:
         self.lengths, self.behind = list(lengths), behind
@@ -166,16 +190,21 @@ class ContinuingAttend:
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         keys, values = self.behind.kept[layer]
-        share, outs = q_THD.shape[1] // k_TKD.shape[1], []
+        outs = []
         parts = zip(*(torch.split(x, self.lengths) for x in (q_THD, k_TKD, v_TKD)), strict=True)
         for (q, k, v), (start, before), seen in zip(parts, self.behind.places, self.seen, strict=True):
             there = slice(start, start + before)
-            k, v = torch.cat((keys[there], k)), torch.cat((values[there], v))
-            if share > 1:
-                k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)
-            q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-            outs.append(F.scaled_dot_product_attention(q, k, v, attn_mask=seen)[0].transpose(0, 1))
+            outs.append(masked_attention(q, torch.cat((keys[there], k)), torch.cat((values[there], v)), seen))
         return torch.cat(outs)
+
+
+def masked_attention(q_THD: Tensor, k_UKD: Tensor, v_UKD: Tensor, seen_TU: Tensor) -> Tensor:
+    """Attention of T tokens to those of U others that they see."""
+    share = q_THD.shape[1] // k_UKD.shape[1]
+    if share > 1:
+        k_UKD, v_UKD = k_UKD.repeat_interleave(share, 1), v_UKD.repeat_interleave(share, 1)
+    q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_UKD, v_UKD))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen_TU)[0].transpose(0, 1)
 
 
 def _bucket(length: int) -> int:

@@ -49,25 +49,39 @@ def in_stages(block: Block, x_TD: Tensor, angles: Angles, attend: Attend, routin
     run = _Runner(block.stages)
     if block.stages.compiled:
         _hold(block)
-    q_THD, k_TKD, v_TKD = run(_before, block, x_TD, angles)
-    layer = block.self_attn.layer
-    if block.stages.recompute and torch.is_grad_enabled():
-        # `partial` binds x_TD now. It is rebound below, and a closure over it gave experts a wrong gradient.
-        again = _Again((q_THD, k_TKD, v_TKD), partial(run.forward, _before, block, x_TD, angles))
-        with saved_tensors_hooks(again.pack, again.unpack):
-            out_THD = attend(layer, q_THD, k_TKD, v_TKD)
-    else:
-        out_THD = attend(layer, q_THD, k_TKD, v_TKD)
+    out_THD = _attended(run, block, x_TD, angles, attend)
     if not block.sparse:
         out: Tensor = run(_after, block, x_TD, out_THD)
         return out
     x_TD, normed_TD, scores_TE = run(_after_until_router, block, x_TD, out_THD)
     mixture: Any = block.mlp
     chosen_TK = mixture.gate.choose(scores_TE, routing)
-    if x_TD.dtype != torch.bfloat16:  # torch's grouped product, which a compiler needs, knows no other
+    # torch's grouped product, which a compiler needs, knows no other dtype
+    if x_TD.dtype != torch.bfloat16 or not mixture.experts.compiles:
         run = _Runner(replace(block.stages, compiled=False))
     mixed_TD: Tensor = run(_mixed, block, x_TD, normed_TD, scores_TE, chosen_TK)
     return mixed_TD
+
+
+def _attended(run: _Runner, block: Block, x_TD: Tensor, angles: Angles, attend: Attend) -> Tensor:
+    if attend.gather is not None:
+        # Keys and values of whole sequences are not kept: with recomputation, attention is computed a second time too.
+        # Not compiled, since a compiler would do so again for every other way to divide sequences.
+        plain = _Runner(replace(run.stages, compiled=False))
+        whole_THD: Tensor = plain(_before_and_attention, block, x_TD, angles, attend)
+        return whole_THD
+    layer, (q_THD, k_TKD, v_TKD) = block.self_attn.layer, run(_before, block, x_TD, angles)
+    if run.stages.recompute and torch.is_grad_enabled():
+        # `partial` binds x_TD now: a closure over a name that is bound again gave experts a wrong gradient.
+        again = _Again((q_THD, k_TKD, v_TKD), partial(run.forward, _before, block, x_TD, angles))
+        with saved_tensors_hooks(again.pack, again.unpack):
+            return attend(layer, q_THD, k_TKD, v_TKD)
+    return attend(layer, q_THD, k_TKD, v_TKD)
+
+
+def _before_and_attention(block: Block, x_TD: Tensor, angles: Angles, attend: Attend) -> Tensor:
+    attention = block.self_attn
+    return attend(attention.layer, *attention.project(block.input_layernorm(x_TD), angles, attend.gather))
 
 
 def _before(block: Block, x_TD: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:

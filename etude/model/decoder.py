@@ -8,11 +8,12 @@ Parameter names are those of a Hugging Face checkpoint.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from etude.model.attention import Attend, Attention
+from etude.model.attention import Attend, Attention, Share
 from etude.model.compile_regions import Stages, in_stages
 from etude.model.config import ModelConfig
 from etude.model.experts import MixtureOfExperts, Routing
@@ -77,6 +78,8 @@ class Trunk(nn.Module):
 
 class Decoder(nn.Module):
     precision = PLAIN
+    reader: Callable[[str, Tensor], None] | None = None  # of an outline: writes a parameter or buffer, by its name
+    share: Callable[[Sequence[int], torch.device], Share] | None = None  # of sequences that several processes compute
 
     def __init__(self, config: ModelConfig, seed: int = 0) -> None:
         super().__init__()
@@ -144,11 +147,21 @@ class Decoder(nn.Module):
         """Normal with deviation 0.02, residual writes scaled down by depth; its own generator, so a seed is a model."""
         device = self.lm_head.weight.device
         generator = torch.Generator(device if device.type == "cuda" else "cpu").manual_seed(seed)  # none for an outline
-        # two residual writes a block: their sum keeps its size whatever the depth
-        residual = 0.02 / math.sqrt(2 * self.config.cache_layers)
+        residual = residual_deviation(self.config)
         for name, parameter in self.named_parameters():
-            if parameter.ndim < 2:
-                parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-            else:
-                deviation = residual if name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")) else 0.02
-                parameter.normal_(0.0, deviation, generator=generator)
+            draw(name, parameter, residual, generator)
+
+
+def residual_deviation(config: ModelConfig) -> float:
+    # two residual writes a block: their sum keeps its size whatever the depth
+    return 0.02 / math.sqrt(2 * config.cache_layers)
+
+
+@torch.no_grad()
+def draw(name: str, parameter: Tensor, residual: float, generator: torch.Generator) -> None:
+    """A parameter's first values; `residual` is the deviation of those that write to the residual stream."""
+    if parameter.ndim < 2:
+        parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+    else:
+        deviation = residual if name.endswith(("o_proj.weight", "down_proj.weight", "down_proj")) else 0.02
+        parameter.normal_(0.0, deviation, generator=generator)

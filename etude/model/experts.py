@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from etude.core.policy import UNROUTED
 from etude.model.config import ModelConfig
-from etude.model.low_precision.products import PLAIN
+from etude.model.low_precision.products import PLAIN, Precision
 from etude.model.mlp import SwiGLU
 
 
@@ -122,7 +122,7 @@ class Router(nn.Module):
             return scores_TE
         preference_TE = scores_TE + self.e_score_correction_bias
         if config.n_group > 1:
-            groups_TGM = preference_TE.view(len(preference_TE), config.n_group, -1)
+            groups_TGM = preference_TE.view(len(preference_TE), config.n_group, config.num_experts // config.n_group)
             best_TG = groups_TGM.topk(2, -1).values.sum(-1)
             allowed_TG = torch.zeros_like(best_TG, dtype=torch.bool)
             allowed_TG.scatter_(-1, best_TG.topk(config.topk_group, -1).indices, True)
@@ -134,6 +134,7 @@ class Experts(nn.Module):
     """The stacked weights: E experts, F hidden dimensions of each, gate and up projections below one another."""
 
     precision = PLAIN
+    compiles = True  # whether a compiler may take its forward
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -142,18 +143,44 @@ class Experts(nn.Module):
         self.down_proj = nn.Parameter(torch.zeros(count, width, hidden))
 
     def forward(self, x_TD: Tensor, chosen_TK: Tensor, weight_TK: Tensor) -> Tensor:
-        count, per_token = self.gate_up_proj.shape[0], chosen_TK.shape[1]
-        order_N = chosen_TK.flatten().argsort(stable=True)  # N = T * K visits, expert by expert
-        sizes_E = _visits(chosen_TK, count)
-        back_N = torch.empty_like(order_N).scatter_(0, order_N, torch.arange(len(order_N), device=order_N.device))
-        rows_ND: Tensor = _Spread.apply(x_TD, order_N, back_N)  # type: ignore[no-untyped-call]
-        gate_NF, up_NF = self.precision.grouped(rows_ND, self.gate_up_proj, sizes_E).chunk(2, -1)
-        out_ND = self.precision.grouped(F.silu(gate_NF) * up_NF, self.down_proj, sizes_E)
-        visits_ND: Tensor = _Reorder.apply(out_ND, back_N, order_N)  # type: ignore[no-untyped-call]
-        visits_TKD = visits_ND.view(len(x_TD), per_token, -1)
+        visits = Visits(chosen_TK, self.gate_up_proj.shape[0])
+        rows_ND = visits.spread(x_TD)
+        out_ND = grouped_swiglu(self.precision, rows_ND, self.gate_up_proj, self.down_proj, visits.sizes_E)
+        return visits.combine(out_ND, weight_TK)
+
+
+def grouped_swiglu(
+    precision: Precision, x_ND: Tensor, gate_up_EXD: Tensor, down_EDF: Tensor, sizes_E: Tensor
+) -> Tensor:
+    """Rows that lie expert by expert, `sizes_E` of each, through their experts."""
+    gate_NF, up_NF = precision.grouped(x_ND, gate_up_EXD, sizes_E).chunk(2, -1)
+    return precision.grouped(F.silu(gate_NF) * up_NF, down_EDF, sizes_E)
+
+
+class Visits:
+    """The tokens of a layer once for each expert that they go to: N = T * K visits, expert by expert."""
+
+    def __init__(self, chosen_TK: Tensor, count: int) -> None:
+        self.order_N = order_N = chosen_TK.flatten().argsort(stable=True)
+        self.sizes_E = _visits(chosen_TK, count)
+        self.back_N = torch.empty_like(order_N).scatter_(0, order_N, torch.arange(len(order_N), device=order_N.device))
+
+    def spread(self, x_TD: Tensor) -> Tensor:
+        rows_ND: Tensor = _Spread.apply(x_TD, self.order_N, self.back_N)  # type: ignore[no-untyped-call]
+        return rows_ND
+
+    def combine(self, out_ND: Tensor, weight_TK: Tensor) -> Tensor:
+        """What the experts made of the visits -> of each token, by its weights."""
+        visits_TKD = reorder(out_ND, self.back_N, self.order_N).view(*weight_TK.shape, out_ND.shape[1])
         if torch.compiler.is_compiling():  # which makes one operation of it, the reordering included
             return (weight_TK[:, :, None] * visits_TKD).sum(1)
         return torch.bmm(weight_TK[:, None], visits_TKD)[:, 0]
+
+
+def reorder(x_ND: Tensor, order_N: Tensor, inverse_N: Tensor) -> Tensor:
+    """Rows in another order; `inverse_N` brings them back."""
+    rows_ND: Tensor = _Reorder.apply(x_ND, order_N, inverse_N)  # type: ignore[no-untyped-call]
+    return rows_ND
 
 
 class _Spread(torch.autograd.Function):
@@ -162,19 +189,17 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, order_N: Tensor, back_N: Tensor) -> Tensor:
         ctx.save_for_backward(back_N)
-        ctx.per_token = len(order_N) // len(x_TD)
-        return x_TD[order_N // ctx.per_token]
+        ctx.tokens = len(x_TD)
+        return x_TD[order_N // max(1, len(order_N) // max(1, len(x_TD)))]  # a rank of many may have no token at all
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (back_N,) = ctx.saved_tensors
         g_ND = gradients[0][back_N]
-        return g_ND.view(-1, ctx.per_token, g_ND.shape[1]).sum(1), None, None
+        return g_ND.view(ctx.tokens, len(g_ND) // max(1, ctx.tokens), g_ND.shape[1]).sum(1), None, None
 
 
 class _Reorder(torch.autograd.Function):
-    """Rows in another order; `inverse_N` brings them back."""
-
     @staticmethod
     def forward(ctx: Any, x_ND: Tensor, order_N: Tensor, inverse_N: Tensor) -> Tensor:
         ctx.save_for_backward(inverse_N)

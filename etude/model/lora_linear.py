@@ -26,7 +26,8 @@ class Factor(nn.Module):
 
     def __init__(self, rows: int, columns: int, like: Tensor) -> None:
         super().__init__()
-        self.weight = nn.Parameter(like.new_zeros(rows, columns))
+        device = "cpu" if like.is_meta else like.device  # an outline's adapters exist: nobody could read them later
+        self.weight = nn.Parameter(torch.zeros(rows, columns, dtype=like.dtype, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype))

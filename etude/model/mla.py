@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from etude.model.attention import Attend
+from etude.model.attention import Attend, Gather
 from etude.model.config import ModelConfig
 from etude.model.low_precision.products import Linear
 from etude.model.norm import RMSNorm
@@ -48,11 +48,15 @@ class LatentAttention(nn.Module):
     def forward(self, x_TD: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         if attend.latent:
             return self.output(self._absorbed(*self._latents(x_TD, angles), attend))
-        return self.output(attend(self.layer, *self.project(x_TD, angles)))
+        return self.output(attend(self.layer, *self.project(x_TD, angles, getattr(attend, "gather", None))))
 
-    def project(self, x_TD: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of every head."""
+    def project(
+        self, x_TD: Tensor, angles: tuple[Tensor, Tensor], gather: Gather | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of every head. What is gathered is latents: less than keys and values by far."""
         q_THP, q_THR, latent_TC, k_T1R = self._latents(x_TD, angles)
+        if gather is not None:
+            latent_TC, k_T1R = gather(latent_TC, k_T1R)
         kv = self.kv_b_proj(latent_TC).view(len(latent_TC), self.heads, -1)
         k_THP, v_THV = kv.split((self.plain, self.value_dim), -1)
         k = torch.cat((k_THP, k_T1R.expand(-1, self.heads, -1)), -1)
@@ -67,7 +71,7 @@ class LatentAttention(nn.Module):
     def _latents(self, x_TD: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         length = x_TD.shape[0]
         q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_TD))) if self.q_rank else self.q_proj(x_TD)
-        q_THP, q_THR = q.view(length, self.heads, -1).split((self.plain, self.rotated), -1)
+        q_THP, q_THR = q.view(length, self.heads, self.plain + self.rotated).split((self.plain, self.rotated), -1)
         latent_TC, k_TR = self.kv_a_proj_with_mqa(x_TD).split((self.rank, self.rotated), -1)
         latent_TC = self.kv_a_layernorm(latent_TC)
         return q_THP, self._rotate(q_THR, angles), latent_TC, self._rotate(k_TR[:, None], angles)

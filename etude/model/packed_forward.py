@@ -49,9 +49,11 @@ class Packed:
         self.chunk_whole = max(CHUNK_ROWS, self.chunk // 4) if self.device.type == "cuda" else self.chunk
         self.lengths = lengths = [len(t) for t in tokens]
         before = [0] * len(lengths) if behind is None else [length for _, length in behind.places]
-        self.attend: Attend = PackedAttend(lengths, self.device)
+        self.share = None if decoder.share is None or behind is not None else decoder.share(lengths, self.device)
         if behind is not None:
-            self.attend = ContinuingAttend(lengths, behind, self.device)
+            self.attend: Attend = ContinuingAttend(lengths, behind, self.device)
+        else:
+            self.attend = PackedAttend(lengths, self.device) if self.share is None else self.share.attend
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}  # keys and values by layer, where they were asked for
         self.longest = max(b + length for b, length in zip(before, lengths, strict=True))
         self.tokens_T = self.put(np.concatenate(tokens).astype(np.int64))
@@ -59,24 +61,50 @@ class Packed:
         self.positions_T = self.put(np.concatenate(positions))
         self.routing = self._replay(experts, plausible) if any(known is not None for known in experts) else None
         tempered = any(t != 1.0 for t in temperatures)  # dividing by 1 would change nothing
-        self.temperature_T = self.put(np.repeat(np.asarray(temperatures, np.float32), lengths)) if tempered else None
+        tempered_T = self.put(np.repeat(np.asarray(temperatures, np.float32), lengths)) if tempered else None
+        self.temperature_T = None if tempered_T is None else self.mine(tempered_T)  # of the rows of `hidden`
 
     def put(self, array: npt.NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)
         # from pinned memory, or the host would wait here for all that the GPU still has to do
         return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
 
+    def mine(self, x_T: Tensor) -> Tensor:
+        """Of all tokens -> of those that this process computes."""
+        return x_T if self.share is None else x_T[self.share.own_N]
+
+    def whole(self, x_ND: Tensor) -> Tensor:
+        """Of the tokens that this process computes -> of all; without a gradient where there are others."""
+        return x_ND if self.share is None else self.share.whole(x_ND)
+
+    def total(self, x: Tensor) -> Tensor:
+        """Of what each process found of its tokens, the sum."""
+        return x if self.share is None else self.share.total(x)
+
+    def own(self, facts: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """The entries whose `row` this process computes; their rows become places in what `hidden` returns."""
+        if self.share is None:
+            return facts
+        place_T = np.full(sum(self.lengths), -1)
+        place_T[self.share.own_N.cpu().numpy()] = np.arange(len(self.share.own_N))
+        row_E = place_T[facts["row"]]
+        return {name: fact_E[row_E >= 0] for name, fact_E in (facts | {"row": row_E}).items()}
+
     def hidden(self, depth: int = 0, keep: bool = False) -> list[Tensor]:
-        """Hidden states of the main head and of the MTP heads up to `depth`; `keep` fills `kept`."""
+        """Hidden states of the main head and of the MTP heads up to `depth`; `keep` fills `kept`.
+
+        Of all tokens, or of those that this process computes.
+        """
         keeping = KeepingAttend(self.attend)
         attend = keeping if keep else self.attend
-        hidden = [self.decoder(self.tokens_T, self.positions_T, attend, self.longest, self.routing)]
+        positions_T = self.mine(self.positions_T)
+        hidden = [self.decoder(self.mine(self.tokens_T), positions_T, attend, self.longest, self.routing)]
         self.kept = keeping.kept
         for d in range(1, depth + 1):
             # At a sequence's end this brings in its neighbour's tokens. No stream counts those places, and as attention
             # is causal they reach no earlier one.
-            ahead_T = self.tokens_T.roll(-d)
-            facts = self.positions_T, self.attend, self.longest
+            ahead_T = self.mine(self.tokens_T.roll(-d))
+            facts = positions_T, self.attend, self.longest
             hidden.append(self.decoder.mtp_hidden(d, hidden[-1], ahead_T, *facts))
         return hidden
 
@@ -102,9 +130,9 @@ class Packed:
             else {0.0}
         )
         if len(bounds) == 1:
-            return Routing(self.put(asked_TBK), bounds.pop())
+            return Routing(self.mine(self.put(asked_TBK)), bounds.pop())
         bound_T1 = np.repeat(np.asarray(plausible, np.float32), self.lengths)[:, None]
-        return Routing(self.put(asked_TBK), self.put(bound_T1))
+        return Routing(self.mine(self.put(asked_TBK)), self.mine(self.put(bound_T1)))
 
     def log_softmax(self, logits_RV: Tensor, rows_R: Tensor) -> Tensor:
         """Of the logits that the positions `rows_R` gave, each at its temperature."""
@@ -134,7 +162,9 @@ class Packed:
     @torch.no_grad()
     def scores(self) -> Tensor:
         """Log-probability of every token; 0 for the first of a sequence, which nothing predicts."""
-        rows_E = torch.nonzero(self.positions_T)[:, 0] - 1
+        # behind the last token of a sequence comes a first one, whose position is 0
+        rows_E = torch.nonzero(self.mine(self.positions_T.roll(-1)))[:, 0]
+        next_E = (rows_E if self.share is None else self.share.own_N[rows_E]) + 1
         scores_T = torch.zeros(len(self.tokens_T), device=self.device)
-        scores_T[rows_E + 1] = self.logprobs(self.hidden()[0], rows_E, self.tokens_T[rows_E + 1])
-        return scores_T
+        scores_T[next_E] = self.logprobs(self.hidden()[0], rows_E, self.tokens_T[next_E])
+        return self.total(scores_T)

@@ -189,6 +189,7 @@ async def _launch(
                 restore=latest,
                 # A second copy of the weights, so only where the KL term reads it.
                 frozen=model if rl.kl or needs_frozen(build_algorithm(rl.algorithm).feedback(rl.feedback)) else None,
+                ranks=recipe.cluster.learner,
             ),
             log=logs / f"learner-{version.lineage}.log",
             deadline=rl.start_seconds,

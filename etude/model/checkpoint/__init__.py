@@ -1,5 +1,5 @@
 """Checkpoints on disk, as Hugging Face directories.
 
 In reading order: `directory` (decoders to and from directories), `tensors` (where each tensor lies, and its values),
-`quantised_formats` (weights stored in fewer bits).
+`outlines` (decoders whose weights are read or drawn later), `quantised_formats` (weights stored in fewer bits).
 """

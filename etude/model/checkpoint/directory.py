@@ -44,20 +44,24 @@ def named_weights(decoder: Decoder) -> dict[str, Tensor]:
     """
     found: dict[str, Tensor] = {}
     for name, parameter in decoder.named_parameters():
-        tensor = parameter.detach()
-        if name.endswith(".experts.gate_up_proj"):
-            base, hidden = _disk_name(name, decoder.config).removesuffix("gate_up_proj"), tensor.shape[1] // 2
-            for e, expert in enumerate(tensor.unbind()):
-                found[f"{base}{e}.gate_proj.weight"] = expert[:hidden]
-                found[f"{base}{e}.up_proj.weight"] = expert[hidden:]
-        elif name.endswith(".experts.down_proj"):
-            base = _disk_name(name, decoder.config).removesuffix("down_proj")
-            found |= {f"{base}{e}.down_proj.weight": expert for e, expert in enumerate(tensor.unbind())}
-        elif not name.endswith(ADAPTER):
-            found[_disk_name(name, decoder.config)] = tensor
+        found |= on_disk(name, parameter.detach(), decoder.config)
     if decoder.config.scoring == "sigmoid":
         found |= {_disk_name(n, decoder.config): b.detach() for n, b in decoder.named_buffers() if n.endswith(BIAS)}
     return found
+
+
+def on_disk(name: str, tensor: Tensor, config: ModelConfig) -> dict[str, Tensor]:
+    """What one parameter, or a router's bias, is on disk: parts of its memory by name; nothing for an adapter's."""
+    base = _disk_name(name, config)
+    if name.endswith(".experts.gate_up_proj"):
+        base, hidden = base.removesuffix("gate_up_proj"), tensor.shape[1] // 2
+        gates = {f"{base}{e}.gate_proj.weight": expert[:hidden] for e, expert in enumerate(tensor.unbind())}
+        ups = {f"{base}{e}.up_proj.weight": expert[hidden:] for e, expert in enumerate(tensor.unbind())}
+        return {key: part for pair in zip(gates.items(), ups.items(), strict=True) for key, part in pair}
+    if name.endswith(".experts.down_proj"):
+        base = base.removesuffix("down_proj")
+        return {f"{base}{e}.down_proj.weight": expert for e, expert in enumerate(tensor.unbind())}
+    return {} if name.endswith(ADAPTER) else {base: tensor}
 
 
 def _disk_name(name: str, config: ModelConfig) -> str:
@@ -69,7 +73,7 @@ def _disk_name(name: str, config: ModelConfig) -> str:
     return f"model.layers.{config.num_hidden_layers + int(depth)}.{rest}"
 
 
-def _copies(config: ModelConfig) -> dict[str, str]:
+def copies(config: ModelConfig) -> dict[str, str]:
     """Names under which the DeepSeek layout stores embedding and head once more, for each prediction module."""
     if config.model_type not in LATENT:
         return {}
@@ -94,13 +98,11 @@ def open_stored(directory: Path, device: str | torch.device = "cpu") -> Stored:
 
 def load_model(directory: Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Decoder:
     """The model of a directory, its weights as `dtype` whatever they are stored as."""
-    hf = _read_json(directory)
-    config = ModelConfig.from_hf(hf, str(directory / CONFIG))
+    read_config(directory)  # a shape that cannot be is refused before any file is opened
     with open_stored(directory, device) as stored:
-        names = _text_names(hf, stored)
-        config = _without_missing_modules(config, names)
-        decoder = _outline(config)
-        _check_weights(directory, config, names, named_weights(decoder), stored)
+        config, names = read_config_and_names(directory, stored)
+        decoder = outline(config)
+        check_weights(directory, config, names, named_weights(decoder), stored)
         _give_memory(decoder, device, dtype, str(directory))
         wanted = named_weights(decoder)
         with torch.no_grad(), track("reading weights", len(wanted), "tensors") as bar:
@@ -111,7 +113,15 @@ def load_model(directory: Path, device: str | torch.device = "cpu", dtype: torch
     return decoder
 
 
-def _outline(config: ModelConfig) -> Decoder:
+def read_config_and_names(directory: Path, stored: Stored) -> tuple[ModelConfig, dict[str, str]]:
+    """The shape of what is stored, and names of weights -> names in the files."""
+    hf = _read_json(directory)
+    config = ModelConfig.from_hf(hf, str(directory / CONFIG))  # first: it refuses what is no config
+    names = _text_names(hf, stored)
+    return _without_missing_modules(config, names), names
+
+
+def outline(config: ModelConfig) -> Decoder:
     """A decoder without memory: names and shapes."""
     with torch.device("meta"), _Undrawn():
         return Decoder(config)
@@ -159,14 +169,14 @@ def _without_missing_modules(config: ModelConfig, names: Mapping[str, str]) -> M
     return config
 
 
-def _check_weights(
+def check_weights(
     directory: Path, config: ModelConfig, names: dict[str, str], wanted: Mapping[str, Tensor], stored: Stored
 ) -> None:
     """Every weight is there and has its shape, and nothing else is; before any memory is taken."""
     if config.tie_word_embeddings and EMBEDDING not in names and HEAD in names:
         # Some writers store a tied matrix under the head's name alone.
         names[EMBEDDING] = names[HEAD]
-    ignored = {HEAD, *_copies(config)} if config.tie_word_embeddings else set(_copies(config))
+    ignored = {HEAD, *copies(config)} if config.tie_word_embeddings else set(copies(config))
     if unknown := set(names) - set(wanted) - ignored:
         name = names[min(unknown)]
         raise EtudeError(f"{stored.where(name)} holds {name!r}, which its config.json does not describe")
@@ -225,14 +235,14 @@ def save_model(
 def _saved(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
     weights = named_weights(decoder)
     yield from merged(decoder, weights)
-    for copy, name in _copies(decoder.config).items():
+    for copy, name in copies(decoder.config).items():
         yield copy, weights[name].clone()  # safetensors refuses memory that is named twice
 
 
 def _numels(decoder: Decoder) -> dict[str, int]:
     """Entries of each tensor that `_saved` gives, in its order."""
     numels = {name: tensor.numel() for name, tensor in named_weights(decoder).items()}
-    return numels | {copy: numels[name] for copy, name in _copies(decoder.config).items()}
+    return numels | {copy: numels[name] for copy, name in copies(decoder.config).items()}
 
 
 def _stored_dtype(name: str, dtype: torch.dtype) -> torch.dtype:

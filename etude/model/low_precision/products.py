@@ -97,7 +97,8 @@ class EmulatedMXFP8(BFloat16):
 
     def grouped(self, x_ND: Tensor, weight_EMD: Tensor, sizes_E: Tensor) -> Tensor:
         parts = zip(torch.split(x_ND, sizes_E.tolist()), weight_EMD.to(x_ND.dtype).unbind(), strict=True)
-        return torch.cat([mxfp8.linear(rows_D, weight_MD) for rows_D, weight_MD in parts if len(rows_D)])
+        products = [mxfp8.linear(rows_D, weight_MD) for rows_D, weight_MD in parts if len(rows_D)]
+        return torch.cat(products) if products else F.linear(x_ND, weight_EMD[0].to(x_ND.dtype))
 
 
 def fits(weight: Tensor) -> bool:
@@ -282,7 +283,9 @@ def grouped_mm(x_ND: Tensor, weight_EMD: Tensor, sizes_E: Tensor) -> Tensor:
         return F.grouped_mm(x_ND, weight_EMD.mT, offs=_ends(sizes_E))
     # a product for each expert that has rows: on a CPU no slower than torch's grouped product
     parts = zip(torch.split(x_ND, sizes_E.tolist()), weight_EMD.unbind(), strict=True)
-    return torch.cat([F.linear(rows_D, weight_MD) for rows_D, weight_MD in parts if len(rows_D)])
+    products = [F.linear(rows_D, weight_MD) for rows_D, weight_MD in parts if len(rows_D)]
+    # of no rows at all: still a product, whose gradient is zeros, since other ranks wait for this one's
+    return torch.cat(products) if products else F.linear(x_ND, weight_EMD[0])
 
 
 def _grouped_at_once(x_ND: Tensor) -> bool:

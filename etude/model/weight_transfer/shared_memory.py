@@ -15,6 +15,7 @@ import mmap
 import os
 import struct
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,11 +128,15 @@ class WeightBoard:
         """
         weights = named_weights(decoder)
         self._check_shapes(weights)
+        self.publish_tensors(merged(decoder, weights), version)
+
+    def publish_tensors(self, tensors: Iterable[tuple[str, Tensor]], version: Version) -> None:
+        """The same, of all tensors by name as they come; they need not exist at the same time."""
         slot, turn = self._next()
         # Before the first byte changes: from now on nobody takes this slot for the version that it held.
         self._write_seal(slot, Seal(*version, turn, 0, WRITING))
         start = self._base + slot * self._slot_bytes
-        for name, tensor in merged(decoder, weights):
+        for name, tensor in tensors:
             self._tensor(self._memory, name, start).copy_(tensor)
         # Against torn writes and damage, not against an attacker: the file is this user's alone.
         checksum = zlib.crc32(memoryview(self._memory)[start : start + self._slot_bytes])

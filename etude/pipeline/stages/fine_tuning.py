@@ -89,15 +89,18 @@ def _train(run: Run, recipe: Recipe, stage: str, start: Path, settings: SftSetti
     from etude.harness.tools.table import build_tools
     from etude.learn.sft import sft
     from etude.model.checkpoint.directory import load_model
+    from etude.model.checkpoint.outlines import load_outline
     from etude.tokens.conversations import read_conversations
     from etude.tokens.dialect import open_dialect
 
     conversations = read_conversations(settings.data or run.path / DEMOS)
     if settings.data:  # somebody's own; demonstrations were looked at when they were made
         conversations = without_hacks(conversations, settings.data)
-    decoder, dialect = load_model(start, device), open_dialect(start, recipe.harness.template)
+    ranks = recipe.cluster.learner
+    decoder = load_model(start, device) if ranks.ranks == 1 else load_outline(start)
+    dialect = open_dialect(start, recipe.harness.template)
     tools = [schema_of(tool) for tool in build_tools(recipe.harness.tools).values()]
-    sft(run, decoder, dialect, conversations, settings, recipe.run, stage, tools)
+    sft(run, decoder, dialect, conversations, settings, recipe.run, stage, tools, ranks)
 
 
 def without_hacks(conversations: list[tuple[Message, ...]], file: str) -> list[tuple[Message, ...]]:

@@ -71,19 +71,23 @@ def pretrain(run: Run, recipe: Recipe) -> None:
     device = prepare_device(recipe)
     from etude.learn.pretrain import pretrain
     from etude.model.checkpoint.directory import load_model
+    from etude.model.checkpoint.outlines import draw_outline, load_outline
     from etude.model.decoder import Decoder
 
-    tokenizer, settings = run.path / "corpus" / "tokenizer", recipe.pretrain
+    tokenizer, settings, ranks = run.path / "corpus" / "tokenizer", recipe.pretrain, recipe.cluster.learner
     if settings.model:
         start = find_model(Path(settings.model))
         check_tokenizer(run, start)
-        decoder = load_model(start, device)
+        decoder = load_model(start, device) if ranks.ranks == 1 else load_outline(start)
     else:
-        vocabulary = open_tokenizer(tokenizer).vocab_size
-        decoder = Decoder(ModelConfig.from_settings(recipe.model, vocabulary), seed=recipe.run.seed).to(device)
+        shape = ModelConfig.from_settings(recipe.model, open_tokenizer(tokenizer).vocab_size)
+        if ranks.ranks == 1:
+            decoder = Decoder(shape, seed=recipe.run.seed).to(device)
+        else:  # a process might not have the memory for all of it
+            decoder = draw_outline(shape, recipe.run.seed)
     train, held_out = open_mixes(run, recipe, settings, bool(settings.eval_every))
     by_source = held_out_by_source(run, recipe, settings) if held_out is not None else {}
-    pretrain(run, decoder, train, held_out, settings, recipe.run, tokenizer, by_source=by_source)
+    pretrain(run, decoder, train, held_out, settings, recipe.run, tokenizer, by_source=by_source, ranks=ranks)
 
 
 def check_tokenizer(run: Run, start: Path) -> None:

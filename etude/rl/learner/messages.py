@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
+from etude.core.settings import ComputeSettings, LearnerRanks, LoraSettings, OptimSettings
 from etude.core.transport import Frame, unpack
 from etude.learn.streams import Batch, Floats, Item
 
@@ -36,6 +36,7 @@ class LearnerSpec:
     threads: int = 1  # 0 takes all cores
     restore: Path | None = None  # continue from this checkpoint
     frozen: Path | None = None  # Hugging Face directory of reference weights
+    ranks: LearnerRanks = field(default_factory=LearnerRanks)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from etude.rl.learner.messages import (
 from etude.tokens.checkpoint_files import TokenFiles
 
 if TYPE_CHECKING:
-    from etude.learn.learner import Learner
+    from etude.learn.learner import AnyLearner
     from etude.model.weight_transfer.shared_memory import WeightBoard
 
 BEAT = 1.0  # seconds between heartbeats
@@ -57,7 +57,7 @@ PATIENCE = 60.0  # seconds for the parent to connect, and for the rest of a fram
 class Verbs:
     """The learner's verbs as frames in and frames out."""
 
-    def __init__(self, learner: Learner, board: WeightBoard, model: Path) -> None:
+    def __init__(self, learner: AnyLearner, board: WeightBoard, model: Path) -> None:
         self.learner, self.board = learner, board
         # read now: a checkpoint that we started from may be cleaned away while we train
         self.tokens = TokenFiles.read(model)
@@ -244,35 +244,46 @@ def main() -> int:
 def _train(spec: LearnerSpec, socket: Path) -> None:
     import torch
 
-    from etude.learn.learner import Learner
     from etude.learn.lora import adapt
+    from etude.learn.start_learner import start_learner
     from etude.model.checkpoint.directory import load_model
+    from etude.model.checkpoint.outlines import load_outline
     from etude.model.lora_linear import copy_trained
-    from etude.model.training import ready, set_up
-    from etude.model.weight_transfer.shared_memory import create_board
+    from etude.model.weight_transfer.shared_memory import WeightBoard, create_board
 
     try:
         torch.empty(0, device=spec.device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise EtudeError(f"device is {spec.device!r}, which does not work here: {reason}") from None
-    decoder = load_model(spec.model, spec.device)
-    frozen = None
-    if spec.frozen is not None:  # adapters leave the weights that we start from as they are
+    several = spec.ranks.ranks > 1
+    decoder = load_outline(spec.model) if several else load_model(spec.model, spec.device)
+    frozen = load_outline(spec.frozen) if several and spec.frozen is not None else None
+    if spec.frozen is not None and not several:  # adapters leave the weights that we start from as they are
         same = spec.lora.rank > 0 and spec.frozen == spec.model
         frozen = copy_trained(decoder.requires_grad_(False)) if same else load_model(spec.frozen, spec.device)
     adapt(decoder, spec.lora, spec.seed)
-    ready(decoder, spec.compute, spec.device, spec.micro_tokens)
-    if frozen is not None:
-        set_up(frozen, spec.compute, spec.device)
-    learner = Learner(decoder, spec.optim, spec.total_steps, spec.micro_tokens, spec.device, frozen)
-    if spec.restore is not None:
-        learner.restore(spec.restore)
-    verbs = Verbs(learner, create_board(spec.board, decoder), spec.model)
-    with child.listen(socket) as listener:
-        print(READY, f"unix:{socket}", flush=True)
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads on: what is printed from here goes to the log
-        serve(verbs, listener)
+    with start_learner(
+        decoder,
+        spec.optim,
+        spec.total_steps,
+        spec.micro_tokens,
+        device=spec.device,
+        compute=spec.compute,
+        lora=spec.lora,
+        frozen=frozen,
+        ranks=spec.ranks,
+        threads=spec.threads,
+    ) as learner:
+        if spec.restore is not None:
+            learner.restore(spec.restore)
+        board = WeightBoard.create(spec.board, decoder) if several else create_board(spec.board, decoder)
+        del decoder, frozen
+        verbs = Verbs(learner, board, spec.model)
+        with child.listen(socket) as listener:
+            print(READY, f"unix:{socket}", flush=True)
+            os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads on: the rest that is printed is the log's
+            serve(verbs, listener)
 
 
 def _floats(metrics: dict[str, float]) -> dict[str, float]:

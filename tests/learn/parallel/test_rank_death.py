@@ -1,0 +1,89 @@
+"""A rank that is killed: all ranks end with one sentence, and the run continues exactly from its last checkpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.scale import layouts
+from etude.learn.parallel.launch import Ranks
+from etude.learn.parallel.layout import Layout
+
+LAYOUT = Layout(3, 1, 3)
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from benchmarks.scale import layouts
+from etude.core.errors import EtudeError
+from etude.learn.parallel.launch import Ranks
+from etude.learn.parallel.layout import Layout
+try:
+    with Ranks(3) as ranks:
+        print(os.getpid(), *(process.pid for process in ranks.processes.values()), flush=True)
+        learner = layouts.open_ranks(ranks, "dense", Layout(3, 1, 3))
+        for step in range(100000):
+            learner.forward_backward(layouts.batch(step, "dense"))
+            learner.step()
+            if step == 2:
+                learner.save(Path(sys.argv[1]))
+            print(step, flush=True)
+except EtudeError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+"""
+
+
+def test_all_ranks_end_when_one_is_killed_and_the_run_continues(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert run.stdout is not None
+    try:
+        pids = [int(pid) for pid in run.stdout.readline().split()]
+        for line in run.stdout:
+            if line.strip() == "4":
+                break
+        os.kill(pids[2], signal.SIGKILL)
+        _, errors = run.communicate(timeout=120)  # 30 s are promised; a busy machine gets more
+    finally:
+        run.kill()
+    assert run.returncode == 2, errors
+    sentence = errors[errors.index("error: ") :]
+    assert sentence.startswith("error: rank 2 of the learner was ended by SIGKILL")
+    assert "Traceback" not in sentence and "the same command continues from the last checkpoint" in sentence
+    assert gone(pids[1], seconds=60)
+    with Ranks(3) as ranks:
+        ended = [weights(ranks, None), weights(ranks, tmp_path)]
+    for name, weight in ended[0].items():
+        assert torch.equal(weight, ended[1][name]), name
+
+
+def weights(ranks: Ranks, start: Path | None) -> dict[str, torch.Tensor]:
+    """After five steps, from the beginning or from a checkpoint."""
+    learner = layouts.open_ranks(ranks, "dense", LAYOUT)
+    if start is not None:
+        learner.restore(start)
+    for step in range(learner.steps, 5):
+        learner.forward_backward(layouts.batch(step, "dense"))
+        learner.step()
+    found = learner.whole_weights()
+    learner.close()
+    return found
+
+
+def gone(pid: int, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True  # ended; whoever took it over has not looked yet
+        except OSError:
+            return True
+        time.sleep(0.1)
+    return False

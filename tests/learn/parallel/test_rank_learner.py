@@ -1,0 +1,130 @@
+"""The learner on several gloo ranks against one rank: steps, scores, checkpoints for any number of ranks, publishing.
+
+benchmarks/scale/layouts.py has the batches and compares all layouts; here are some of them. One set of processes is
+started for all tests of this file.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.scale import layouts
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
+from etude.learn.learner import Learner
+from etude.learn.parallel.launch import Ranks
+from etude.learn.parallel.layout import Layout
+from etude.model.checkpoint.directory import load_model, named_weights
+from etude.model.weight_transfer.shared_memory import WeightBoard
+
+STEPS = 4  # the benchmark makes ten
+
+
+@functools.cache
+def one_rank(model: str) -> layouts.Truth:
+    return layouts.one_rank(model, STEPS)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(4) as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("dense", Layout(2, 1, 2)),
+        ("dense", Layout(2, context=2)),
+        ("moe", Layout(4, 2, 2)),
+        ("moe", Layout(4, 1, 4, expert=2)),
+        ("moe", Layout(4, 1, 2, expert=4, context=2)),
+        ("lora", Layout(4, 1, 4)),
+    ],
+)
+def test_several_ranks_do_what_one_does(ranks: Ranks, model: str, layout: Layout) -> None:
+    found = layouts.difference(ranks, model, layout, one_rank(model))
+    assert found["loss"] < 1e-5
+    assert found["gradient"] < 1e-4
+    assert found["weights"] < 1e-4
+    assert found["scores"] < 1e-4
+    assert found["metrics"] < 1e-3
+
+
+def test_a_checkpoint_of_four_ranks_continues_on_two_and_on_one(ranks: Ranks, tmp_path: Path) -> None:
+    model, expected = "moe", one_rank("moe")
+    four = layouts.open_ranks(ranks, model, Layout(4, 1, 4, expert=2))
+    for step in range(3):
+        four.forward_backward(layouts.batch(step, model))
+        four.step()
+    four.save(tmp_path)
+    four.close()
+    saved = named_weights(load_model(tmp_path))
+    assert len(list(tmp_path.glob("model-*-of-00004.safetensors"))) == 4
+    two = layouts.open_ranks(ranks, model, Layout(2, 2, 1))
+    two.restore(tmp_path)
+    live, frozen = layouts.starting(model)
+    one = Learner(live, layouts.OPTIM, layouts.STEPS, layouts.MICRO, frozen=frozen)
+    one.restore(tmp_path)
+    assert (one.steps, two.steps) == (3, 3)
+    for name, weight in named_weights(one.decoder).items():
+        assert torch.equal(weight, saved[name])
+    for step in range(3, STEPS):
+        for learner in (one, two):
+            metrics = learner.forward_backward(layouts.batch(step, model)) | learner.step()
+            assert metrics["loss"] == pytest.approx(expected.metrics[step]["loss"], abs=1e-5)
+    two.close()
+
+
+def test_a_checkpoint_of_one_rank_continues_on_four(ranks: Ranks, tmp_path: Path) -> None:
+    model, expected = "lora", one_rank("lora")
+    live, frozen = layouts.starting(model)
+    one = Learner(live, layouts.OPTIM, layouts.STEPS, layouts.MICRO, frozen=frozen)
+    one.forward_backward(layouts.batch(0, model))
+    one.step()
+    one.save(tmp_path)
+    four = layouts.open_ranks(ranks, model, Layout(4, 2, 2))
+    four.restore(tmp_path)
+    metrics = four.forward_backward(layouts.batch(1, model))
+    assert metrics["loss"] == pytest.approx(expected.metrics[1]["loss"], abs=1e-5)
+    four.close()
+
+
+def test_what_ranks_publish_and_save_is_the_model(ranks: Ranks, tmp_path: Path) -> None:
+    learner = layouts.open_ranks(ranks, "lora", Layout(2, 1, 2))
+    learner.forward_backward(layouts.batch(0, "lora"))
+    learner.step()
+    board = WeightBoard.create(tmp_path / "board", layouts.decoder("lora"))
+    learner.publish(board, Version(0, 1))
+    published, folder = layouts.decoder("lora", 9), tmp_path / "saved"
+    board.load_into(published, Version(0, 1))
+    folder.mkdir()
+    learner.save(folder)
+    learner.close()
+    saved = named_weights(load_model(folder))
+    for name, weight in named_weights(published).items():
+        assert torch.equal(weight, saved[name])
+    # Adapters are added: the sum is not what training began with.
+    assert not torch.equal(
+        saved["model.layers.0.self_attn.q_proj.weight"], layouts.decoder("lora").model.layers[0].self_attn.q_proj.weight
+    )
+
+
+def test_what_is_refused_is_refused_on_all_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    learner = layouts.open_ranks(ranks, "dense", Layout(2, 1, 2))
+    with pytest.raises(EtudeError, match="cannot be resumed"):
+        learner.restore(tmp_path)
+    items = layouts.batch(0, "dense").items
+    wrong = replace(items[0], experts_TBK=np.zeros((len(items[0].tokens_T), 1, 2), np.int16))
+    with pytest.raises(EtudeError, match="recorded of other tokens or by another model"):
+        learner.score([wrong])
+    # And the ranks go on.
+    assert np.isfinite(learner.score(items)[0]).all()
+    learner.close()
