@@ -59,17 +59,20 @@ class Memory:
 
 
 def memory(work: Workload, layout: Layout) -> Memory:
-    config, share = work.config, layout.sharing
+    config = work.config
     trained, tokens = work.trained, -(-work.micro_tokens // layout.context)
+    matrices = 0 if work.lora or work.matrices == "adamw" else sum(slices(config).values())
+    routed = 0 if work.lora else work.expert_parameters
+    # Of a matrix that Muon moves there is one moment, of everything else there are two.
+    moments = 2 * trained - matrices, (1 if matrices else 2) * routed
     held = work.parameters + (trained if work.lora else 0)
-    momenta = 0 if work.lora or work.matrices == "adamw" else sum(slices(config).values())
     activations, again = _activations(work, layout, tokens)
     rows = max(CHUNK_ROWS, CHUNK_LOGITS[work.gpu] // config.vocab_size)
     found = Memory(
-        weights=WEIGHT * held // share,
-        gradients=WEIGHT * trained // share,
-        moments=WEIGHT * (2 * trained - momenta) // share,
-        averages=WEIGHT * (trained if work.lora else work.parameters) // share if work.average else 0,
+        weights=_held(config, held, work.expert_parameters, layout),
+        gradients=_held(config, trained, routed, layout),
+        moments=_held(config, *moments, layout),
+        averages=_held(config, trained, routed, layout) if work.average else 0,
         gathered=_gathered(work, layout),
         activations=activations,
         # The logits and what is made of them: 0.6B and 4B on one H200 took about two chunks of float32.
@@ -79,6 +82,13 @@ def memory(work: Workload, layout: Layout) -> Memory:
         optimiser=_optimiser(work, layout),
     )
     return found if work.gpu else replace(found, heap=_heap(work, found, tokens))
+
+
+def _held(config: ModelConfig, numbers: int, of_experts: int, layout: Layout) -> int:
+    """Bytes of a rank's part. Experts are divided whole, so with more ranks than experts some ranks have none."""
+    here = -(-config.num_experts // layout.sharing)
+    experts = of_experts // config.num_experts * here if of_experts else 0
+    return WEIGHT * ((numbers - of_experts) // layout.sharing + experts)
 
 
 def _heap(work: Workload, found: Memory, tokens: int) -> int:
@@ -142,7 +152,9 @@ def _gathered(work: Workload, layout: Layout) -> int:
         # One copy of each weight in the numbers that products take, kept until the backward pass.
         return work.number * work.parameters if work.number < WEIGHT else 0
     tables = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
-    return work.number * (GATHERED * _largest_block(config, layout.expert) + tables)
+    whole = _largest_block(config, layout.expert)
+    # Float32 masters are gathered as they are (learn/parallel/hsdp.py), and rounded where they are used.
+    return WEIGHT * (GATHERED * whole + tables) + (work.number * whole if work.number < WEIGHT else 0)
 
 
 @cache

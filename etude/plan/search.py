@@ -119,10 +119,8 @@ _NAMES = {
 
 
 def _advice(work: Workload, found: Candidate, machine: Machine, largest: str) -> str:
-    if largest in ("weights", "gradients", "moments", "averages"):
-        least = smallest_sharing(work, machine.usable)
-        if least > found.layout.sharing:
-            return f": a copy of the model needs at least {least} ranks"
+    if found.memory.stays > machine.usable:
+        return f": a copy of the model needs at least {smallest_sharing(work, machine.usable)} ranks"
     if largest == "activations" and not work.recompute:
         return ": recompute blocks, divide sequences over more ranks, or lower micro_tokens"
     if largest in ("activations", "backward"):

@@ -75,14 +75,13 @@ def traffic(work: Workload, layout: Layout, machine: Machine, micro_batches: int
         if moved[2]:
             flows.append(Flow(purpose, *moved, hidden))
 
-    # Weights of a block are put together for the forward pass, and again for the backward pass.
+    # Weights of a block are put together for the forward pass, and again for the backward pass, as float32 masters.
     rounds = 2 * micro_batches
-    add("weights", gather(sharing, work.number * dense / blocks, rounds * blocks, machine), True)
-    own = work.number * experts / layout.expert / max(1, sparse)
+    add("weights", gather(sharing, WEIGHT * dense / blocks, rounds * blocks, machine), True)
+    own = WEIGHT * experts / layout.expert / max(1, sparse)
     add("experts' weights", gather(owners, own, rounds * sparse, machine), True)
     if not work.lora:
         add("gradients", gather(sharing, WEIGHT * dense / blocks, micro_batches * blocks, machine), True)
-        own = WEIGHT * experts / layout.expert / max(1, sparse)
         add("experts' gradients", gather(owners, own, micro_batches * sparse, machine), True)
     # Sums over the copies of the model: out and back, once a step.
     add("gradients of copies", gather(copies, WEIGHT * work.trained / layout.sharing, 2, machine), False)
@@ -97,8 +96,8 @@ def traffic(work: Workload, layout: Layout, machine: Machine, micro_batches: int
         times = (3 if work.recompute else 2) * blocks * micro_batches
         add("keys and values", gather(Group(layout.context, 1), state, times, machine), False)
     if work.matrices == "muon" and not work.lora:
-        # Each matrix goes whole to the rank that moves it, and its update back, in bfloat16 on a GPU.
+        # Each matrix goes to the rank that moves it, and its update back, in bfloat16 on a GPU. Experts lie whole.
         number = 2 if work.gpu else WEIGHT
-        matrices = number * sum(slices(config).values()) / layout.sharing
+        matrices = number * (sum(slices(config).values()) - experts) / layout.sharing
         add("matrices for Muon", exchange(sharing, matrices, 2, machine), False)
     return flows

@@ -92,14 +92,14 @@ def test_every_layout_is_tried_once_and_each_but_the_best_has_its_reason() -> No
     fits = [each for each in found if not each.problem]
     assert [each.time.seconds for each in fits] == sorted(each.time.seconds for each in fits)
     assert all(each.memory.peak <= NODE.usable for each in fits)
-    asked = next(each for each in found if each.layout == Layout(256, 1, 128, 8, 2))
-    assert not asked.problem and "slower than the best" in asked.why  # the layout that was published for this model
+    asked = next(each for each in search(KIMI, 1024, NODE) if each.layout == Layout(1024, 2, 256, 8, 2))
+    assert not asked.problem and "slower than the best" in asked.why  # the division that was published for this model
 
 
 def test_what_cannot_be_used_says_what_to_do() -> None:
     eight = search(KIMI, 8, NODE)
     assert all(each.problem for each in eight)
-    assert "a copy of the model needs at least" in eight[0].problem or "optimiser" in eight[0].problem
+    assert "a copy of the model needs at least" in eight[0].problem
     small = replace(KIMI, config=named("qwen3-0.6b"), batch_tokens=1 << 15, micro_tokens=1 << 15, matrices="adamw")
     reasons = " ".join(each.problem for each in search(small, 8, NODE))
     assert "without work" in reasons

@@ -18,6 +18,7 @@ from etude.tokens.text_tokenizer import check_vocabulary, open_tokenizer
 
 if TYPE_CHECKING:
     from etude.corpus.mix import Mix
+    from etude.learn.pretrain import Documents
 
 
 def build(run: Run, recipe: Recipe) -> None:
@@ -82,8 +83,22 @@ def pretrain(run: Run, recipe: Recipe) -> None:
         vocabulary = open_tokenizer(tokenizer).vocab_size
         decoder = Decoder(ModelConfig.from_settings(recipe.model, vocabulary), seed=recipe.run.seed).to(device)
     train, held_out = open_mixes(run, recipe, settings, bool(settings.eval_every))
-    by_source = held_out_by_source(run, recipe, settings) if held_out is not None else {}
+    by_source: dict[str, Documents] = {}
+    if held_out is not None:
+        by_source |= held_out_by_source(run, recipe, settings)
+        by_source |= {"private": _private(recipe, tokenizer)} if settings.private else {}
     pretrain(run, decoder, train, held_out, settings, recipe.run, tokenizer, by_source=by_source)
+
+
+def _private(recipe: Recipe, tokenizer: Path) -> Documents:
+    """Code of the user's own, measured and never trained on."""
+    from etude.bench.base.code_text import read_code
+    from etude.bench.base.private_code import PrivateCode
+
+    settings = recipe.pretrain
+    # Bytes enough for one evaluation, whatever the tokenizer: a token stands for a few of them.
+    code = read_code(settings.private, 16 * settings.eval_tokens)
+    return PrivateCode(code, open_tokenizer(tokenizer), settings.sequence)
 
 
 def check_tokenizer(run: Run, start: Path) -> None:
