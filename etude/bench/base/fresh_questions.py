@@ -80,7 +80,7 @@ def lookups_below(path: Path) -> list[Lookup]:
     found: list[Lookup] = []
     for folder in saved_rollouts(rollout_folder(path)):
         if (folder / FACTS).is_file():
-            found += lookups([record.message for record in load_trajectory(folder).messages])
+            found += lookups(load_trajectory(folder).messages)
     return found
 
 

@@ -6,17 +6,23 @@ import asyncio
 import json
 import math
 import re
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from etude.bench.base.fresh import Question, measure_fresh, read_questions, write_questions
 from etude.bench.base.fresh_questions import lookups, make_questions
 from etude.bench.base.model_under_test import ModelUnderTest
+from etude.cli.main import app
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Message, Sample, Sampling, System, ToolResult, User
+from etude.harness.trajectory import MessageRecord, Trajectory
+from etude.harness.trajectory_files import save_trajectory
 from etude.model.packed_forward import Packed
 
 SOURCE = "def connect(host, timeout=7.25):\n    # since 3.1 the pool is called LaneKeeper\n" + "    pass\n" * 40
@@ -103,6 +109,48 @@ def test_what_a_model_knows_without_the_source_is_dropped() -> None:
     assert not made.questions and made.dropped == {"known without the source": 1}
 
 
+class Endpoint(BaseHTTPRequestHandler):
+    """A hosted model that writes the good question, and reads the source when it is to choose."""
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        asked = body["messages"][-1]["content"]
+        source, _, rest = asked.rpartition("Question: ")
+        choices = [
+            (letter, answer) for letter, answer in re.findall(r"^([A-Q])\. (.*)$", rest, re.M) if answer in source
+        ]
+        said = choices[0][0] if choices else json.dumps(GOOD)
+        message = {"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+        reply = json.dumps({"choices": [message], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_command_makes_a_file_from_saved_rollouts_and_a_hosted_model(tmp_path: Path) -> None:
+    folder = tmp_path / "rollouts" / "one"
+    save_trajectory(Trajectory(entries=[MessageRecord(message) for message in TRACE[:5]]), folder)
+    (folder / "outcome.json").write_text("{}")
+    file = tmp_path / "q.jsonl"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        policy = f"openai:http://127.0.0.1:{server.server_address[1]}/v1?model=m"
+        words = ["bench", "fresh", str(tmp_path / "rollouts"), "--policy", policy, "--save", str(file), "--json"]
+        done = CliRunner().invoke(app, words)
+        server.shutdown()
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout.splitlines()[-1])["questions"] == 1
+    (question,) = read_questions(file)
+    assert question.answer == "LaneKeeper" and question.validated and "site-packages/lanes" in question.source
+    refused = CliRunner().invoke(app, [*words[:4], "reference", *words[5:]])
+    assert refused.exit_code == 2 and "cannot write questions" in refused.output
+
+
 def test_questions_come_back_as_written_and_bad_lines_are_named(tmp_path: Path) -> None:
     file = tmp_path / "q.jsonl"
     two = [Question(**GOOD, source="lanes", date=day) for day in ("2026-10-01", "2026-11-02")]
@@ -130,7 +178,7 @@ def test_the_answer_is_the_likeliest_byte_for_byte(make_tested: Callable[..., Mo
             tested.text.encode("Question: q\nAnswer:"),
             tested.text.encode(f"Question: q\nAnswer: {answer}\n"),
         )
-        logits = tested.decoder.logits(Packed(tested.decoder, [np.array(whole)]).hidden()[0]).double()
+        logits = tested.decoder.logits(Packed(tested.decoder, [np.array(whole)]).hidden()[0]).detach().double()
         table = logits.log_softmax(-1)
         shared = next((i for i, (a, b) in enumerate(zip(start, whole, strict=False)) if a != b), len(start))
         total = sum(float(table[place - 1, whole[place]]) for place in range(shared, len(whole)))
