@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from etude.bench.base.code_text import Code
-from etude.bench.base.model_under_test import Text
 from etude.core.errors import EtudeError
 
 Ids = npt.NDArray[np.integer[Any]]
 
 
+class Encoder(Protocol):
+    """What is needed of a tokenizer."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+
 class PrivateCode:
     """Pieces of at most `length` tokens, from the first file on; after the last it begins again."""
 
-    def __init__(self, code: Code, text: Text, length: int) -> None:
+    def __init__(self, code: Code, text: Encoder, length: int) -> None:
         self.pieces: list[Ids] = []
-        for _, source in code.files:
-            ids = np.array(text.encode(source), np.int64)
+        for found in text.encode_batch([source for _, source in code.files]):
+            ids = np.array(found, np.int64)
             self.pieces += [ids[start : start + length] for start in range(0, len(ids), length)]
         # A single token predicts nothing.
         self.pieces = [piece for piece in self.pieces if len(piece) > 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -111,14 +111,8 @@ def test_the_fit_of_a_run_is_shown_by_name(tmp_path: Path) -> None:
 
 def test_private_code_is_the_same_each_time_and_begins_again() -> None:
     class Bytes:
-        def encode(self, text: str) -> list[int]:
-            return list(text.encode())
-
-        def decode(self, ids: object) -> str:
-            return ""
-
-        def bytes_of(self, token: int) -> bytes:
-            return bytes([token])
+        def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+            return [list(text.encode()) for text in texts]
 
     code = Code("mine", (("a.py", "abcdefghij"), ("b.py", "klmno")))
     private = PrivateCode(code, Bytes(), 4)
