@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
@@ -87,8 +87,10 @@ def own_layout(recipe: Recipe) -> Layout:
     said = getattr(getattr(recipe, "cluster", None), "learner", None)
     if said is None:
         return Layout()
-    table = asdict(said) if is_dataclass(said) and not isinstance(said, type) else dict(said)
-    return Layout(**{field.name: table[field.name] for field in fields(Layout) if field.name in table})
+    table = {field.name: getattr(said, field.name) for field in fields(Layout)}
+    # A shard of 0 takes the ranks that are left.
+    table["shard"] = table["shard"] or max(1, table["ranks"] // (table["replicate"] * table["context"]))
+    return Layout(**table)
 
 
 def read_ranks(words: str) -> list[int]:

@@ -6,13 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from etude.cli.main import app
+from etude.core import recipe as recipes
 from etude.learn.parallel.layout import Layout
-from etude.plan.request import read_layout, read_ranks
+from etude.plan.request import own_layout, read_layout, read_ranks
 
 PAGE = Path("docs/operate/plan-kimi.md")
 
@@ -81,6 +84,13 @@ def test_a_config_file_is_read_and_a_damaged_one_refused(tmp_path: Path) -> None
 def test_layouts_and_numbers_are_read_as_they_are_written() -> None:
     assert read_layout("shard=4, context=2,expert=8") == Layout(8, 1, 4, 8, 2)
     assert read_ranks("64,8,8") == [8, 64]
+
+
+def test_the_recipe_says_its_own_layout() -> None:
+    ranks = SimpleNamespace(ranks=16, replicate=2, shard=0, expert=4, context=2)
+    recipe: Any = SimpleNamespace(cluster=SimpleNamespace(learner=ranks))
+    assert own_layout(recipe) == Layout(16, 2, 4, 4, 2)  # a shard of 0 takes what is left
+    assert own_layout(recipes.load("nano")) == Layout()
 
 
 def test_the_page_in_docs_is_what_its_command_writes(tmp_path: Path) -> None:
