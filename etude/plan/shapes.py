@@ -10,9 +10,9 @@ from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe, hint
 from etude.model.config import ModelConfig
 
-_QWEN3 = {"model_type": "qwen3", "vocab_size": 151_936, "num_key_value_heads": 8, "head_dim": 128}
+_QWEN3: dict[str, Any] = {"model_type": "qwen3", "vocab_size": 151_936, "num_key_value_heads": 8, "head_dim": 128}
 _QWEN3 |= {"rope_theta": 1e6, "max_position_embeddings": 40_960}
-_LATENT = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
+_LATENT: dict[str, Any] = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
 _LATENT |= {"v_head_dim": 128, "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
 _LATENT |= {"hidden_size": 7168, "intermediate_size": 18_432, "num_hidden_layers": 61, "rope_theta": 50_000.0}
 
