@@ -83,22 +83,8 @@ def pretrain(run: Run, recipe: Recipe) -> None:
         vocabulary = open_tokenizer(tokenizer).vocab_size
         decoder = Decoder(ModelConfig.from_settings(recipe.model, vocabulary), seed=recipe.run.seed).to(device)
     train, held_out = open_mixes(run, recipe, settings, bool(settings.eval_every))
-    by_source: dict[str, Documents] = {}
-    if held_out is not None:
-        by_source |= held_out_by_source(run, recipe, settings)
-        by_source |= {"private": _private(recipe, tokenizer)} if settings.private else {}
+    by_source = held_out_by_source(run, recipe, settings) if held_out is not None else {}
     pretrain(run, decoder, train, held_out, settings, recipe.run, tokenizer, by_source=by_source)
-
-
-def _private(recipe: Recipe, tokenizer: Path) -> Documents:
-    """Code of the user's own, measured and never trained on."""
-    from etude.bench.base.code_text import read_code
-    from etude.bench.base.private_code import PrivateCode
-
-    settings = recipe.pretrain
-    # Bytes enough for one evaluation, whatever the tokenizer: a token stands for a few of them.
-    code = read_code(settings.private, 16 * settings.eval_tokens)
-    return PrivateCode(code, open_tokenizer(tokenizer), settings.sequence)
 
 
 def check_tokenizer(run: Run, start: Path) -> None:
@@ -220,15 +206,26 @@ def open_mixes(
     return train, Mix(corpus, "held_out", length, seed, unit, weights) if held_out else None
 
 
-def held_out_by_source(run: Run, recipe: Recipe, settings: PretrainSettings) -> dict[str, Mix]:
-    """The held-out text of each source of the corpus, where there are several, those that are not trained on too."""
+def held_out_by_source(run: Run, recipe: Recipe, settings: PretrainSettings) -> dict[str, Documents]:
+    """The held-out text of each source of the corpus, where there are several, those that are not trained on too.
+
+    And code of the user's own, `private`, which is measured and is in no corpus.
+    """
     from etude.corpus.mix import Mix
 
     corpus, seed, length = run.path / "corpus", recipe.run.seed, settings.sequence
     names = Mix(corpus, "held_out", length, seed).sources
-    if len(names) < 2:
-        return {}
-    return {name: Mix(corpus, "held_out", length, seed, weights={name: 1.0}) for name in names}
+    found: dict[str, Documents] = {}
+    if len(names) > 1:
+        found |= {name: Mix(corpus, "held_out", length, seed, weights={name: 1.0}) for name in names}
+    if settings.private:
+        from etude.bench.base.code_text import read_code
+        from etude.bench.base.private_code import PrivateCode
+
+        # Bytes enough for one evaluation, whatever the tokenizer: a token stands for a few of them.
+        code = read_code(settings.private, 16 * settings.eval_tokens)
+        found["private"] = PrivateCode(code, open_tokenizer(corpus / "tokenizer"), length)
+    return found
 
 
 def _before_extend(recipe: Recipe) -> str:
