@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from etude.cli.console import Backend, Json, ModelPath, Overrides, answer, points, share, table
+from etude.cli.console import Backend, Json, Overrides, answer, points, share, table
 
 if TYPE_CHECKING:
     from etude.bench.result import BenchResult
@@ -174,35 +175,165 @@ def _passed(passed: int, rollouts: int) -> Text:
 
 @bench_app.command("base")
 def bench_base(
-    model: ModelPath,
-    overrides: Overrides = None,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL... [KEY=VALUE]...", help="Runs, checkpoints or Hugging Face directories; then changes."
+        ),
+    ],
     code: Annotated[Path | None, typer.Option("--code", help="Folder of code; default: Python's library.")] = None,
     repository: Annotated[Path | None, typer.Option("--repo", help="Git checkout; default: invented files.")] = None,
-    only: Annotated[str, typer.Option("--only", help="Some of codebase,tracking,needle.")] = "",
+    questions: Annotated[Path | None, typer.Option("--questions", help="JSONL on fresh knowledge.")] = None,
+    only: Annotated[str, typer.Option("--only", help="Some of codebase,tracking,needle,serving,fresh.")] = "",
+    page: Annotated[Path | None, typer.Option("--page", help="Write the table as .html or .md.")] = None,
     save: Save = None,
     json: Json = False,
 ) -> None:
-    """Measure a model without an agent: bits per byte of code, state tracking, needles in long texts."""
+    """Measure models without an agent: bits per byte of code, state tracking, needles, fresh facts, cost of serving."""
 
     def work() -> dict[str, Any]:
         from etude.core import durable
-        from etude.pipeline.find_model import find_model, prepare_device, recipe_of
+        from etude.core.errors import EtudeError
 
-        given = {"base.code": code, "base.repository": repository}
+        models = [Path(word) for word in words if not _is_change(word)]
+        if not models:
+            raise EtudeError("name at least one model: etude bench base DIR...")
+        given = {"base.code": code, "base.repository": repository, "base.questions": questions}
         paths = [f"{key}={jsonlib.dumps(str(path))}" for key, path in given.items() if path is not None]
-        recipe, folder = recipe_of(model, [*(overrides or []), *paths]), find_model(model)
-        device = prepare_device(recipe)
-        from etude.bench.base.model_under_test import ModelUnderTest
-        from etude.bench.base.suite import EVALUATIONS, evaluate_base
+        changes = [*(word for word in words if _is_change(word)), *paths]
+        if page is not None:
+            from etude.bench.base.comparison import as_page
 
-        tested = ModelUnderTest.open(folder, device, recipe.base.batch_tokens)
-        names = [name.strip() for name in only.split(",") if name.strip()]
-        found = {"model": str(folder)} | evaluate_base(tested, recipe.base, names or EVALUATIONS)
+            as_page(page, [])  # a wrong name is refused before anything is measured
+        for file in [file for file in (page, save) if file is not None]:
+            durable.check_writable(file)
+        found = [_measure_base(model, changes, only) for model in models]
+        if page is not None:
+            durable.write_whole(page, as_page(page, found))
+        result = found[0] if len(found) == 1 else {"models": found}
         if save is not None:
-            durable.write_whole(save, jsonlib.dumps(found, indent=1) + "\n")
-        return found
+            durable.write_whole(save, jsonlib.dumps(result, indent=1) + "\n")
+        return result
 
-    answer(work, _show_base, json)
+    answer(work, _show_base_models, json)
+
+
+@bench_app.command("fresh")
+def bench_fresh(
+    rollouts: Annotated[Path, typer.Argument(metavar="ROLLOUTS", help="Saved rollouts: a run, or a folder of them.")],
+    policy: Annotated[str, typer.Option("--policy", help="Writes and validates: openai:https://host/v1?model=NAME.")],
+    save: Annotated[Path, typer.Option("--save", help="JSONL file for the questions.")],
+    validator: Annotated[str, typer.Option("--validator", help="Another one that validates, with the source.")] = "",
+    unknown_to: Annotated[str, typer.Option("--unknown-to", help="Drop what this one knows without it.")] = "",
+    most: Annotated[int, typer.Option("--most", min=1, help="Questions at most.")] = 200,
+    json: Json = False,
+) -> None:
+    """Make dated questions on fresh knowledge from traces in which an agent read a library or searched its docs."""
+
+    def work() -> dict[str, Any]:
+        import asyncio
+        from datetime import datetime
+
+        from etude.bench.base.fresh import write_questions
+        from etude.bench.base.fresh_questions import lookups_below, make_questions, summary
+        from etude.core import durable
+        from etude.core.errors import EtudeError
+        from etude.core.settings import EndpointSettings
+        from etude.policies.table import hosted_policy, is_hosted
+
+        durable.check_writable(save)
+        found = lookups_below(rollouts)
+        if not found:
+            raise EtudeError(
+                f"in no rollout of {rollouts} did an agent read an installed library or search documentation"
+            )
+        for name in [name for name in (policy, validator, unknown_to) if name and not is_hosted(name)]:
+            raise EtudeError(f"{name!r} cannot write questions; name a hosted model: openai:https://host/v1?model=NAME")
+
+        async def make() -> Any:
+            names = [policy, validator or policy, *([unknown_to] if unknown_to else [])]
+            endpoint = EndpointSettings(form="text", ids=False)  # answers are read as they are
+            made = {name: hosted_policy(name, endpoint, {}) for name in names}
+            try:
+                day = datetime.now(UTC).date().isoformat()
+                rest = made[unknown_to] if unknown_to else None
+                return await make_questions(found, made[policy], made[validator or policy], day, rest, most)
+            finally:
+                for each in made.values():
+                    await each.close()
+
+        made = asyncio.run(make())
+        durable.write_whole(save, write_questions(made.questions))
+        return {"ok": bool(made.questions), "lookups": len(found), **summary(made), "saved": str(save)}
+
+    def show(found: dict[str, Any]) -> None:
+        print(f"{found['questions']} questions from {found['lookups']} lookups, saved: {found['saved']}")
+        if found["dropped"]:
+            table(("dropped", ""), list(found["dropped"].items()))
+
+    answer(work, show, json)
+
+
+@bench_app.command("fit")
+def bench_fit(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run that was pretrained with pretrain.private.")],
+    name: Annotated[str, typer.Option("--name", help="private, or a source of the corpus; empty: all.")] = "private",
+    stage: Annotated[str, typer.Option("--stage", help="pretrain or extend.")] = "pretrain",
+    json: Json = False,
+) -> None:
+    """Fit a line to a held-out loss over the logarithm of the steps: what each doubling of training gives."""
+
+    def work() -> dict[str, Any]:
+        from dataclasses import asdict
+
+        from etude.bench.base.loss_fit import fit_run
+
+        return asdict(fit_run(run, name, stage))
+
+    def show(found: dict[str, Any]) -> None:
+        table(
+            ("held-out loss", found["name"] or "all"),
+            [
+                ("measured", f"{found['first']:.4f} -> {found['last']:.4f} nats, {len(found['steps'])} times"),
+                ("each doubling of the steps", f"{found['per_doubling']:+.4f} nats"),
+                ("how well a line fits", f"R2 {found['r_squared']:.3f}"),
+                ("twice the steps would give", f"{found['doubled']:.4f} nats"),
+            ],
+        )
+
+    answer(work, show, json)
+
+
+def _is_change(word: str) -> bool:
+    key, equals, _ = word.partition("=")
+    return bool(equals) and key.replace(".", "").replace("_", "").isalnum() and not Path(word).exists()
+
+
+def _measure_base(model: Path, changes: list[str], only: str) -> dict[str, Any]:
+    from etude.pipeline.find_model import find_model, prepare_device, recipe_of
+
+    recipe, folder = recipe_of(model, changes), find_model(model)
+    device = prepare_device(recipe)
+    from etude.bench.base.model_under_test import ModelUnderTest
+    from etude.bench.base.suite import evaluate_base
+
+    tested = ModelUnderTest.open(folder, device, recipe.base.batch_tokens)
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    return {"model": str(folder)} | evaluate_base(tested, recipe.base, names or None)
+
+
+def _show_base_models(found: dict[str, Any]) -> None:
+    from etude.bench.base.comparison import HEADERS, rows, texts_differ
+
+    if "models" not in found:
+        _show_base(found)
+        return
+    # Models as columns: there are more figures than models.
+    lines = zip(HEADERS, *rows(found["models"]), strict=True)
+    first, *rest = list(lines)
+    table(first, rest)
+    if warning := texts_differ(found["models"]):
+        print(warning)
 
 
 def _show_base(found: dict[str, Any]) -> None:
@@ -219,6 +350,14 @@ def _show_base(found: dict[str, Any]) -> None:
         rows.append(("needle", "exact", f"{needle['exact']:.1%}"))
         chance = f"{needle['probability']:.3f} (chance {1 / needle['candidates']:.3f}), mean rank {needle['rank']:.2f}"
         rows.append(("", "probability", chance))
+    if fresh := found.get("fresh"):
+        asked = f"{fresh['questions']} questions of {fresh['first']} to {fresh['last']}, chance {fresh['chance']:.1%}"
+        rows.append(("fresh knowledge", "right", f"{fresh['accuracy']:.1%} of {asked}"))
+    if serving := found.get("serving"):
+        from etude.bench.base.comparison import serving_words
+
+        rows.append(("serving", "weights", f"{serving['weights'] / 1e9:.3g} GB"))
+        rows += [("", "with a context of", serving_words(each)) for each in serving["lengths"]]
     table(("", "", ""), rows)
     if needle:
         lengths = sorted({cell["length"] for cell in needle["places"]})

@@ -24,6 +24,7 @@ from etude.cli.console import Json, answer, table
 from etude.cli.env import env_app
 from etude.cli.grade import grade
 from etude.cli.model import model_app
+from etude.cli.plan import plan
 from etude.cli.recipes import recipe_app
 from etude.cli.sandbox import sandbox_app
 from etude.cli.saved_rollouts import rollouts as saved_rollouts
@@ -90,7 +91,7 @@ app.command("run")(runs.run_all)
 app.command("rollouts")(saved_rollouts)
 for _command in (
     *(runs.resume, status, runs.report, rollouts.rollout, rollouts.regrade, rollouts.export, audit),
-    *(serve.sample, serve.serve, chat, doctor, version, grade),
+    *(serve.sample, serve.serve, chat, doctor, version, grade, plan),
 ):
     app.command()(_command)
 for _group, _name in (

@@ -219,6 +219,9 @@ class PretrainSettings:
     sequence: int = setting(512, "longest training sequence, tokens", least=2)
     eval_every: int = setting(100, "steps between evaluations on the held-out split; 0 turns them off", least=0)
     eval_tokens: int = setting(65_536, "tokens of one evaluation", least=2)
+    private: str = setting(
+        "", "folder of code that is never trained on, measured at each evaluation as held_out_loss_private; empty: none"
+    )
     save_every: int = setting(100, "steps between checkpoints", least=1)
     mtp_weight: float = setting(0.1, "share of the MTP heads' distillation beside the main head's loss", least=0)
     optim: OptimSettings = setting(OptimSettings(), "optimiser; its rates are for a new decoder, continue with less")
@@ -483,3 +486,11 @@ class BaseSettings:
     needle_candidates: int = setting(8, "answers of which one is true, for the probability and the rank", least=2)
     batch_tokens: int = setting(4096, "tokens in one forward", least=1)
     seed: int = setting(0, "of histories and needles", least=0)
+    questions: str = setting("", "JSONL of questions on fresh knowledge (`etude bench fresh` makes them); empty: none")
+    since: str = setting("", "only questions from this day on, such as 2026-10-01; empty takes all")
+    serving_lengths: list[int] = setting([8192, 131_072], "tokens of a context whose cost of serving is stated")
+    serving_most: int = setting(
+        8192, "longest context whose speed is measured, tokens; memory is always stated", least=0
+    )
+    serving_requests: int = setting(4, "requests served at once when speed is measured", least=1)
+    serving_tokens: int = setting(32, "tokens that each of them writes", least=1)

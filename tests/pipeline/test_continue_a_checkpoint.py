@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import transformers
 
+from etude.bench.base.model_under_test import ModelUnderTest, ScoredText
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.run_files import read_metrics
@@ -59,6 +60,29 @@ def test_the_corpus_is_in_its_own_tokens_and_the_result_is_its_checkpoint_traine
     assert outcome.model is not None and load_model(outcome.model).config == load_model(brought).config
     assert (outcome.model / "tokenizer.json").read_bytes() == (brought / "tokenizer.json").read_bytes()
     assert transformers.AutoTokenizer.from_pretrained(outcome.model).chat_template == theirs.chat_template
+
+
+def test_private_code_is_measured_at_every_evaluation_and_never_trained_on(tiny: Path, tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "own.py").write_text("".join(f"def private_{n}():\n    return {n}\n" for n in range(40)))
+    settings = ["pretrain.steps=2", "pretrain.eval_every=1", "pretrain.eval_tokens=256", f"pretrain.private={private}"]
+    outcome = execute("pretrain", recipes.load(str(tiny), settings), tmp_path / "run")
+    rows = [row for row in read_metrics(tmp_path / "run") if "held_out_loss_private" in row]
+    assert [row["step"] for row in rows] == [1, 2]
+    # The last of them again, by a plain forward over the same pieces.
+    assert outcome.model is not None
+    tested, length = ModelUnderTest.open(outcome.model, "cpu", 4096), recipes.load(str(tiny)).pretrain.sequence
+    ids = tested.text.encode((private / "own.py").read_text())
+    pieces = [ids[start : start + length] for start in range(0, len(ids), length)]
+    pieces = [piece for piece in pieces if len(piece) > 1]
+    taken: list[list[int]] = []
+    while sum(map(len, taken)) < 256:
+        piece, room = pieces[len(taken) % len(pieces)], 256 - sum(map(len, taken))
+        taken.append(piece[: max(2, room)])
+    scores = tested.score([ScoredText(piece, 1) for piece in taken])
+    loss = -sum(float(part.sum()) for part in scores) / sum(len(piece) - 1 for piece in taken)
+    assert rows[-1]["held_out_loss_private"] == pytest.approx(loss, rel=1e-4)
 
 
 def test_adapters_leave_the_rest_as_it_came(tiny: Path, brought: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class ModelUnderTest:
         if not prompts:
             return []
         longest = max(len(prompt) + most for prompt, most in zip(prompts, tokens, strict=True))
-        engine = Engine(self.decoder, _settings(longest, len(prompts), self.batch_tokens), Version(0, 0))
+        engine = self.engine(longest, len(prompts))
         asked = [
             engine.submit(prompt, Sampling(max_tokens=most, temperature=0))
             for prompt, most in zip(prompts, tokens, strict=True)
@@ -123,6 +123,10 @@ class ModelUnderTest:
                 del open_answers[request.number]
                 advance(1)
         return [list(request.answer().ids or ()) for request in asked]
+
+    def engine(self, longest: int, count: int) -> Engine:
+        """An engine for so many requests of at most so many tokens."""
+        return Engine(self.decoder, _settings(longest, count, self.batch_tokens), Version(0, 0))
 
     def _reached(self, request: Request, until: str) -> bool:
         # The tail alone: decoding a whole answer after each of its tokens would take quadratic time.

@@ -27,7 +27,7 @@ def markdown(data: RunData, lead: Sequence[str]) -> str:
         stages = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
         parts += ["## Time", f"{duration(sum(seconds.values()))} in all: {stages}."]
     facts = [(name, str(value)) for name, value in machine_facts(data) if value not in (None, "")]
-    parts += ["## Machine", _table(["fact", "value"], facts)]
+    parts += ["## Machine", table(["fact", "value"], facts)]
     parts += [f"Written by etude on {data.written}. Intervals are at 95%; gains are in points, task by task."]
     return "\n\n".join(parts) + "\n"
 
@@ -56,7 +56,7 @@ def _comparison(data: RunData, which: TaskSet) -> list[str]:
     head = ["checkpoint", "pass@1", *(f"pass@{k}" for k in ks), "paired gain", "tokens", "format errors"]
     said = warning(tasks, trained)
     heading = f"## {title}: {tasks} tasks, {largest.samples} rollouts each"
-    return [heading, *([said] if said else []), _table(head, body)]
+    return [heading, *([said] if said else []), table(head, body)]
 
 
 def _training(data: RunData) -> list[str]:
@@ -65,13 +65,13 @@ def _training(data: RunData) -> list[str]:
         never = sum(rate.passed == 0 for rate in rates)
         rows = [(rate.task, f"{rate.passed} of {rate.rollouts}") for rate in rates[:HARDEST]]
         parts += ["## Training tasks", f"{len(rates)} tasks, {never} never passed; the hardest:"]
-        parts += [_table(["task", "passed"], rows)]
+        parts += [table(["task", "passed"], rows)]
     if found := verdicts(data):
         parts += ["Audit: " + ", ".join(f"{number} {name}" for name, number in found.items()) + "."]
     return parts
 
 
-def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(_cell(cell) for cell in cells) + " |" for cells in (head, *body)]
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 

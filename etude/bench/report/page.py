@@ -46,16 +46,21 @@ def page(data: RunData) -> str:
         sections,
         tag("footer", tag("p", f"Written by etude on {data.written}. Intervals are at 95%.")),
     )
+    return document(f"{data.name}: Etude report", body)
+
+
+def document(title: str, body: Html) -> str:
+    """A whole page that loads nothing."""
     head = join(
         Html('<meta charset="utf-8">'),
         Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
         Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
         Html('<meta name="color-scheme" content="light dark">'),
-        tag("title", f"{data.name}: Etude report"),
+        tag("title", title),
         tag("style", Html(_style())),
     )
-    document = tag("html", tag("head", head), tag("body", tag("main", body)), lang="en")
-    return f"<!DOCTYPE html>\n{document}\n"
+    whole = tag("html", tag("head", head), tag("body", tag("main", body)), lang="en")
+    return f"<!DOCTYPE html>\n{whole}\n"
 
 
 HOW_SURE = (

@@ -18,6 +18,7 @@ from etude.tokens.text_tokenizer import check_vocabulary, open_tokenizer
 
 if TYPE_CHECKING:
     from etude.corpus.mix import Mix
+    from etude.learn.pretrain import Documents
 
 
 def build(run: Run, recipe: Recipe) -> None:
@@ -209,15 +210,26 @@ def open_mixes(
     return train, Mix(corpus, "held_out", length, seed, unit, weights) if held_out else None
 
 
-def held_out_by_source(run: Run, recipe: Recipe, settings: PretrainSettings) -> dict[str, Mix]:
-    """The held-out text of each source of the corpus, where there are several, those that are not trained on too."""
+def held_out_by_source(run: Run, recipe: Recipe, settings: PretrainSettings) -> dict[str, Documents]:
+    """The held-out text of each source of the corpus, where there are several, those that are not trained on too.
+
+    And code of the user's own, `private`, which is measured and is in no corpus.
+    """
     from etude.corpus.mix import Mix
 
     corpus, seed, length = run.path / "corpus", recipe.run.seed, settings.sequence
     names = Mix(corpus, "held_out", length, seed).sources
-    if len(names) < 2:
-        return {}
-    return {name: Mix(corpus, "held_out", length, seed, weights={name: 1.0}) for name in names}
+    found: dict[str, Documents] = {}
+    if len(names) > 1:
+        found |= {name: Mix(corpus, "held_out", length, seed, weights={name: 1.0}) for name in names}
+    if settings.private:
+        from etude.bench.base.code_text import read_code
+        from etude.bench.base.private_code import PrivateCode
+
+        # Bytes enough for one evaluation, whatever the tokenizer: a token stands for a few of them.
+        code = read_code(settings.private, 16 * settings.eval_tokens)
+        found["private"] = PrivateCode(code, open_tokenizer(corpus / "tokenizer"), length)
+    return found
 
 
 def _before_extend(recipe: Recipe) -> str:

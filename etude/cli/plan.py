@@ -1,0 +1,116 @@
+"""`etude plan`: memory, traffic and time of layouts of learner ranks, and the best of them, before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.cli.console import Json, Overrides, RecipeName, answer, table
+
+if TYPE_CHECKING:
+    from etude.plan.request import Answer, Plan
+    from etude.plan.search import Candidate
+
+HEADERS = ("", "layout", "GiB a rank", "step", "tokens/s", "MFU", "waits most for")
+
+
+def plan(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    model: Annotated[
+        str, typer.Option("--model", help="In place of the recipe's: a named shape (kimi-k2.5), or a config.json.")
+    ] = "",
+    stage: Annotated[str, typer.Option("--stage", help="pretrain, extend, mtp, sft or rl.")] = "pretrain",
+    ranks: Annotated[str, typer.Option("--ranks", help="How many, or several to compare: 8,64,512.")] = "",
+    layout: Annotated[
+        str, typer.Option("--layout", help="One to ask about: shard=4,expert=8,context=2; else the recipe's own.")
+    ] = "",
+    machine: Annotated[str, typer.Option("--machine", help="h200-8, h100-8 or cpu; else by run.device.")] = "",
+    best: Annotated[int, typer.Option("--best", min=1, help="Layouts shown, and as many that fell.")] = 3,
+    save: Annotated[Path | None, typer.Option("--save", help="Write the plan as a page of Markdown.")] = None,
+    json: Json = False,
+) -> None:
+    """Say what training takes on so many ranks: memory, traffic, time, the best layouts, and why others fall."""
+    made: list[Answer] = []
+
+    def work() -> dict[str, Any]:
+        from etude.core import durable
+        from etude.plan.page import data, markdown
+        from etude.plan.request import Request, make_plans
+
+        if save is not None:
+            durable.check_writable(save)
+        made.append(make_plans(Request(recipe, overrides or (), model, stage, ranks, layout, machine)))
+        if save is not None:
+            durable.write_whole(save, markdown(made[0]))
+        return data(made[0], best) | ({"saved": str(save)} if save is not None else {})
+
+    answer(work, lambda found: _show(found, made[0], best), json)
+
+
+def _show(found: dict[str, Any], made: Answer, most: int) -> None:
+    from etude.plan.machines import GIB
+    from etude.plan.page import size_words
+
+    work, machine = made.work, made.machine
+    lora = f", LoRA of rank {work.lora}" if work.lora else ""
+    used = f", {size_words(found['active_parameters'])} for a token" if work.config.num_experts else ""
+    print(f"{found['model']}, {work.stage}: {size_words(found['parameters'])} parameters{used}; {work.precision}{lora}")
+    print(
+        f"{work.batch_tokens:,} tokens a step in sequences of {work.sequence:,}, {work.micro_tokens:,} at once; "
+        f"{machine.name}: {machine.about}, {machine.usable / GIB:.0f} GiB usable"
+    )
+    rows = []
+    for each in made.plans:
+        rows += _rows(each, most if len(made.plans) == 1 else 1)
+    table(HEADERS, rows)
+    if len(made.plans) == 1:
+        _details(made.plans[0], most)
+    if "saved" in found:
+        print(f"saved: {found['saved']}")
+
+
+def _rows(plan: Plan, most: int) -> list[tuple[Any, ...]]:
+    fits = [each for each in plan.found if not each.problem][:most]
+    rows = [_row(f"{plan.ranks:,} ranks" if not place else "", each) for place, each in enumerate(fits)]
+    if not fits:
+        rows.append(_row(f"{plan.ranks:,} ranks", plan.found[0]))
+    if plan.asked:
+        rows.append(_row("asked", plan.asked))
+    return rows
+
+
+def _row(name: str, each: Candidate) -> tuple[Any, ...]:
+    from etude.plan.machines import GIB
+    from etude.plan.page import layout_words, seconds_words, waits_most
+
+    peak = f"{each.memory.peak / GIB:.3g}"
+    if each.problem:
+        return name, layout_words(each), peak, "cannot be used", "", "", ""
+    time = each.time
+    took = (seconds_words(time.seconds), f"{time.tokens_per_second:,.0f}", f"{time.mfu:.1%}")
+    return name, layout_words(each), peak, *took, waits_most(each)
+
+
+def _details(plan: Plan, most: int) -> None:
+    from etude.plan.machines import GIB
+    from etude.plan.page import MEMORY, causes, layout_words, seconds_words
+
+    shown = plan.best or plan.asked or plan.found[0]
+    parts = {name: part for name, part in shown.memory.parts().items() if part}
+    table(("memory of a rank", "GiB"), [(MEMORY[name], f"{part / GIB:.3g}") for name, part in parts.items()])
+    flows = [
+        (flow.purpose, f"{flow.link / 1e9:,.3g}", f"{flow.network / 1e9:,.3g}", seconds_words(flow.seconds))
+        for flow in shown.time.flows
+    ]
+    if flows:
+        table(("a rank moves in a step", "GB over links", "GB over the network", "time"), flows)
+    if plan.asked and plan.asked.why:
+        print(f"asked: {layout_words(plan.asked)} {plan.asked.why}")
+    slower = [each for each in plan.found if not each.problem][most : 2 * most]
+    fell = [each for each in plan.found if each.problem][:most]
+    if slower or fell:
+        table(("other layouts", "why not"), [(layout_words(each), each.why) for each in [*slower, *fell]])
+        print(f"of {len(plan.found)} candidates: {causes(plan)}; --json has them all")

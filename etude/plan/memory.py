@@ -1,0 +1,195 @@
+"""Memory that one rank takes in a step, part by part, in bytes.
+
+What stays (weights, gradients, moments), and the larger of two moments: the start of the backward pass, when all that
+was kept is there and a chunk of logits or the gradients of one block; and the optimiser's own work. Without what the
+library itself takes (`Machine.spare`). On a CPU freed memory stays with the process, in pieces (`heap`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, fields, replace
+from functools import cache
+
+from etude.learn.parallel.layout import Layout
+from etude.model import size
+from etude.model.config import ModelConfig
+from etude.plan.activations import kept_by_blocks, probabilities
+from etude.plan.workload import WEIGHT, Workload, block, experts, named_projections
+
+# As in model/packed_forward.py, which needs torch; a test holds them equal.
+CHUNK_LOGITS = {False: 1 << 20, True: 1 << 29}  # by whether it is a GPU
+CHUNK_ROWS = 256
+HOLES = 0.15
+GATHERED = 2  # blocks whose whole weights are there at once: the one computed, and the next
+
+
+@dataclass(frozen=True)
+class Memory:
+    weights: int
+    gradients: int
+    moments: int
+    averages: int  # averaged or frozen weights, for twins
+    gathered: int  # weights of blocks in the numbers they are used in, put together from all ranks
+    activations: int  # kept for the backward pass
+    logits: int  # a chunk of them
+    backward: int  # what is computed again, and gradients inside one block
+    collectives: int  # buffers of what is sent and received
+    optimiser: int  # while weights are moved; the five above are free then
+    heap: int = 0  # of a CPU: freed, and in too small pieces for what comes next
+
+    @property
+    def stays(self) -> int:
+        return self.weights + self.gradients + self.moments + self.averages
+
+    @property
+    def peak(self) -> int:
+        computing = self.gathered + self.activations + max(self.logits, self.backward) + self.collectives
+        return self.stays + max(computing, self.optimiser) + self.heap
+
+    def at_peak(self) -> dict[str, int]:
+        """The parts that are there at the moment of the peak."""
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        computing = self.peak - self.stays - self.heap > self.optimiser
+        gone = ("optimiser",) if computing else ("gathered", "activations", "logits", "backward", "collectives")
+        return {name: part for name, part in parts.items() if name not in gone}
+
+    def parts(self) -> dict[str, int]:
+        return {part.name: getattr(self, part.name) for part in fields(self)} | {"peak": self.peak}
+
+
+def memory(work: Workload, layout: Layout) -> Memory:
+    config = work.config
+    trained, tokens = work.trained, -(-work.micro_tokens // layout.context)
+    matrices = 0 if work.lora or work.matrices == "adamw" else sum(slices(config).values())
+    routed = 0 if work.lora else work.expert_parameters
+    # Of a matrix that Muon moves there is one moment, of everything else there are two.
+    moments = 2 * trained - matrices, (1 if matrices else 2) * routed
+    held = work.parameters + (trained if work.lora else 0)
+    activations, again = _activations(work, layout, tokens)
+    rows = max(CHUNK_ROWS, CHUNK_LOGITS[work.gpu] // config.vocab_size)
+    found = Memory(
+        weights=_held(config, held, work.expert_parameters, layout),
+        gradients=_held(config, trained, routed, layout),
+        moments=_held(config, *moments, layout),
+        averages=_held(config, trained, routed, layout) if work.average else 0,
+        gathered=_gathered(work, layout),
+        activations=activations,
+        # The logits and what is made of them: 0.6B and 4B on one H200 took about two chunks of float32.
+        logits=2 * WEIGHT * config.vocab_size * min(rows, tokens),
+        backward=again,
+        collectives=_buffers(work, layout, tokens),
+        optimiser=_optimiser(work, layout),
+    )
+    return found if work.gpu else replace(found, heap=_heap(work, found, tokens))
+
+
+def _held(config: ModelConfig, numbers: int, of_experts: int, layout: Layout) -> int:
+    """Bytes of a rank's part. Experts are divided whole, so with more ranks than experts some ranks have none."""
+    here = -(-config.num_experts // layout.sharing)
+    experts = of_experts // config.num_experts * here if of_experts else 0
+    return WEIGHT * ((numbers - of_experts) // layout.sharing + experts)
+
+
+def _heap(work: Workload, found: Memory, tokens: int) -> int:
+    """What the process keeps of freed blocks on a CPU: large ones of one phase are no use to the other.
+
+    The share of holes is fitted to benchmarks/scale/plan_memory.py.
+    """
+    idle = min(found.peak - found.stays, found.optimiser)
+    # Attention over a long sequence goes block by block over ever more keys, so no hole fits the next block's scores.
+    length = min(work.sequence, tokens)
+    scores = 0 if probabilities(work.config, tokens, length) else work.config.num_attention_heads * length**2
+    return int(idle + WEIGHT * scores + HOLES * (found.peak + idle))
+
+
+@cache
+def slices(config: ModelConfig) -> Counter[tuple[int, int]]:
+    """Numbers in the matrices that Muon moves, by the shape of what it treats as one matrix: a head, an expert."""
+    heads, found = config.head_dims, Counter[tuple[int, int]]()
+    for layer in range(config.cache_layers):
+        for name, p in named_projections(config, layer):
+            if p.copies == 1 and not p.adapted:
+                continue  # the router, which AdamW moves
+            rows, columns = p.outputs, p.inputs
+            if name == "o_proj":
+                columns = heads[name]
+            elif name in heads:
+                rows = heads[name]
+            found[min(rows, columns), max(rows, columns)] += p.outputs * p.inputs * p.copies
+    for _ in range(config.num_nextn_predict_layers):
+        found[config.hidden_size, 2 * config.hidden_size] += 2 * config.hidden_size**2
+    return found
+
+
+def _activations(work: Workload, layout: Layout, tokens: int) -> tuple[int, int]:
+    """Bytes kept by all blocks, and those that one block needs beside them while it goes backward."""
+    config = work.config
+    parts = kept_by_blocks(config, work.gpu)
+    # Ranks that compute a sequence together have the keys and values of all of it.
+    heads = config.num_attention_heads if config.latent else config.num_key_value_heads
+    others = (layout.context - 1) * heads * (config.query_dim + config.value_dim)
+    # The trunk's last state, normed, and the gradient that the head gives.
+    ends = (3 + 4 * config.num_nextn_predict_layers) * config.hidden_size
+    largest = max(max(part.before + part.attention + others, part.after) for part in parts)
+    if work.recompute:
+        every = config.hidden_size + config.num_attention_heads * (config.value_dim + 2)
+        numbers, again = len(parts) * every, 2 * largest
+    else:
+        numbers, again = sum(part.whole + others for part in parts), largest
+    extra = 0
+    if not work.gpu and layout.context == 1:
+        extra = probabilities(config, tokens, work.sequence)
+    stays = tokens * (numbers + ends) + (1 if work.recompute else len(parts)) * extra
+    # The head's gradient is made beside the one that it is added to; on a GPU the logits' share covers it.
+    tables = 0 if work.gpu else config.vocab_size * config.hidden_size
+    return work.number * stays, work.number * (tokens * again + extra + tables)
+
+
+def _gathered(work: Workload, layout: Layout) -> int:
+    config = work.config
+    if layout.sharing == 1:
+        # One copy of each weight in the numbers that products take, kept until the backward pass.
+        return work.number * work.parameters if work.number < WEIGHT else 0
+    tables = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
+    whole = _largest_block(config, layout.expert)
+    # Float32 masters are gathered as they are (learn/parallel/hsdp.py), and rounded where they are used.
+    return WEIGHT * (GATHERED * whole + tables) + (work.number * whole if work.number < WEIGHT else 0)
+
+
+@cache
+def _largest_block(config: ModelConfig, expert: int) -> int:
+    """Weights of a block that a rank sees whole: of the experts only its own."""
+    return max(block(config, n) + experts(config, n) // expert for n in range(config.cache_layers))
+
+
+def _buffers(work: Workload, layout: Layout, tokens: int) -> int:
+    config, found = work.config, 0
+    if layout.sharing > 1 and not work.lora:
+        found += WEIGHT * _largest_block(config, layout.expert)  # gradients of a block, before each rank has its part
+    if layout.expert > 1:
+        # Sent and received: a token's state for each expert that it visits.
+        found += 2 * work.number * tokens * config.num_experts_per_tok * config.hidden_size
+    if layout.context > 1:
+        planes, heads, dims = config.cache_shape
+        found += 2 * work.number * tokens * layout.context * planes * heads * dims
+    return found
+
+
+def _optimiser(work: Workload, layout: Layout) -> int:
+    """Muon has the updates of all slices of one shape at once: before and after a product, and two Gram matrices."""
+    if work.lora or work.matrices == "adamw":
+        return 0
+    number = 2 if work.gpu else WEIGHT
+    shapes = slices(work.config).items()
+    return int(max(number * (2 + 2 * short / long) * count for (short, long), count in shapes) / layout.sharing)
+
+
+def smallest_sharing(work: Workload, usable: int) -> int:
+    """Ranks that at least have to share a copy for what stays to fit `usable` bytes each."""
+    return -(-memory(work, Layout()).stays // usable)
+
+
+def serving_bytes(config: ModelConfig, tokens: int, number: int = 2) -> int:
+    """Weights and a cache of so many tokens."""
+    return number * (size.parameters(config) + tokens * size.cache_entries(config))
