@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,7 @@ class ToolContext:
     deadline: float = float("inf")  # on the monotonic clock, when the time of the rollout's tools is over
     directory: str = ""  # where `run` stands
     state: dict[str, Any] = field(default_factory=dict)  # what tools remember, by their name
+    delegate: Callable[[str, int], Awaitable[str]] | None = None  # to a sub-agent: task, most turns -> its last words
     strict: bool = True  # whether a call that is nearly right is refused
 
     def __post_init__(self) -> None:

@@ -55,6 +55,10 @@ class Tool:
     arguments: ClassVar[tuple[Argument, ...]] = ()
     reads_only: ClassVar[bool] = False  # changes nothing, so neighbours of its kind in one turn run at the same time
 
+    samples: ClassVar[bool] = (
+        False  # asks the policy, whose time is not a tool's: each sample has a deadline of its own
+    )
+
     def __init__(self, settings: Any) -> None:
         self.settings = settings
 

@@ -25,6 +25,9 @@ TOOLS = {
     "delete": "etude.harness.tools.delete:Delete",
     "lints": "etude.harness.tools.lints:Lints",
     "background": "etude.harness.tools.background:Background",
+    "search": "etude.harness.tools.search:Search",
+    "agent": "etude.harness.tools.agent:Agent",
+    "docs": "etude.harness.tools.docs:Docs",
 }
 
 
