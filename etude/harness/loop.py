@@ -53,7 +53,7 @@ from etude.harness.summary import (
 from etude.harness.template_refusals import takes_plain_turn
 from etude.harness.text_turns import read_text_sample
 from etude.harness.tool_calls import Approve, begin_tools, execute
-from etude.harness.tool_context import ToolContext
+from etude.harness.tool_context import Backend, ToolContext
 from etude.harness.tools.base import Tool, schema_of
 from etude.harness.trajectory import MessageRecord, Purpose, Segment, StopCause, Trajectory
 from etude.sandbox.base import WORKSPACE, Sandbox, SandboxFailure
@@ -91,6 +91,7 @@ async def run_agent(
     summary: SummarySettings | None = None,
     on_event: Callable[[Event], None] | None = None,
     approve: Approve | None = None,
+    backend: Backend | None = None,
     caller: ToolContext | None = None,
 ) -> Trajectory:
     """Lets a policy work on an instruction in a sandbox; returns all that happened.
@@ -98,11 +99,11 @@ async def run_agent(
     Without a dialect the policy answers messages with text, and the trajectory has no tokens. `history` is an
     earlier conversation, `root` the workspace in the sandbox; `approve` is asked before each call. Without `strict`,
     calls that are nearly right are run. `terms` are those of the rollout's group, `summary` says how it goes on when a
-    context is full. `caller` is the context of the agent whose sub-agent this is: what its tools remember is known.
+    context is full, `backend` answers for services; `caller` is the context of the agent whose sub-agent this is.
     """
     started = time.monotonic()
     common: dict[str, Any] = {"dialect": dialect, "tools": tools, "system": system, "root": root, "strict": strict}
-    common |= {"terms": terms, "summary": summary, "approve": approve}
+    common |= {"terms": terms, "summary": summary, "approve": approve, "backend": backend}
     system, dialect = state_effort(system, terms.effort, dialect)
     trajectory = Trajectory(
         tokenizer=dialect.fingerprint if dialect else "",
@@ -119,7 +120,7 @@ async def run_agent(
         dialect=dialect,
         tools=tools,
         plan=plan_summaries(limits, summary or SummarySettings(), dialect, schemas),
-        tool_context=ToolContext(sandbox, root, strict=strict),
+        tool_context=ToolContext(sandbox, root, strict=strict, backend=backend),
         trajectory=trajectory,
         conversation=Conversation(trajectory, dialect, schemas),
         on_event=on_event or (lambda event: None),

@@ -55,6 +55,7 @@ from etude.sandbox.base import FailureCause, Layer, SandboxFailure, SandboxLimit
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.sentinel import CAUSED_INSIDE, host_works
 from etude.tasks.environment.layers import serve_task
+from etude.tasks.environment.shadow_backend import read_backend
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.grader import RUNNER, GraderFailure
@@ -327,6 +328,7 @@ async def _run(
                 on_event=on_event,
                 root=start.workdir,
                 strict=setup.strict,
+                backend=read_backend(task),
             )
             trajectory.task, trajectory.policy = task.name, policy_name
             changes = await kind.collect(task, sandbox, start.workdir)

@@ -27,6 +27,7 @@ TOOLS = {
     "background": "etude.harness.tools.background:Background",
     "search": "etude.harness.tools.search:Search",
     "agent": "etude.harness.tools.agent:Agent",
+    "service": "etude.harness.tools.service:Service",
     "docs": "etude.harness.tools.docs:Docs",
 }
 
