@@ -3,5 +3,5 @@
 Read in this order: streams (what a batch asks for), packing, loss, optim, schedule, learner (the five verbs); a step
 executes these six and no more, but for twins (teachers), where a batch has some. Then lora (adapters in place of whole
 weights), state (what a checkpoint holds), update_size (a figure of rl's), loop (what training stages share), pretrain,
-extend (longer contexts), sft and mtp.
+extend (longer contexts), sft and mtp; word_vectors (for code search, beside all of these).
 """
