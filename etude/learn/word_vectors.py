@@ -54,10 +54,10 @@ def train_word_vectors(
         right_B = torch.arange(size)
         loss = F.cross_entropy(similar_BB, right_B) + F.cross_entropy(similar_BB.T, right_B)
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         for group in optimiser.param_groups:
             group["lr"] = lr * (1 - step / steps)
-        optimiser.step()
+        optimiser.step()  # type: ignore[no-untyped-call]
     return vocabulary, table.weight.detach()
 
 

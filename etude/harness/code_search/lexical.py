@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -86,7 +87,7 @@ class LexicalIndex:
         return self._flat
 
 
-def _bm25(count_N: npt.NDArray[np.float64], length_N: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+def _bm25(count_N: npt.NDArray[Any], length_N: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """What one word adds to each document."""
     among = np.count_nonzero(count_N)
     weight = np.log(1 + (len(count_N) - among + 0.5) / (among + 0.5))

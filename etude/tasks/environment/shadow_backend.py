@@ -27,15 +27,17 @@ Name = Annotated[str, pydantic.Field(pattern=r"^[\w.:/-]{1,120}$")]
 Time = Annotated[str, pydantic.Field(pattern=r"^[0-9T:.Z -]{1,40}$")]
 
 
-class Record(pydantic.BaseModel, extra="forbid", frozen=True):
-    """What all records forbid."""
+class Record(pydantic.BaseModel):
+    """What all records forbid: keys that nobody knows, and changes."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
 
 class Issue(Record):
     number: int = pydantic.Field(ge=1)
     title: Text
     text: Text = ""
-    state: str = pydantic.Field("open", pattern="^(open|closed)$")
+    state: str = pydantic.Field(default="open", pattern="^(open|closed)$")
 
 
 class LogLine(Record):
@@ -52,9 +54,9 @@ class Sample(Record):
 class ShadowBackend(Record):
     """The records of each service; one without records is not there."""
 
-    issues: list[Issue] = pydantic.Field([], max_length=1000)
-    logs: list[LogLine] = pydantic.Field([], max_length=20_000)
-    metrics: list[Sample] = pydantic.Field([], max_length=20_000)
+    issues: list[Issue] = pydantic.Field(default=[], max_length=1000)
+    logs: list[LogLine] = pydantic.Field(default=[], max_length=20_000)
+    metrics: list[Sample] = pydantic.Field(default=[], max_length=20_000)
 
     @property
     def services(self) -> tuple[str, ...]:
