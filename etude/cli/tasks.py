@@ -83,6 +83,9 @@ def tasks_make(
         ),
     ] = "terse,plain,detailed",
     workers: Annotated[int, typer.Option("--workers", min=1, max=256, help="Candidates tried at once.")] = 2,
+    tracker: Annotated[
+        bool, typer.Option("--tracker", help="Bugs are reported in an issue tracker, which the tool service reads.")
+    ] = False,
     store: StoreFolder = None,
     find_links: FindLinks = None,
     seed: Seed = 0,
@@ -93,7 +96,8 @@ def tasks_make(
     def work() -> dict[str, Any]:
         from etude.forge.pipeline.command import make_from
 
-        return make_from(repo, out, count, seed, _listed(origins), _listed(prompt_styles), workers, store, find_links)
+        styles = _listed(prompt_styles)
+        return make_from(repo, out, count, seed, _listed(origins), styles, workers, store, find_links, tracker=tracker)
 
     def show(found: dict[str, Any]) -> None:
         if found["left_out"]:

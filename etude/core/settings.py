@@ -392,6 +392,8 @@ class HarnessSettings:
     spec: Literal["none", "short", "full"] = setting(
         "short", "how the system message tells of the tools: not at all, a line each, or with their arguments"
     )
+    recent_files: int = setting(0, "files that the instruction names, shown before it; at most so many", least=0)
+    history: int = setting(0, "messages of a task's earlier conversation shown before it; at most so many", least=0)
     strict: bool = setting(
         True, "refuse calls that are nearly right; false takes the nearest tool and argument, and drops what is unknown"
     )

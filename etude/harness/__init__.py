@@ -6,6 +6,7 @@ read again), `tool_calls` (from sampled calls to observations), `tools/` (what t
 `tool_context` (what a tool may touch), `machine_load` (how much slower programs run now), `truncate` (long text cut),
 `prompt` (the first words), `text_turns` (turns as plain text, for policies without token ids), `hinted` (a hint above a
 turn, as tokens), `metrics` (how reliable the tools are), `sample_faults` (samples that break their promises),
+`sub_agents` (work in a context of its own), `code_search/` (code found by questions),
 `template_refusals` (whose fault those are), `failures` (the error taxonomy), `atif` (trajectories for other people's
 viewers).
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from etude.core.errors import EtudeError
 from etude.core.policy import Message
-from etude.harness.summary import estimated_tokens
+from etude.harness.summary import common_prefix, estimated_tokens
 from etude.harness.trajectory import Appended, Cause, Parent, Segment, Trajectory
 from etude.tokens.dialect import Dialect, ToolSchema
 
@@ -52,6 +53,33 @@ class Conversation:
     ) -> Appended:
         assert self.dialect is not None
         return segment.append(messages, numbers, self.dialect, most=most, open_turn=open_turn, tools=self.schemas)
+
+    def append_one_of(self, forms: Sequence[Message], number: int, *, most: int) -> Message | None:
+        """Appends the form of a message that leaves most of the tokens before it as they are, and opens a turn.
+
+        None: no form fits. Where the template refuses those that might, its refusal is raised.
+        """
+        found: list[tuple[int, Message, Segment]] = []
+        refused: EtudeError | None = None
+        segment = self.trajectory.segments[-1]
+        for message in forms:
+            try:
+                done = self.append_to(segment, [message], [number], most=most, open_turn=True)
+                if done == "done":
+                    return message
+                if done == "full":
+                    return None
+                if anew := self.rewritten([message], [number], most=most, open_turn=True):
+                    found.append((common_prefix(segment.ids, anew.ids), message, anew))
+            except EtudeError as error:
+                refused = error
+        if found:
+            _, message, anew = max(found, key=lambda each: each[0])
+            self.trajectory.segments.append(anew)
+            return message
+        if refused is not None:
+            raise refused
+        return None
 
     def rewritten(
         self,

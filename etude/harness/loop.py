@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from etude.core.errors import EtudeError
 from etude.core.policy import (
@@ -41,9 +41,9 @@ from etude.core.terms import NO_TERMS, Terms
 from etude.harness.conversation import Conversation
 from etude.harness.failures import ErrorClass, HarnessFailure, PolicyFailure, SandboxLost, TurnRefused
 from etude.harness.sample_faults import fault_of
+from etude.harness.sub_agents import SubAgent, join, limits_left
 from etude.harness.summary import (
     SummaryPlan,
-    common_prefix,
     cut_results,
     estimated_tokens,
     plan_summaries,
@@ -51,9 +51,9 @@ from etude.harness.summary import (
     state_text,
 )
 from etude.harness.template_refusals import takes_plain_turn
-from etude.harness.text_turns import read_turn
+from etude.harness.text_turns import read_text_sample
 from etude.harness.tool_calls import Approve, begin_tools, execute
-from etude.harness.tool_context import ToolContext
+from etude.harness.tool_context import Backend, ToolContext
 from etude.harness.tools.base import Tool, schema_of
 from etude.harness.trajectory import MessageRecord, Purpose, Segment, StopCause, Trajectory
 from etude.sandbox.base import WORKSPACE, Sandbox, SandboxFailure
@@ -91,15 +91,19 @@ async def run_agent(
     summary: SummarySettings | None = None,
     on_event: Callable[[Event], None] | None = None,
     approve: Approve | None = None,
+    backend: Backend | None = None,
+    caller: ToolContext | None = None,
 ) -> Trajectory:
     """Lets a policy work on an instruction in a sandbox, or with words alone; returns all that happened.
 
     Without a dialect the policy answers messages with text, and the trajectory has no tokens. `history` is an
     earlier conversation, `root` the workspace in the sandbox; `approve` is asked before each call. Without `strict`,
     calls that are nearly right are run. `terms` are those of the rollout's group, `summary` says how it goes on when a
-    context is full.
+    context is full, `backend` answers for services; `caller` is the context of the agent whose sub-agent this is.
     """
     started = time.monotonic()
+    common: dict[str, Any] = {"dialect": dialect, "tools": tools, "system": system, "root": root, "strict": strict}
+    common |= {"terms": terms, "summary": summary, "approve": approve, "backend": backend}
     system, dialect = state_effort(system, terms.effort, dialect)
     trajectory = Trajectory(
         tokenizer=dialect.fingerprint if dialect else "",
@@ -116,15 +120,33 @@ async def run_agent(
         dialect=dialect,
         tools=tools,
         plan=plan_summaries(limits, summary or SummarySettings(), dialect, schemas),
-        tool_context=ToolContext(sandbox, root, strict=strict),
+        tool_context=ToolContext(sandbox, root, strict=strict, backend=backend),
         trajectory=trajectory,
         conversation=Conversation(trajectory, dialect, schemas),
         on_event=on_event or (lambda event: None),
         approve=approve,
     )
+
+    async def delegate(task: str, most_turns: int) -> str:
+        worked = await run_agent(
+            task,
+            sandbox,
+            policy,
+            limits=rollout.remaining(most_turns),
+            sampling=dataclasses.replace(sampling, seed=_turn_seed(sampling.seed, -1 - rollout.turn)),
+            on_event=lambda event: None if event.kind == "stop" else rollout.on_event(event),
+            caller=rollout.tool_context,
+            **common,
+        )
+        return rollout.took(SubAgent(worked, rollout.segment, rollout.conversation.size if rollout.dialect else 0))
+
     try:
         rollout.begin(system, history, instruction)
-        await begin_tools(tools, rollout.tool_context)
+        if caller is None:
+            rollout.tool_context.delegate = delegate
+            await begin_tools(tools, rollout.tool_context)
+        else:  # the list of steps is each agent's own
+            rollout.tool_context.state |= {name: kept for name, kept in caller.state.items() if name != "todo"}
         try:
             trajectory.stop = await rollout.play()
         except ContextOverflow:
@@ -139,6 +161,7 @@ async def run_agent(
     except SandboxFailure as failure:
         raise SandboxLost(failure, trajectory) from failure
     finally:
+        join(trajectory, rollout.sub_agents)
         trajectory.seconds = time.monotonic() - started
     return trajectory
 
@@ -163,6 +186,7 @@ class _Rollout:
     full: bool = False  # something did not fit into this context
     late: bool = False  # the last sample was ended because it took too long
     tool_seconds: float = 0.0  # that tools took, as on an idle machine; sampling and its queues are not the agent's
+    sub_agents: list[SubAgent] = dataclasses.field(default_factory=list)
 
     def begin(self, system: str, history: Sequence[Message], instruction: str) -> None:
         self.task = to_text(to_bytes(instruction))
@@ -176,7 +200,7 @@ class _Rollout:
     async def play(self) -> StopCause:
         limits = self.trajectory.limits
         unreadable = 0
-        while self.turn - self.summaries < limits.turns:
+        while self.turns_taken < limits.turns:
             if self.summary_due() and (stop := await self.summarise()):
                 return stop
             if stop := self.exhausted() or self.open():
@@ -221,6 +245,24 @@ class _Rollout:
         return ""
 
     @property
+    def turns_taken(self) -> int:
+        """By the agent and its sub-agents."""
+        return self.turn - self.summaries + sum(len(each.trajectory.turns) for each in self.sub_agents)
+
+    def remaining(self, most_turns: int) -> AgentLimits:
+        """What a sub-agent may use: the rest of the rollout, but for one turn that reads its answer."""
+        rest = self.left() if self.plan is not None else None
+        seconds = (self.tool_context.deadline - time.monotonic()) / self.tool_context.slowdown()
+        return limits_left(self.trajectory.limits, most_turns, self.turns_taken, self.sampled, seconds, rest)
+
+    def took(self, worked: SubAgent) -> str:
+        """Counts what a sub-agent used; returns what the agent reads of it."""
+        self.sub_agents.append(worked)
+        self.sampled += worked.trajectory.sampled_tokens
+        self.tool_context.deadline += worked.sampling_seconds
+        return worked.answer
+
+    @property
     def most(self) -> int:
         """Tokens that turns and results may fill."""
         return self.plan.most if self.plan is not None else self.trajectory.limits.context_tokens
@@ -231,6 +273,7 @@ class _Rollout:
             taken = self.earlier + self.conversation.size
         else:
             taken = sum(len(segment.ids) - segment.copied for segment in self.trajectory.segments)
+            taken += sum(each.tokens for each in self.sub_agents)
         return self.trajectory.limits.rollout_tokens - taken
 
     def open(self) -> StopCause:
@@ -302,18 +345,14 @@ class _Rollout:
             if summary and self.plan is not None and not self.plan.trained:
                 segment.untrained.append(len(segment.messages) - 1)
             return self.dialect.parse_turn(sample.ids or ())
-        text = to_text(to_bytes(sample.text))
-        cut = Malformed("CutOff", "the turn was cut off before its end")
-        turn = cut if sample.stop == "length" else read_turn(text)
-        # Where text is all there is, the next prompt must show it as it was.
-        return dataclasses.replace(turn, partial=Assistant(final=text)) if isinstance(turn, Malformed) else turn
+        return read_text_sample(sample)
 
     async def act(self, calls: tuple[Call, ...]) -> StopCause:
         """Runs the calls of a turn and appends what came back; says whether that was the end."""
         self.notify("calling", calls=calls)
         seen: list[MessageRecord] = []
         ended = False
-        began, slower = time.monotonic(), self.tool_context.slowdown()
+        began, slower, helped = time.monotonic(), self.tool_context.slowdown(), len(self.sub_agents)
         self.tool_context.deadline = began + (self.trajectory.limits.seconds - self.tool_seconds) * slower
         async with aclosing(execute(calls, self.tools, self.tool_context, self.approve)) as outcomes:
             async for outcome in outcomes:
@@ -324,7 +363,8 @@ class _Rollout:
                 result = ToolResult(outcome.call.name, observation.text)
                 record = MessageRecord(result, self.segment, observation.error, observation.note)
                 seen.append(dataclasses.replace(record, seconds=outcome.seconds))
-        self.tool_seconds += (time.monotonic() - began) / slower
+        sampling = sum(each.sampling_seconds for each in self.sub_agents[helped:])
+        self.tool_seconds += max(0.0, time.monotonic() - began - sampling) / slower
         if self.plan is not None:
             count = self.count_tokens
             seen = cut_results(seen, self.most - self.conversation.size - 2, count)
@@ -361,35 +401,15 @@ class _Rollout:
         """Appends the request where it leaves most of the tokens before it as they are."""
         # Many templates drop the thinking of old turns behind a new user's message, and none behind a tool's result.
         forms: list[Message] = [User(request), ToolResult("", request)]
-        number, most = len(self.trajectory.entries), self.trajectory.limits.context_tokens
-        found: list[tuple[int, Message, Segment]] = []
-        refused: EtudeError | None = None
-        for message in forms if self.dialect is not None else []:
+        message: Message | None = forms[0]
+        if self.dialect is not None:
+            number, most = len(self.trajectory.entries), self.trajectory.limits.context_tokens
             try:
-                segment = self.trajectory.segments[-1]
-                done = self.conversation.append_to(segment, [message], [number], most=most, open_turn=True)
-                if done == "full":
-                    return False
-                if done == "rewrite" and (
-                    anew := self.conversation.rewritten([message], [number], most=most, open_turn=True)
-                ):
-                    found.append((common_prefix(segment.ids, anew.ids), message, anew))
-            except EtudeError as error:
-                refused = error
-                continue
-            if done == "done":
-                self.record(MessageRecord(message, self.segment, purpose="request"))
-                return True
-        if found:
-            _, message, anew = max(found, key=lambda each: each[0])
-            self.trajectory.segments.append(anew)
-        elif refused is not None:
-            assert self.dialect is not None
-            self.blame(f"the chat template takes no request for a summary: {refused}", refused, forms)
-        elif self.dialect is not None:
+                message = self.conversation.append_one_of(forms, number, most=most)
+            except EtudeError as refused:
+                self.blame(f"the chat template takes no request for a summary: {refused}", refused, forms)
+        if message is None:
             return False
-        else:
-            message = forms[0]
         self.record(MessageRecord(message, self.segment, purpose="request"))
         return True
 

@@ -89,6 +89,9 @@ def measure(trajectories: Iterable[Trajectory]) -> HarnessMetrics:
             # The history of an earlier conversation is no work of this rollout.
             if entry.segment < 0:
                 continue
+            if entry.purpose == "sub-agent":
+                _count_finish(waiting, metrics)
+                waiting = []
             if entry.purpose == "summary" and isinstance(entry.message, Assistant):
                 metrics.summaries += 1
                 metrics.bad_summaries += entry.error is not None or not entry.message.final
@@ -111,6 +114,12 @@ def measure(trajectories: Iterable[Trajectory]) -> HarnessMetrics:
                 counts.seconds += entry.seconds
                 if entry.error is not None:
                     counts.errors[entry.error] += 1
-        if trajectory.stop == "finish" and waiting:  # the call that ended the rollout has no result
-            metrics.tools.setdefault(waiting[0].name, ToolCounts()).calls += 1
+        if trajectory.stop == "finish" or (waiting and waiting[0].name == "finish"):
+            _count_finish(waiting, metrics)
     return metrics
+
+
+def _count_finish(waiting: list[Call], metrics: HarnessMetrics) -> None:
+    """The call that ended a conversation has no result."""
+    if waiting:
+        metrics.tools.setdefault(waiting[0].name, ToolCounts()).calls += 1

@@ -11,12 +11,13 @@ spells these marks. Where we render tokens ourselves, `tokens.render` is used in
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Assistant, Call
+from etude.core.policy import Assistant, Call, Sample
 from etude.tokens.parse import Malformed
-from etude.tokens.tokenizer import to_bytes
+from etude.tokens.tokenizer import to_bytes, to_text
 
 THINK, END_THINK = "<think>", "</think>"
 CALL, END_CALL = "<tool_call>", "</tool_call>"
@@ -30,6 +31,15 @@ def write_turn(turn: Assistant) -> str:
         call_json = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=True)
         parts.append(f"\n{CALL}{call_json}{END_CALL}")
     return "".join(parts)
+
+
+def read_text_sample(sample: Sample) -> Assistant | Malformed:
+    """The turn that a sample without ids stands for."""
+    text = to_text(to_bytes(sample.text))
+    cut = Malformed("CutOff", "the turn was cut off before its end")
+    turn = cut if sample.stop == "length" else read_turn(text)
+    # Where text is all there is, the next prompt must show it as it was.
+    return replace(turn, partial=Assistant(final=text)) if isinstance(turn, Malformed) else turn
 
 
 def read_turn(text: str) -> Assistant | Malformed:

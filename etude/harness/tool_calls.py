@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from etude.core.policy import Call
-from etude.harness.failures import HarnessFailure, ToolError
+from etude.harness.failures import HarnessFailure, PolicyFailure, ToolError
 from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Observation, Tool, nearest, quoted, read_arguments
 from etude.harness.tools.table import TOOLS
@@ -85,7 +85,7 @@ async def _run(call: Call, tools: Mapping[str, Tool], context: ToolContext, appr
     try:
         tool = _meant(call.name, tools, context.strict)
         arguments = read_arguments(tool, call.arguments, strict=context.strict)
-        async with asyncio.timeout(max(0.0, context.deadline - started) + GRACE):
+        async with asyncio.timeout(None if tool.samples else max(0.0, context.deadline - started) + GRACE):
             if approve is not None and not await _approved(call, approve):
                 raise ToolError("UserAborted", "the user does not want this")
             observation = await tool.call(arguments, context)
@@ -96,7 +96,7 @@ async def _run(call: Call, tools: Mapping[str, Tool], context: ToolContext, appr
     except TimeoutError:
         observation = Observation(f"error: {call.name} took too long", "Timeout")
     # Whose doing this was is for the rollout to find out, so it must not become an observation.
-    except (SandboxFailure, HarnessFailure):
+    except (SandboxFailure, HarnessFailure, PolicyFailure):
         raise
     except Exception as error:
         # The text of the exception may name places of the host.

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from etude.harness.failures import ToolError
 from etude.harness.machine_load import slowdown
@@ -41,6 +41,14 @@ WALK_BYTES = 4 << 20  # of names; a folder with more is cut, and says so
 LONGEST_ARGUMENT = 120_000  # bytes of one word of a command line; the kernel takes 128 KiB
 
 
+class Backend(Protocol):
+    """Services that an environment declares beside its files."""
+
+    def ask(self, service: str, query: str) -> str:
+        """What one of them answers; raises `ToolError`."""
+        ...
+
+
 @dataclass
 class ToolContext:
     """One rollout's hold on its sandbox."""
@@ -50,6 +58,8 @@ class ToolContext:
     deadline: float = float("inf")  # on the monotonic clock, when the time of the rollout's tools is over
     directory: str = ""  # where `run` stands
     state: dict[str, Any] = field(default_factory=dict)  # what tools remember, by their name
+    delegate: Callable[[str, int], Awaitable[str]] | None = None  # to a sub-agent: task, most turns -> its last words
+    backend: Backend | None = None  # services beside the files, where the environment declares some
     strict: bool = True  # whether a call that is nearly right is refused
 
     def __post_init__(self) -> None:

@@ -10,8 +10,9 @@ Knows no sandbox, no tool and no file: `loop` fills it, `trajectory_files` saves
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ Purpose = Literal[
     "request",  # asks for a summary
     "summary",  # the turn that answers it: sampled like others, its calls are not run
     "restart",  # the first words of the context that goes on from it
+    "sub-agent",  # the first words of a sub-agent's context; all behind them is its work, up to the next one's
 ]
 Appended = Literal[
     "done",
@@ -231,12 +233,9 @@ class Trajectory:
 
     @property
     def turns(self) -> list[Assistant]:
-        """What the policy said in this rollout, turn by turn, but for its summaries."""
-        return [
-            e.message
-            for e in self.entries
-            if isinstance(e.message, Assistant) and e.segment >= 0 and e.purpose != "summary"
-        ]
+        """What the agent said in this rollout, turn by turn, but for its summaries; sub-agents not included."""
+        own = takewhile(lambda entry: entry.purpose != "sub-agent", self.entries)
+        return _turns(own)
 
     @property
     def summaries(self) -> int:
@@ -244,9 +243,11 @@ class Trajectory:
 
     @property
     def conversations(self) -> list[tuple[Message, ...]]:
-        """What the policy saw and said, one conversation for each context that a summary began."""
+        """What the policy saw and said, one conversation for each context that a summary or a sub-agent began."""
         found: list[list[Message]] = [[]]
         for entry in self.entries:
+            if entry.purpose == "sub-agent":
+                found.append([])
             if entry.purpose == "restart":
                 found.append([message for message in found[0][:1] if isinstance(message, System)])
             found[-1].append(entry.message)
@@ -306,7 +307,7 @@ class Trajectory:
             output_tokens=tokens["output"],
             final_tokens=tokens["final"],
             calls=sum(len(e.message.calls) for e in read if isinstance(e.message, Assistant)),
-            turns=len(self.turns),
+            turns=len(_turns(self.entries)),
             exact=bool(self.segments),
             summary_tokens=tokens["summary"],
         )
@@ -333,3 +334,10 @@ class Trajectory:
                 texts["output"].append(message.text)
         size = {part: sum(len(to_bytes(text)) for text in found) for part, found in texts.items()}
         return {part: -(-total // BYTES_A_TOKEN) for part, total in size.items()}
+
+
+def _turns(entries: Iterable[MessageRecord]) -> list[Assistant]:
+    """What the policy said in them, but for summaries and what came from before the rollout."""
+    return [
+        e.message for e in entries if isinstance(e.message, Assistant) and e.segment >= 0 and e.purpose != "summary"
+    ]

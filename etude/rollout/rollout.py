@@ -50,11 +50,13 @@ from etude.reward.compose import Reward, Weighted, build_reward
 from etude.reward.hack_penalty import HackPenalty
 from etude.rollout.agent_environments import AgentEnvironment, build_environments, environment_of
 from etude.rollout.privileged import TEXTS, first_turn
+from etude.rollout.prompt_context import earlier_messages, recent_files
 from etude.rollout.terms import usual_terms
 from etude.sandbox.base import FailureCause, Layer, Sandbox, SandboxFailure, SandboxLimits
 from etude.sandbox.hosts import StoringHost, open_host
 from etude.sandbox.sentinel import CAUSED_INSIDE, host_works
 from etude.tasks.environment.layers import serve_task
+from etude.tasks.environment.shadow_backend import read_backend
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
 from etude.tasks.grading.grader import RUNNER, GraderFailure
@@ -94,6 +96,8 @@ class RolloutSetup:
     terms: Terms = NO_TERMS  # of rollouts that belong to no group
     sampling: Sampling = field(default_factory=Sampling)  # but for the seed, which is the rollout's own
     system: str = ""
+    recent_files: int = 0  # that the prompt shows, at most
+    history: int = 0  # earlier messages that it shows, at most
     strict: bool = True  # whether a call that is nearly right is refused
     environments: Mapping[str, AgentEnvironment] = field(default_factory=dict)  # of some tasks: other tools
     grader: GraderSettings = field(default_factory=GraderSettings)
@@ -190,6 +194,8 @@ def build_setup(
         # a turn may take all that the whole rollout may sample; the harness counts
         sampling=Sampling(harness.limits.sampled_tokens, temperature),
         system=system_text(harness.system, tools, spec, text_form=text_form),
+        recent_files=harness.recent_files,
+        history=harness.history,
         strict=harness.strict,
         environments=environments,
         grader=grader or GraderSettings(),
@@ -315,7 +321,7 @@ async def _run(
         async with _place(task, host, setup) as (sandbox, start):
             layers = start.layers
             trajectory = await run_agent(
-                task_text(task.instruction),
+                task_text(task.instruction, recent_files(task, setup.recent_files)),
                 sandbox,
                 policy,
                 dialect=setup.dialect,
@@ -323,11 +329,13 @@ async def _run(
                 limits=setup.limits,
                 sampling=replace(setup.sampling, seed=seed),
                 system=setup.system,
+                history=earlier_messages(task, setup.history),
                 terms=setup.terms if terms == NO_TERMS else terms,
                 summary=setup.summary,
                 on_event=on_event,
                 root=start.workdir,
                 strict=setup.strict,
+                backend=read_backend(task),
             )
             trajectory.task, trajectory.policy = task.name, policy_name
             changes = Submission() if sandbox is None else await kind.collect(task, sandbox, start.workdir)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from etude.core.errors import EtudeError
+from etude.tasks.environment.shadow_backend import FILE, read_backend
 from etude.tasks.format.config import Artifact, unknown_keys
 from etude.tasks.format.file_tree import TreeLimits
 from etude.tasks.format.task import CONFIG, INSTRUCTION, SOLUTION, TESTS, WORKSPACE, Task, matches
@@ -247,6 +248,21 @@ def deleted_symbols(task: Task) -> Iterator[Finding]:
             yield Finding("unknown-deleted-symbol", "warning", FACTS, message)
 
 
+def shadow_backend(task: Task) -> Iterator[Finding]:
+    """Services beside the repository can be read, and the repository does not say what they are there to say."""
+    try:
+        backend = read_backend(task)
+    except EtudeError as error:
+        yield Finding("invalid-services", "error", FILE, str(error))
+        return
+    texts = [issue.text.strip() for issue in backend.issues] if backend is not None else []
+    for path in task.workspace if any(texts) else ():
+        data = task.workspace[path]
+        for text in texts:
+            if len(text) >= 40 and text.encode() in data:
+                yield Finding("evidence-in-workspace", "warning", f"{WORKSPACE}/{path}", "holds the text of an issue")
+
+
 def removed_files(task: Task) -> Iterator[Finding]:
     for path in task.facts.removed:
         if path not in task.workspace or path in task.solution:
@@ -285,6 +301,7 @@ RULES: tuple[Rule, ...] = (
     leftover_answer,
     solved_workspace,
     deleted_symbols,
+    shadow_backend,
     removed_files,
     older_make,
 )

@@ -35,12 +35,14 @@ def make_from(
     workers: int,
     store: Path | None,
     find_links: Path | None,
+    *,
+    tracker: bool = False,
 ) -> dict[str, Any]:
     """Makes tasks from a repository; installs it first where it is not. The facts of all that was tried so far."""
     if not origins or not prompt_styles:
         raise EtudeError("name at least one source of tasks (--from) and one prompt style (--registers)")
     found = find_origins(origins)
-    request = MakeRequest(count, out, seed, tuple(origins), _known_styles(prompt_styles), workers)
+    request = MakeRequest(count, out, seed, tuple(origins), _known_styles(prompt_styles), workers, tracker)
     started = time.monotonic()
     layers = Store(store or default_store())
     index = read_index(find_links)

@@ -69,7 +69,7 @@ async def make_tasks(
         "from": [origin.label for origin in origins],
         "registers": list(request.prompt_styles),
         "make": VERSION,
-    }
+    } | ({"tracker": True} if request.tracker else {})
     journal = Journal(request.out, asked)
     _sweep(request.out)
     if len(journal.tasks) >= request.count:

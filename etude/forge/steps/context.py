@@ -42,6 +42,7 @@ class MakeRequest:
     origins: tuple[str, ...] = ORIGINS  # by name or label
     prompt_styles: tuple[PromptStyle, ...] = PROMPT_STYLES
     workers: int = 2
+    tracker: bool = False  # bugs are reported in an issue tracker beside the repository
 
 
 @dataclass(frozen=True)

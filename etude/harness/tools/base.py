@@ -56,6 +56,10 @@ class Tool:
     uses_sandbox: ClassVar[bool] = True  # False: it works where there are no files and no programs, too
     reads_only: ClassVar[bool] = False  # changes nothing, so neighbours of its kind in one turn run at the same time
 
+    samples: ClassVar[bool] = (
+        False  # asks the policy, whose time is not a tool's: each sample has a deadline of its own
+    )
+
     def __init__(self, settings: Any) -> None:
         self.settings = settings
 

@@ -41,12 +41,12 @@ def problems(text: str, path: str) -> Iterator[tuple[int, str]]:
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     used |= {part for node in nodes for part in _quoted(node)}
     if not path.endswith("__init__.py"):  # there an import is what the package offers
-        for node in tree.body:
-            if isinstance(node, (ast.Import, ast.ImportFrom)) and getattr(node, "module", "") != "__future__":
-                for alias in node.names:
+        for top in tree.body:
+            if isinstance(top, (ast.Import, ast.ImportFrom)) and getattr(top, "module", "") != "__future__":
+                for alias in top.names:
                     bound = alias.asname or alias.name.partition(".")[0]
                     if bound not in used and alias.asname != alias.name:
-                        yield node.lineno, f"{bound} is imported and not used"
+                        yield top.lineno, f"{bound} is imported and not used"
     defined = GIVEN | {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
     defined |= {s.get_name() for s in table.get_symbols() if s.is_namespace()}
     defined |= {s.get_name() for each in tables for s in each.get_symbols() if s.is_declared_global()}

@@ -25,6 +25,10 @@ TOOLS = {
     "delete": "etude.harness.tools.delete:Delete",
     "lints": "etude.harness.tools.lints:Lints",
     "background": "etude.harness.tools.background:Background",
+    "search": "etude.harness.tools.search:Search",
+    "agent": "etude.harness.tools.agent:Agent",
+    "service": "etude.harness.tools.service:Service",
+    "docs": "etude.harness.tools.docs:Docs",
 }
 
 

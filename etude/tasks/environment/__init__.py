@@ -1,1 +1,5 @@
-"""What a task's sandboxes are made of: `layers`, `services` that listen there, `suite_run` (a run without a grade)."""
+"""What a task's sandboxes are made of.
+
+`layers`, `services` that listen there, `shadow_backend` (issues, logs and metrics beside them), `suite_run` (a run
+without a grade).
+"""

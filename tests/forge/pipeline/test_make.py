@@ -23,7 +23,9 @@ from etude.forge.steps.context import MakeRequest
 from etude.policies.scripted import scripted
 from etude.rollout.rollout import Scored, build_setup, run_rollout
 from etude.sandbox.hosts import StoringHost
+from etude.tasks.environment.shadow_backend import read_backend
 from etude.tasks.format.task import Task
+from etude.tasks.lint import lint
 
 pytestmark = pytest.mark.usefixtures("workspace_alone_is_audited")
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
@@ -82,6 +84,24 @@ def test_the_reference_solves_and_null_does_not(sandboxes: Sandboxes, made: tupl
             outcome = loop.run_until_complete(run_rollout(task, scripted(policy, task), host, setup))
             assert isinstance(outcome, Scored), outcome
             assert outcome.passed is passed, outcome.grade.reason
+
+
+def test_a_bug_is_reported_in_a_tracker_where_that_is_asked_for(
+    sandboxes: Sandboxes, make: Make, tmp_path: Path
+) -> None:
+    loop, host = sandboxes
+    [name] = make(tmp_path, 1, origins=("bug",), tracker=True).tasks
+    task = Task.load(tmp_path / name)
+    backend = read_backend(task)
+    assert backend is not None and lint(task) == []
+    [issue] = [each for each in backend.issues if str(each.number) in task.instruction]
+    assert "fail" in issue.text  # the words that would else be the instruction
+    for style in ("terse", "plain", "detailed"):
+        assert str(issue.number) in task.worded(style).instruction and "tests/" not in task.worded(style).instruction
+    assert not any(test.rpartition("::")[2] in issue.text for test in task.facts.held_out)
+    for policy, passed in (("reference", True), ("null", False)):
+        outcome = loop.run_until_complete(run_rollout(task, scripted(policy, task), host, build_setup()))
+        assert isinstance(outcome, Scored) and outcome.passed is passed
 
 
 @dataclass

@@ -12,6 +12,7 @@ from etude.forge.origins.bug.propose import BuggyCode, bugs
 from etude.forge.steps.code_change import CodeChange, prove_code_change, write_code_change
 from etude.forge.steps.context import MakeContext
 from etude.forge.steps.instructions import Instructions
+from etude.forge.steps.tracker import report_in_tracker
 from etude.tasks.format.config import PromptStyle
 from etude.tasks.format.task import Task
 
@@ -35,7 +36,9 @@ class Bug(Origin[BuggyCode, CodeChange]):
     def write(
         self, context: MakeContext, proof: CodeChange, instructions: Instructions, prompt_style: PromptStyle
     ) -> Task:
-        return write_code_change(context, proof, instructions, prompt_style)
+        task = write_code_change(context, proof, instructions, prompt_style)
+        rng = random.Random(f"{context.request.seed}/{proof.candidate.key}/tracker")
+        return report_in_tracker(task, rng) if context.request.tracker else task
 
 
 ORIGIN: Final = Bug()

@@ -1,0 +1,35 @@
+"""Ask the services that stand beside the repository: its issue tracker, logs, metrics.
+
+Which there are, the environment declares; one that declares none does not have this tool's answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+
+from etude.harness.failures import ToolError
+from etude.harness.tool_context import ToolContext
+from etude.harness.tools.base import Argument, Observation, Tool
+from etude.harness.truncate import shorten
+
+
+class Service(Tool):
+    class Settings(pydantic.BaseModel, extra="forbid", frozen=True):
+        max_chars: int = pydantic.Field(4_000, ge=1, description="characters shown of an answer")
+
+    name = "service"
+    description = "ask a service beside the repository: issues, logs or metrics"
+    arguments = (
+        Argument("name", "issues, logs or metrics"),
+        Argument("query", "words to look for, the number of an issue, or the name of a metric", required=False),
+    )
+    reads_only = True
+
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
+        if context.backend is None:
+            raise ToolError("Unavailable", "this environment has no services")
+        answer = context.backend.ask(arguments["name"], arguments.get("query", ""))
+        return Observation(shorten(answer, self.settings.max_chars))
