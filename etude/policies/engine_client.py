@@ -61,11 +61,20 @@ class EngineClient:
         self._http: aiohttp.ClientSession | None = None
 
     async def sample(
-        self, context: Context, sampling: Sampling, *, name: str | None = None, version: Version | None = None
+        self,
+        context: Context,
+        sampling: Sampling,
+        *,
+        name: str | None = None,
+        version: Version | None = None,
+        on_part: Callable[[Sample], None] | None = None,
+        every: int = 0,
     ) -> Sample:
         """Samples an answer; cancelling the call aborts it in the engine. `name` is for `abort`.
 
-        With a `version`, which must be pinned, all of it is sampled by those weights.
+        With a `version`, which must be pinned, all of it is sampled by those weights. `on_part` hears of its tokens
+        while it is under way, `every` so many at once, from a server that takes frames. With
+        `on_part`, a server that is gone raises at once, whatever the patience: who has the parts asks for the rest.
         """
         if context.ids is None:
             raise EtudeError("the engine samples from token ids; render the context's messages first")
@@ -76,20 +85,25 @@ class EngineClient:
             body["routed"] = context.routed
         if version is not None:
             body["version"] = str(version)
+        if on_part is not None and every and self._caller() is not None:
+            body["every"] = every
         if sampling.seconds:
-            sample = await self._sample_within(body | {"id": name or uuid.uuid4().hex}, sampling.seconds)
+            body["id"] = name or uuid.uuid4().hex
+            sample = await self._sample_within(body, sampling.seconds, on_part)
         else:
-            sample = await self._generate(body)
+            sample = await self._generate(body, on_part)
         if self.decode is None:
             return sample
         return Sample(**{**vars(sample), "text": self.decode(sample.ids or ())})
 
-    async def _sample_within(self, body: dict[str, Any], seconds: float) -> Sample:
+    async def _sample_within(
+        self, body: dict[str, Any], seconds: float, on_part: Callable[[Sample], None] | None
+    ) -> Sample:
         """An answer that is ended after some time: what there is of it then counts as cut at its longest.
 
         One that nothing is there of never left the queue, and that is no answer at all.
         """
-        asked = asyncio.ensure_future(self._generate(body))
+        asked = asyncio.ensure_future(self._generate(body, on_part))
         try:
             done, _ = await asyncio.wait({asked}, timeout=seconds)
             aborted = not done and await self.abort(body["id"])
@@ -102,7 +116,11 @@ class EngineClient:
             raise EtudeError(f"the engine at {self.address} did not begin an answer within {seconds:g} s")
         return dataclasses.replace(sample, stop="length", late=True)
 
-    async def _generate(self, body: dict[str, Any]) -> Sample:
+    async def _generate(self, body: dict[str, Any], on_part: Callable[[Sample], None] | None) -> Sample:
+        def on_news(frame: Frame) -> None:
+            if on_part is not None:
+                on_part(messages.read_sample_frame(frame))
+
         waited = 0.0
         while True:
             try:
@@ -110,9 +128,11 @@ class EngineClient:
                 if frames is None:
                     return messages.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
                 request = messages.write_generate(body)
-                return messages.read_sample_frame(await self._ask(frames, request, "/generate", self.sample_deadline))
+                found = await self._ask(frames, request, "/generate", self.sample_deadline, on_news)
+                return messages.read_sample_frame(found)
             except ConnectionLost:
-                if waited >= self.patience:
+                # What it said of this answer is with whoever listens, and so is the rest to ask for.
+                if waited >= self.patience or on_part is not None:
                     raise
             waited += AGAIN
             await asyncio.sleep(AGAIN)
@@ -194,9 +214,16 @@ class EngineClient:
             raise EtudeError(f"the engine refused {path}: {said['message'] if isinstance(said, dict) else said}")
         return dict(answer)
 
-    async def _ask(self, frames: Caller, request: Frame, path: str, seconds: float) -> Frame:
+    async def _ask(
+        self,
+        frames: Caller,
+        request: Frame,
+        path: str,
+        seconds: float,
+        on_news: Callable[[Frame], None] | None = None,
+    ) -> Frame:
         try:
-            return await frames.call(request, deadline=seconds)
+            return await frames.call(request, deadline=seconds, on_news=on_news)
         except TimeoutError:
             raise EtudeError(f"the engine at {self.address} did not answer {path} within {seconds:g} s") from None
         except ConnectionLost as broken:
@@ -253,12 +280,15 @@ async def launch(
     deadline: float = 120.0,
     verb_deadline: float = 60.0,
     decode: Callable[[Sequence[int]], str] | None = None,
+    socket: Path | None = None,
 ) -> EngineClient:
     """Starts an engine server on a local socket and returns its client, whose `close` ends it.
 
     The server also ends when this process ends, in whatever way. Its log goes to `log`, or into a folder that is
-    removed with it.
+    removed with it. `socket` is where it listens, if that matters.
     """
     arguments = [json.dumps(to_json(messages.EngineSpec(model, settings, device, threads, board, version)))]
-    server = await start("engine", "etude.serve.server", arguments, ready=messages.READY, log=log, deadline=deadline)
+    server = await start(
+        "engine", "etude.serve.server", arguments, ready=messages.READY, log=log, deadline=deadline, socket=socket
+    )
     return EngineClient(server.said, decode=decode, deadline=verb_deadline, server=server)

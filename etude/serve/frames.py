@@ -8,10 +8,12 @@ from aiohttp import web
 
 from etude.core.errors import EtudeError
 from etude.core.frame_calls import Answering, Send
+from etude.core.policy import Sample
 from etude.core.transport import Frame, from_json
 from etude.serve import messages
 
 if TYPE_CHECKING:
+    from etude.engine.thread import Tokens
     from etude.serve.server import EngineRoutes
 
 
@@ -23,7 +25,9 @@ def frames_of(routes: EngineRoutes) -> Answering:
         verb = frame.header.get("verb")
         try:
             if verb == "generate":
-                return messages.write_sample_frame(await routes.sample(*messages.read_generate(frame)))
+                request, sampling = messages.read_generate(frame)
+                listen = (lambda new: send(_part(new))) if request.every > 0 else None
+                return messages.write_sample_frame(await routes.sample(request, sampling, listen))
             if not isinstance(verb, str) or verb not in verbs:
                 raise EtudeError(f"there is no verb {verb!r}")
             kind, answer = verbs[verb]
@@ -32,3 +36,9 @@ def frames_of(routes: EngineRoutes) -> Answering:
             raise EtudeError(http.text or http.reason) from None
 
     return Answering(handle, largest=routes.settings.body_bytes)
+
+
+def _part(new: Tokens) -> Frame:
+    """News of an answer under way; why it stops is not known yet."""
+    ids, logprobs, versions = tuple(new.ids), tuple(new.logprobs), tuple(new.versions)
+    return messages.write_sample_frame(Sample("", "abort", ids, logprobs, versions, new.cached_tokens))

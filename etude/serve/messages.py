@@ -49,6 +49,7 @@ class GenerateRequest:
     id: str | None = None  # a name for `abort`
     routed: int = 0  # leading tokens whose experts the one who asks knows already
     version: Version | None = None  # pinned: all of the answer is of these weights
+    every: int = 0  # tokens after which news of them is sent; frames only, 0 sends none
 
 
 @dataclass(frozen=True)

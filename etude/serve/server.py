@@ -117,6 +117,7 @@ class EngineRoutes:
     async def sample(
         self, request: messages.GenerateRequest, sampling: Sampling, listen: Listen | None = None
     ) -> Sample:
+        """An answer; `listen` hears of its tokens, `request.every` so many at once."""
         # Asked after the body has come, since that may take until the server is shutting down.
         if self.draining:
             raise web.HTTPServiceUnavailable(text="the engine is shutting down and takes no new requests")
@@ -126,7 +127,13 @@ class EngineRoutes:
         try:
             async with asyncio.timeout(seconds):
                 finished = await self.engine.generate(
-                    request.ids, sampling, request.id, listen, routed=request.routed, version=request.version
+                    request.ids,
+                    sampling,
+                    request.id,
+                    listen,
+                    routed=request.routed,
+                    version=request.version,
+                    every=request.every,
                 )
         except TimeoutError:
             raise web.HTTPGatewayTimeout(
