@@ -1,6 +1,6 @@
 """How much of the rollouts under way is kept when a process of a training run is killed at a random moment?
 
-    python benchmarks/reliability/kill_loop.py [--kills 20] [--model DIR] [--workers 2] [--engines 2] [--seed 0] [--json]
+    python benchmarks/reliability/kill_loop.py [--kills 20] [--model DIR] [--workers 2] [--engines 2] [--seed 0]
 
 A run with real sandboxes, engines, workers and a learner is hit by SIGKILL again and again: the orchestrator, a worker,
 an engine or the learner. A killed orchestrator is started again by the same command; the others must come back by

@@ -1,5 +1,4 @@
-"""Engine replicas as supervised processes: each has an address that stays, and one that dies comes back at the version
-that the others have.
+"""Engine replicas as supervised processes: an address that stays, and the others' version for one that comes back.
 
 A replica that is started again listens at a private address until it has the right weights; only then does its socket
 take the public name. So nobody samples from the weights of an old checkpoint. Knows engines; nothing of training.

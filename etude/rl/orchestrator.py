@@ -184,6 +184,7 @@ async def _open(
         supervisors,
         restarts,
         learner_restarts,
+        records,
     )
 
 

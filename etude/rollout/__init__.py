@@ -1,7 +1,7 @@
 """Rollouts: task, policy and harness, grade, audit and reward; the one way anything is tried.
 
 In reading order: `rollout` (one rollout), `privileged` (what a teacher may know of it), `terms` (what a group is told),
-`scheduler` (many at once), `store` (on disk, and grading again), `effort_curve` (tokens by difficulty), `audit_saved`
-(saved rollouts audited), `trained_tasks` (which tasks a run trained on), `listing` (saved rollouts in a list), `view`
-(in the terminal).
+`scheduler` (many at once), `turn_records` (rollouts that go on after a kill), `store` (on disk, and grading again),
+`effort_curve` (tokens by difficulty), `audit_saved` (saved rollouts audited), `trained_tasks` (which tasks a run
+trained on), `listing` (saved rollouts in a list), `view` (in the terminal).
 """
