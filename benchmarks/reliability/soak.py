@@ -151,7 +151,7 @@ async def lineage(world: World, number: int, checkpoint: Checkpoint, until: int,
                     for at, (began, slots) in sorted(resumed.groups.items())
                 ],
                 next_group=resumed.next,
-                on_settled=lambda name: world.records.open(name).remove(),
+                on_settled=world.records.remove,
             )
             dispatcher.fill()
             while step < until:

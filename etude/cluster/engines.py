@@ -62,7 +62,8 @@ class Engines:
             await supervisor.close()
 
     async def _wait_up(self, number: int) -> None:
-        await self.supervisors[number].wait_up(self.plan.start_seconds + self.plan.verb_seconds)
+        supervisor = self.supervisors[number]
+        await supervisor.wait_back(supervisor.deaths, self.plan.start_seconds + self.plan.verb_seconds)
 
     def _starter(self, number: int) -> Callable[[], Awaitable[Child]]:
         plan, public = self.plan, self.addresses.socket(f"engine-{number}")

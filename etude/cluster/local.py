@@ -14,6 +14,9 @@ from pathlib import Path
 from etude.core.child_process import Child, Folder
 from etude.core.errors import EtudeError
 
+LOOK = 0.05  # seconds between two looks at a process that is waited for
+NOTICED = 2.0  # seconds after which the end of a process is noticed at the latest
+
 
 class ProcessDied(EtudeError):
     """A process of ours died, and is not started again here."""
@@ -56,7 +59,7 @@ class Addresses:
 class Supervisor:
     """One process. `start` starts it and returns when it can be asked.
 
-    `up` is set while it is there; who finds it gone waits for that, with a deadline.
+    `up` is set while it is there; who finds it gone waits for it (`wait_back`).
     """
 
     def __init__(self, name: str, start: Callable[[], Awaitable[Child]], restarts: Restarts) -> None:
@@ -94,11 +97,17 @@ class Supervisor:
                 except EtudeError as failed:
                     said = str(failed)  # that costs a further start, or ends the run
 
-    async def wait_up(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self.up.wait(), seconds)
-        except TimeoutError:
-            raise EtudeError(f"{self.name} did not come back within {seconds:g} s") from None
+    async def wait_back(self, deaths: int, seconds: float) -> None:
+        """For whoever lost the connection to it, and knows how often it had died before: until it is there again."""
+        waited = 0.0
+        while not (self.up.is_set() and self.deaths > deaths):
+            # Its end may not have been noticed yet. If it lives, only the connection was lost.
+            if self.up.is_set() and waited >= NOTICED:
+                return
+            if waited >= seconds:
+                raise EtudeError(f"{self.name} did not come back within {seconds:g} s")
+            await asyncio.sleep(LOOK)
+            waited += LOOK
 
     async def close(self, seconds: float = 10.0) -> None:
         self._closing = True

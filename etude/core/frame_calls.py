@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket as sockets
+import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from etude.core.errors import EtudeError
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, write_frame
@@ -201,10 +201,8 @@ class Answering:
             answer = await self._handle(frame, news)
         except EtudeError as refused:
             answer = Frame({"error": str(refused)})
+        except Exception as bug:  # whoever waits must hear of it
+            traceback.print_exc()
+            answer = Frame({"error": f"it failed with {bug!r}; its log has the traceback"})
         with contextlib.suppress(ConnectionLost):
             link.send(Frame(answer.header | {"number": number}, answer.arrays))
-
-
-def plain(header: dict[str, Any]) -> dict[str, Any]:
-    """A header without what the connection put into it."""
-    return {name: value for name, value in header.items() if name not in ("number", "verb", "news")}

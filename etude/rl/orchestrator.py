@@ -108,7 +108,7 @@ async def _open(
     rl, home = recipe.rl, run.path / "rl"
     logs = home / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    for passing in (home / "store", home / "candidate"):
+    for passing in (home / "store", home / "candidate", home / "workers"):
         shutil.rmtree(passing, ignore_errors=True)  # what a killed process may have left
         stack.callback(shutil.rmtree, passing, ignore_errors=True)
     algorithm, source = build_algorithm(rl.algorithm), open_source(rl.tasks, "rl.tasks")
@@ -162,7 +162,7 @@ async def _open(
         next_group=resumed.next,
         terms=partial(_terms, recipe, editions),
         refill=algorithm.refill,
-        on_settled=lambda name: records.open(name).remove(),
+        on_settled=records.remove,
     )
     evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks, checkpoint.evaluations)
     return Training(
@@ -201,7 +201,7 @@ def _workers(
 ) -> WorkerPool:
     """The rollout workers, not yet started."""
     rl, home, limits = recipe.rl, run.path / "rl", recipe.harness.limits
-    spec = WorkerSpec(run.path / "recipe.toml", model, home, home / "store", home / "store", backend, run.lineage)
+    spec = WorkerSpec(run.path / "recipe.toml", model, home, home / "workers", home / "workers", backend, run.lineage)
     return WorkerPool(
         inside,
         spec,
@@ -211,8 +211,11 @@ def _workers(
         addresses,
         restarts,
         rl.start_seconds,
-        # As long as the loop itself waits for a sign of life, and an engine that is started again meanwhile.
-        limits.seconds + limits.sample_seconds + recipe.grader.seconds + rl.slack_seconds + rl.start_seconds,
+        # More than all turns, tools and grades of a rollout may take on a busy machine: only against a hang.
+        limits.turns * (limits.sample_seconds * 1.25 + 1)
+        + 4 * (limits.seconds + recipe.grader.seconds)
+        + rl.slack_seconds
+        + rl.start_seconds,
         lambda number: home / "logs" / f"worker-{number}-{run.lineage}.log",
     )
 

@@ -188,6 +188,9 @@ class TurnRecords:
     def open(self, name: str) -> TurnRecord:
         return TurnRecord(self.folder / f"{name}{ENDING}")
 
+    def remove(self, name: str) -> None:
+        (self.folder / f"{name}{ENDING}").unlink(missing_ok=True)
+
     def names(self) -> set[str]:
         if not self.folder.is_dir():
             return set()
@@ -196,7 +199,7 @@ class TurnRecords:
     def keep_only(self, names: Collection[str]) -> None:
         """Removes those of rollouts that are not under way any more."""
         for name in self.names() - set(names):
-            (self.folder / f"{name}{ENDING}").unlink(missing_ok=True)
+            self.remove(name)
 
 
 def turn_key(context: Context, sampling: Sampling) -> str:

@@ -71,6 +71,6 @@ def test_a_killed_worker_engine_and_learner_come_back_and_the_run_goes_on(
     # An evaluation and what people may read came from the workers, too; nothing else is left.
     assert [row["rollouts"] for row in read_metrics(path) if row["stage"] == "rl.eval"][-1] == 2
     assert all(load_rollout(folder).trajectory for folder in saved_rollouts(path / "rl" / "trajectories"))
-    left = [board_path(path.resolve()), path / "rl" / "store", path / "rl" / "candidate"]
+    left = [board_path(path.resolve()), *(path / "rl" / name for name in ("store", "candidate", "workers"))]
     assert not any(place.exists() for place in left)
     assert not list((path / "rl" / "turns").glob("*"))

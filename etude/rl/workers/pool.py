@@ -175,6 +175,7 @@ class WorkerPool:
         deaths = 0
         while True:
             worker = self._choose(request)
+            died = worker.supervisor.deaths
             worker.in_flight += 1
             try:
                 return await self._answered(worker, request, task, on_grading)
@@ -189,7 +190,7 @@ class WorkerPool:
             if deaths > DEATHS:
                 why = f"{deaths} workers died while they ran this rollout"
                 return Void(task, "harness", False, why), RolloutAnswer()
-            await worker.supervisor.wait_up(2 * self.start_seconds)
+            await worker.supervisor.wait_back(died, 2 * self.start_seconds)
 
     async def _answered(
         self, worker: _Worker, request: RolloutRequest, task: Task, on_grading: Callable[[], None]

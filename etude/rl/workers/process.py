@@ -32,6 +32,8 @@ from etude.policies.engine_client import EngineClient, PinnedEngine
 from etude.rl.broken_tasks import broken_because
 from etude.rl.checkpoint import keep_readable
 from etude.rl.editions import Edition, build_edition
+from etude.rl.groups import compact
+from etude.rl.groups import pack as pack_rollout
 from etude.rl.rollout_environment import recorded_rollout, solvable
 from etude.rl.rollout_files import RolloutFile, RolloutFiles
 from etude.rl.workers.finished import packed, slot_of
@@ -65,7 +67,7 @@ class Worker:
         self.newest: deque[tuple[str, Scored]] = deque(maxlen=recipe.rl.keep_trajectories)
         self._engines: dict[str, EngineClient] = {}
         self._tasks: OrderedDict[str, Task] = OrderedDict()
-        self._setups: dict[int, RolloutSetup] = {}
+        self._setups: dict[int, RolloutSetup] = {0: setup}  # by edition; the first is the recipe
 
     async def handle(self, frame: Frame, send: Send) -> Frame:
         verb, body = frame.header.get("verb"), frame.header.get("message")
@@ -111,10 +113,12 @@ class Worker:
         if isinstance(outcome, Void):
             void = (outcome.cause, outcome.retry, outcome.message)
             return pack(RolloutAnswer("", "", "", *void, resumed_tokens=resumed, grades=grades))
-        number, slot = slot_of(asked.name)
-        place = (number, slot, self.spec.lineage)
-        _, data = await packed(outcome, asked.source, terms, self.files, place)
-        if asked.version is None:
+        data: bytes | RolloutFile
+        if asked.version is not None:  # of an evaluation nothing is kept
+            data = pack_rollout(compact(outcome))
+        else:
+            place = (*slot_of(asked.name), self.spec.lineage)
+            _, data = await packed(outcome, asked.source, terms, self.files, place)
             self.newest.append((f"{asked.name}-{self.spec.lineage}", outcome))
         broken = broken_because(outcome)
         if isinstance(data, RolloutFile):
@@ -139,9 +143,9 @@ class Worker:
 
     def _edition(self, facts: EditionFacts) -> RolloutSetup:
         if facts.number not in self._setups:
-            edition = Edition(**vars(facts))
-            built = build_edition(edition, self.spec.home / "editions", self.recipe.audit, self.setup)
-            self._setups[facts.number] = self.setup if facts.number == 0 else built
+            copies = self.spec.home / "editions"
+            built = build_edition(Edition(**vars(facts)), copies, self.recipe.audit, self.setup)
+            self._setups[facts.number] = built
         return self._setups[facts.number]
 
 
