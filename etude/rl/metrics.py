@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -138,7 +139,7 @@ class Clock:
     def __init__(self, pids: Mapping[str, int | Callable[[], Sequence[int]]]) -> None:
         # A function where there are several, or where one may be started again.
         self._pids: dict[str, Callable[[], Sequence[int]]] = {
-            name: found if callable(found) else lambda pid=found: (pid,) for name, found in pids.items()
+            name: found if callable(found) else partial(_only, found) for name, found in pids.items()
         }
         self._waits = {"data": 0.0, "learner": 0.0, "probe": 0.0}
         self._at = time.monotonic()
@@ -169,6 +170,10 @@ class Clock:
 
     def _processors(self) -> dict[str, float]:
         return {name: sum(map(processor_seconds, pids())) for name, pids in self._pids.items()}
+
+
+def _only(pid: int) -> Sequence[int]:
+    return (pid,)
 
 
 def held(pid: int) -> tuple[float, int]:

@@ -23,6 +23,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -267,7 +268,7 @@ async def _launch(
         weights,
     )
     engines = Engines(plan, version, addresses, restarts)
-    launched: tuple[Any, ...] = await asyncio.gather(
+    launched: Sequence[Any] = await asyncio.gather(
         launch_learner(
             LearnerSpec(
                 model,

@@ -19,7 +19,7 @@ from etude.harness.loop import Event
 from etude.policies.engine_client import EngineClient
 from etude.policies.replicas import EngineReplicas
 from etude.rl.broken_tasks import BrokenTasks
-from etude.rl.workers.finished import slot_of
+from etude.rl.workers.finished import Finished, slot_of
 from etude.rollout.rollout import Outcome, RolloutSetup, Scored, Void, run_rollout
 from etude.rollout.scheduler import JobRunner, RolloutJob
 from etude.rollout.turn_records import RecordedPolicy, TurnRecords
@@ -71,8 +71,9 @@ class RolloutEnvironment:
             # A failed sample may be the engine's death; then this raises.
             await self.engine.health()
 
-    async def check_broken(self, number: int, scored: Scored) -> None:
+    async def check_broken(self, number: int, scored: Scored | Finished) -> None:
         """The audit of a rollout of the source's task `number` calls the task broken."""
+        assert isinstance(scored, Scored), "only workers pack what they ran"
         await self.broken_tasks.check(number, scored, self.solvable)
 
     async def solvable(self, task: Task) -> bool | None:

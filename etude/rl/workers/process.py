@@ -15,6 +15,7 @@ import signal
 import sys
 from collections import OrderedDict, deque
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,10 @@ class Worker:
     def _task(self, place: TaskPlace) -> Task:
         """One object for each task: rollouts of a group share its layers and its grades."""
         if place.digest not in self._tasks:
-            ref = TaskRef.model_validate(vars(place))
-            self._tasks[place.digest] = load_task(ref, self.spec.tasks, "a request")
+            task = load_task(TaskRef.model_validate(vars(place)), self.spec.tasks, "a request")
+            if place.directory is None:  # in memory, as it was made: that folder is only for the way here
+                task = replace(task, files=task.files.replaced({}))
+            self._tasks[place.digest] = task
             while len(self._tasks) > REMEMBERED:
                 self._tasks.popitem(last=False)
         return self._tasks[place.digest]
