@@ -127,6 +127,13 @@ class Running:
         return True
 
 
+def alive(pid: int) -> bool:
+    try:
+        return b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return False
+
+
 def tokens_in(records: list[Path]) -> int:
     from etude.rollout.turn_records import TurnRecord
 
@@ -170,10 +177,14 @@ def trial(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         hit = running.records(pid if kind == "worker" else None)
         facts = {"victim": kind, "row": len(running.rows()), "rollouts": len(hit), "recorded": tokens_in(hit)}
         facts["before"] = running.rows()[-1]["resumed_tokens"] if kind == "worker" else 0
+        others = [each for other in MODULES for each in running.pids(other)]
         os.kill(pid, signal.SIGKILL)
         if kind == "orchestrator":
             running.process.wait(DEADLINE)
-            time.sleep(1.0)
+            while any(map(alive, others)):  # they end with it, and write until then
+                time.sleep(0.02)
+            hit = running.records(None)
+            facts |= {"rollouts": len(hit), "recorded": tokens_in(hit)}
             running = Running(run, model, overrides, recipe, temporary)
         seen.append(facts)
         print(f"kill {len(seen)}: {facts}", file=sys.stderr, flush=True)
@@ -186,7 +197,8 @@ def trial(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         if facts["victim"] == "engine":  # its rollouts live on in their process, with all that was recorded
             facts["kept"] = facts["recorded"]
         else:
-            facts["kept"] = rows[until - 1]["resumed_tokens"] - facts["before"]
+            # A learner's rollouts sample on until its end is noticed, so they may keep more than was counted.
+            facts["kept"] = min(facts["recorded"], rows[until - 1]["resumed_tokens"] - facts["before"])
         facts["share"] = facts["kept"] / max(1, facts["recorded"] + facts["rollouts"] * SAVE_TOKENS / 2)
     found = older().audit(run, steps)
     kept, recorded = (sum(facts[name] for facts in seen) for name in ("kept", "recorded"))

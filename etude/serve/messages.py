@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,8 @@ def read_sampling(body: Any) -> Sampling:
 
 
 def write_sampling(sampling: Sampling) -> dict[str, Any]:
-    values = asdict(sampling) | {"stop_ids": list(sampling.stop_ids)}
+    # Not `asdict`, which copies every value: it took a twentieth of the orchestrator's time.
+    values = vars(sampling) | {"stop_ids": list(sampling.stop_ids)}
     del values["seconds"]  # the client's to keep: it aborts the request
     if values.pop("top_logprobs"):
         raise EtudeError("top_logprobs are told by the OpenAI routes only; ask for none here")
@@ -104,9 +105,18 @@ def read_sample(body: Mapping[str, Any]) -> Sample:
     """An answer of the server; one whose per-token facts do not match its tokens is refused, never trained on."""
     try:
         ids, logprobs = tuple(map(int, body["ids"])), tuple(map(float, body["logprobs"]))
+        experts = read_experts(body["experts"]) if "experts" in body else None
+    except (KeyError, TypeError, ValueError) as wrong:
+        raise EtudeError(f"the engine's answer cannot be read ({wrong!r}); are both sides of one version?") from None
+    return _sample(body, ids, logprobs, experts)
+
+
+def _sample(
+    body: Mapping[str, Any], ids: tuple[int, ...], logprobs: tuple[float, ...], experts: Experts | None
+) -> Sample:
+    try:
         versions, stop = read_versions(body["versions"]), body["stop"]
         cached = int(body["cached_tokens"])
-        experts = read_experts(body["experts"]) if "experts" in body else None
     except (KeyError, TypeError, ValueError) as wrong:
         raise EtudeError(f"the engine's answer cannot be read ({wrong!r}); are both sides of one version?") from None
     if not len(ids) == len(logprobs) == len(versions) or stop not in _STOPS:
@@ -174,5 +184,7 @@ def read_sample_frame(frame: Frame) -> Sample:
         raise EtudeError("the engine's answer cannot be read: it is no sample; are both sides of one version?")
     if experts is not None and (experts.dtype != np.int16 or experts.ndim != 3):
         raise EtudeError("the engine's answer cannot be read: its experts are no table of small numbers")
-    sample = read_sample(body | {"ids": arrays["ids"].tolist(), "logprobs": arrays["logprobs"].tolist()})
-    return replace(sample, experts=experts)
+    ids, logprobs = arrays["ids"], arrays["logprobs"]
+    if not (np.issubdtype(ids.dtype, np.integer) and np.issubdtype(logprobs.dtype, np.floating)):
+        raise EtudeError("the engine's answer cannot be read: its tokens are no numbers")
+    return _sample(body, tuple(ids.ravel().tolist()), tuple(logprobs.ravel().tolist()), experts)
