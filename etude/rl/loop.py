@@ -38,7 +38,6 @@ from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rl.workers.pool import WorkerPool
 from etude.rollout.trained_tasks import TrainedTasks
-from etude.rollout.turn_records import TurnRecords
 
 AGAIN = "run the same command again to go on from the last checkpoint"
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
@@ -74,7 +73,6 @@ class Training:
     supervisors: Sequence[Supervisor]  # of the processes that are started again while the loop goes on
     restarts: Restarts  # of those
     learner_restarts: Restarts
-    records: TurnRecords  # of rollouts under way
 
     def __post_init__(self) -> None:
         self.rl = self.recipe.rl
@@ -342,7 +340,6 @@ class Training:
             "backend": self.environment.host.capabilities.backend,
         }
         if not stopped:
-            self.records.keep_only(())  # nobody will go on with them
             self.run.finish(STAGE, **facts)
         return facts | {"stopped": stopped}
 

@@ -83,9 +83,13 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
             async with AsyncExitStack() as stack:
                 training = await _open(run, recipe, model, backend, stack, started, learner_restarts)
                 try:
-                    return await training.work()
+                    facts = await training.work()
                 finally:
                     died = training.learner.child.process.returncode is not None
+            if not facts["stopped"]:
+                # Nobody will go on with what was under way. Here, as workers write until they are closed.
+                TurnRecords(run.path / "rl" / "turns").keep_only(())
+            return facts
         except (BaseExceptionGroup, EtudeError) as failed:
             error = _first_error(failed) if isinstance(failed, BaseExceptionGroup) else failed
             if not died or run.stopping or not isinstance(error, EtudeError):
@@ -94,6 +98,7 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
             # rollouts under way go on from their recorded turns.
             learner_restarts.take("the learner", str(error))
             run.go_back(STAGE)
+            started = time.monotonic()  # the checkpoint knows the time before it
 
 
 async def _open(
@@ -185,7 +190,6 @@ async def _open(
         supervisors,
         restarts,
         learner_restarts,
-        records,
     )
 
 
