@@ -63,6 +63,7 @@ def make_model(path: Path) -> None:
 def settings(model: Path, steps: int) -> list[str]:
     return [
         "run.threads=2",
+        "cluster.restarts=0",  # benchmarks/reliability/kill_loop.py kills where processes are started again
         "engine.max_length=1024",
         "engine.max_running=16",
         "harness.spec=none",

@@ -111,15 +111,17 @@ async def start(
     log: Path | None = None,
     deadline: float = 120.0,
     leaves: Sequence[Path] = (),
+    socket: Path | None = None,
 ) -> Child:
     """Runs `python -m module`, which gets a socket of its own and must print a line that starts with `ready`.
 
     The rest of that line is `said` of the child. Its errors go to `log`, or to a file that is removed with it. It has
-    a session of its own: a Ctrl-C in the terminal is for this process, which decides when the child ends.
+    a session of its own: a Ctrl-C in the terminal is for this process, which decides when the child ends. With
+    `socket`, it listens there: one that is started again has the same address.
     """
     folder = Folder(name)
     log = log or folder.path / f"{name}.log"
-    own = ["--socket", str(folder.socket), "--parent", str(os.getpid()), "--folder", str(folder.path)]
+    own = ["--socket", str(socket or folder.socket), "--parent", str(os.getpid()), "--folder", str(folder.path)]
     try:
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(

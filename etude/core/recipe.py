@@ -25,6 +25,7 @@ import tomli_w
 from pydantic_core import ErrorDetails
 
 from etude.core import settings
+from etude.core.cluster_settings import ClusterSettings
 from etude.core.errors import EtudeError
 from etude.core.rl_settings import RLSettings
 from etude.core.settings import setting
@@ -46,6 +47,7 @@ class Recipe:
     extend: settings.ExtendSettings = setting(settings.ExtendSettings(), "longer sequences")
     sft: settings.SftSettings = setting(settings.SftSettings(), "supervised fine-tuning")
     engine: settings.EngineSettings = setting(settings.EngineSettings(), "the sampler")
+    cluster: ClusterSettings = setting(ClusterSettings(), "where things run")
     endpoint: settings.EndpointSettings = setting(
         settings.EndpointSettings(), "a hosted model as a policy, for `etude rollout`"
     )

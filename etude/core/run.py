@@ -149,6 +149,13 @@ class Run:
         self._save_facts()
         self.say(f"{stage}: began" if self.latest(stage) is None else f"{stage}: continues")
 
+    def go_back(self, stage: str) -> None:
+        """This command goes on from the stage's newest checkpoint, as another command would: a new lineage."""
+        self.lineage = len(self._facts["lineages"])
+        self._opened = False
+        self._open_lineage()
+        self.say(f"{stage}: goes back to its newest checkpoint")
+
     def finish(self, stage: str, **facts: Any) -> None:
         """`stage` is complete; `facts` are what a person wants to know about it."""
         self._touch(stage)

@@ -36,6 +36,7 @@ class Tokens(NamedTuple):
     logprobs: list[float]
     tops: list[Top]  # empty unless the request asks for them
     cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    versions: Sequence[Version] = ()  # the weights that sampled each
 
 
 Listen = Callable[[Tokens], None]
@@ -45,15 +46,17 @@ Listen = Callable[[Tokens], None]
 class _Reader:
     request: Request
     listen: Listen
+    every: int = 1  # tokens handed over at once, but for the last
     sent: int = 0  # tokens handed over so far
 
     def news(self) -> Tokens | None:
         sampled, sent = len(self.request.logprobs), self.sent
-        if sampled == sent:
+        if sampled == sent or (sampled - sent < self.every and self.request.stop is None):
             return None
         self.sent = sampled
         ids = self.request.tokens[len(self.request.prompt) + sent :]
-        return Tokens(ids, self.request.logprobs[sent:], self.request.tops[sent:], self.request.cached_tokens)
+        logprobs, tops, versions = self.request.logprobs, self.request.tops, self.request.versions
+        return Tokens(ids, logprobs[sent:], tops[sent:], self.request.cached_tokens, versions[sent:])
 
 
 class EngineThread:
@@ -104,10 +107,12 @@ class EngineThread:
         routed: int = 0,
         version: Version | None = None,
         rules: LogitRules | None = None,
+        every: int = 1,
     ) -> Request:
         """Samples an answer. Cancelling this (a client that left, a deadline) aborts the request.
 
-        `listen` is called on the event loop with all tokens in order, the last before this returns.
+        `listen` is called on the event loop with all tokens in order, `every` so many at once, the last before this
+        returns.
         """
         done: asyncio.Future[Request] = self._future()
         numbers: list[int] = []
@@ -126,7 +131,7 @@ class EngineThread:
             numbers.append(request.number)
             self._answers[request.number] = done
             if listen is not None:
-                self._readers[request.number] = _Reader(request, listen)
+                self._readers[request.number] = _Reader(request, listen, every)
             if name is not None:
                 self._numbers[name] = request.number
 

@@ -22,11 +22,17 @@ class BrokenTasks:
 
     async def check(self, number: int, scored: Scored, solvable: Callable[[Task], Awaitable[bool | None]]) -> None:
         """A rollout of the source's task `number` was ruled to show that the task is broken."""
-        name, ruling = scored.task.name, scored.ruling
-        if ruling is None or name in self.settled:
+        if scored.ruling is not None:
+            await self.settle(number, scored.task, broken_because(scored), solvable)
+
+    async def settle(
+        self, number: int, task: Task, why: str, solvable: Callable[[Task], Awaitable[bool | None]]
+    ) -> None:
+        """The source's task `number` seems to be broken."""
+        name = task.name
+        if name in self.settled:
             return
-        why = next(finding.message for finding in ruling.findings if finding.level == "broken task")
-        fine = await solvable(scored.task)
+        fine = await solvable(task)
         if fine is None or name in self.settled:  # nobody knows, or another rollout settled it meanwhile
             return
         self.settled.add(name)
@@ -36,3 +42,9 @@ class BrokenTasks:
         if isinstance(self.source, Quarantines):
             self.source.broken(number, why)
         self.log(f"rl: the task {name} is broken and asked no more: {why}")
+
+
+def broken_because(scored: Scored) -> str:
+    """Why a rollout's audit calls its task broken; empty if it does not."""
+    findings = scored.ruling.findings if scored.ruling is not None else ()
+    return next((finding.message for finding in findings if finding.level == "broken task"), "")

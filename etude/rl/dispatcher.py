@@ -13,34 +13,36 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from etude.core.errors import EtudeError
 from etude.core.rl_settings import RLSettings
 from etude.core.terms import Terms
 from etude.forge.curriculum.sources import Mixes, TaskSource
 from etude.rl.admission import Admission, Waiting
-from etude.rl.groups import Rollout, RolloutGroup, Slot, State, compact, pack
+from etude.rl.groups import RolloutGroup, Slot, State
 from etude.rl.journal import Journal
-from etude.rl.rollout_files import INLINE, RolloutFile
+from etude.rl.workers.finished import Finished, packed, slot_name
 from etude.rollout.rollout import Outcome, Scored, Void
 from etude.rollout.scheduler import Scheduler, Work, retry_void
 from etude.tasks.format.task import Task
 
+T = TypeVar("T")
 EVALUATION = -1  # owner of places, beside the numbers of groups
-LONG = 4096  # tokens from which on a rollout is packed in a thread without a look at its size
 
 
 class Environment(Protocol):
     def run_rollout(
-        self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None]
-    ) -> Awaitable[Outcome]: ...
+        self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None], name: str
+    ) -> Awaitable[Outcome | Finished]:
+        """`name` is that of the slot, the same in every try and after every resume."""
+        ...
 
     async def check_void(self, void: Void) -> None:
         """Raises when a void is the end of more than one rollout."""
         ...
 
-    async def check_broken(self, number: int, scored: Scored) -> None:
+    async def check_broken(self, number: int, scored: Scored | Finished) -> None:
         """Hears of the source's task `number` that its audit calls it broken."""
         ...
 
@@ -63,7 +65,9 @@ class Dispatcher:
         next_group: int = 0,
         terms: Callable[[int], Terms] = lambda number: Terms(),
         refill: int = 0,
+        on_settled: Callable[[str], None] = lambda name: None,
     ) -> None:
+        self._on_settled = on_settled  # hears the name of a slot that is ready or void
         self.settings, self.admission, self.journal = settings, admission, journal
         self.environment, self.seed = environment, seed
         self.steps_begun = self.published = step
@@ -139,11 +143,11 @@ class Dispatcher:
         seconds, self._idle_seconds = self._idle_seconds, 0.0
         return seconds
 
-    async def run_evaluation(self, runs: Sequence[Callable[[], Awaitable[Outcome]]]) -> list[Outcome]:
+    async def run_evaluation(self, runs: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
         """Runs these in places of rollouts, before any more of those begin."""
-        futures: list[asyncio.Future[Outcome]] = [asyncio.get_running_loop().create_future() for _ in runs]
+        futures: list[asyncio.Future[T]] = [asyncio.get_running_loop().create_future() for _ in runs]
 
-        async def settle(run: Callable[[], Awaitable[Outcome]], future: asyncio.Future[Outcome]) -> None:
+        async def settle(run: Callable[[], Awaitable[T]], future: asyncio.Future[T]) -> None:
             outcome = await run()
             if not future.done():
                 future.set_result(outcome)
@@ -213,43 +217,36 @@ class Dispatcher:
         if isinstance(outcome, Void):
             self._void(group, index, outcome)
         else:
-            rollout, data = await self._packed(group, index, outcome)
+            if isinstance(outcome, Finished):
+                rollout, data = outcome.rollout, outcome.data
+            else:
+                place = (number, index, self.journal.lineage)
+                rollout, data = await packed(outcome, self.source_of(number), group.terms, self.journal.files, place)
+                self.newest.append((f"{slot_name(number, index)}-{self.journal.lineage}", outcome))
             # In the journal before it counts as ready: a kill between the two lines loses nothing.
             self.journal.ready(number, index, data)
             slot.rollout, slot.state = rollout, "ready"
-            self.newest.append((f"{number:06d}-{index:02d}-{self.journal.lineage}", outcome))
             self._voids_in_a_row = 0
             if group.ready:
                 self.changed.set()
             if rollout.verdict == "broken task":
                 await self.environment.check_broken(self.settings.first_task + number, outcome)
+        self._on_settled(slot_name(number, index))
 
-    async def _packed(self, group: RolloutGroup, index: int, scored: Scored) -> tuple[Rollout, bytes | RolloutFile]:
-        """A rollout in the form that is learnt from, and what of it goes to the journal."""
+    def source_of(self, number: int) -> str:
+        """Which of several mixed sources a group's task came from."""
         source = self._source
-        name = source.source_of(self.settings.first_task + group.number) if isinstance(source, Mixes) else ""
-        shape = partial(compact, scored, source=name, terms=group.terms)
-        if sum(len(segment.ids) for segment in scored.trajectory.segments) < LONG:
-            rollout = shape()
-            data = pack(rollout)
-            if len(data) <= INLINE:
-                return rollout, data
-        # In a thread: everybody else would wait while 190 MB are packed and written.
-        files, names = self.journal.files, (group.number, index, self.journal.lineage)
+        return source.source_of(self.settings.first_task + number) if isinstance(source, Mixes) else ""
 
-        def write() -> tuple[Rollout, RolloutFile]:
-            rollout = shape()
-            return rollout, files.write(*names, pack(rollout))
-
-        return await asyncio.to_thread(write)
-
-    async def _run(self, group: RolloutGroup, index: int, task: Task) -> Outcome:
+    async def _run(self, group: RolloutGroup, index: int, task: Task) -> Outcome | Finished:
         """One try of a slot."""
         self._change(group, index, "running")
         # From numbers alone, so that a slot that is sampled again after a resume has the same seed.
         seed = random.Random(f"{self.seed}/rl/{group.number}/{index}").getrandbits(31)
         on_grading = partial(self._change, group, index, "grading")
-        outcome = await self.environment.run_rollout(task, seed, group.terms, on_grading)
+        outcome = await self.environment.run_rollout(
+            task, seed, group.terms, on_grading, slot_name(group.number, index)
+        )
         # Without ids or log-probabilities nothing can be learnt from it, and a second try would have none either.
         if isinstance(outcome, Scored) and not (trainable := outcome.trajectory.trainable):
             outcome = Void(outcome.task, "harness", False, f"it cannot be trained on: {trainable.why_not}")

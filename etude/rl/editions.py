@@ -20,7 +20,7 @@ from typing import Any
 from etude.core.durable import write_whole
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
-from etude.core.settings import RewardSettings
+from etude.core.settings import AuditSettings, RewardSettings
 from etude.rl.groups import Rollout
 from etude.rl.journal import Journal
 from etude.rollout.rollout import RolloutSetup, reward_and_audit
@@ -127,17 +127,26 @@ class Editions:
         return digest
 
     def _copy(self, path: Path, digest: str) -> Path:
-        return self.copies / f"{path.stem}_{digest[:16]}.py"
+        return _copy_of(self.copies, path, digest)
 
     def _build(self, edition: Edition) -> RolloutSetup:
-        # From the copies, whose names have the digest: a changed file is another module, and is loaded anew.
-        parts = [dict(part) for part in edition.parts]
-        for part in parts:
-            file, _, name = str(part.get("use", "")).rpartition(":")
-            if file in edition.digests:
-                part["use"] = f"{self._copy(Path(file), edition.digests[file])}:{name}"
-        reward, audit = reward_and_audit(RewardSettings(parts), self._audit)
-        return replace(self._setup, reward=reward, audit=audit)
+        return build_edition(edition, self.copies, self._audit, self._setup)
+
+
+def build_edition(edition: Edition, copies: Path, audit: AuditSettings, setup: RolloutSetup) -> RolloutSetup:
+    """How rollouts of an edition are run and rewarded."""
+    # From the copies, whose names have the digest: a changed file is another module, and is loaded anew.
+    parts = [dict(part) for part in edition.parts]
+    for part in parts:
+        file, _, name = str(part.get("use", "")).rpartition(":")
+        if file in edition.digests:
+            part["use"] = f"{_copy_of(copies, Path(file), edition.digests[file])}:{name}"
+    reward, audited = reward_and_audit(RewardSettings(parts), audit)
+    return replace(setup, reward=reward, audit=audited)
+
+
+def _copy_of(copies: Path, path: Path, digest: str) -> Path:
+    return copies / f"{path.stem}_{digest[:16]}.py"
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

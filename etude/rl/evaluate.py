@@ -18,6 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pydantic
 
 from etude.core import durable
@@ -28,13 +30,16 @@ from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.forge.curriculum.sources import SOURCES, open_source
 from etude.rl.dispatcher import Dispatcher
-from etude.rl.groups import compact
+from etude.rl.groups import Rollout, compact
 from etude.rl.learner.client import LearnerClient
 from etude.rl.metrics import describe, pass_at
 from etude.rl.rollout_environment import RolloutEnvironment
-from etude.rollout.rollout import Scored
+from etude.rl.workers.finished import Finished
+from etude.rl.workers.pool import WorkerPool
+from etude.rollout.rollout import Scored, Void
 from etude.rollout.scheduler import RolloutJob, sample_seed
 
+Ints = npt.NDArray[np.int32]
 APART = 1000  # added to the seed of the benchmark's source: other tasks of the same kind
 FACTS = "best.json"
 NOT_THE_MODEL = ("optimiser.safetensors", "learner.json")
@@ -69,7 +74,7 @@ class Evaluations:
         self,
         run: Run,
         recipe: Recipe,
-        environment: RolloutEnvironment,
+        environment: RolloutEnvironment | WorkerPool,
         learner: LearnerClient,
         dispatcher: Dispatcher,
         tasks: asyncio.TaskGroup,
@@ -112,25 +117,34 @@ class Evaluations:
         began = time.monotonic()
         runs = [partial(self.environment.evaluate, policy, job) for job in self.jobs]
         outcomes = await self.dispatcher.run_evaluation(runs)
-        scored = [outcome for outcome in outcomes if isinstance(outcome, Scored)]
+        scored = [_rollout(outcome) for outcome in outcomes if not isinstance(outcome, Void)]
         if scored:
-            row = describe([compact(outcome) for outcome in scored])
+            row = describe(scored)
             offer = partial(self.best.offer, candidate, self.run.lineage, step, row["pass_rate"], len(scored))
             # to its end even when the run is stopped meanwhile: the task group waits for it
             best = await asyncio.shield(self.tasks.create_task(asyncio.to_thread(offer)))
             row |= {
-                "tasks": len({outcome.task.name for outcome in scored}),
+                "tasks": len({rollout.task for rollout in scored}),
                 "rollouts": len(scored),
                 "void": len(outcomes) - len(scored),
-                "first_version": min(outcome.trajectory.versions[0].step for outcome in scored),
-                "last_version": max(outcome.trajectory.versions[-1].step for outcome in scored),
-                **pass_at([(outcome.task.name, outcome.passed) for outcome in scored]),
+                "first_version": min(int(step) for rollout in scored for step in _steps(rollout)[:1]),
+                "last_version": max(int(step) for rollout in scored for step in _steps(rollout)[-1:]),
+                **pass_at([(rollout.task, rollout.passed) for rollout in scored]),
                 "best": int(best),
                 "seconds": time.monotonic() - began,
             }
             self.rows[str(step)] = row
             self.run.log("rl.eval", step, **row)
         shutil.rmtree(candidate, ignore_errors=True)
+
+
+def _rollout(outcome: Scored | Finished) -> Rollout:
+    return outcome.rollout if isinstance(outcome, Finished) else compact(outcome)
+
+
+def _steps(rollout: Rollout) -> Ints:
+    """The steps of the weights that sampled its tokens."""
+    return np.concatenate([trace.version_T2[trace.sampled_T][:, 1] for trace in rollout.traces])
 
 
 class BestModel:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,8 +162,11 @@ class Journal:
 
     # What a resume finds
 
-    def resume(self, row: int, step: int) -> Resumed:
-        """Opens our lineage on a checkpoint at `step` that knows the journal up to `row` (0 and 0: there is none)."""
+    def resume(self, row: int, step: int, begun: Collection[int] = ()) -> Resumed:
+        """Opens our lineage on a checkpoint at `step` that knows the journal up to `row` (0 and 0: there is none).
+
+        `begun` are numbers of groups of which some rollout goes on from turns that older weights sampled.
+        """
         if row > self.row:
             raise EtudeError(
                 f"the journal {self.path} ends at row {self.row}, before row {row} of the checkpoint at step {step}; "
@@ -171,7 +174,7 @@ class Journal:
             )
         with self._transaction():
             self._base.execute("INSERT OR REPLACE INTO lineages VALUES (?, ?, ?)", (self.lineage, step, row))
-            found = self._reconcile(row, step)
+            found = self._reconcile(row, step, begun)
         self.files.keep_only({path for (path,) in self._base.execute("SELECT path FROM files")})
         return found
 
@@ -185,7 +188,7 @@ class Journal:
             if lineage < self.lineage
         }
 
-    def _reconcile(self, row: int, step: int) -> Resumed:
+    def _reconcile(self, row: int, step: int, begun: Collection[int]) -> Resumed:
         newest: dict[tuple[int, int], tuple[int, State]] = {}
         began: dict[int, tuple[int, int]] = {}
         for at, lineage, number, slot, state, of in self._base.execute(
@@ -223,7 +226,7 @@ class Journal:
         for number, slots in open_groups.items():
             lineage, of = began[number]
             # Nothing of it was sampled, or nothing is left: it begins with the weights of this step.
-            fresh = all(slot.state != "ready" for slot in slots)
+            fresh = all(slot.state != "ready" for slot in slots) and number not in begun
             found[number] = (step if fresh else min(of, step, branches.get(lineage, step)), slots)
         told = self._base.execute("SELECT number, effort, edition FROM terms")
         terms = {number: Terms(effort, edition) for number, effort, edition in told if number in found}

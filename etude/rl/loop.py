@@ -10,10 +10,12 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etude.cluster.engines import Engines
+from etude.cluster.local import ProcessDied, Restarts, Supervisor
 from etude.core.child_process import Child
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
@@ -34,8 +36,10 @@ from etude.rl.metrics import Clock, by_source, describe, staleness
 from etude.rl.no_passes import NoPasses
 from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
+from etude.rl.workers.pool import WorkerPool
 from etude.rollout.trained_tasks import TrainedTasks
 
+AGAIN = "run the same command again to go on from the last checkpoint"
 LOOK = 0.2  # seconds between two looks at the clock and at Ctrl-C while waiting for rollouts
 STAGE = "rl"
 REMEMBERED = 1000  # newest steps without an update: more than any token may be old
@@ -57,7 +61,7 @@ class Training:
     source: TaskSource
     journal: Journal
     learner: LearnerClient
-    environment: RolloutEnvironment
+    environment: RolloutEnvironment | WorkerPool
     probe: Probe
     dispatcher: Dispatcher
     evaluations: Evaluations
@@ -65,6 +69,10 @@ class Training:
     checkpoint: Checkpoint  # where it goes on
     tasks: asyncio.TaskGroup  # of everything beside the loop
     started: float  # time.monotonic() of the command
+    engines: Engines
+    supervisors: Sequence[Supervisor]  # of the processes that are started again while the loop goes on
+    restarts: Restarts  # of those
+    learner_restarts: Restarts
 
     def __post_init__(self) -> None:
         self.rl = self.recipe.rl
@@ -80,12 +88,9 @@ class Training:
         self.not_finite = 0  # steps in a row
         self.branches = self.journal.branches()
         self.trained_tasks, self.no_passes = TrainedTasks(self.run.path), NoPasses(self.run.path)
-        engine, learner = self.environment.engine.server, self.learner.child
-        assert engine is not None
-        pids = {"engine": engine.process.pid, "learner": learner.process.pid, "loop": os.getpid()}
-        launcher = getattr(self.environment.host, "launcher_pid", None)  # its ended children are the sandboxes
-        self.clock = Clock(pids | ({"sandboxes": launcher} if launcher else {}))
-        self.watches = [self.tasks.create_task(self._watch(child)) for child in (engine, learner)]
+        self.clock = Clock(self._pids())
+        self.watches = [self.tasks.create_task(self._watch(self.learner.child))]
+        self.watches += [self.tasks.create_task(self._supervise(each)) for each in self.supervisors]
         self.agreement: Agreement | None = None
         self.probing = self._start_probe()
         self.writing: asyncio.Task[None] | None = None
@@ -172,6 +177,7 @@ class Training:
         else:
             # Equal weights under another name would empty the engine's prefix cache for nothing.
             self.unmoved = [*self.unmoved, self.step][-REMEMBERED:]
+        self.restarts.progress()
         self.dispatcher.publish(self.step)
         self.clock.wait("learner", self.dispatcher.idle_seconds())
         row |= self.clock.row(self.learner.busy_seconds)
@@ -261,6 +267,8 @@ class Training:
             "probe_k3": agreement.k3,
             "edition": self.editions.current.number,
             "grades_reused": self.environment.grades_reused,
+            "resumed_tokens": self.environment.counts["resumed_tokens"],
+            "restarts": self.restarts.total + self.learner_restarts.total,
             "loss": 0.0,
             "grad_norm": 0.0,
         }
@@ -303,6 +311,7 @@ class Training:
             await self.learner.save(directory)
             checkpoint.write(directory)
         self.saved_step = self.step
+        self.learner_restarts.progress()
         # Up to the oldest checkpoint that is kept: a resume may still go back to it.
         self.journal.forget(Checkpoint.read(self.run.checkpoints(STAGE)[0]).row)
         if self.writing is not None:
@@ -310,6 +319,7 @@ class Training:
         newest = list(self.dispatcher.newest)
         self.dispatcher.newest.clear()
         root = self.run.path / "rl" / "trajectories"
+        await self.environment.write_readable(root)
         # beside training: a few milliseconds each, and nothing depends on them
         writing = asyncio.to_thread(keep_readable, newest, root, self.rl.keep_trajectories)
         self.writing = self.tasks.create_task(writing)
@@ -345,12 +355,32 @@ class Training:
             self.run.finish(STAGE, **facts)
         return facts | {"stopped": stopped}
 
+    def _pids(self) -> dict[str, int | Callable[[], Sequence[int]]]:
+        """Of the processes whose time is counted; a sandbox's is that of its launcher's ended children."""
+        environment = self.environment
+        pids: dict[str, int | Callable[[], Sequence[int]]] = {
+            "engine": lambda: self.engines.pids,
+            "learner": self.learner.child.process.pid,
+            "loop": os.getpid(),
+        }
+        if isinstance(environment, WorkerPool):
+            return pids | {"workers": lambda: environment.pids, "sandboxes": lambda: environment.launchers}
+        launcher = getattr(environment.host, "launcher_pid", None)
+        return pids | ({"sandboxes": launcher} if launcher else {})
+
     async def _watch(self, child: Child) -> None:
-        """The end of a child is the end of the loop."""
+        """The end of the learner is the end of this loop; another one goes on from the last checkpoint."""
         await child.process.wait()
-        # Nothing new begins: every rollout would fail at the dead process.
+        # Nothing new begins: every rollout would be for nobody.
         self.dispatcher.scheduler.closed = True
-        raise EtudeError(f"{await child.last_words()}\nrun the same command again to go on from the last checkpoint")
+        raise ProcessDied(f"{await child.last_words()}\n{AGAIN}")
+
+    async def _supervise(self, supervisor: Supervisor) -> None:
+        try:
+            await supervisor.watch()
+        except EtudeError as died:
+            self.dispatcher.scheduler.closed = True
+            raise ProcessDied(f"{died}\n{AGAIN}") from None
 
 
 def _rollouts(voids: Mapping[str, int]) -> int:

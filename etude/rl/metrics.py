@@ -9,8 +9,9 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -151,8 +152,11 @@ class Totals:
 class Clock:
     """Where the time went between two rows: each process's share of the wall time, and who waited for whom."""
 
-    def __init__(self, pids: Mapping[str, int]) -> None:
-        self._pids = dict(pids)
+    def __init__(self, pids: Mapping[str, int | Callable[[], Sequence[int]]]) -> None:
+        # A function where there are several, or where one may be started again.
+        self._pids: dict[str, Callable[[], Sequence[int]]] = {
+            name: found if callable(found) else partial(_only, found) for name, found in pids.items()
+        }
         self._waits = {"data": 0.0, "learner": 0.0, "probe": 0.0}
         self._at = time.monotonic()
         self._used = self._processors()
@@ -169,17 +173,23 @@ class Clock:
             "seconds": wall,
             "learner_busy": min(1.0, (learner_seconds - self._learner) / wall),
             # one thread that computes whenever there is a request: its processor time is its busy time
-            "engine_busy": min(1.0, (used["engine"] - self._used["engine"]) / wall),
+            "engine_busy": min(1.0, max(0.0, used["engine"] - self._used["engine"]) / wall),
         }
         found |= {f"wait_{name}": seconds / wall for name, seconds in self._waits.items()}
-        found |= {f"cpu_{name}": (used[name] - self._used[name]) / wall for name in used}
-        for name, pid in self._pids.items():
-            found[f"mb_{name}"], found[f"files_{name}"] = held(pid)
+        # A process that was started again counts from nothing.
+        found |= {f"cpu_{name}": max(0.0, used[name] - self._used[name]) / wall for name in used}
+        for name, pids in self._pids.items():
+            facts = [held(pid) for pid in pids()]
+            found[f"mb_{name}"], found[f"files_{name}"] = sum(mb for mb, _ in facts), sum(files for _, files in facts)
         self._at, self._used, self._learner, self._waits = now, used, learner_seconds, dict.fromkeys(self._waits, 0.0)
         return found
 
     def _processors(self) -> dict[str, float]:
-        return {name: processor_seconds(pid) for name, pid in self._pids.items()}
+        return {name: sum(map(processor_seconds, pids())) for name, pids in self._pids.items()}
+
+
+def _only(pid: int) -> Sequence[int]:
+    return (pid,)
 
 
 def held(pid: int) -> tuple[float, int]:

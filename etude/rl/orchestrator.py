@@ -23,21 +23,22 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etude.behaviours.table import build_behaviours
+from etude.cluster.engines import EnginePlan, Engines
+from etude.cluster.local import Addresses, Restarts
 from etude.core import process
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.core.terms import Terms
-from etude.forge.curriculum.sources import Listens, Rewinds, curriculum_file, open_source
-from etude.policies.engine_client import EngineClient, launch
+from etude.forge.curriculum.sources import Listens, Mixes, Rewinds, TaskSource, curriculum_file, open_source
 from etude.rl.admission import Admission
 from etude.rl.algorithms.table import build_algorithm, check_algorithm
 from etude.rl.broken_tasks import BrokenTasks
@@ -53,10 +54,13 @@ from etude.rl.learner.messages import LearnerSpec
 from etude.rl.loop import STAGE, Training
 from etude.rl.probe import Probe
 from etude.rl.rollout_environment import RolloutEnvironment
-from etude.rollout.rollout import GradeCache, RolloutSetup, build_setup, check_lengths
+from etude.rl.workers.finished import slot_name, slot_of
+from etude.rl.workers.messages import WorkerSpec
+from etude.rl.workers.pool import WorkerPool
+from etude.rl.workers.setup import open_sandboxes, training_setup
+from etude.rollout.rollout import check_lengths
 from etude.rollout.terms import draw_terms
-from etude.sandbox.hosts import StoringHost, open_host
-from etude.tasks.grading.grader import RUNNER
+from etude.rollout.turn_records import TurnRecords
 from etude.tokens.dialect import open_dialect
 
 
@@ -72,53 +76,82 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
     # This process talks for hours and computes nothing: docs/rooms/rl.md, "Memory".
     process.stay_small()
     run.begin(STAGE)  # opens our lineage before anything is sampled under its name
-    try:
-        async with AsyncExitStack() as stack:
-            training = await _open(run, recipe, model, backend, stack, started)
-            return await training.work()
-    except BaseExceptionGroup as group:
-        raise _first_error(group) from None
+    learner_restarts = Restarts(recipe.cluster.restarts, lambda text: run.say(f"rl: {text}"))
+    while True:
+        died = False
+        try:
+            async with AsyncExitStack() as stack:
+                training = await _open(run, recipe, model, backend, stack, started, learner_restarts)
+                try:
+                    facts = await training.work()
+                finally:
+                    died = training.learner.child.process.returncode is not None
+            if not facts["stopped"]:
+                # Nobody will go on with what was under way. Here, as workers write until they are closed.
+                TurnRecords(run.path / "rl" / "turns").keep_only(())
+            return facts
+        except (BaseExceptionGroup, EtudeError) as failed:
+            error = _first_error(failed) if isinstance(failed, BaseExceptionGroup) else failed
+            if not died or run.stopping or not isinstance(error, EtudeError):
+                raise error from None
+            # Its weights since the last commit are gone. All of it is opened anew there, as by another command;
+            # rollouts under way go on from their recorded turns.
+            learner_restarts.take("the learner", str(error))
+            run.go_back(STAGE)
+            started = time.monotonic()  # the checkpoint knows the time before it
 
 
-async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: AsyncExitStack, started: float) -> Training:
+async def _open(
+    run: Run,
+    recipe: Recipe,
+    model: Path,
+    backend: str,
+    stack: AsyncExitStack,
+    started: float,
+    learner_restarts: Restarts,
+) -> Training:
     """The run as it was left, and everything that runs beside this process. What is opened is closed by `stack`."""
     rl, home = recipe.rl, run.path / "rl"
     logs = home / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    for passing in (home / "store", home / "candidate"):
+    for passing in (home / "store", home / "candidate", home / "workers"):
         shutil.rmtree(passing, ignore_errors=True)  # what a killed process may have left
         stack.callback(shutil.rmtree, passing, ignore_errors=True)
     algorithm, source = build_algorithm(rl.algorithm), open_source(rl.tasks, "rl.tasks")
     check_algorithm(algorithm, rl)
     if isinstance(source, Listens):
         source.remember(curriculum_file(home))
-    dialect = open_dialect(model, recipe.harness.template)
-    setup = build_setup(
-        recipe.harness, recipe.reward, recipe.grader, recipe.audit, dialect=dialect, temperature=rl.temperature
-    )
-    setup = replace(
-        setup,
-        context=algorithm.feedback(rl.feedback).context,
-        taught=build_behaviours(rl.feedback.behaviours, "rl.feedback.behaviours"),
-        watched=build_behaviours(rl.monitor, "rl.monitor"),
-    )
-    host, setup = await _open_sandboxes(home, backend, setup, stack)
+    setup, dialect = training_setup(recipe, model), open_dialect(model, recipe.harness.template)
+    host, setup = await open_sandboxes(home / "store", backend, setup, stack)
     latest = run.latest(STAGE)
     checkpoint = Checkpoint.read(latest) if latest is not None else Checkpoint()
     journal = Journal(home / "journal.db", run.lineage)
     stack.callback(journal.close)
-    resumed = journal.resume(checkpoint.row, checkpoint.step)
+    records = TurnRecords(home / "turns")
+    resumed = journal.resume(checkpoint.row, checkpoint.step, {slot_of(name)[0] for name in records.names()})
+    records.keep_only(_under_way(resumed))
     if isinstance(source, Rewinds):
         # What it heard after the checkpoint will be heard again, from weights that may do better or worse.
         source.rewind(checkpoint.step, rl.first_task + resumed.next)
-    learner, engine = await _launch(recipe, model, latest, Version(run.lineage, checkpoint.step), run.path, logs, stack)
+    restarts = Restarts(recipe.cluster.restarts, lambda text: run.say(f"rl: {text}"))
+    addresses = Addresses()
+    stack.callback(addresses.close)
+    version = Version(run.lineage, checkpoint.step)
+    learner, engines = await _launch(run, recipe, model, latest, version, logs, addresses, restarts, stack)
     first = next(source.tasks(rl.first_task), None)
     if first is None:
         raise EtudeError("rl.tasks has no task behind rl.first_task; lower that or name another source")
     probe = Probe(dialect.encode(f"{setup.system}\n{first.instruction}"), rl, recipe.engine.block_tokens)
     editions = Editions(run.path, recipe, setup, journal, run.say)
     broken = BrokenTasks(source, run.say)
-    environment = RolloutEnvironment(host, engine, setup, recipe, broken, run.say, editions.setup)
+    inside = RolloutEnvironment(host, engines.replicas, setup, recipe, broken, run.say, editions.setup, records)
+    environment: RolloutEnvironment | WorkerPool = inside
+    supervisors = [*engines.supervisors]
+    if recipe.cluster.rollout_workers:
+        environment = _workers(run, recipe, model, backend, inside, editions, source, addresses, restarts)
+        stack.push_async_callback(environment.close)
+        await environment.open()
+        supervisors += [worker.supervisor for worker in environment.workers]
     # entered last, so that its tasks end before what they use is closed
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
     dispatcher = Dispatcher(
@@ -135,6 +168,7 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
         next_group=resumed.next,
         terms=partial(_terms, recipe, editions),
         refill=algorithm.refill,
+        on_settled=records.remove,
     )
     evaluations = Evaluations(run, recipe, environment, learner, dispatcher, tasks, checkpoint.evaluations)
     return Training(
@@ -152,28 +186,93 @@ async def _open(run: Run, recipe: Recipe, model: Path, backend: str, stack: Asyn
         checkpoint,
         tasks,
         started,
+        engines,
+        supervisors,
+        restarts,
+        learner_restarts,
     )
 
 
-async def _open_sandboxes(
-    home: Path, backend: str, setup: RolloutSetup, stack: AsyncExitStack
-) -> tuple[StoringHost, RolloutSetup]:
-    """The host of all sandboxes, and the setup with the grades that rollouts share."""
-    host = await stack.enter_async_context(await open_host(backend, home / "store", preload=(RUNNER,)))
-    grades = GradeCache()
-    stack.push_async_callback(grades.close)
-    return host, replace(setup, grade_cache=grades)
+def _workers(
+    run: Run,
+    recipe: Recipe,
+    model: Path,
+    backend: str,
+    inside: RolloutEnvironment,
+    editions: Editions,
+    source: TaskSource,
+    addresses: Addresses,
+    restarts: Restarts,
+) -> WorkerPool:
+    """The rollout workers, not yet started."""
+    rl, home, limits = recipe.rl, run.path / "rl", recipe.harness.limits
+    spec = WorkerSpec(run.path / "recipe.toml", model, home, home / "workers", home / "workers", backend, run.lineage)
+    return WorkerPool(
+        inside,
+        spec,
+        recipe.cluster.rollout_workers,
+        lambda number: editions.editions[number],
+        lambda number: source.source_of(rl.first_task + number) if isinstance(source, Mixes) else "",
+        addresses,
+        restarts,
+        rl.start_seconds,
+        # More than all turns, tools and grades of a rollout may take on a busy machine: only against a hang.
+        limits.turns * (limits.sample_seconds * 1.25 + 1)
+        + 4 * (limits.seconds + recipe.grader.seconds)
+        + rl.slack_seconds
+        + rl.start_seconds,
+        lambda number: home / "logs" / f"worker-{number}-{run.lineage}.log",
+    )
+
+
+def _under_way(resumed: Resumed) -> set[str]:
+    """The names of rollouts that go on."""
+    return {
+        slot_name(number, index)
+        for number, (_, slots) in resumed.groups.items()
+        for index, slot in enumerate(slots)
+        if slot.state == "queued"
+    }
 
 
 async def _launch(
-    recipe: Recipe, model: Path, latest: Path | None, version: Version, run: Path, logs: Path, stack: AsyncExitStack
-) -> tuple[LearnerClient, EngineClient]:
+    run: Run,
+    recipe: Recipe,
+    model: Path,
+    latest: Path | None,
+    version: Version,
+    logs: Path,
+    addresses: Addresses,
+    restarts: Restarts,
+    stack: AsyncExitStack,
+) -> tuple[LearnerClient, Engines]:
     rl, machine = recipe.rl, recipe.run
     cores = machine.threads or process.available_cores()
     # Half of the cores each: two threads that wait for each other on a busy core are slower than one.
     threads = max(1, cores // 2) if rl.concurrent else cores
-    board = board_path(run)
-    launched: tuple[Any, Any] = await asyncio.gather(
+    board = board_path(run.path)
+
+    def weights(pinned: Version | None) -> tuple[Path, Version]:
+        """What an engine starts from: the newest commit, unless an evaluation needs other weights beside it."""
+        candidate = run.path / "rl" / "candidate"
+        if pinned is not None and (candidate / "model.safetensors").exists():
+            return candidate, pinned
+        newest = run.latest(STAGE)
+        return (newest, Version(run.lineage, run.step_of(newest))) if newest is not None else (model, version)
+
+    plan = EnginePlan(
+        recipe.engine,
+        recipe.cluster.engines,
+        machine.device,
+        max(1, threads // recipe.cluster.engines),
+        board,
+        lambda number: logs / f"engine{f'-{number}' if number else ''}-{version.lineage}.log",
+        rl.start_seconds,
+        rl.engine_seconds,
+        weights,
+    )
+    engines = Engines(plan, version, addresses, restarts)
+    launched: Sequence[Any] = await asyncio.gather(
         launch_learner(
             LearnerSpec(
                 model,
@@ -195,27 +294,17 @@ async def _launch(
             deadline=rl.start_seconds,
             verb_deadline=rl.learner_seconds,
         ),
-        launch(
-            latest or model,
-            recipe.engine,
-            device=machine.device,
-            threads=threads,
-            board=board,
-            version=version,
-            log=logs / f"engine-{version.lineage}.log",
-            deadline=rl.start_seconds,
-            verb_deadline=rl.engine_seconds,
-        ),
+        *(supervisor.open() for supervisor in engines.supervisors),
         return_exceptions=True,
     )
     # one may have started although the other did not, and has to be closed all the same
-    for client in launched:
-        if not isinstance(client, BaseException):
-            stack.push_async_callback(client.close)
+    if not isinstance(launched[0], BaseException):
+        stack.push_async_callback(launched[0].close)
+    stack.push_async_callback(engines.close)
     for failure in launched:
         if isinstance(failure, BaseException):
             raise failure
-    return launched
+    return launched[0], engines
 
 
 def board_path(run: Path) -> Path:

@@ -5,18 +5,24 @@ Knows nothing of groups, steps or training.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Policy
+from etude.core.policy import Context, Policy, Sample, Sampling
 from etude.core.recipe import Recipe
 from etude.core.terms import Terms
 from etude.harness.loop import Event
 from etude.policies.engine_client import EngineClient
+from etude.policies.replicas import EngineReplicas
 from etude.rl.broken_tasks import BrokenTasks
+from etude.rl.workers.finished import Finished, slot_of
 from etude.rollout.rollout import Outcome, RolloutSetup, Scored, Void, run_rollout
 from etude.rollout.scheduler import JobRunner, RolloutJob
+from etude.rollout.turn_records import RecordedPolicy, TurnRecords
 from etude.sandbox.base import SandboxFailure
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
@@ -29,22 +35,28 @@ class RolloutEnvironment:
     """What rollouts for training and for evaluation run in."""
 
     host: StoringHost
-    engine: EngineClient
+    engine: EngineReplicas
     setup: RolloutSetup
     recipe: Recipe
     broken_tasks: BrokenTasks
     log: Callable[[str], None]
     setups: Callable[[int], RolloutSetup]  # by edition of the settings that may change
+    records: TurnRecords | None = None  # of rollouts under way, from which they go on; None keeps none
+    counts: Counter[str] = field(default_factory=Counter)  # "resumed_tokens": that a rollout did not sample again
 
-    async def run_rollout(self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None]) -> Outcome:
-        def on_event(event: Event) -> None:
-            if event.kind == "stop":
-                on_grading()
-
-        setup = self.setups(terms.edition)
-        return await run_rollout(
-            task, self.engine, self.host, setup, policy_name="rl", seed=seed, terms=terms, on_event=on_event
+    async def run_rollout(
+        self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None], name: str
+    ) -> Outcome:
+        run = partial(
+            recorded_rollout, task, self.host, self.setups(terms.edition), self.recipe, seed, terms, on_grading
         )
+        group, _ = slot_of(name)
+        outcome, resumed = await run(self.engine.of_rollout(str(group)), self.records, name)
+        self.counts["resumed_tokens"] += resumed
+        return outcome
+
+    async def write_readable(self, root: Path) -> None:
+        """What is written for people comes from the dispatcher here."""
 
     async def evaluate(self, policy: Policy, job: RolloutJob) -> Outcome:
         setup = self.setup.at_temperature(self.recipe.bench.temperature)
@@ -59,23 +71,73 @@ class RolloutEnvironment:
             # A failed sample may be the engine's death; then this raises.
             await self.engine.health()
 
-    async def check_broken(self, number: int, scored: Scored) -> None:
+    async def check_broken(self, number: int, scored: Scored | Finished) -> None:
         """The audit of a rollout of the source's task `number` calls the task broken."""
+        assert isinstance(scored, Scored), "only workers pack what they ran"
         await self.broken_tasks.check(number, scored, self.solvable)
 
     async def solvable(self, task: Task) -> bool | None:
-        """Whether the grader accepts the reference, which a task without one has not; None: the machinery failed."""
-        reference, cache = kind_of(task).reference(task), self.setup.grade_cache
-        if reference is None or cache is None:
-            return False
-        try:
-            grader, answer = self.setup.grader, reference.answer
-            return (await cache.grade(task, self.host, reference.submission, grader, answer=answer)).passed
-        except (GraderFailure, SandboxFailure):
-            return None
+        return await solvable(task, self.host, self.setup)
 
     @property
     def grades_reused(self) -> float:
         """Share of the rollouts so far whose grade was that of an equal one."""
         cache = self.setup.grade_cache
         return cache.reused / max(1, cache.asked) if cache is not None else 0.0
+
+
+RESUMED = ("sandbox", "grader")  # after these failures the turns that were sampled are as good as before
+
+
+async def recorded_rollout(
+    task: Task,
+    host: StoringHost,
+    setup: RolloutSetup,
+    recipe: Recipe,
+    seed: int,
+    terms: Terms,
+    on_grading: Callable[[], None],
+    engine: EngineClient,
+    records: TurnRecords | None,
+    name: str,
+) -> tuple[Outcome, int]:
+    """One rollout whose turns are recorded, and that goes on from those of an earlier try; also how many tokens of that
+    it kept."""
+
+    def on_event(event: Event) -> None:
+        if event.kind == "stop":
+            on_grading()
+
+    if records is None:
+        outcome = await run_rollout(
+            task, engine, host, setup, policy_name="rl", seed=seed, terms=terms, on_event=on_event
+        )
+        return outcome, 0
+    every = recipe.cluster.save_tokens
+
+    async def ask(context: Context, sampling: Sampling, on_part: Callable[[Sample], None]) -> Sample:
+        return await engine.sample(context, sampling, on_part=on_part if every else None, every=every)
+
+    record = records.open(name)
+    before = record.tokens
+    policy = RecordedPolicy(ask, record, recipe.rl.start_seconds)
+    try:
+        outcome = await run_rollout(
+            task, policy, host, setup, policy_name="rl", seed=seed, terms=terms, on_event=on_event
+        )
+        if isinstance(outcome, Void) and outcome.cause not in RESUMED:
+            record.remove()
+        return outcome, min(before, record.kept_tokens)
+    finally:
+        record.close()
+
+
+async def solvable(task: Task, host: StoringHost, setup: RolloutSetup) -> bool | None:
+    """Whether the grader accepts the reference, which a task without one has not; None: the machinery failed."""
+    reference, cache = kind_of(task).reference(task), setup.grade_cache
+    if reference is None or cache is None:
+        return False
+    try:
+        return (await cache.grade(task, host, reference.submission, setup.grader, answer=reference.answer)).passed
+    except (GraderFailure, SandboxFailure):
+        return None

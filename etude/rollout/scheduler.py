@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from etude.core.policy import Policy
 from etude.core.terms import NO_TERMS, Terms
@@ -22,6 +22,7 @@ from etude.rollout.rollout import Outcome, RolloutSetup, Void, run_rollout
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 
+T = TypeVar("T")  # an outcome: a Void, or something that is none
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 RETRIES = 2  # times a void rollout is repeated before it stays void
 
@@ -89,8 +90,8 @@ class Scheduler:
 
 
 async def retry_void(
-    run: Callable[[], Awaitable[Outcome]], retries: int, on_retry: Callable[[Void], None] | None = None
-) -> Outcome:
+    run: Callable[[], Awaitable[T]], retries: int, on_retry: Callable[[Void], None] | None = None
+) -> T:
     """A rollout; while it is void it is run again, at most `retries` times and only where that can help."""
     while True:
         outcome = await run()

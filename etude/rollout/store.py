@@ -37,7 +37,9 @@ LARGEST = 16 << 20  # bytes of an outcome.json
 CARRIED_LIMITS = TreeLimits(files=1000, file_bytes=4 << 20, total_bytes=32 << 20)
 
 
-class _TaskRef(pydantic.BaseModel, extra="forbid", strict=True):
+class TaskRef(pydantic.BaseModel, extra="forbid", strict=True):
+    """Where a task lies."""
+
     name: str
     digest: str
     directory: str | None  # None: below ROOT/tasks
@@ -54,7 +56,7 @@ class _Saved(pydantic.BaseModel, extra="forbid", strict=True):
     """outcome.json."""
 
     format: Literal[1] = 1
-    task: _TaskRef
+    task: TaskRef
     void: _Void | None = None
     grade: dict[str, Any] | None = None
     reward: pydantic.FiniteFloat | None = None
@@ -107,7 +109,7 @@ def save_rollout(outcome: Outcome, root: Path, name: str) -> Path:
             save_trajectory(outcome.trajectory, working)
         changes = outcome.changes if isinstance(outcome, Scored) else Submission()
         Files({each.path: each.data for each in changes.files if each.data is not None}).write(working / CARRIED)
-        saved = _saved(outcome, changes, _keep_task(outcome.task, root))
+        saved = _saved(outcome, changes, keep_task(outcome.task, root))
         (working / OUTCOME).write_text(json.dumps(saved.model_dump(), indent=1) + "\n")
         working.rename(target)
     except OSError as error:
@@ -119,7 +121,7 @@ def save_rollout(outcome: Outcome, root: Path, name: str) -> Path:
     return target
 
 
-def _saved(outcome: Outcome, changes: Submission, task: _TaskRef) -> _Saved:
+def _saved(outcome: Outcome, changes: Submission, task: TaskRef) -> _Saved:
     facts: dict[str, Any] = {
         "task": task,
         "seconds": outcome.seconds,
@@ -140,10 +142,11 @@ def _plain(grade: Grade) -> dict[str, Any]:
     return plain
 
 
-def _keep_task(task: Task, root: Path) -> _TaskRef:
+def keep_task(task: Task, root: Path) -> TaskRef:
+    """Where the task lies, for `load_task`; one that has no directory of its own is written below `root`."""
     directory = task.files.directory
     if directory is not None:
-        return _TaskRef(
+        return TaskRef(
             name=task.name, digest=task.digest, directory=str(directory.resolve()), asked=task.facts.prompt_style
         )
     kept = root / TASKS / task.digest
@@ -152,7 +155,7 @@ def _keep_task(task: Task, root: Path) -> _TaskRef:
         shutil.rmtree(working, ignore_errors=True)
         task.save(working)
         working.rename(kept)
-    return _TaskRef(name=task.name, digest=task.digest, directory=None)
+    return TaskRef(name=task.name, digest=task.digest, directory=None)
 
 
 # Reading
@@ -170,7 +173,7 @@ def load_rollout(directory: Path) -> SavedRollout:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise EtudeError(f"{file} cannot be read: {place}: {first['msg']}".replace(": :", ":")) from None
-    task = _load_task(saved.task, directory)
+    task = load_task(saved.task, directory.parent, str(directory / OUTCOME))
     files = Files.scan(directory / CARRIED, CARRIED_LIMITS) if (directory / CARRIED).is_dir() else Files({})
     if any(files.kind(path) == "link" for path in files):
         raise EtudeError(f"{directory / CARRIED} holds a link, which no grader would be given")
@@ -187,16 +190,17 @@ def load_rollout(directory: Path) -> SavedRollout:
     )
 
 
-def _load_task(found: _TaskRef, directory: Path) -> Task:
+def load_task(found: TaskRef, root: Path, named_by: str) -> Task:
+    """The task that `keep_task` kept below `root`; refused if it is not the same any more."""
     # The digest becomes part of a path.
     if found.directory is None and not found.digest.isalnum():
-        raise EtudeError(f"{directory / OUTCOME} names a task by {found.digest!r}, which is no digest")
-    place = Path(found.directory) if found.directory is not None else directory.parent / TASKS / found.digest
+        raise EtudeError(f"{named_by} names a task by {found.digest!r}, which is no digest")
+    place = Path(found.directory) if found.directory is not None else root / TASKS / found.digest
     task = Task.load(place)
     if found.asked is not None:
         task = task.worded(found.asked)
     if task.digest != found.digest:
-        raise EtudeError(f"the task {place} has changed since {directory} was graded; regrading would compare apples")
+        raise EtudeError(f"the task {place} has changed since {named_by} named it; regrading would compare apples")
     return dataclasses.replace(task, name=found.name)
 
 

@@ -73,7 +73,9 @@ class Stage:
         self.voids: list[Void] = []
         self.broken: list[tuple[int, str]] = []
 
-    async def run_rollout(self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None]) -> Outcome:
+    async def run_rollout(
+        self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None], name: str
+    ) -> Outcome:
         self.tries[task.name] += 1
         time = self.tries[task.name]
         self.now += 1

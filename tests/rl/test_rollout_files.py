@@ -14,14 +14,12 @@ import pytest
 
 from etude.core import transport
 from etude.core.errors import EtudeError
-from etude.core.rl_settings import RLSettings
+from etude.core.terms import Terms
 from etude.harness.trajectory import Trajectory
-from etude.rl import dispatcher as dispatching
-from etude.rl.admission import Admission
-from etude.rl.dispatcher import Dispatcher
-from etude.rl.groups import Rollout, RolloutGroup, Slot, Trace, pack, unpack
+from etude.rl.groups import Rollout, Trace, pack, unpack
 from etude.rl.journal import Journal
 from etude.rl.rollout_files import RolloutFile
+from etude.rl.workers import finished
 from etude.rollout.rollout import Scored
 from etude.tasks.format.task import Task
 from etude.tasks.grading.submission import Submission
@@ -71,21 +69,18 @@ def test_a_large_rollout_is_packed_and_written_in_a_thread(tmp_path: Path, monke
         packed_in.append(threading.current_thread())
         return pack(rollout)
 
-    monkeypatch.setattr(dispatching, "compact", lambda scored, source, terms: scored.parts["rollout"])
-    monkeypatch.setattr(dispatching, "pack", packing)
+    monkeypatch.setattr(finished, "compact", lambda scored, source, terms: scored.parts["rollout"])
+    monkeypatch.setattr(finished, "pack", packing)
     journal = Journal(tmp_path / "journal.db", 0)
     small = replace(large(), traces=())
 
     async def work() -> list[Any]:
-        async with asyncio.TaskGroup() as tasks:
-            loop = Dispatcher(RLSettings(), Admission(1, 1, 1), journal, Any, Any, tasks, seed=0, step=0)  # type: ignore[arg-type]
-            group = RolloutGroup(3, 0, [Slot()])
-            found = []
-            for rollout in (small, large()):
-                scored = Scored(Task("t", ""), Trajectory(), Submission(), Grade(False, "tests", ""), 0.0, {})
-                scored.parts["rollout"] = rollout  # type: ignore[assignment]
-                found.append((await loop._packed(group, 1, scored))[1])
-            return found
+        found = []
+        for rollout in (small, large()):
+            scored = Scored(Task("t", ""), Trajectory(), Submission(), Grade(False, "tests", ""), 0.0, {})
+            scored.parts["rollout"] = rollout  # type: ignore[assignment]
+            found.append((await finished.packed(scored, "", Terms(), journal.files, (3, 1, 0)))[1])
+        return found
 
     inline, file = asyncio.run(work())
     assert isinstance(inline, bytes) and isinstance(file, RolloutFile)

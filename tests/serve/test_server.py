@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Context, Sampling, Version
+from etude.core.policy import Context, Sample, Sampling, Version
 from etude.core.settings import EngineSettings
 from etude.core.transport import to_json
 from etude.engine.engine import Engine
@@ -93,6 +93,24 @@ def test_samples_and_scores_are_those_of_an_engine_in_this_process(home: Home) -
     scores = home.run(home.client.score(ids, 0.9))
     assert scores == pytest.approx(local.score([ids], 0.9)[0], abs=1e-6)
     assert scores[20:] == pytest.approx(sample.logprobs, abs=1e-5)
+
+
+def test_a_sample_is_told_of_while_it_is_under_way_and_http_gives_the_same(home: Home) -> None:
+    sampling, parts = Sampling(max_tokens=30, seed=7, temperature=0.9), list[Sample]()
+    sample = home.run(home.client.sample(PROMPT, sampling, on_part=parts.append, every=8))
+    assert [len(part.ids or ()) for part in parts] == [8, 8, 8, 6]
+    for name in ("ids", "logprobs", "versions"):
+        assert tuple(value for part in parts for value in getattr(part, name)) == getattr(sample, name)
+
+    async def over_http() -> dict:
+        connector = aiohttp.UnixConnector(home.client.address.removeprefix("unix:"))
+        async with aiohttp.ClientSession("http://engine", connector=connector) as session:
+            body = {"ids": list(PROMPT.ids or ()), "sampling": {"max_tokens": 30, "seed": 7, "temperature": 0.9}}
+            async with session.post("/generate", json=body) as answer:
+                return await answer.json()
+
+    found = home.run(over_http())
+    assert tuple(found["ids"]) == sample.ids and tuple(found["logprobs"]) == pytest.approx(sample.logprobs, abs=1e-6)
 
 
 def test_many_clients_are_answered_at_once(home: Home) -> None:

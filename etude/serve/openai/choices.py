@@ -96,7 +96,7 @@ class Choice:
         self._held = join([self._held, tokens]) if self._held.ids else tokens
         count = self.reader.used - self.tokens
         self.tokens = self.reader.used
-        ids, logprobs, tops, _ = self._held
+        ids, logprobs, tops, *_ = self._held
         self._held = Tokens(ids[count:], logprobs[count:], tops[count:])
         return ChoiceDelta(delta, ids[:count], list(logprobs[:count]), tops[:count])
 

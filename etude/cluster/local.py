@@ -1,0 +1,115 @@
+"""Supervisors of local processes: one that dies is started again at the same address, as often as a budget allows.
+
+All processes of a run share one budget, which is full again whenever the run has made progress: a process that dies in
+every step ends the run, and one that dies once a day does not. Knows child processes; not what they compute, and
+nothing of reinforcement learning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from etude.core.child_process import Child, Folder
+from etude.core.errors import EtudeError
+
+LOOK = 0.05  # seconds between two looks at a process that is waited for
+NOTICED = 2.0  # seconds after which the end of a process is noticed at the latest
+
+
+class ProcessDied(EtudeError):
+    """A process of ours died, and is not started again here."""
+
+
+class Restarts:
+    """How often processes may still be started again before something is achieved."""
+
+    def __init__(self, most: int, log: Callable[[str], None]) -> None:
+        self.most, self.log = most, log
+        self.used = 0  # since the last progress
+        self.total = 0
+
+    def progress(self) -> None:
+        self.used = 0
+
+    def take(self, name: str, said: str) -> None:
+        """One more start; raises when there is none left."""
+        if self.used >= self.most:
+            often = f" ({self.used} were started again since the last step, as cluster.restarts allows)"
+            raise ProcessDied(f"{said}{often if self.used else ''}")
+        self.used += 1
+        self.total += 1
+        self.log(f"{said.splitlines()[0].rstrip(':;')}; {name} is started again ({self.used} of {self.most})")
+
+
+class Addresses:
+    """A folder for sockets whose addresses outlive the processes that listen on them."""
+
+    def __init__(self) -> None:
+        self._folder = Folder("addresses")
+
+    def socket(self, name: str) -> Path:
+        return self._folder.path / name
+
+    def close(self) -> None:
+        self._folder.remove()
+
+
+class Supervisor:
+    """One process. `start` starts it and returns when it can be asked.
+
+    `up` is set while it is there; who finds it gone waits for it (`wait_back`).
+    """
+
+    def __init__(self, name: str, start: Callable[[], Awaitable[Child]], restarts: Restarts) -> None:
+        self.name, self.restarts = name, restarts
+        self._start = start
+        self.up = asyncio.Event()
+        self.deaths = 0
+        self._child: Child | None = None
+        self._closing = False
+
+    @property
+    def child(self) -> Child:
+        assert self._child is not None, "it was never started"
+        return self._child
+
+    async def open(self) -> None:
+        self._child = await self._start()
+        self.up.set()
+
+    async def watch(self) -> None:
+        """For as long as the run goes on. Raises when the process died once too often."""
+        while True:
+            await self.child.process.wait()
+            if self._closing:
+                return
+            self.up.clear()
+            self.deaths += 1
+            said = await self.child.last_words() or f"the {self.name} process ended"
+            await self.child.close(0)
+            while not self.up.is_set():
+                self.restarts.take(self.name, said)
+                try:
+                    self._child = await self._start()
+                    self.up.set()
+                except EtudeError as failed:
+                    said = str(failed)  # that costs a further start, or ends the run
+
+    async def wait_back(self, deaths: int, seconds: float) -> None:
+        """For whoever lost the connection to it, and knows how often it had died before: until it is there again."""
+        waited = 0.0
+        while not (self.up.is_set() and self.deaths > deaths):
+            # Its end may not have been noticed yet. If it lives, only the connection was lost.
+            if self.up.is_set() and waited >= NOTICED:
+                return
+            if waited >= seconds:
+                raise EtudeError(f"{self.name} did not come back within {seconds:g} s")
+            await asyncio.sleep(LOOK)
+            waited += LOOK
+
+    async def close(self, seconds: float = 10.0) -> None:
+        self._closing = True
+        if self._child is not None:
+            await self._child.close(seconds)

@@ -1,0 +1,25 @@
+"""Every setting of where things run: the section [cluster] of a recipe. From laptop to cluster only this changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from etude.core.settings import setting
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """Where things run, and how many of them."""
+
+    kind: Literal["local"] = setting("local", "local: processes on this machine")
+    engines: int = setting(1, "engine processes that sample, each with the whole model", least=1)
+    rollout_workers: int = setting(0, "processes that run rollouts; 0 runs them in the orchestrator", least=0)
+    restarts: int = setting(
+        3, "times that processes which died are started again before a step is trained; 0 ends the run", least=0
+    )
+    save_tokens: int = setting(
+        16,
+        "tokens of an answer under way after which they are saved for a resume; 0 saves finished turns only",
+        least=0,
+    )

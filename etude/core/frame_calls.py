@@ -1,0 +1,208 @@
+"""Calls between our processes over a local socket: many at once on one connection, each a frame out and a frame back.
+
+A request's header has a `number`, which its answer repeats, and a `verb`. A caller that is cancelled sends `cancel`
+with the number, and a connection that closes cancels all its calls. While a call is under way its side may send news,
+frames with the same number and `news` set. Errors travel as one sentence. Knows frames (`transport`) and asyncio; no
+verb and no message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket as sockets
+import traceback
+from collections.abc import Awaitable, Callable
+
+from etude.core.errors import EtudeError
+from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, write_frame
+
+CANCEL = "cancel"
+LARGEST = 1 << 30  # bytes of one frame, unless a server asks for fewer
+Send = Callable[[Frame], None]
+Handle = Callable[[Frame, Send], Awaitable[Frame]]
+
+
+class ConnectionLost(EtudeError):
+    """The other side went away, or was not there."""
+
+
+class _Frames(asyncio.Protocol):
+    """Splits what arrives into frames."""
+
+    def __init__(self, on_frame: Callable[[Frame], None], on_end: Callable[[str], None], largest: int) -> None:
+        self._on_frame, self._on_end, self._largest = on_frame, on_end, largest
+        self._buffer = bytearray()
+        self._sizes: tuple[int, int] | None = None
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        try:
+            while self._take():
+                pass
+        except EtudeError as broken:  # what follows cannot be told apart any more
+            self._close(str(broken))
+
+    def _take(self) -> bool:
+        buffer = self._buffer
+        if self._sizes is None:
+            if len(buffer) < PREFIX_BYTES:
+                return False
+            self._sizes = read_prefix(bytes(buffer[:PREFIX_BYTES]))
+            if sum(self._sizes) > self._largest:
+                raise EtudeError(f"a frame of {sum(self._sizes)} bytes is too large; at most {self._largest} go")
+        header, body = self._sizes
+        end = PREFIX_BYTES + header + body
+        if len(buffer) < end:
+            return False
+        frame = read_frame(bytes(buffer[PREFIX_BYTES : PREFIX_BYTES + header]), bytes(buffer[end - body : end]))
+        del buffer[:end]
+        self._sizes = None
+        self._on_frame(frame)
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._on_end(str(error) if error else "the other side closed the connection")
+
+    def send(self, frame: Frame) -> None:
+        if self.transport is None or self.transport.is_closing():
+            raise ConnectionLost("the connection is closed")
+        self.transport.write(write_frame(frame))
+
+    def _close(self, why: str) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+        self._on_end(why)
+
+
+class Caller:
+    """One connection to a server of frames. Lost, it is opened again by the next call."""
+
+    def __init__(self, path: str, *, deadline: float = 60.0) -> None:
+        self.path, self.deadline = path, deadline
+        self._link: _Frames | None = None
+        self._opening = asyncio.Lock()
+        self._number = 0
+        self._waiting: dict[int, tuple[asyncio.Future[Frame], Callable[[Frame], None] | None]] = {}
+
+    async def call(
+        self, frame: Frame, *, deadline: float | None = None, on_news: Callable[[Frame], None] | None = None
+    ) -> Frame:
+        """The answer to a request. `ConnectionLost`: the server is gone; `EtudeError`: it refused; or TimeoutError."""
+        seconds = self.deadline if deadline is None else deadline
+        async with asyncio.timeout(seconds):
+            link = await self._connected()
+            self._number += 1
+            number, answer = self._number, asyncio.get_running_loop().create_future()
+            self._waiting[number] = answer, on_news
+            try:
+                link.send(Frame(frame.header | {"number": number}, frame.arrays))
+                found: Frame = await answer
+            except BaseException:
+                if not answer.done() or answer.cancelled():
+                    with contextlib.suppress(EtudeError):
+                        link.send(Frame({"verb": CANCEL, "number": number}))
+                raise
+            finally:
+                del self._waiting[number]
+        if "error" in found.header:
+            raise EtudeError(str(found.header["error"]))
+        return found
+
+    def close(self) -> None:
+        if self._link is not None and self._link.transport is not None:
+            self._link.transport.close()
+
+    async def _connected(self) -> _Frames:
+        async with self._opening:
+            link = self._link
+            if link is not None and link.transport is not None and not link.transport.is_closing():
+                return link
+            made = _Frames(self._on_frame, lambda why: self._on_end(made, why), LARGEST)
+            try:
+                await asyncio.get_running_loop().create_unix_connection(lambda: made, self.path)
+            except OSError as refused:
+                raise ConnectionLost(f"nobody answers at {self.path} ({refused})") from None
+            self._link = made
+            return made
+
+    def _on_frame(self, frame: Frame) -> None:
+        answer, on_news = self._waiting.get(int(frame.header.get("number", 0)), (None, None))
+        if answer is None or answer.done():
+            return  # its caller has left
+        if not frame.header.get("news"):
+            answer.set_result(frame)
+        elif on_news is not None:
+            on_news(frame)
+
+    def _on_end(self, link: _Frames, why: str) -> None:
+        if link is not self._link:
+            return
+        self._link = None
+        for answer, _ in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(ConnectionLost(f"the connection to {self.path} is lost: {why}"))
+
+
+class Answering:
+    """A server of frames on a listening local socket; `handle` answers a request, or raises `EtudeError`."""
+
+    def __init__(self, handle: Handle, *, largest: int = LARGEST) -> None:
+        self._handle, self._largest = handle, largest
+        self._links: set[_Frames] = set()
+        self._server: asyncio.AbstractServer | None = None
+
+    async def listen(self, listener: sockets.socket) -> None:
+        self._server = await asyncio.get_running_loop().create_unix_server(self._made, sock=listener)
+
+    async def close(self) -> None:
+        """Takes no more connections, and ends those that are there."""
+        if self._server is not None:
+            self._server.close()
+        for link in list(self._links):
+            if link.transport is not None:
+                link.transport.close()
+
+    def _made(self) -> _Frames:
+        running: dict[int, asyncio.Task[None]] = {}
+
+        def on_frame(frame: Frame) -> None:
+            number = frame.header.get("number")
+            if not isinstance(number, int):
+                raise EtudeError("a request has no number")
+            if frame.header.get("verb") == CANCEL:
+                if number in running:
+                    running[number].cancel()
+                return
+            task = asyncio.get_running_loop().create_task(self._answer(link, number, frame))
+            running[number] = task
+            task.add_done_callback(lambda _: running.pop(number, None))
+
+        def on_end(why: str) -> None:
+            self._links.discard(link)
+            for task in list(running.values()):
+                task.cancel()
+
+        link = _Frames(on_frame, on_end, self._largest)
+        self._links.add(link)
+        return link
+
+    async def _answer(self, link: _Frames, number: int, frame: Frame) -> None:
+        def news(found: Frame) -> None:
+            with contextlib.suppress(ConnectionLost):
+                link.send(Frame(found.header | {"number": number, "news": True}, found.arrays))
+
+        try:
+            answer = await self._handle(frame, news)
+        except EtudeError as refused:
+            answer = Frame({"error": str(refused)})
+        except Exception as bug:  # whoever waits must hear of it
+            traceback.print_exc()
+            answer = Frame({"error": f"it failed with {bug!r}; its log has the traceback"})
+        with contextlib.suppress(ConnectionLost):
+            link.send(Frame(answer.header | {"number": number}, answer.arrays))

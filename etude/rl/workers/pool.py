@@ -1,0 +1,268 @@
+"""The rollout workers as the loop sees them: an environment for rollouts, in which a worker that dies costs no rollout.
+
+A group stays with one worker, which has its task's layers and grades, unless another has much less to do. When a worker
+dies, its supervisor starts another, and its rollouts are asked for again there: they go on from their recorded turns. A
+rollout that takes worker after worker with it is void. Knows the environment's protocol; neither steps nor training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from etude.cluster.local import Addresses, Restarts, Supervisor
+from etude.core.child_process import Child, start
+from etude.core.errors import EtudeError
+from etude.core.frame_calls import Caller, ConnectionLost
+from etude.core.policy import Policy, Version
+from etude.core.terms import Terms
+from etude.core.transport import Frame, to_json, unpack
+from etude.rl.editions import Edition
+from etude.rl.groups import unpack as unpack_rollout
+from etude.rl.rollout_environment import RolloutEnvironment
+from etude.rl.rollout_files import RolloutFile, RolloutFiles
+from etude.rl.workers.finished import Finished, slot_of
+from etude.rl.workers.messages import (
+    READY,
+    EditionFacts,
+    ReadableRequest,
+    RolloutAnswer,
+    RolloutRequest,
+    SolvableRequest,
+    TaskPlace,
+    WorkerSpec,
+)
+from etude.rollout.rollout import Cause, Outcome, Scored, Void
+from etude.rollout.scheduler import RolloutJob, retry_void
+from etude.rollout.store import TASKS, keep_task
+from etude.tasks.format.task import Task
+
+DEATHS = 2  # workers that a rollout may see die; then it is void
+UNEVEN = 2  # times the mean of rollouts in flight, from which on a group's rollout goes to another worker
+KEPT = 1024  # tasks that are remembered, far more than are in flight
+NO_SLOT = "000000-00"  # name of an evaluation's rollouts, which are not recorded
+CAUSES: dict[str, Cause] = {"sandbox": "sandbox", "policy": "policy", "grader": "grader", "harness": "harness"}
+
+
+@dataclass(eq=False)
+class _Worker:
+    supervisor: Supervisor
+    caller: Caller
+    in_flight: int = 0
+    launcher: int = 0  # pid of its sandboxes' launcher
+    grades: tuple[int, ...] = (0, 0)
+
+
+@dataclass(eq=False)
+class WorkerPool:
+    """Runs rollouts in workers; all else is asked of the orchestrator's own environment."""
+
+    inside: RolloutEnvironment
+    spec: WorkerSpec
+    count: int
+    editions: Callable[[int], Edition]
+    source_of: Callable[[int], str]  # of a group by its number
+    addresses: Addresses
+    restarts: Restarts
+    start_seconds: float
+    rollout_seconds: float  # longest that a rollout and its grade may take
+    logs: Callable[[int], Path]
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.workers = [self._worker(number) for number in range(self.count)]
+        self._of_group: dict[str, _Worker] = {}
+        self._places: dict[str, TaskPlace] = {}
+        self.files = RolloutFiles(self.spec.home / "rollouts")
+
+    @property
+    def engine(self) -> Any:
+        return self.inside.engine
+
+    @property
+    def host(self) -> Any:
+        return self.inside.host
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.supervisor.child.process.pid for worker in self.workers]
+
+    @property
+    def launchers(self) -> list[int]:
+        return [worker.launcher for worker in self.workers if worker.launcher]
+
+    async def open(self) -> None:
+        await asyncio.gather(*(worker.supervisor.open() for worker in self.workers))
+
+    async def close(self) -> None:
+        for worker in self.workers:
+            worker.caller.close()
+        await asyncio.gather(*(worker.supervisor.close() for worker in self.workers))
+
+    # The environment
+
+    async def run_rollout(
+        self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None], name: str
+    ) -> Outcome | Finished:
+        number, _ = slot_of(name)
+        request = RolloutRequest(
+            name,
+            self._place(task),
+            seed,
+            self.engine.of_rollout(str(number)).address,
+            EditionFacts(**vars(self.editions(terms.edition))),
+            terms.effort,
+            self.source_of(number),
+        )
+        found, answer = await self._ask(request, task, on_grading)
+        if isinstance(found, Void):
+            return found
+        self.counts["resumed_tokens"] += answer.resumed_tokens
+        return found
+
+    async def evaluate(self, policy: Policy, job: RolloutJob) -> Outcome | Finished:
+        version: Version = policy.version  # type: ignore[attr-defined]  # a pinned one: nothing else is evaluated
+        engine = self.engine.of_rollout(f"{job.task.name}/{job.sample}").address
+        request = RolloutRequest(
+            NO_SLOT,
+            self._place(job.task),
+            job.seed,
+            engine,
+            EditionFacts(**vars(self.editions(0))),
+            version=version,
+            temperature=self.inside.recipe.bench.temperature,
+        )
+
+        async def run() -> Outcome | Finished:
+            found, _ = await self._ask(request, job.task, lambda: None)
+            return found
+
+        return await retry_void(run, self.inside.recipe.rl.retries)
+
+    async def check_void(self, void: Void) -> None:
+        await self.inside.check_void(void)
+
+    async def check_broken(self, number: int, scored: Scored | Finished) -> None:
+        if isinstance(scored, Finished) and scored.broken:
+            await self.inside.broken_tasks.settle(number, scored.task, scored.broken, self._solvable)
+
+    async def write_readable(self, root: Path) -> None:
+        """Every worker writes its newest rollouts; one that is gone has none."""
+        wanted = ReadableRequest(root, self.inside.recipe.rl.keep_trajectories)
+        request = Frame({"verb": "readable", "message": to_json(wanted)})
+        for worker in self.workers:
+            try:
+                await worker.caller.call(request)
+            except ConnectionLost:
+                continue
+
+    @property
+    def grades_reused(self) -> float:
+        asked, reused = (sum(worker.grades[i] for worker in self.workers) for i in (0, 1))
+        return reused / max(1, asked)
+
+    # Inside
+
+    async def _ask(
+        self, request: RolloutRequest, task: Task, on_grading: Callable[[], None]
+    ) -> tuple[Finished | Void, RolloutAnswer]:
+        deaths = 0
+        while True:
+            worker = self._choose(request)
+            died = worker.supervisor.deaths
+            worker.in_flight += 1
+            try:
+                return await self._answered(worker, request, task, on_grading)
+            except ConnectionLost:
+                deaths += 1
+            except TimeoutError:
+                late = f"the worker did not finish the rollout within {self.rollout_seconds:g} s"
+                return Void(task, "harness", True, late), RolloutAnswer()
+            finally:
+                worker.in_flight -= 1
+            self._forget(worker)
+            if deaths > DEATHS:
+                why = f"{deaths} workers died while they ran this rollout"
+                return Void(task, "harness", False, why), RolloutAnswer()
+            await worker.supervisor.wait_back(died, 2 * self.start_seconds)
+
+    async def _answered(
+        self, worker: _Worker, request: RolloutRequest, task: Task, on_grading: Callable[[], None]
+    ) -> tuple[Finished | Void, RolloutAnswer]:
+        frame = Frame({"verb": "rollout", "message": to_json(request)})
+        found = await worker.caller.call(frame, deadline=self.rollout_seconds, on_news=lambda news: on_grading())
+        data = found.arrays.get("rollout")
+        answer = unpack(RolloutAnswer, Frame(found.header))
+        worker.grades = answer.grades
+        if answer.void:
+            return Void(task, CAUSES.get(answer.void, "harness"), answer.retry, answer.message), answer
+        kept: bytes | RolloutFile
+        if data is not None:
+            kept = packed_bytes = data.tobytes()
+        else:
+            kept = RolloutFile(answer.path, answer.digest)
+            packed_bytes = await asyncio.to_thread(self.files.read, kept)
+        return Finished(task, unpack_rollout(packed_bytes), kept, answer.broken), answer
+
+    def _choose(self, request: RolloutRequest) -> _Worker:
+        """The worker of a rollout's group; the one with least to do for a new one, or where that has far too much."""
+        group = request.task.digest
+        least = min(self.workers, key=lambda worker: worker.in_flight)
+        known = self._of_group.get(group)
+        mean = sum(worker.in_flight for worker in self.workers) / len(self.workers)
+        if known is None or known.in_flight > UNEVEN * mean + 1:
+            known = self._of_group[group] = least
+            while len(self._of_group) > KEPT:
+                self._of_group.pop(next(iter(self._of_group)))
+        return known
+
+    def _forget(self, worker: _Worker) -> None:
+        """Rollouts of a worker that died go to whoever has least to do."""
+        for group in [group for group, its in self._of_group.items() if its is worker]:
+            del self._of_group[group]
+
+    def _place(self, task: Task) -> TaskPlace:
+        if task.digest not in self._places:
+            self._places[task.digest] = TaskPlace(**keep_task(task, self.spec.tasks).model_dump())
+            while len(self._places) > KEPT:  # of groups long gone
+                gone = self._places.pop(next(iter(self._places)))
+                if gone.directory is None:
+                    shutil.rmtree(self.spec.tasks / TASKS / gone.digest, ignore_errors=True)
+        return self._places[task.digest]
+
+    async def _solvable(self, task: Task) -> bool | None:
+        request = Frame({"verb": "solvable", "message": to_json(SolvableRequest(self._place(task)))})
+        try:
+            found = (await self.workers[0].caller.call(request, deadline=self.rollout_seconds)).header["message"]
+        except (EtudeError, TimeoutError):
+            return None
+        return found if isinstance(found, bool) else None
+
+    def _worker(self, number: int) -> _Worker:
+        socket = self.addresses.socket(f"worker-{number}")
+        store = self.spec.store / f"worker-{number}"
+        spec = replace(self.spec, store=store)
+
+        async def begin() -> Child:
+            shutil.rmtree(store, ignore_errors=True)  # what one that died left
+            child = await start(
+                f"worker-{number}",
+                "etude.rl.workers.process",
+                [json.dumps(to_json(spec))],
+                ready=READY,
+                log=self.logs(number),
+                deadline=self.start_seconds,
+                leaves=[store],
+                socket=socket,
+            )
+            worker.launcher = int(child.said or 0)
+            return child
+
+        worker = _Worker(Supervisor(f"worker {number}", begin, self.restarts), Caller(str(socket)))
+        return worker

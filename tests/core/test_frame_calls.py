@@ -1,0 +1,117 @@
+"""Calls in frames over a local socket: answers, refusals, news, cancellation, and a server that goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etude.core.child_process import listen
+from etude.core.errors import EtudeError
+from etude.core.frame_calls import Answering, Caller, ConnectionLost, Send
+from etude.core.transport import Frame
+
+SECONDS = 20.0  # for what should take none
+
+
+class Desk:
+    """A server with a verb for each thing that can happen."""
+
+    def __init__(self) -> None:
+        self.cancelled = asyncio.Event()
+        self.began = asyncio.Event()
+
+    async def handle(self, frame: Frame, send: Send) -> Frame:
+        match frame.header["verb"]:
+            case "double":
+                return Frame({"of": frame.header["of"]}, {"x": frame.arrays["x"] * 2})
+            case "refuse":
+                raise EtudeError("not today")
+            case "tell":
+                for number in range(3):
+                    send(Frame({"part": number}))
+                return Frame({"told": 3})
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+        return Frame({})
+
+
+def played(folder: Path, scene: Callable[[Desk, Answering, Caller], Awaitable[Any]], largest: int = 1 << 20) -> Any:
+    async def play() -> Any:
+        desk = Desk()
+        server, caller = Answering(desk.handle, largest=largest), Caller(str(folder / "s"))
+        await server.listen(listen(folder / "s"))
+        try:
+            async with asyncio.timeout(SECONDS):
+                return await scene(desk, server, caller)
+        finally:
+            caller.close()
+            await server.close()
+
+    return asyncio.run(play())
+
+
+def test_many_calls_share_a_connection_and_each_gets_its_own_answer(tmp_path: Path) -> None:
+    async def scene(desk: Desk, server: Answering, caller: Caller) -> None:
+        arrays = [np.arange(n, dtype=np.int32) for n in range(50)]
+        asked = (caller.call(Frame({"verb": "double", "of": n}, {"x": x})) for n, x in enumerate(arrays))
+        for number, answer in enumerate(await asyncio.gather(*asked)):
+            assert answer.header["of"] == number and answer.arrays["x"].tolist() == [2 * n for n in range(number)]
+
+    played(tmp_path, scene)
+
+
+def test_a_refusal_is_one_sentence_and_news_come_before_the_answer(tmp_path: Path) -> None:
+    async def scene(desk: Desk, server: Answering, caller: Caller) -> None:
+        with pytest.raises(EtudeError, match="not today"):
+            await caller.call(Frame({"verb": "refuse"}))
+        heard: list[int] = []
+        answer = await caller.call(Frame({"verb": "tell"}), on_news=lambda frame: heard.append(frame.header["part"]))
+        assert heard == [0, 1, 2] and answer.header["told"] == 3
+
+    played(tmp_path, scene)
+
+
+def test_a_cancelled_call_is_cancelled_on_the_other_side(tmp_path: Path) -> None:
+    async def scene(desk: Desk, server: Answering, caller: Caller) -> None:
+        call = asyncio.ensure_future(caller.call(Frame({"verb": "wait"})))
+        await desk.began.wait()
+        call.cancel()
+        await desk.cancelled.wait()
+        with pytest.raises(TimeoutError):
+            await caller.call(Frame({"verb": "wait"}), deadline=0.01)
+
+    played(tmp_path, scene)
+
+
+def test_a_server_that_goes_away_is_told_to_all_who_wait_and_found_again(tmp_path: Path) -> None:
+    async def scene(desk: Desk, server: Answering, caller: Caller) -> None:
+        call = asyncio.ensure_future(caller.call(Frame({"verb": "wait"})))
+        await desk.began.wait()
+        await server.close()
+        with pytest.raises(ConnectionLost):
+            await call
+        await desk.cancelled.wait()
+        with pytest.raises(ConnectionLost, match="nobody answers"):
+            await caller.call(Frame({"verb": "tell"}))
+        second = Answering(desk.handle)
+        await second.listen(listen(tmp_path / "s"))
+        assert (await caller.call(Frame({"verb": "tell"}))).header["told"] == 3
+        await second.close()
+
+    played(tmp_path, scene)
+
+
+def test_a_frame_that_is_too_large_ends_the_connection_before_it_is_read(tmp_path: Path) -> None:
+    async def scene(desk: Desk, server: Answering, caller: Caller) -> None:
+        with pytest.raises(ConnectionLost):
+            await caller.call(Frame({"verb": "double", "of": 0}, {"x": np.zeros(5000, np.int32)}))
+
+    played(tmp_path, scene, largest=10_000)

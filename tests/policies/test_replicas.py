@@ -1,0 +1,114 @@
+"""Several engines as one policy: who is asked, what all of them get, and one that is gone meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from etude.core.errors import EtudeError
+from etude.core.frame_calls import ConnectionLost
+from etude.core.policy import Context, Sample, Sampling, Version
+from etude.policies.replicas import EngineReplicas
+
+FIRST, SECOND = Version(0, 1), Version(0, 2)
+
+
+class Engine:
+    """Remembers what it was asked; `refuses` are the answers to its next calls."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.address = name
+        self.asked: list[Any] = []
+        self.refuses: list[Exception] = []
+
+    async def _heard(self, *what: Any) -> None:
+        self.asked.append(what)
+        if self.refuses:
+            raise self.refuses.pop(0)
+
+    async def update(self, version: Version) -> None:
+        await self._heard("update", version)
+
+    async def pin(self, version: Version) -> None:
+        await self._heard("pin", version)
+
+    async def health(self) -> None:
+        await self._heard("health")
+
+    async def sample(self, context: Context, sampling: Sampling, version: Version | None = None) -> Sample:
+        await self._heard("sample", version)
+        return Sample(self.name, "stop")
+
+
+class Stuck(Engine):
+    async def update(self, version: Version) -> None:
+        await asyncio.Event().wait()
+
+
+def replicas(*engines: Any, **options: Any) -> EngineReplicas:
+    return EngineReplicas(engines, FIRST, **options)
+
+
+def test_a_group_stays_with_one_engine_and_groups_share_them_all() -> None:
+    engines = [Engine(str(n)) for n in range(4)]
+    together = replicas(*engines)
+    chosen = [together.of_rollout(str(number)) for number in range(200)]
+    assert chosen == [together.of_rollout(str(number)) for number in range(200)]
+    assert min(chosen.count(engine) for engine in engines) > 20  # type: ignore[arg-type]
+
+
+def test_samples_without_a_rollout_go_round_and_pinned_ones_stay_with_their_prompt() -> None:
+    async def scene() -> None:
+        together = replicas(Engine("a"), Engine("b"))
+        texts = [(await together.sample(Context(ids=(1,)), Sampling())).text for _ in range(4)]
+        assert sorted(texts) == ["a", "a", "b", "b"]
+        pinned = await together.pin(FIRST)
+        prompt = tuple(range(100))
+        begun = [(await pinned.sample(Context(ids=(*prompt, *range(n))), Sampling())).text for n in range(3)]
+        assert len(set(begun)) == 1
+        assert all(("pin", FIRST) in engine.asked for engine in together.engines)  # type: ignore[attr-defined]
+
+    asyncio.run(scene())
+
+
+def test_an_update_reaches_all_and_one_that_is_gone_is_waited_for() -> None:
+    async def scene() -> None:
+        gone, here, waited = Engine("gone"), Engine("here"), list[int]()
+        gone.refuses = [ConnectionLost("gone")]
+
+        async def wait_up(number: int) -> None:
+            waited.append(number)
+
+        together = replicas(gone, here, wait_up=wait_up)
+        await together.update(SECOND)
+        assert waited == [0] and together.version == SECOND and here.asked == [("update", SECOND)]
+        gone.refuses = [ConnectionLost("gone")]
+        together.wait_up = None
+        with pytest.raises(ConnectionLost):
+            await together.health()
+
+    asyncio.run(scene())
+
+
+def test_an_engine_that_does_not_answer_is_named_after_the_deadline() -> None:
+    with pytest.raises(EtudeError, match=r"engine 1 at stuck did not answer within 0\.05 s"):
+        asyncio.run(replicas(Engine("a"), Stuck("stuck"), deadline=0.05).update(SECOND))
+
+
+def test_one_that_was_started_again_pins_and_swaps_as_the_others_did() -> None:
+    async def scene() -> None:
+        together = replicas(Engine("a"), deadline=10.0)
+        fresh = Engine("fresh")
+        await together.restore(fresh, FIRST)  # type: ignore[arg-type]
+        assert not fresh.asked  # it has the version already
+        together.pinned, together.version = FIRST, SECOND
+        fresh.refuses = [EtudeError("the pin is taken")]
+        with pytest.raises(EtudeError, match="the pin is taken"):
+            await together.restore(fresh, FIRST)  # type: ignore[arg-type]
+        fresh.asked.clear()
+        await together.restore(fresh, FIRST)  # type: ignore[arg-type]
+        assert fresh.asked == [("pin", FIRST), ("update", SECOND)]
+
+    asyncio.run(scene())

@@ -1,0 +1,140 @@
+"""Rollout workers as real processes, with real sandboxes and an engine that is a script in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from etude.cluster.local import Addresses, Restarts
+from etude.core import recipe as recipes
+from etude.core.child_process import listen
+from etude.core.frame_calls import Answering, Send
+from etude.core.policy import Sample, Version
+from etude.core.recipe import Recipe
+from etude.core.terms import Terms
+from etude.core.transport import Frame
+from etude.forge.katas.task_source import katas
+from etude.policies.engine_client import EngineClient
+from etude.policies.replicas import EngineReplicas
+from etude.rl.broken_tasks import BrokenTasks
+from etude.rl.editions import Edition
+from etude.rl.groups import unpack
+from etude.rl.rollout_environment import RolloutEnvironment
+from etude.rl.workers.finished import Finished
+from etude.rl.workers.messages import WorkerSpec
+from etude.rl.workers.pool import WorkerPool
+from etude.rl.workers.setup import training_setup
+from etude.serve.messages import frames_path, read_generate, write_sample_frame
+from etude.tasks.format.task import Task
+
+SECONDS = 60.0
+VERSION = Version(0, 3)
+
+
+class Script:
+    """An engine: its first turn is some tokens, and then it waits for `go_on`."""
+
+    def __init__(self, stop: int) -> None:
+        self.stop = stop
+        self.asked: list[tuple[int, ...]] = []
+        self.second, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(self, frame: Frame, send: Send) -> Frame:
+        request, _ = read_generate(frame)
+        self.asked.append(request.ids)
+        if len(self.asked) == 2:  # the first turn of the rollout is finished, and recorded
+            self.second.set()
+            send(write_sample_frame(self._sample(70, 71, 72, 73)))
+            await self.go_on.wait()
+        return write_sample_frame(self._sample(65, 66, 67, self.stop))
+
+    def _sample(self, *ids: int) -> Sample:
+        return Sample("", "stop", ids, (-1.0,) * len(ids), (VERSION,) * len(ids))
+
+
+@pytest.fixture
+def pool(toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path) -> Iterator[Callable[[], WorkerPool]]:
+    recipe = toy_recipe("harness.limits.malformed=9", "harness.limits.sampled_tokens=64", "cluster.save_tokens=4")
+    (tmp_path / "recipe.toml").write_text(tomli_w.dumps(recipes.to_dict(recipe)))
+    spec = WorkerSpec(
+        tmp_path / "recipe.toml", toy_model, tmp_path / "rl", tmp_path / "w", tmp_path / "w", "local", lineage=0
+    )
+    addresses = Addresses()
+    setup = training_setup(recipe, toy_model)
+    edition = Edition(0, recipe.reward.parts, 0.0)
+
+    def make() -> WorkerPool:
+        engine = EngineClient(f"unix:{addresses.socket('engine')}")
+        replicas = EngineReplicas([engine], VERSION)
+        nothing: Any = None
+        inside = RolloutEnvironment(
+            nothing, replicas, setup, recipe, BrokenTasks(nothing, print), print, lambda number: setup
+        )
+        return WorkerPool(
+            inside,
+            spec,
+            1,
+            lambda number: edition,
+            lambda number: "mine",
+            addresses,
+            Restarts(2, print),
+            SECONDS,
+            SECONDS,
+            lambda number: tmp_path / f"worker-{number}.log",
+        )
+
+    yield make
+    addresses.close()
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_rollout_goes_on_from_its_last_token(
+    pool: Callable[[], WorkerPool], tmp_path: Path
+) -> None:
+    task: Task = next(iter(katas("train", 1, seed=3)))
+
+    async def scene() -> tuple[Any, WorkerPool, Script]:
+        workers = pool()
+        (stop,) = training_setup(workers.inside.recipe, workers.spec.model).dialect.stop_ids[:1]  # type: ignore[union-attr]
+        script, graded = Script(stop), list[bool]()
+        server = Answering(script.handle)
+        await server.listen(listen(Path(frames_path(str(workers.addresses.socket("engine"))))))
+        await workers.open()
+        watching = asyncio.ensure_future(workers.workers[0].supervisor.watch())
+        try:
+            terms = Terms()
+            run = workers.run_rollout(task, 7, terms, lambda: graded.append(True), "000004-01")
+            rolling = asyncio.ensure_future(run)
+            await script.second.wait()
+            record = tmp_path / "rl" / "turns" / "000004-01.turns"
+            while b'"whole": false' not in record.read_bytes():  # until the part of turn two is there as well
+                await asyncio.sleep(0.02)
+            os.kill(workers.pids[0], signal.SIGKILL)
+            script.go_on.set()
+            outcome = await rolling
+            assert graded == [True] and workers.workers[0].supervisor.deaths == 1
+            await workers.write_readable(tmp_path / "readable")
+            return outcome, workers, script
+        finally:
+            await workers.close()
+            await server.close()
+            watching.cancel()
+
+    outcome, workers, script = asyncio.run(asyncio.wait_for(scene(), SECONDS))
+    assert isinstance(outcome, Finished) and isinstance(outcome.data, bytes)
+    assert unpack(outcome.data).reward == outcome.rollout.reward and outcome.rollout.source == "mine"
+    # Turn one was asked for once, and the rest of turn two behind the tokens that its engine had told of.
+    first, second, rest = script.asked[:3]
+    assert second[: len(first)] == first and rest == (*second, 70, 71, 72, 73)
+    (trace,) = outcome.rollout.traces
+    sampled = [int(token) for token, own in zip(trace.ids_T, trace.sampled_T, strict=True) if own]
+    stop = sampled[3]
+    assert sampled[:12] == [65, 66, 67, stop, 70, 71, 72, 73, 65, 66, 67, stop]
+    assert workers.counts["resumed_tokens"] == 8
+    assert len([path for path in (tmp_path / "readable").iterdir() if path.name != "tasks"]) == 1
