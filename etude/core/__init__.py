@@ -2,7 +2,8 @@
 
 In reading order: `errors` (the one exception for people), `settings` and `rl_settings` (every setting of a
 recipe) and `recipe` (TOML to settings and back), `component` (small classes that a recipe names), `renamed` (old names
-on disk), `durable` (files that survive a kill), `run` (a run directory, written) and `run_files` (read), `progress`,
-`policy` (the types that sampler and harness share), `terms` (what the rollouts of a group are told alike), `transport`
-(messages between our processes), `process` and `child_process` (this process, and ours beside it), `version`.
+on disk), `durable` (files that survive a kill), `run` (a run directory, written) and `run_files` (read), `sinks/`
+(where its metrics go beside that), `progress`, `policy` (the types that sampler and harness share), `terms` (what the
+rollouts of a group are told alike), `transport` (messages between our processes), `process` and `child_process` (this
+process, and ours beside it), `version`.
 """

@@ -123,10 +123,14 @@ class Training:
                     await self._train(groups, display)
             return await self._finish()
         finally:
-            self.dispatcher.close()
-            self.evaluations.cancel()
-            for task in (*self.watches, self.probing):
-                task.cancel()
+            self.close()
+
+    def close(self) -> None:
+        """Ends everything beside the loop."""
+        self.dispatcher.close()
+        self.evaluations.cancel()
+        for task in (*self.watches, self.probing):
+            task.cancel()
 
     async def _next_groups(self) -> list[RolloutGroup] | None:
         """The groups of the next step; None when there will be no other."""

@@ -23,6 +23,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -60,7 +61,14 @@ from etude.tasks.grading.grader import RUNNER
 from etude.tokens.dialect import open_dialect
 
 
-async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local") -> dict[str, Any]:
+async def train(
+    run: Run,
+    recipe: Recipe,
+    model: Path,
+    *,
+    backend: str = "local",
+    work: Callable[[Training], Awaitable[dict[str, Any]]] = Training.work,
+) -> dict[str, Any]:
     """Reinforcement learning from `model` on, or from where this run was; returns the facts of the stage.
 
     Stopped by Ctrl-C it leaves a checkpoint and `stopped` among the facts, and the stage is not finished.
@@ -75,7 +83,7 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
     try:
         async with AsyncExitStack() as stack:
             training = await _open(run, recipe, model, backend, stack, started)
-            return await training.work()
+            return await work(training)
     except BaseExceptionGroup as group:
         raise _first_error(group) from None
 

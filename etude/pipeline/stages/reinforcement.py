@@ -113,4 +113,5 @@ RL = Stage(
     work=reinforce,
     outline=outline_rl,
     check=check_rl,
+    may_change=("reward.parts", "rl.optim.lr"),  # as in rl/editions.py, which makes an edition of it
 )
