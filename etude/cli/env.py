@@ -71,9 +71,8 @@ def env_install(
             if found["cached"]:
                 print("This was found out before; --again tries anew.")
             if policy == "rules":
-                print(
-                    f"next: let a model try: etude env install {shlex.quote(repo)} --policy RUN, or see docs/tasks/install.md"
-                )
+                by_model = f"etude env install {shlex.quote(repo)} --policy RUN"
+                print(f"next: let a model try: {by_model}, or see docs/tasks/install.md")
 
     answer(work, show, json)
 

@@ -25,7 +25,7 @@ from etude.core.recipe import Recipe
 from etude.core.run import TYPED, Run, typed_command
 from etude.core.run_files import check_recipe, checkpoints_in, read_facts
 from etude.core.sinks.feed import open_sinks
-from etude.pipeline.estimate import seconds_left
+from etude.pipeline.estimate import cost, seconds_left
 from etude.pipeline.find_model import check_device
 from etude.pipeline.stages.table import STAGES, checked_stages
 
@@ -149,6 +149,7 @@ def _heading(recipe: Recipe, path: Path, stage: str, number: int, total: int, le
     this, rest = (seconds_left(recipe, names, took) for names in (left[:1], left))
     parts = [f"about {clock_time(this)}"] if this is not None and this >= SHORTEST else []
     parts += [f"about {clock_time(rest)} to the end"] if rest is not None and rest >= SHORTEST and len(left) > 1 else []
+    parts += [f"about {price}"] if (price := cost(recipe, rest)) else []
     return f"stage {number} of {total}: {stage}" + (f" ({', '.join(parts)})" if parts else "")
 
 

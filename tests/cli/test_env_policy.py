@@ -1,4 +1,4 @@
-"""Who may install, by the name that `etude env install --policy` takes; and what the command says about tests that fail."""
+"""Who may install, by the name that `etude env install --policy` takes; and what the command says of failing tests."""
 
 from __future__ import annotations
 
