@@ -108,13 +108,22 @@ def resume(run: RunFolder, json: Json = False) -> None:
     answer(work, show, json)
 
 
-def report(run: RunFolder, json: Json = False) -> None:
+def report(
+    run: RunFolder,
+    before: Annotated[
+        Path | None,
+        typer.Option("--before", help="A benchmark of the model that training started from, as bench --save wrote it."),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Write the report of a run: one HTML file."""
 
     def work() -> dict[str, Any]:
         from etude.bench.report.page import write_report
-        from etude.bench.run_results import write_results
+        from etude.bench.run_results import add_before, write_results
 
+        if before is not None:
+            add_before(run, before)
         return {"results": write_results(run), "report": str(write_report(run))}
 
     answer(work, lambda found: print(found["report"]), json)

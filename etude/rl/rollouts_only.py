@@ -7,10 +7,12 @@ than `rl.staleness` allows, which the metrics say.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from etude.core.progress import track
 from etude.rl.admission import Admission
+from etude.rl.checkpoint import keep_readable
 from etude.rl.groups import Rollout
 from etude.rl.loop import Training
 from etude.rl.metrics import by_source, describe
@@ -40,6 +42,8 @@ async def collect(training: Training) -> dict[str, Any]:
                 bar.note(reward=row["reward"], passed=row["pass_rate"])
         await dispatcher.stop()
         await training.probing
+        root = training.run.path / "rl" / "trajectories"
+        await asyncio.to_thread(keep_readable, list(dispatcher.newest), root, rl.keep_trajectories)
         found = describe(every)
         return {
             "rollouts": len(every),

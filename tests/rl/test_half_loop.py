@@ -18,6 +18,7 @@ from etude.pipeline.half_loop import rollouts_only, train_only
 from etude.rl import editions
 from etude.rl.editions import Editions
 from etude.rl.journal import Journal
+from etude.rollout.listing import Wanted, list_rollouts
 from etude.rollout.rollout import build_setup
 
 MakeRecipe = Callable[..., Recipe]
@@ -42,7 +43,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory, toy_model: Path, toy_rec
 def test_rollouts_only_fills_the_journal_and_trains_nothing(collected: tuple[Path, Recipe]):
     path, recipe = collected
     assert states(path) == {"ready": 12}
-    assert not (path / "checkpoints").exists()
+    assert not (path / "checkpoints").exists() and len(list_rollouts(path, Wanted())) == recipe.rl.keep_trajectories
     rows = read_metrics(path)
     assert [(row["stage"], row["step"], row["rollouts"]) for row in rows] == [
         ("rl.rollouts", 1, 6),
