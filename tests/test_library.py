@@ -81,7 +81,7 @@ def test_the_page_about_it_runs_and_names_everything(
     page = (ROOT / "docs" / "extend" / "library.md").read_text()
     table = "\n".join(line for line in page.splitlines() if line.startswith("|"))
     assert {name for name in etude.__all__ if f"`{name}`" not in table} == set()
-    shutil.copytree(tiny_run, tmp_path / "runs" / "nano")
+    shutil.copytree(tiny_run, tmp_path / "runs" / "quickstart")
     write_katas(tmp_path / "katas", count=2, levels=(1,))
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

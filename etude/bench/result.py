@@ -108,6 +108,7 @@ class BenchResult:
     void_causes: dict[str, int] = field(default_factory=dict)  # both together
     engine: dict[str, float] = field(default_factory=dict)  # what the sampler says about itself
     trained_on: int | None = None  # tasks of the benchmark that the model was trained on; None: nobody knows
+    agent: dict[str, Any] = field(default_factory=dict)  # what the policy acted with; empty: an older result
 
     def rows(self, which: TaskSet = "held_out") -> list[TaskRow]:
         return [row for row in self.tasks if row.set == which]
@@ -142,6 +143,19 @@ def check_pairs(before: BenchResult, tasks: Sequence[tuple[TaskSet, str, str]]) 
             f"the benchmark of {before.model} is not of the same tasks ({why}), so no gain can be measured in pairs; "
             "run both with the same recipe and the same tasks"
         )
+
+
+def differences(before: BenchResult, after: BenchResult) -> list[str]:
+    """How the agents of two benchmarks differed: then a gain is not of the model alone."""
+    here = after.agent | {"temperature": after.temperature, "samples": after.samples}
+    there = before.agent | {"temperature": before.temperature, "samples": before.samples}
+    if not before.agent or not after.agent:
+        return ["the older result does not say what the agent acted with"]
+    return [
+        f"{name} {there.get(name, 'none')} there, {here.get(name, 'none')} here"
+        for name in sorted(here.keys() | there.keys())
+        if here.get(name) != there.get(name)
+    ]
 
 
 def compare(before: BenchResult, after: BenchResult, k: int = 1, which: TaskSet = "held_out") -> Interval | None:

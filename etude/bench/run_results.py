@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from etude.bench.result import BenchResult, TaskSet, compare, load_result, summarise
+from etude.bench.result import BenchResult, TaskSet, compare, load_result, save_result, summarise
 from etude.core import durable
 from etude.core.errors import EtudeError
 from etude.core.run_files import read_facts, read_metrics, read_recipe
@@ -34,6 +34,15 @@ def benchmark_files(run: Path) -> dict[str, Path]:
     files = {path.stem: path for path in (run / "bench").glob("*.json") if not path.name.startswith(".")}
     first = [name for name in (BEFORE, AFTER) if name in files]
     return {name: files[name] for name in [*first, *sorted(files.keys() - {*first})]}
+
+
+def add_before(run: Path, file: Path) -> None:
+    """Takes a benchmark that was saved elsewhere into the run, as that of the model before training."""
+    read_facts(run)
+    given, kept = load_result(file), run / "bench" / f"{BEFORE}.json"
+    if kept.exists() and load_result(kept) != given:
+        raise EtudeError(f"{run} has another benchmark before training: {kept}; remove it, or leave --before out")
+    save_result(given, kept)
 
 
 def write_results(run: Path) -> dict[str, Any]:

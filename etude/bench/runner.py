@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -239,7 +240,15 @@ async def bench_policy(
         void=len(spoiled),
         retried=len(retried),
         void_causes=dict(Counter(void.cause for void in (*spoiled, *retried))),
+        agent=_agent(setup),
     )
+
+
+def _agent(setup: RolloutSetup) -> dict[str, Any]:
+    """What the policy acted with, as far as it changes what it can do."""
+    limits = {f"limits.{name}": value for name, value in dataclasses.asdict(setup.limits).items()}
+    prompt = hashlib.sha256(setup.system.encode()).hexdigest()[:8]
+    return limits | {"tools": ", ".join(setup.tools), "system prompt": prompt, "summary": setup.summary.use}
 
 
 def _jobs(

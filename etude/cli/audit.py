@@ -12,7 +12,7 @@ from etude.cli.console import Json, answer, table, values
 
 
 def audit(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Saved attempts, or folders of them.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Saved rollouts, or folders of them.")],
     rules: Annotated[
         list[str] | None, typer.Option("--rule", help="Only this rule, by name or ./file.py:Class; may be repeated.")
     ] = None,
@@ -23,11 +23,11 @@ def audit(
         bool, typer.Option("--quarantine", help="Put broken tasks on the list beside them, so that sources skip them.")
     ] = False,
     behaviour: Annotated[
-        bool, typer.Option("--behaviour", help="Instead of verdicts, figures of how each folder's attempts behave.")
+        bool, typer.Option("--behaviour", help="Instead of verdicts, figures of how each folder's rollouts behave.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Say of saved attempts whether they are clean, suspicious, hacks, or show that the task is broken."""
+    """Say of saved rollouts whether they are clean, suspicious, hacks, or show that the task is broken."""
 
     def work() -> dict[str, Any]:
         from etude.rollout.audit_saved import audit_saved, behaviour_of
@@ -45,7 +45,7 @@ def audit(
             reasons = [f"{each['rule']}: {each['message']}" for each in ruling["findings"]] or [""]
             rows.append((Text(ruling["verdict"], style=colour[ruling["verdict"]]), name, reasons[0]))
             rows += [("", "", reason) for reason in reasons[1:]]
-        table(("verdict", "attempt", "why"), rows)
+        table(("verdict", "rollout", "why"), rows)
         counts = {kind: sum(ruling["verdict"] == kind for ruling in found.values()) for kind in colour}
         print(", ".join(f"{number} {kind}" for kind, number in counts.items() if number))
 

@@ -69,7 +69,7 @@ def bench_tasks(
     found: list[BenchResult] = []
 
     def work() -> dict[str, Any]:
-        from etude.bench.result import check_pairs, compare, load_result, summarise
+        from etude.bench.result import check_pairs, compare, differences, load_result, summarise
         from etude.bench.runner import bench_tasks as listed
         from etude.core import durable
 
@@ -89,6 +89,7 @@ def bench_tasks(
         rows = result.rows()
         facts |= summarise(result) | {"tasks": len(rows), "samples": result.samples, "trained_on": result.trained_on}
         facts |= {"gain": list(gain)} if gain is not None else {}
+        facts |= {"differs": differences(earlier, result)} if earlier is not None else {}
         return facts | ({"saved": str(save)} if save is not None else {})
 
     answer(work, lambda facts: _show_tasks(facts, found[0], against), json)
@@ -161,6 +162,8 @@ def _show_tasks(facts: dict[str, Any], result: BenchResult, against: Path | None
     said = warning(len(tasks), result.trained_on)
     if said and facts["model"] not in SCRIPTS:
         print(said)
+    if facts.get("differs"):
+        print(f"warning: the gain is not of the model alone: {'; '.join(facts['differs'])}")
     if "saved" in facts:
         print(f"saved: {facts['saved']}")
 

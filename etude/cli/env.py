@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +12,10 @@ from etude.cli.console import FindLinks, Json, Overrides, Repository, StoreFolde
 from etude.core.errors import EtudeError
 
 if TYPE_CHECKING:
-    from etude.policies.endpoint.policy import EndpointPolicy
+    from etude.core.policy import Policy
+    from etude.forge.install.command import InstallModel
+
+NAMED = 10  # tests that are shown by name
 
 env_app = typer.Typer(no_args_is_help=True, help="Install repositories.")
 
@@ -25,8 +29,16 @@ def env_install(
     suite_seconds: Annotated[float, typer.Option("--suite-seconds", min=1, help="Longest run of the tests.")] = 300.0,
     seconds: Annotated[float, typer.Option("--seconds", min=1, help="Longest time for all of it.")] = 3600.0,
     policy: Annotated[
-        str, typer.Option("--policy", help="rules, or a hosted model: openai:https://host/v1?model=NAME.")
+        str,
+        typer.Option(
+            "--policy",
+            help="Who installs: rules, a run or model (runs/quickstart), a server (http://host:8000), or a hosted one "
+            "(openai:https://host/v1?model=NAME; the rest as endpoint.KEY=VALUE).",
+        ),
     ] = "rules",
+    rules_first: Annotated[
+        bool, typer.Option("--rules-first", help="Let the policy act only where the rules fail.")
+    ] = False,
     again: Annotated[bool, typer.Option("--again", help="Try what could not be installed before.")] = False,
     settings: Annotated[list[str] | None, typer.Option("--set", hidden=True, help="As KEY=VALUE.")] = None,
     json: Json = False,
@@ -36,8 +48,8 @@ def env_install(
     def work() -> dict[str, Any]:
         from etude.forge.install.command import install_repository
 
-        model = None if policy == "rules" else _hosted(policy, [*(overrides or []), *(settings or [])])
-        return install_repository(repo, store, find_links, suite_seconds, seconds, again, model)
+        model = None if policy == "rules" else _model(policy, [*(overrides or []), *(settings or [])])
+        return install_repository(repo, store, find_links, suite_seconds, seconds, again, model, rules_first)
 
     def show(found: dict[str, Any]) -> None:
         verified = set(found["verified"])
@@ -50,24 +62,47 @@ def env_install(
             print(f"{found['repo']} {found['version']}: {tests['passed']} tests pass, {tests['failed']} fail{known}")
             print(f"environment {found['digest']}")
             if tests["failed"]:
-                print("Tests that fail as they came are left out of tasks; they judge nobody.")
+                named = found["failing"][:NAMED]
+                more = f" and {len(found['failing']) - len(named)} more" if len(found["failing"]) > len(named) else ""
+                print(f"These fail in the repository as it is, and are left out of tasks: {', '.join(named)}{more}")
             print(f"next: etude tasks make {shlex.quote(repo)} --out tasks/{found['repo']}")
         else:
             print(f"{found['repo']} {found['version']} cannot be installed: {found['reason']}")
             if found["cached"]:
                 print("This was found out before; --again tries anew.")
+            if policy == "rules":
+                by_model = f"etude env install {shlex.quote(repo)} --policy RUN"
+                print(f"next: let a model try: {by_model}, or see docs/tasks/install.md")
 
     answer(work, show, json)
 
 
-def _hosted(policy: str, overrides: list[str]) -> EndpointPolicy:
+def _model(policy: str, overrides: list[str]) -> InstallModel:
+    """The model that a name means: one of ours with an engine of its own, one that a server has, or a hosted one."""
     from dataclasses import replace
 
+    from etude.cli.agents import own_agent
+    from etude.cli.chat_client import base_of, served_model
     from etude.core import recipe as recipes
-    from etude.policies.table import hosted_policy, is_hosted
+    from etude.forge.install.command import InstallModel
+    from etude.policies.table import hosted_policy, is_hosted, needs_no_model
 
-    if not is_hosted(policy):
+    name = policy
+    if policy.startswith(("http://", "https://")):
+        name = f"openai:{base_of(policy)}?model={served_model(policy)}"
+    if is_hosted(name):
+        endpoint = replace(recipes.load(None, overrides).endpoint, form="text", ids=False)
+        made = hosted_policy(name, endpoint, {})
+
+        async def start() -> Policy:
+            return made
+
+        return InstallModel(start)
+    if needs_no_model(policy):
         raise EtudeError(
-            f"{policy!r} cannot install: give rules, or a hosted model as openai:https://host/v1?model=NAME"
+            f"{policy!r} cannot install: give rules, a run or model, a server's address, or a hosted model as "
+            "openai:https://host/v1?model=NAME"
         )
-    return hosted_policy(policy, replace(recipes.load(None, overrides).endpoint, form="text", ids=False), {})
+    agent = own_agent(Path(policy), overrides)
+    context = min(agent.recipe.engine.max_length, agent.recipe.harness.limits.context_tokens)
+    return InstallModel(agent.start, agent.setup.dialect, context)

@@ -86,7 +86,7 @@ def version(json: Json = False) -> None:
 
 
 for _name, _about in runs.STAGES.items():
-    app.command(_name, help=_about)(runs.stage_command(_name))
+    app.command(_name, help=_about)(runs.rl if _name == "rl" else runs.stage_command(_name))
 app.command("run")(runs.run_all)
 app.command("rollouts")(saved_rollouts)
 for _command in (

@@ -91,7 +91,7 @@ def rollout(
 
 
 def regrade(folder: SavedRollouts, overrides: Overrides = None, sandbox: Backend = "local", json: Json = False) -> None:
-    """Grade saved attempts again, without a model."""
+    """Grade saved rollouts again, without a model."""
 
     def work() -> dict[str, Any]:
         from etude.bench.runner import setup_of
@@ -105,12 +105,12 @@ def regrade(folder: SavedRollouts, overrides: Overrides = None, sandbox: Backend
         setup = setup_of(recipes.load(None, overrides or []), None)
         total = sum(1 for _ in saved_rollouts(folder))
         if not total:
-            raise EtudeError(f"{folder} holds no saved attempt; `etude rollout TASK --save {folder}` makes one")
+            raise EtudeError(f"{folder} holds no saved rollout; `etude rollout TASK --save {folder}` makes one")
 
         async def grade_all() -> list[Regraded]:
             found = []
             async with temporary_host(sandbox) as host:
-                with track("grading", total=total, unit="attempts") as bar:
+                with track("grading", total=total, unit="rollouts") as bar:
                     async for graded in grade_again(folder, host, setup):
                         found.append(graded)
                         bar.advance(1)
@@ -128,12 +128,13 @@ def regrade(folder: SavedRollouts, overrides: Overrides = None, sandbox: Backend
             for graded in regraded
         ]
         changed = sum(graded.changed for graded in regraded)
+        # Scripts read these keys: they stay as they were.
         return {"attempts": rows, "graded": len(rows), "left_out": total - len(rows), "changed": changed}
 
     def show(found: dict[str, Any]) -> None:
         word = {True: "passed", False: "failed"}
         rows = [(row["attempt"], word[row["before"]], word[row["after"]], row["reason"]) for row in found["attempts"]]
-        table(("attempt", "before", "now", "reason"), rows)
+        table(("rollout", "before", "now", "reason"), rows)
         print(f"{found['graded']} graded, {found['changed']} changed, {found['left_out']} void and left out")
 
     answer(work, show, json)

@@ -5,12 +5,14 @@ From `etude rl` to the loop: this file's command, `pipeline.execute`, the stage'
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from etude.cli.console import Json, Overrides, RecipeName, RunFolder, answer, points, share, table, values
+from etude.core.errors import EtudeError
 
 RunPath = Annotated[Path | None, typer.Option("--run", help="Run folder; default: runs/<name of the recipe>.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the run holds and start over.")]
@@ -40,6 +42,31 @@ def stage_command(target: str) -> Any:
         (_dry_run if dry_run else _run_stage)(target, recipe, overrides or [], path, fresh, json)
 
     return command
+
+
+def rl(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    run: RunPath = None,
+    fresh: Fresh = False,
+    dry_run: DryRun = False,
+    rollouts_only: Annotated[
+        bool,
+        typer.Option("--rollouts-only", help="For debugging: fill the run's journal with rollouts, train nothing."),
+    ] = False,
+    train_only: Annotated[
+        Path | None,
+        typer.Option(
+            "--train-only", metavar="RUN", help="For debugging: train on the rollouts in RUN's journal, sample nothing."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    path = run or _default_run(recipe)
+    if rollouts_only or train_only is not None:
+        _run_half(recipe, overrides or [], path, fresh, rollouts_only, train_only, dry_run, json)
+    else:
+        (_dry_run if dry_run else _run_stage)("rl", recipe, overrides or [], path, fresh, json)
 
 
 def run_all(
@@ -81,13 +108,22 @@ def resume(run: RunFolder, json: Json = False) -> None:
     answer(work, show, json)
 
 
-def report(run: RunFolder, json: Json = False) -> None:
+def report(
+    run: RunFolder,
+    before: Annotated[
+        Path | None,
+        typer.Option("--before", help="A benchmark of the model that training started from, as bench --save wrote it."),
+    ] = None,
+    json: Json = False,
+) -> None:
     """Write the report of a run: one HTML file."""
 
     def work() -> dict[str, Any]:
         from etude.bench.report.page import write_report
-        from etude.bench.run_results import write_results
+        from etude.bench.run_results import add_before, write_results
 
+        if before is not None:
+            add_before(run, before)
         return {"results": write_results(run), "report": str(write_report(run))}
 
     answer(work, lambda found: print(found["report"]), json)
@@ -139,6 +175,39 @@ def _dry_run(target: str, name: str, overrides: list[str], path: Path, fresh: bo
         rows = [(row.pop("stage"), row.pop("state"), values(row)) for row in found["stages"]]
         table(("stage", "state", "what"), rows)
         print(f"would {'delete and remake' if fresh else 'write'} {path}; nothing was done")
+
+    answer(work, show, json)
+
+
+def _run_half(
+    name: str,
+    overrides: list[str],
+    path: Path,
+    fresh: bool,
+    rollouts_only: bool,
+    journal: Path | None,
+    dry_run: bool,
+    json: bool,
+) -> None:
+    def work() -> dict[str, Any]:
+        from etude.core import recipe
+        from etude.pipeline import half_loop
+
+        if dry_run or (rollouts_only and journal is not None):
+            raise EtudeError("--rollouts-only, --train-only and --dry-run go one at a time")
+        loaded = recipe.load(name, overrides)
+        if journal is None:
+            return half_loop.rollouts_only(loaded, path, fresh=fresh)
+        return half_loop.train_only(loaded, path, journal, fresh=fresh)
+
+    def show(found: dict[str, Any]) -> None:
+        shown = {key: value for key, value in found.items() if key not in ("ok", "run", "stopped", "checkpoint")}
+        print(f"{'rollouts' if journal is None else 'training'} only: {values(shown)}")
+        if journal is None:
+            quoted = shlex.quote(str(path))
+            print(f"next: etude rollouts {quoted}, or etude rl {name} --run {quoted}-trained --train-only {quoted}")
+        else:
+            print(f"model: {found['checkpoint']}")
 
     answer(work, show, json)
 

@@ -31,37 +31,69 @@ class TimeLimit(NamedTuple):
     spent: float = 0.0  # of these, by earlier processes
 
 
+class Pace:
+    """How much of a piece of work is done, how fast it goes, and how long the rest will take."""
+
+    def __init__(
+        self, total: float | None, done: float, limit: TimeLimit | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.total = total
+        self.done = done
+        self.limit = limit
+        self.clock = clock
+        self.started = clock()
+        self.first = done
+        self._history: deque[tuple[float, float]] = deque([(self.started, done)])
+
+    def mark(self, now: float) -> None:
+        """Remembers how much is done now; the rate is taken between such marks."""
+        self._history.append((now, self.done))
+        while len(self._history) > 2 and now - self._history[1][0] > WINDOW:
+            self._history.popleft()
+
+    def rate(self, now: float) -> float:
+        """Over the last half minute: the rate since the start would not follow a change of pace."""
+        then, before = self._history[0]
+        return (self.done - before) / (now - then) if now > then else 0.0
+
+    def spent(self, now: float) -> float:
+        """Seconds, with those of earlier processes where the work ends by time."""
+        return (self.limit.spent if self.limit else 0.0) + now - self.started
+
+    def share(self, now: float) -> float | None:
+        """How much is done: of the whole, or of the time where that ends first."""
+        shares = [self.done / self.total] if self.total else []
+        shares += [self.spent(now) / self.limit.seconds] if self.limit else []
+        return min(max(shares), 1.0) if shares else None
+
+    def left(self, now: float) -> float | None:
+        """Seconds to the end of the work or of its time, whichever comes first."""
+        rate = self.rate(now)
+        ends = [(self.total - self.done) / rate] if self.total and rate > 0 else []
+        ends += [max(0.0, self.limit.seconds - self.spent(now))] if self.limit else []
+        return min(ends) if ends else None
+
+
 class Bar:
     """One piece of work under way. Made by `track`."""
 
-    def __init__(
-        self,
-        what: str,
-        total: float | None,
-        unit: str,
-        done: float,
-        limit: TimeLimit | None,
-        stream: TextIO,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, what: str, unit: str, pace: Pace, stream: TextIO) -> None:
         self.what = what
-        self.total = total
         self.unit = unit
-        self.done = done
-        self._limit = limit
+        self.pace = pace
         self._stream = stream
-        self._clock = clock
-        self._started = clock()
-        self._first = done
-        self._history: deque[tuple[float, float]] = deque([(self._started, done)])
         self._notes: dict[str, float | int | str] = {}
         self._terminal = stream.isatty()
-        self._next = self._started + QUIET
+        self._next = pace.started + QUIET
         self._shown = False
+
+    @property
+    def done(self) -> float:
+        return self.pace.done
 
     def advance(self, amount: float = 1) -> None:
         """`amount` more is done."""
-        self.done += amount
+        self.pace.done += amount
         self._tick()
 
     def note(self, **values: float | int | str) -> None:
@@ -74,12 +106,10 @@ class Bar:
         self._write(("\r\x1b[K" if self._terminal else "") + text + "\n")
 
     def _tick(self) -> None:
-        now = self._clock()
+        now = self.pace.clock()
         if now < self._next:
             return
-        self._history.append((now, self.done))
-        while len(self._history) > 2 and now - self._history[1][0] > WINDOW:
-            self._history.popleft()
+        self.pace.mark(now)
         if self._terminal:
             columns = shutil.get_terminal_size().columns
             self._write("\r\x1b[K" + self._fitted(now, columns - 1))
@@ -91,8 +121,8 @@ class Bar:
     def _close(self, finished: bool) -> None:
         if not self._shown:
             return
-        took = self._clock() - self._started
-        rate = (self.done - self._first) / took if took > 0 else 0.0
+        took = self.pace.clock() - self.pace.started
+        rate = (self.pace.done - self.pace.first) / took if took > 0 else 0.0
         parts = [self.what, self._count(), f"{short(rate)} {self.unit}/s".replace(" /s", "/s")]
         parts.append(f"{'in' if finished else 'stopped after'} {clock_time(took)}")
         parts += self._noted()
@@ -120,43 +150,23 @@ class Bar:
     def _line(
         self, now: float, *, bar: int = 0, rate: bool = True, count: bool = True, notes: int | None = None
     ) -> str:
-        # Over the last half minute: the rate since the start would not follow a change of pace.
-        then, before = self._history[0]
-        pace = (self.done - before) / (now - then) if now > then else 0.0
         parts = [self.what]
-        share, left = self._share(now), self._left(now, pace)
+        share, left = self.pace.share(now), self.pace.left(now)
         if share is not None:
             if bar:
-                filled = int(share * bar)
-                full, empty = ("█", "░") if "utf" in (self._stream.encoding or "").lower() else ("#", ".")
-                parts.append(full * filled + empty * (bar - filled))
+                parts.append(filled_bar(share, bar, self._stream.encoding))
             parts.append(f"{100 * share:3.0f}%")
         if count:
             parts.append(self._count())
         if rate:
-            parts.append(f"{short(pace)} {self.unit}/s".replace(" /s", "/s"))
+            parts.append(f"{short(self.pace.rate(now))} {self.unit}/s".replace(" /s", "/s"))
         if left is not None:
             parts.append(f"{clock_time(left)} left")
         return "  ".join(parts + self._noted()[:notes])
 
-    def _spent(self, now: float) -> float:
-        return (self._limit.spent if self._limit else 0.0) + now - self._started
-
-    def _share(self, now: float) -> float | None:
-        """How much is done: of the whole, or of the time where that ends first."""
-        shares = [self.done / self.total] if self.total else []
-        shares += [self._spent(now) / self._limit.seconds] if self._limit else []
-        return min(max(shares), 1.0) if shares else None
-
-    def _left(self, now: float, pace: float) -> float | None:
-        """Seconds to the end of the work or of its time, whichever comes first."""
-        ends = [(self.total - self.done) / pace] if self.total and pace > 0 else []
-        ends += [max(0.0, self._limit.seconds - self._spent(now))] if self._limit else []
-        return min(ends) if ends else None
-
     def _count(self) -> str:
-        of = f"/{short(self.total)}" if self.total is not None else ""
-        return f"{short(self.done)}{of} {self.unit}".rstrip()
+        total, done = self.pace.total, self.pace.done
+        return f"{short(done)}{f'/{short(total)}' if total is not None else ''} {self.unit}".rstrip()
 
     def _noted(self) -> list[str]:
         return [f"{name} {value if isinstance(value, str) else short(value)}" for name, value in self._notes.items()]
@@ -178,14 +188,22 @@ def track(
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Bar]:
     """Show progress of the block. `done` is what an earlier process already did; the rate counts only ours."""
-    bar = Bar(what, total, unit, done, limit, stream or sys.stderr, clock)
+    pace = Pace(total, done, limit, clock)
+    bar = Bar(what, unit, pace, stream or sys.stderr)
     finished = False
     try:
         yield bar
-        out_of_time = limit is not None and bar._spent(clock()) >= limit.seconds
-        finished = total is None or bar.done >= total or out_of_time
+        out_of_time = limit is not None and pace.spent(clock()) >= limit.seconds
+        finished = total is None or pace.done >= total or out_of_time
     finally:
         bar._close(finished)
+
+
+def filled_bar(share: float, width: int, encoding: str | None) -> str:
+    """A bar of so many characters, in those that the stream can write."""
+    full, empty = ("█", "░") if "utf" in (encoding or "").lower() else ("#", ".")
+    filled = int(share * width)
+    return full * filled + empty * (width - filled)
 
 
 def short(number: float) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -25,12 +26,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import tomli_w
 
@@ -53,6 +54,16 @@ TYPED = "ETUDE_TYPED_COMMAND"  # environment variable of the processes that `etu
 EMPTY = {LOCK, "recipe.toml"}  # a directory with no more than these never became a run
 
 
+class Listener(Protocol):
+    """Somebody who hears of every row of metrics.jsonl after it is there, such as a sink."""
+
+    problem: str  # a sentence about what went wrong, or nothing
+
+    def put(self, row: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Run:
     """An open run. One process at a time holds it; leave the `with` block to let it go."""
 
@@ -67,16 +78,26 @@ class Run:
         self._begun: set[str] = set()  # stages that this command began or continued
         self._at_once = False
         self._signals: dict[signal.Signals, Any] = {}
+        self._listen: Callable[[Run], Sequence[Listener]] | None = None
+        self._listeners: Sequence[Listener] | None = None  # opened with the first row
 
     # Opening and closing
 
     @classmethod
     def open(
-        cls, path: Path, recipe: dict[str, Any], *, fresh: bool = False, defaults: dict[str, Any] | None = None
+        cls,
+        path: Path,
+        recipe: dict[str, Any],
+        *,
+        fresh: bool = False,
+        defaults: dict[str, Any] | None = None,
+        may_change: Mapping[str, Sequence[str]] | None = None,
+        listen: Callable[[Run], Sequence[Listener]] | None = None,
     ) -> Run:
         """The run at `path`, new or continued. `fresh` deletes what an earlier run left there.
 
-        `defaults` are what settings were worth before there were any: a run may be older than one.
+        `defaults` are what settings were worth before there were any: a run may be older than one. `may_change` has the
+        keys that a stage takes up anew when it is continued. `listen` opens those who hear of every row of metrics.
         """
         path = path.resolve()
         recipe = as_toml(recipe)
@@ -91,8 +112,10 @@ class Run:
             raise EtudeError(f"cannot use {path} as a run: {error.strerror}; choose another with --run") from error
         try:
             _take(lock, path)
-            facts = _prepare(path, recipe, fresh, defaults)
-            return cls(path, recipe, facts, lock)
+            facts = _prepare(path, recipe, fresh, defaults, may_change)
+            run = cls(path, recipe, facts, lock)
+            run._listen = listen
+            return run
         except BaseException:
             os.close(lock)
             raise
@@ -113,6 +136,10 @@ class Run:
         if self._opened and error is not None:
             with contextlib.suppress(EtudeError):  # the disk may be full: the error on its way out matters more
                 self.say(f"stopped by {kind.__name__ if kind else 'an error'}: {error}".rstrip(": "))
+        for listener in self._listeners or ():
+            listener.close()
+            if listener.problem:
+                print(f"{listener.problem}; metrics.jsonl has every row", file=sys.stderr)
         os.close(self._lock)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -179,10 +206,22 @@ class Run:
         A stage may have several kinds of rows: those of `rl.eval` belong to `rl` and survive what its others survive.
         """
         self._touch(stage_of_row(stage))
-        row = {"lineage": self.lineage, "stage": stage, "step": step, "time": round(time.time(), 3)}
-        durable.append_line(
-            self.path / "metrics.jsonl", json.dumps(row | {name: _plain(value) for name, value in values.items()})
-        )
+        row: dict[str, Any] = {"lineage": self.lineage, "stage": stage, "step": step, "time": round(time.time(), 3)}
+        row |= {name: _plain(value) for name, value in values.items()}
+        durable.append_line(self.path / "metrics.jsonl", json.dumps(row))
+        for listener in self._hearing():
+            listener.put(row)
+
+    def _hearing(self) -> Sequence[Listener]:
+        if self._listeners is None:
+            self._listeners = self._listen(self) if self._listen is not None else ()
+        return self._listeners
+
+    @property
+    def id(self) -> str:
+        """The same for every command on this run: from its name and the moment when it began."""
+        began = f"{self.path} {self._facts['lineages'][0]['started']}"
+        return f"{self.path.name}-{hashlib.sha256(began.encode()).hexdigest()[:8]}"
 
     def say(self, text: str) -> None:
         """Append one line to the log of the run."""
@@ -304,7 +343,13 @@ def _take(lock: int, path: Path) -> None:
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
 
-def _prepare(path: Path, recipe: dict[str, Any], fresh: bool, defaults: dict[str, Any] | None) -> dict[str, Any]:
+def _prepare(
+    path: Path,
+    recipe: dict[str, Any],
+    fresh: bool,
+    defaults: dict[str, Any] | None,
+    may_change: Mapping[str, Sequence[str]] | None,
+) -> dict[str, Any]:
     """run.json of the run to continue, or of a new one."""
     if _never_used(path):
         return _new_facts(path)
@@ -312,7 +357,7 @@ def _prepare(path: Path, recipe: dict[str, Any], fresh: bool, defaults: dict[str
     if fresh or facts.get("clearing"):
         _clear(path)
         return _new_facts(path)
-    check_recipe(path, facts, recipe, defaults)
+    check_recipe(path, facts, recipe, defaults, may_change)
     durable.sweep(path / "checkpoints")
     return facts
 

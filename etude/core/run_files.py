@@ -10,6 +10,7 @@ import json
 import math
 import os
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,17 +152,31 @@ def with_defaults(data: dict[str, Any], defaults: dict[str, Any]) -> dict[str, A
 
 
 def check_recipe(
-    path: Path, facts: dict[str, Any], recipe: dict[str, Any], defaults: dict[str, Any] | None = None
+    path: Path,
+    facts: dict[str, Any],
+    recipe: dict[str, Any],
+    defaults: dict[str, Any] | None = None,
+    may_change: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Refuse a recipe that differs from the recorded one in a key that a begun stage has read."""
+    """Refuse a recipe that differs from the recorded one in a key that a begun stage has read.
+
+    `may_change` has the keys that a stage takes up anew when it is continued; a finished one does not.
+    """
     # Nothing depends on the recipe before a stage has begun.
     before = with_defaults(read_recipe(path), as_toml(defaults or {})) if facts["stages"] else {}
     changes = changed_keys(before, as_toml(recipe)) if facts["stages"] else {}
-    reads = [entry.get("reads") for entry in facts["stages"].values()]
+    free = {
+        stage: () if "finished" in entry else (may_change or {}).get(stage, ())
+        for stage, entry in facts["stages"].items()
+    }
+    reads = {stage: entry.get("reads") for stage, entry in facts["stages"].items()}
     refused = {
         key: change
         for key, change in changes.items()
-        if any(part is None or any(f"{key}.".startswith(f"{prefix}.") for prefix in part) for part in reads)
+        if any(
+            key not in free[stage] and (part is None or any(f"{key}.".startswith(f"{prefix}.") for prefix in part))
+            for stage, part in reads.items()
+        )
     }
     if refused:
         named = ", ".join(f"{key} ({_show(old)} -> {_show(new)})" for key, (old, new) in refused.items())

@@ -44,6 +44,11 @@ class RunSettings:
     threads: int = setting(0, "torch threads of each process; 0 takes all cores", least=0)
     sandbox: str = setting("local", "local, docker (for a Dockerfile), or plain (no isolation; reports say so)")
     keep_checkpoints: int = setting(2, "newest checkpoints kept; older ones are removed after each save", least=1)
+    gpu_hour: float = setting(0.0, "price of an hour of the device, in your money; 0: no cost is estimated", least=0)
+    dashboard: bool = setting(True, "reinforcement learning fills the terminal with a dashboard; off: one line")
+    sinks: list[dict[str, Any]] = setting(
+        [], "where metrics go beside metrics.jsonl: wandb, trackio, tensorboard or ./mine.py:Mine, as { use = '...' }"
+    )
     compute: ComputeSettings = setting(ComputeSettings(), "how the learner computes")
 
 

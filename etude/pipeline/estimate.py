@@ -102,6 +102,13 @@ def rl_needs(recipe: Recipe, config: ModelConfig) -> dict[str, int]:
     }
 
 
+def cost(recipe: Recipe, seconds: float | None) -> str:
+    """What so long costs at the price of an hour of the device; nothing where either is not known."""
+    if not recipe.run.gpu_hour or not seconds:
+        return ""
+    return f"{recipe.run.gpu_hour * seconds / 3600:.2f} at {recipe.run.gpu_hour:g} an hour"
+
+
 def gib(amount: float) -> str:
     return f"{amount / 2**30:.1f} GiB" if amount >= 2**30 else f"{amount / 2**20:.0f} MiB"
 

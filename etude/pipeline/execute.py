@@ -24,12 +24,16 @@ from etude.core.progress import clock_time
 from etude.core.recipe import Recipe
 from etude.core.run import TYPED, Run, typed_command
 from etude.core.run_files import check_recipe, checkpoints_in, read_facts
-from etude.pipeline.estimate import seconds_left
+from etude.core.sinks.feed import open_sinks
+from etude.pipeline.estimate import cost, seconds_left
 from etude.pipeline.find_model import check_device
 from etude.pipeline.stages.table import STAGES, checked_stages
 
 SHORTEST = 10.0  # seconds that are worth announcing: the start of a process takes one or two of them
 INTERRUPTED = 130  # how a command ends that Ctrl-C stopped
+
+
+MAY_CHANGE = {stage.name: stage.may_change for stage in STAGES.values()}
 
 
 @dataclass(frozen=True)
@@ -44,12 +48,24 @@ class Executed:
     model: Path | None  # the newest checkpoint
 
 
+def open_run(path: Path, recipe: Recipe, *, fresh: bool = False) -> Run:
+    """The run at `path`, new or continued, with this recipe."""
+    return Run.open(
+        path,
+        recipes.to_dict(recipe),
+        fresh=fresh,
+        defaults=recipes.to_dict(Recipe()),
+        may_change=MAY_CHANGE,
+        listen=open_sinks,
+    )
+
+
 def execute(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> Executed:
     """Brings the run at `path` to the end of `target`."""
     stages = checked_stages(target, recipe)
     if TYPED not in os.environ:  # whoever started this process for a stage has tried it
         check_device(recipe.run.device)
-    with Run.open(path, recipes.to_dict(recipe), fresh=fresh, defaults=recipes.to_dict(Recipe())) as run:
+    with open_run(path, recipe, fresh=fresh) as run:
         before = tuple(stage.name for stage in stages if run.finished(stage.name))
         done: list[str] = []
         stopped = ""
@@ -89,7 +105,7 @@ def _begun(path: Path, recipe: Recipe) -> dict[str, Any]:
     if not (path / "run.json").exists():
         return {}
     facts = read_facts(path)
-    check_recipe(path, facts, recipes.to_dict(recipe), recipes.to_dict(Recipe()))
+    check_recipe(path, facts, recipes.to_dict(recipe), recipes.to_dict(Recipe()), MAY_CHANGE)
     stages: dict[str, Any] = facts["stages"]
     return stages
 
@@ -133,6 +149,7 @@ def _heading(recipe: Recipe, path: Path, stage: str, number: int, total: int, le
     this, rest = (seconds_left(recipe, names, took) for names in (left[:1], left))
     parts = [f"about {clock_time(this)}"] if this is not None and this >= SHORTEST else []
     parts += [f"about {clock_time(rest)} to the end"] if rest is not None and rest >= SHORTEST and len(left) > 1 else []
+    parts += [f"about {price}"] if (price := cost(recipe, rest)) else []
     return f"stage {number} of {total}: {stage}" + (f" ({', '.join(parts)})" if parts else "")
 
 

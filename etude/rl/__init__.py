@@ -6,6 +6,6 @@ happened, in SQLite), rollout_files (large rollouts beside it), checkpoint, edit
 goes on). What is decided: admission (who may begin, who is trained), algorithms/ (rewards to streams), reference (KL
 from the starting model), importance (ratios of whole rollouts), feedback/ (hints to streams), batches (groups to the
 learner's batch), probe (are engine and learner the same model), evaluate (held-out tasks, the best model), metrics (the
-numbers of a step), no_passes (says when nothing passes). The learner's process: learner/. Rollouts in processes of
-their own: workers/.
+numbers of a step), no_passes (says when nothing passes). What a person sees: display/. Halves of the loop for
+debugging: rollouts_only, train_only. The learner's process: learner/. Rollouts in processes of their own: workers/.
 """

@@ -1,10 +1,11 @@
 """What of a running run may change: `RUN/live.toml` with `reward.parts` and `rl.optim.lr`, edition by edition.
 
-Edition 0 is the recipe. A valid edit of the file, or of a Python file that it names, makes the next one, which is
-written to the journal with a copy of those files by their digest. A group keeps the edition that it was admitted
-under, so that its rollouts are rewarded alike, after a resume too. New weights of the same parts count at once, for all
-of a group: the parts' own values are kept with every rollout. An invalid edit is refused with a sentence, and the old
-edition stays. Knows rewards and a rate; no group and no learner.
+Edition 0 is the recipe that the run began with. A valid edit of the file, or of a Python file that it names, makes the
+next one; so does a command that continues the run with other values, as far as the file does not say otherwise. An
+edition is written to the journal with a copy of those files by their digest. A group keeps the edition that it was
+admitted under, so that its rollouts are rewarded alike, after a resume too. New weights of the same parts count at
+once, for all of a group: the parts' own values are kept with every rollout. An invalid edit is refused with a
+sentence, and the old edition stays. Knows rewards and a rate; no group and no learner.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 from etude.core.durable import write_whole
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe
+from etude.core.run_files import read_facts
 from etude.core.settings import AuditSettings, RewardSettings
 from etude.rl.groups import Rollout
 from etude.rl.journal import Journal
@@ -49,10 +51,14 @@ class Editions:
         self.file, self.copies = run / FILE, run / "rl" / "editions"
         self.journal, self.log = journal, log
         self._audit, self._setup = recipe.audit, setup
-        first = Edition(0, recipe.reward.parts, recipe.rl.optim.lr)
-        self.editions = {0: first} | {int(facts["number"]): Edition(**facts) for facts in journal.editions()}
+        # What a continued run was told on the command line is an edition like an edit of the file.
+        self._told = Edition(0, recipe.reward.parts, recipe.rl.optim.lr)
+        self.editions = {int(facts["number"]): Edition(**facts) for facts in journal.editions()}
+        if 0 not in self.editions:
+            self.editions = {0: _as_begun(self._told, run, journal)} | self.editions
+            journal.edition(0, vars(self.editions[0]))
         self.current = self.editions[max(self.editions)]
-        self._setups: dict[int, RolloutSetup] = {0: setup}
+        self._setups = {0: setup} if self.editions[0].parts == self._told.parts else {}
         self._seen: list[tuple[str, int, int]] | None = None
         self._watched: list[Path] = []
         self.poll()
@@ -101,14 +107,13 @@ class Editions:
         flat = _flat(found)
         if unknown := sorted(flat.keys() - set(MAY_CHANGE)):
             raise EtudeError(f"{unknown[0]} cannot change while a run goes on; {' and '.join(MAY_CHANGE)} can")
-        first = self.editions[0]
-        parts, lr = flat.get("reward.parts", first.parts), flat.get("rl.optim.lr", first.lr)
+        parts, lr = flat.get("reward.parts", self._told.parts), flat.get("rl.optim.lr", self._told.lr)
         if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
             raise EtudeError("reward.parts must be a list of tables, such as [{ use = 'tests' }]")
         if isinstance(lr, bool) or not isinstance(lr, int | float) or not (0 <= lr < math.inf):
             raise EtudeError(f"rl.optim.lr is {lr!r}; it must be a number of at least 0")
-        if "reward.parts" not in flat:
-            return Edition(max(self.editions) + 1, first.parts, float(lr))
+        if "reward.parts" not in flat and parts == self.editions[0].parts:
+            return Edition(max(self.editions) + 1, parts, float(lr))
         files = [str(p["use"]).rpartition(":")[0] for p in parts if ".py:" in str(p.get("use", ""))]
         self._watched = [Path(file) for file in files]
         return Edition(max(self.editions) + 1, parts, float(lr), {file: self._copied(Path(file)) for file in files})
@@ -147,6 +152,15 @@ def build_edition(edition: Edition, copies: Path, audit: AuditSettings, setup: R
 
 def _copy_of(copies: Path, path: Path, digest: str) -> Path:
     return copies / f"{path.stem}_{digest[:16]}.py"
+
+
+def _as_begun(told: Edition, run: Path, journal: Journal) -> Edition:
+    """Edition 0 of a run whose journal does not have it: it began before that was written, with the recipe of then."""
+    if not journal.branches():
+        return told
+    changed = read_facts(run)["lineages"][-1].get("changed", {})
+    parts, lr = (changed.get(key, [now])[0] for key, now in zip(MAY_CHANGE, (told.parts, told.lr), strict=True))
+    return Edition(0, parts, lr)
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

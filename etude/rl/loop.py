@@ -19,14 +19,17 @@ from etude.cluster.local import ProcessDied, Restarts, Supervisor
 from etude.core.child_process import Child
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.core.progress import Bar, TimeLimit, track
+from etude.core.progress import TimeLimit
 from etude.core.recipe import Recipe
 from etude.core.run import Run
+from etude.core.run_files import read_metrics
 from etude.forge.curriculum.sources import HearsEffort, Listens, MakesTasks, TaskSource
 from etude.rl.algorithms.base import Algorithm, BatchShape
 from etude.rl.batches import Prepared, prepare
 from etude.rl.checkpoint import Checkpoint, keep_readable
 from etude.rl.dispatcher import Dispatcher
+from etude.rl.display.dashboard import Display, open_display
+from etude.rl.display.snapshot import snapshot
 from etude.rl.editions import Editions
 from etude.rl.evaluate import Evaluations
 from etude.rl.groups import RolloutGroup
@@ -109,20 +112,31 @@ class Training:
         """Trains to the last step, or until Ctrl-C or the time limit; the facts of the stage."""
         try:
             limit = TimeLimit(self.rl.seconds, self.seconds) if self.rl.seconds else None
-            steps = self.rl.steps
-            with track("reinforcement learning", total=steps, unit="steps", done=self.step, limit=limit) as bar:
+            with open_display(
+                "reinforcement learning",
+                self.rl.steps,
+                self.step,
+                limit,
+                lambda: snapshot(self.dispatcher, self.rl.concurrency, self.evaluations.rows, self.run.stopping),
+                history=lambda: [row for row in read_metrics(self.run.path) if row["stage"] == STAGE],
+                dashboard=self.recipe.run.dashboard,
+            ) as display:
                 # The figure before any training, which the others are compared with.
                 if self.step == 0 and self.rl.eval_every and not self.evaluations.rows:
                     await self.evaluations.begin(self.step, self.version)
                 self.dispatcher.fill()
                 while self.step < self.rl.steps and (groups := await self._next_groups()) is not None:
-                    await self._train(groups, bar)
+                    await self._train(groups, display)
             return await self._finish()
         finally:
-            self.dispatcher.close()
-            self.evaluations.cancel()
-            for task in (*self.watches, self.probing, *([self.making] if self.making else [])):
-                task.cancel()
+            self.close()
+
+    def close(self) -> None:
+        """Ends everything beside the loop."""
+        self.dispatcher.close()
+        self.evaluations.cancel()
+        for task in (*self.watches, self.probing, *([self.making] if self.making else [])):
+            task.cancel()
 
     async def _next_groups(self) -> list[RolloutGroup] | None:
         """The groups of the next step; None when there will be no other."""
@@ -148,7 +162,7 @@ class Training:
         finally:
             self.clock.wait("data", time.monotonic() - began)
 
-    async def _train(self, groups: list[RolloutGroup], bar: Bar) -> None:
+    async def _train(self, groups: list[RolloutGroup], display: Display) -> None:
         """One step: gradients, the probe of the weights they are of, the update, and the new weights to the engine."""
         self._reweigh(groups)
         prepared = await prepare(groups, self.algorithm, self.shape, self.rl, self.learner, self.step)
@@ -182,10 +196,9 @@ class Training:
         self.clock.wait("learner", self.dispatcher.idle_seconds())
         row |= self.clock.row(self.learner.busy_seconds)
         self.run.log(STAGE, self.step, **row)
-        bar.advance(1)
-        bar.note(reward=row["reward"], passed=row["pass_rate"], stale=row["staleness_mean"])
+        display.step(row)
         if said := self.no_passes.heard(sum(each.passed for each in group.rollouts) for group in groups):
-            bar.say(said)
+            display.say(said)
             self.run.say(f"rl: {said}")
         if self.rl.eval_every and self.step % self.rl.eval_every == 0:
             await self.evaluations.begin(self.step, self.version)

@@ -22,6 +22,8 @@ from etude.rl.groups import Rollout
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
+OLD = 8  # steps from which on the histogram of staleness has one column
+
 
 def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Means and counts over the rollouts of a step or an evaluation."""
@@ -39,6 +41,9 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "malformed": sum(rollout.malformed for rollout in rollouts) / max(1, turns),
         "rollout_seconds": sum(rollout.seconds for rollout in rollouts) / count,
     }
+    lengths = sorted(rollout.sampled_tokens for rollout in rollouts)
+    found |= {f"sampled_tokens_p{share}": lengths[(count - 1) * share // 100] for share in (50, 90)}
+    found["sampled_tokens_max"] = lengths[-1]
     for part in dict.fromkeys(name for rollout in rollouts for name in rollout.parts):
         # A part is asked only about tasks that it concerns: the others say nothing about its mean.
         values = [rollout.parts[part] for rollout in rollouts if part in rollout.parts]
@@ -123,7 +128,10 @@ def staleness(
         common_N = np.where(left_N, last, common_N)
     quiet = np.array([at for at in unmoved if at <= step], np.int64)
     age_N = step - common_N - (len(quiet) - np.searchsorted(quiet, common_N, side="right")) + past_N
-    return {"staleness_mean": float(age_N.mean()), "staleness_max": int(age_N.max())}
+    found = {"staleness_mean": float(age_N.mean()), "staleness_max": int(age_N.max())}
+    # A histogram: the share of tokens of each age, all from OLD on together.
+    counts = np.bincount(np.clip(age_N, 0, OLD), minlength=OLD + 1)
+    return found | {f"staleness_share_{age}": count / len(age_N) for age, count in enumerate(counts.tolist()) if count}
 
 
 @dataclass

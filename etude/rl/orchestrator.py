@@ -23,7 +23,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -64,7 +64,14 @@ from etude.rollout.turn_records import TurnRecords
 from etude.tokens.dialect import open_dialect
 
 
-async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local") -> dict[str, Any]:
+async def train(
+    run: Run,
+    recipe: Recipe,
+    model: Path,
+    *,
+    backend: str = "local",
+    work: Callable[[Training], Awaitable[dict[str, Any]]] = Training.work,
+) -> dict[str, Any]:
     """Reinforcement learning from `model` on, or from where this run was; returns the facts of the stage.
 
     Stopped by Ctrl-C it leaves a checkpoint and `stopped` among the facts, and the stage is not finished.
@@ -83,7 +90,7 @@ async def train(run: Run, recipe: Recipe, model: Path, *, backend: str = "local"
             async with AsyncExitStack() as stack:
                 training = await _open(run, recipe, model, backend, stack, started, learner_restarts)
                 try:
-                    facts = await training.work()
+                    facts = await work(training)
                 finally:
                     died = training.learner.child.process.returncode is not None
             if not facts["stopped"]:

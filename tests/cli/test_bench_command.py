@@ -37,6 +37,19 @@ def test_a_folder_and_a_policy_are_one_command(etude: Command, katas: Path):
     assert "%" not in tokens and "written in a rollout" in tokens
 
 
+def test_a_gain_between_different_agents_is_not_of_the_model_alone(etude: Command, katas: Path, tmp_path: Path):
+    words = ("bench", "--tasks", katas, "--policy", "null", "bench.samples=1")
+    assert etude(*words, "--save", "a.json").returncode == 0
+    same = etude(*words, "--against", "a.json")
+    assert same.returncode == 0 and "warning" not in same.stdout
+    other = etude(*words, "harness.limits.turns=3", "--against", "a.json")
+    assert "warning: the gain is not of the model alone: limits.turns " in other.stdout
+    older = json.loads((tmp_path / "a.json").read_text())
+    del older["agent"]
+    (tmp_path / "older.json").write_text(json.dumps(older))
+    assert "does not say what the agent acted with" in etude(*words, "--against", "older.json").stdout
+
+
 def test_what_is_wrong_is_said_before_the_first_rollout(
     etude: Command, katas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from etude.forge.environments.environment import Environment, Suite
+from etude.forge.install.act import Agents
 from etude.forge.install.checkout import Repo, open_repo
 from etude.forge.install.install import install
 from etude.forge.install.pip_settings import PackageIndex
@@ -227,9 +228,9 @@ class Bench:
     def run(self, work: Awaitable[Result]) -> Result:
         return self.loop.run_until_complete(work)
 
-    def install(self, folder: Path) -> tuple[Repo, InstallResult]:
+    def install(self, folder: Path, agents: Agents | None = None) -> tuple[Repo, InstallResult]:
         repo = open_repo(str(folder), self.store.root / "repositories")
-        return repo, self.run(install(repo, self.host, PackageIndex({}, ())))
+        return repo, self.run(install(repo, self.host, PackageIndex({}, ()), agents=agents))
 
 
 @dataclass

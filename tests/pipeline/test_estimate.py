@@ -12,7 +12,7 @@ from etude.core.run import Run
 from etude.model import packed_forward, size
 from etude.model.config import ModelConfig
 from etude.pipeline import estimate
-from etude.pipeline.estimate import pace, rl_needs, seconds_left, stage_seconds
+from etude.pipeline.estimate import cost, pace, rl_needs, seconds_left, stage_seconds
 from etude.pipeline.stages import reinforcement
 
 GIB = 2**30
@@ -66,3 +66,10 @@ def test_too_small_a_disk_is_found_before_the_first_step(tmp_path: Path, monkeyp
         pytest.raises(EtudeError, match="make room, choose another --run, or keep fewer"),
     ):
         reinforcement.announce(run, recipe, tmp_path / "model")
+
+
+def test_a_price_gives_a_cost_and_without_one_none_is_shown():
+    plain, priced = recipes.load("nano"), recipes.load("nano", ["run.gpu_hour=2.5", "rl.seconds=7200"])
+    assert cost(priced, 7200) == "5.00 at 2.5 an hour" and cost(priced, None) == cost(plain, 7200) == ""
+    outlines = [reinforcement.outline_rl(each) for each in (plain, priced)]
+    assert "cost" not in outlines[0] and outlines[1]["cost"] == "at most 5.00 at 2.5 an hour"

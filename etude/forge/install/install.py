@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from etude.core.errors import EtudeError
+from etude.forge.install.act import Agents, Installers
 from etude.forge.install.checkout import Repo
 from etude.forge.install.javascript.installer import JavaScriptInstaller
 from etude.forge.install.javascript.project_facts import is_script_project
 from etude.forge.install.make_layer import UnverifiedEnvironment
 from etude.forge.install.pip_settings import PackageIndex
-from etude.forge.install.python_installer import Agents, PythonInstaller, rules
+from etude.forge.install.python_installer import PythonInstaller, rules
 from etude.forge.install.result import InstallFailed, InstallResult, Memory
 from etude.forge.install.target_commands import Proposal, choose_targets
 from etude.forge.install.verify import verify
@@ -40,7 +41,6 @@ _CHECKOUT: Final = (
     "the source archive of {name} may leave out files that its tests need: clone its repository and give the folder in "
     "place of the name"
 )
-_SHOWN: Final = 400_000
 Note = Callable[[str], None]
 
 
@@ -64,26 +64,22 @@ async def install(
     host: StoringHost,
     index: PackageIndex,
     *,
-    agents: Agents | None = None,
+    agents: Agents | Installers | None = None,
     suite_seconds: float = 300.0,
     seconds: float = 3600.0,
     tries: int = TRIES,
-    shown: int = _SHOWN,
     again: bool = False,
     note: Note = lambda text: None,
 ) -> InstallResult:
     """Install a repository into an environment of the host's store, or say why it cannot be.
 
-    `shown` is how many characters of a command's output an agent sees: rules read all, a model has a context. A failure
-    of the rules is remembered; `again` tries all the same.
+    `agents` act in place of the rules. A failure of the rules is remembered; `again` tries all the same.
 
     Raises for what is nobody's fault but the machine's; a repository that resists is a result.
     """
     if not host.capabilities.isolated:
         raise EtudeError("installing runs other people's code, so it needs the local sandbox; plain isolates nothing")
     scripts = is_script_project(repo.tree)
-    if scripts and agents is not None:
-        raise EtudeError("JavaScript repositories are installed by rules alone: leave --policy out")
     if scripts:
         require_parser()
     started = time.monotonic()
@@ -95,11 +91,12 @@ async def install(
     by_rules = agents is None and not scripts
     if by_rules and not again and (failed := memory.failure(index.variables, suite_seconds)) is not None:
         return failed
-    acting = agents or rules(suite_seconds)
+    acting = agents if isinstance(agents, Installers) else Installers(agents or rules(suite_seconds))
     installer: Installer = (
-        JavaScriptInstaller(repo, host, note)
+        # The rules for npm are no agent: its own resolver does what they would.
+        JavaScriptInstaller(repo, host, note, acting if agents else None, deadline)
         if scripts
-        else PythonInstaller(repo, host, index, workspace, memory, acting, suite_seconds, deadline, tries, shown, note)
+        else PythonInstaller(repo, host, index, workspace, memory, acting, suite_seconds, deadline, tries, note)
     )
     result = await _try_in_turn(installer, host, workspace, suite_seconds, deadline, note, by_rules)
     if not result.ok and repo.origin == "package" and _MISSING.search(result.reason):

@@ -7,14 +7,14 @@ default; what it did is only believed once it was verified.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Policy, Sampling
-from etude.core.settings import AgentLimits
+from etude.core.policy import Policy
 from etude.forge.environments.environment import PREFIX
+from etude.forge.install.act import Agents, Installers, Stage
 from etude.forge.install.checkout import Repo
 from etude.forge.install.make_layer import REPORTS, UnverifiedEnvironment, make_environment
 from etude.forge.install.pip_settings import PackageIndex, interpreter, shown_folders
@@ -25,20 +25,11 @@ from etude.forge.install.rules.scripted_policy import StepPolicy
 from etude.forge.install.sandbox_files import last_line
 from etude.forge.install.target_commands import PROPOSALS, Proposal, Propose, proposals_of
 from etude.forge.install.verify import FEWEST
-from etude.harness.loop import Event, run_agent
-from etude.harness.prompt import system_text
-from etude.harness.tools.base import Tool
-from etude.harness.tools.table import build_tools
-from etude.harness.trajectory import Trajectory
 from etude.sandbox.base import Layer, Sandbox, SandboxLimits
 from etude.sandbox.environment import ENVIRONMENT
 from etude.sandbox.hosts import StoringHost
 
-Stage = Literal["explore", "settle"]
-Agents = Callable[[Stage, int], Policy]  # who acts in a stage; the number counts the tries of stage 2 from 1
-
 _LIMITS: Final = SandboxLimits(memory=3 << 30, disk=4 << 30, processes=512, cpu_seconds=3600)
-_TOOLS: Final = ("read", "list", "glob", "grep", "finish")
 _SHIM: Final = "/home/agent/bin"
 
 _EXPLORE: Final = f"""\
@@ -83,17 +74,16 @@ class PythonInstaller:
     index: PackageIndex
     workspace: Layer
     memory: Memory
-    agents: Agents
+    installers: Installers
     suite_seconds: float
     deadline: float
     tries: int
-    shown: int
     note: Callable[[str], None]
 
     async def propose(self) -> list[Proposal]:
-        tools = self.tools(30.0) | {Propose.name: Propose()}
+        tools = self.installers.tools(30.0) | {Propose.name: Propose()}
         async with await self.start() as sandbox:
-            trajectory = await self.act(_EXPLORE, sandbox, self.agents("explore", 1), tools, 600.0)
+            trajectory = await self.installers.act("explore", 1, _EXPLORE, sandbox, tools, 600.0, self.note)
         proposals = proposals_of(trajectory)
         if not proposals:
             raise InstallFailed(f"nothing was proposed: {trajectory.answer or 'the agent said nothing'}")
@@ -107,8 +97,8 @@ class PythonInstaller:
         async with await self.start(self.memory.downloads()) as sandbox:
             await self.prepare(sandbox)
             await sandbox.write(EARLIER, "\n".join(earlier).encode(errors="replace"))
-            tools, left = self.tools(self.suite_seconds), self.deadline - time.monotonic()
-            await self.act(text, sandbox, self.agents("settle", number), tools, left)
+            tools, left = self.installers.tools(self.suite_seconds), self.deadline - time.monotonic()
+            await self.installers.act("settle", number, text, sandbox, tools, left, self.note)
             self.note("making the layer")
             made = await make_environment(sandbox, self.repo, self.host.store)
         self.memory.keep_downloads(made.downloads)
@@ -142,28 +132,3 @@ exec {pip} "$@"
 """
         for name in ("pip", "pip3"):
             await sandbox.write(f"{_SHIM}/{name}", text.encode(), mode=0o755)
-
-    async def act(
-        self, text: str, sandbox: Sandbox, policy: Policy, tools: Mapping[str, Tool], seconds: float
-    ) -> Trajectory:
-        limits = AgentLimits(turns=200, sampled_tokens=1 << 30, context_tokens=1 << 30, seconds=max(1.0, seconds))
-        return await run_agent(
-            text,
-            sandbox,
-            policy,
-            dialect=None,
-            tools=tools,
-            limits=limits,
-            sampling=Sampling(max_tokens=4096, temperature=0.0),
-            system=system_text("You install software.", tools, "full", text_form=True),
-            on_event=self.on_event,
-        )
-
-    def on_event(self, event: Event) -> None:
-        if event.kind == "calling":
-            for call in event.calls:
-                self.note(" ".join(str(call.arguments.get("command", call.name)).split())[:100])
-
-    def tools(self, seconds: float) -> dict[str, Tool]:
-        run = {"use": "run", "seconds": seconds, "max_seconds": 3600.0, "max_chars": self.shown, "hide_times": False}
-        return build_tools([run, *({"use": name} for name in _TOOLS)])

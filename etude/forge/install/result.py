@@ -50,8 +50,15 @@ class InstallResult:
         return {
             **_kept(self, "ok", "reason", "commands", "verified", "digest", "tries", "notes", "cached"),
             "tests": {"passed": self.passed, "failed": self.failed},
+            "failing": self.failing,
             "seconds": round(self.seconds, 3),
         }
+
+    @property
+    def failing(self) -> list[str]:
+        """The names of the tests that fail in the installed repository as it came."""
+        outcomes = self.environment.outcomes if self.environment is not None else {}
+        return sorted(name for name, outcome in outcomes.items() if outcome == "failed")
 
 
 class Memory:

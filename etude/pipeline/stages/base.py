@@ -23,6 +23,7 @@ class Stage:
     work: Callable[[Run, Recipe], None]  # continues from whatever the run holds, and calls run.finish when complete
     outline: Callable[[Recipe], dict[str, Any]]  # what it would do, for --dry-run
     check: Callable[[Recipe], None] = lambda recipe: None  # refuses what would only be found wrong after hours
+    may_change: tuple[str, ...] = ()  # of `reads`: taken up anew where an unfinished stage is continued
 
 
 def base_stage(recipe: Recipe) -> str:

@@ -13,7 +13,7 @@ from etude.core.progress import clock_time
 from etude.core.recipe import Recipe
 from etude.core.run import Run
 from etude.model.config import ModelConfig
-from etude.pipeline.estimate import free_bytes, gib, rl_needs
+from etude.pipeline.estimate import cost, free_bytes, gib, rl_needs
 from etude.pipeline.stages.base import (
     Stage,
     check_agent,
@@ -67,7 +67,7 @@ def outline_rl(recipe: Recipe) -> dict[str, Any]:
         "device": recipe.run.device,
         "memory": f"about {gib(needs['memory'])} (learner {gib(needs['learner'])}, engine {gib(needs['engine'])})",
         "disk": f"about {gib(needs['disk'])}",
-    }
+    } | ({"cost": f"at most {price}"} if (price := cost(recipe, rl.seconds)) else {})
 
 
 def model_config(recipe: Recipe) -> ModelConfig:
@@ -84,6 +84,10 @@ def announce(run: Run, recipe: Recipe, start: Path) -> None:
     free = free_bytes(run.path)
     room = f" of {gib(free)} free" if free is not None else ""
     limit = f"at most {clock_time(recipe.rl.seconds)}" if recipe.rl.seconds else "no limit of time (rl.seconds)"
+    if price := cost(recipe, recipe.rl.seconds):
+        limit = f"{limit}, which costs {price}"
+    elif recipe.run.gpu_hour:
+        limit = f"{limit}, so no limit of cost"
     print(
         f"reinforcement learning: {recipe.rl.steps} steps, {needs['rollouts']} rollouts of up to "
         f"{recipe.harness.limits.sampled_tokens} tokens; {limit}; about {gib(needs['memory'])} of memory on "
@@ -113,4 +117,5 @@ RL = Stage(
     work=reinforce,
     outline=outline_rl,
     check=check_rl,
+    may_change=("reward.parts", "rl.optim.lr"),  # as in rl/editions.py, which makes an edition of it
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from etude.core.errors import EtudeError
 from etude.core.recipe import Recipe, missing
+from etude.core.sinks.table import build_sinks
 from etude.pipeline.stages.base import Stage
 from etude.pipeline.stages.evaluation import BENCH_RL, BENCH_SFT, BENCH_SFT_MORE, REPORT
 from etude.pipeline.stages.fine_tuning import DEMONSTRATIONS, SFT, SFT_MORE
@@ -47,4 +48,5 @@ def checked_stages(target: str, recipe: Recipe) -> list[Stage]:
     # All of them first: a typo in the last stage's settings is found before hours of training.
     for stage in stages:
         stage.check(recipe)
+    build_sinks(recipe.run.sinks)
     return stages

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from etude.core.errors import EtudeError
+from etude.core.policy import Context, Sample, Sampling
 from etude.forge.environments.suite_run import run_suite
 from etude.forge.install.checkout import open_repo
 from etude.forge.install.javascript.installer import add_environment
 from etude.forge.install.javascript.project_facts import is_code, is_test, manifest, read_project
+from etude.forge.install.rules.scripted_policy import StepPolicy, Steps, run
 
 from .conftest import FILES, PACKAGE, Bench, Laid, Shop, lay_out
 
@@ -33,8 +35,8 @@ def test_installing_again_only_reads(bench: Bench, shop: Shop) -> None:
 
 def test_a_run_tells_which_functions_each_test_reached(bench: Bench, shop: Shop) -> None:
     layer = bench.store.add(shop.repo.tree, shows=())
-    run = bench.run(run_suite(bench.host, shop.environment, layer, trace=("",)))
-    reached = run.traces["test/words.test.js::slug > joins words"]
+    traced = bench.run(run_suite(bench.host, shop.environment, layer, trace=("",)))
+    reached = traced.traces["test/words.test.js::slug > joins words"]
     text = FILES["lib/words.js"]
     start = text.index("function slug")
     assert f"lib/words.js:{start}:{text.index('};') + 1}" in reached
@@ -46,9 +48,9 @@ def test_a_run_tells_what_starting_each_file_takes_and_reads_no_file_that_is_not
 ) -> None:
     layer = bench.store.add(shop.repo.tree, shows=())
     test = "test/words.test.js::slug > joins words"
-    run = bench.run(run_suite(bench.host, shop.environment, layer, tests=[test]))
-    assert run.complete and run.outcomes == {test: "passed"}
-    assert run.took.keys() == {test, "test/words.test.js"} and run.took["test/words.test.js"] > run.took[test]
+    some = bench.run(run_suite(bench.host, shop.environment, layer, tests=[test]))
+    assert some.complete and some.outcomes == {test: "passed"}
+    assert some.took.keys() == {test, "test/words.test.js"} and some.took["test/words.test.js"] > some.took[test]
 
 
 def test_who_needs_the_repository_itself_finds_the_workspace(bench: Bench, shop: Shop, tmp_path: Path) -> None:
@@ -64,6 +66,29 @@ def test_who_needs_the_repository_itself_finds_the_workspace(bench: Bench, shop:
             return (await sandbox.run(["/opt/env/bin/node", "-e", asked], cwd="/opt/env/node_modules/user")).stdout
 
     assert bench.run(look()) == b"/workspace/index.js function\n"
+
+
+def test_a_policy_installs_in_place_of_the_rules_and_hears_what_came_of_its_tries(bench: Bench, laid: Laid) -> None:
+    told: list[str] = []
+
+    class Agent(StepPolicy):
+        async def sample(self, context: Context, sampling: Sampling) -> Sample:
+            told.append(context.messages[-1].text)
+            return await super().sample(context, sampling)
+
+    def steps(number: int) -> Steps:
+        if number > 1:
+            said = yield [run("ls package.json && npm install --no-audit --no-fund")]
+            assert said[0].startswith("package.json")
+        return "done"
+
+    # Other files than those that the rules have installed: a known result would only be read.
+    files = FILES | {"README.md": "installed by a policy"}
+    _, installed = bench.install(laid(files), agents=lambda stage, number: Agent(steps(number)))
+    assert installed.ok, installed.reason
+    assert installed.passed == 21 and installed.tries == ("npm left no lock that can be read",)
+    assert "node --test test/cart.test.js" in told[0] and "earlier tries" not in told[0]
+    assert "npm left no lock that can be read" in told[1]
 
 
 def test_too_few_tests_are_refused_with_the_reason(bench: Bench, laid: Laid) -> None:

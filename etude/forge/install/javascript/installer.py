@@ -9,14 +9,17 @@ What the sandbox says about itself is a description, and counts when the tests h
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from etude.forge.environments.environment import PREFIX, Environment, Suite, with_digest
+from etude.forge.install.act import Installers
 from etude.forge.install.checkout import Repo
 from etude.forge.install.javascript.npm_settings import node, read_npm
 from etude.forge.install.javascript.project_facts import Developing, Project, manifest, read_project
@@ -43,6 +46,17 @@ _TRIES: Final[tuple[tuple[tuple[str, ...], Developing], ...]] = (
     (("--legacy-peer-deps", "--ignore-scripts"), "loose"),
 )
 _SECONDS: Final = 900.0
+_INSTALL: Final = f"""\
+This folder holds the package.json of a JavaScript repository, with what its tests need. Install its packages here, into
+./{_MODULES}, with `npm install`; change package.json here where a version cannot be had or does not work. In the
+repository itself, these commands should then work:
+
+{{targets}}
+
+Only ./{_MODULES} and ./{_LOCK} are kept. The commands are then run in a fresh sandbox without network, twice. End with
+`finish`.
+{{earlier}}"""
+Packages = dict[str, dict[str, Any]]  # what npm says it takes, by the place of each package
 _COMMANDS: Final = {"node": "node --test", "tape": "tape", "mocha": "mocha"}
 
 
@@ -53,6 +67,8 @@ class JavaScriptInstaller:
     repo: Repo
     host: StoringHost
     note: Callable[[str], None]
+    installers: Installers | None = None  # who acts in place of the rules
+    deadline: float = math.inf  # of time.monotonic()
     tries: int = len(_TRIES)
 
     async def propose(self) -> list[Proposal]:
@@ -68,21 +84,16 @@ class JavaScriptInstaller:
 
     async def attempt(self, number: int, targets: Sequence[Proposal], earlier: Sequence[str]) -> UnverifiedEnvironment:
         options, developing = _TRIES[number - 1]
-        self.note(f"npm install {' '.join(options)}")
         repo, project, store = self.repo, self.project, self.host.store
         base = store.add_files({}, shows=(*shown_folders(), *self.index.shows))
         variables = self.index.variables | {"npm_config_cache": _CACHE}
         async with await self.host.start([base], limits=_LIMITS, network=True, env=variables) as sandbox:
             asked = json.dumps(manifest(project, developing), indent=1)
             await sandbox.write(f"{_BUILD}/package.json", asked.encode())
-            # What would come is asked first: most of what is refused is refused without a download.
-            for step in (("--package-lock-only", "--ignore-scripts"), ()):
-                command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *options, *step]
-                done = await sandbox.run(command, cwd=_BUILD, timeout=_SECONDS)
-                if not done.ok:
-                    raise InstallFailed(f"npm install failed: {_complaint(done.stdout + done.stderr)}")
-                packages = await _locked(sandbox)
-                _check_framework(project, packages)
+            if self.installers is not None:
+                packages = await self._let_act(sandbox, number, targets, earlier)
+            else:
+                packages = await self._by_rules(sandbox, options)
             snapshot = await sandbox.snapshot()
         with unpacked_snapshot(snapshot, store) as root:
             layer = add_environment(root, project, repo.tree, self.host)
@@ -91,9 +102,34 @@ class JavaScriptInstaller:
         made = Environment(repo.name, repo.version, "", layer, python, ("",), suite, lock)
         return UnverifiedEnvironment(with_digest(made), ())
 
+    async def _by_rules(self, sandbox: Sandbox, options: Sequence[str]) -> Packages:
+        self.note(f"npm install {' '.join(options)}")
+        # What would come is asked first: most of what is refused is refused without a download.
+        for step in (("--package-lock-only", "--ignore-scripts"), ()):
+            command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *options, *step]
+            done = await sandbox.run(command, cwd=_BUILD, timeout=_SECONDS)
+            if not done.ok:
+                raise InstallFailed(f"npm install failed: {_complaint(done.stdout + done.stderr)}")
+            packages = await _locked(sandbox)
+            _check_framework(self.project, packages)
+        return packages
 
-async def _locked(sandbox: Sandbox) -> dict[str, dict[str, Any]]:
-    """What npm says it takes, by the place of each package."""
+    async def _let_act(
+        self, sandbox: Sandbox, number: int, targets: Sequence[Proposal], earlier: Sequence[str]
+    ) -> Packages:
+        assert self.installers is not None
+        listed = "\n".join(f"    {each.command}\n        prints {each.prints}" for each in targets)
+        why_again = "\nWhat came of earlier tries:\n" + "\n".join(earlier) if earlier else ""
+        tools = self.installers.tools(_SECONDS)
+        left = self.deadline - time.monotonic()
+        text = _INSTALL.format(targets=listed, earlier=why_again)
+        await self.installers.act("settle", number, text, sandbox, tools, left, self.note, root=_BUILD)
+        packages = await _locked(sandbox)
+        _check_framework(self.project, packages)
+        return packages
+
+
+async def _locked(sandbox: Sandbox) -> Packages:
     try:
         packages = json.loads(await sandbox.read(f"{_BUILD}/{_LOCK}", limit=32 << 20))["packages"]
         if all(isinstance(facts, dict) for facts in packages.values()):

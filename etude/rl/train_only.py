@@ -1,0 +1,155 @@
+"""Half of the loop, for debugging: the learner trains on rollouts that a journal holds, without engine and sandboxes.
+
+The same groups in the same order give the same weights each time, so a change of the algorithm, the optimiser or the
+learner can be looked at alone. There is no probe, no evaluation and no new rollout. The other half is
+`rollouts_only`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from etude.core import process
+from etude.core.errors import EtudeError
+from etude.core.progress import track
+from etude.core.recipe import Recipe
+from etude.core.run import Run
+from etude.rl.algorithms.base import BatchShape
+from etude.rl.algorithms.table import build_algorithm, check_algorithm
+from etude.rl.batches import prepare
+from etude.rl.checkpoint import Checkpoint
+from etude.rl.feedback.schedule import needs_frozen
+from etude.rl.groups import RolloutGroup
+from etude.rl.journal import Journal
+from etude.rl.learner.client import LearnerClient, launch_learner
+from etude.rl.learner.messages import LearnerSpec
+from etude.rl.loop import FROM_LEARNER, FROM_TWINS, STAGE
+from etude.rl.metrics import by_source, describe
+from etude.rl.orchestrator import _groups, board_path
+
+
+def copy_journal(source: Path, run: Path) -> None:
+    """The journal of the run `source` as that of `run`, which has none yet. `source` may be running."""
+    home, target = source / "rl", run / "rl"
+    if not (home / "journal.db").is_file():
+        raise EtudeError(
+            f"{source} has no journal of rollouts; `etude rl RECIPE --rollouts-only --run {source}` makes one"
+        )
+    if (target / "journal.db").exists():
+        return  # an earlier command brought it
+    target.mkdir(parents=True, exist_ok=True)
+    # Files first: one that is removed meanwhile is one whose rollout was trained there, and is left out here.
+    if (home / "rollouts").is_dir():
+        shutil.copytree(home / "rollouts", target / "rollouts", dirs_exist_ok=True)
+    part = target / "journal.db.part"
+    part.unlink(missing_ok=True)
+    with closing(sqlite3.connect(home / "journal.db")) as old, closing(sqlite3.connect(part)) as new:
+        old.backup(new)
+        new.execute("PRAGMA journal_mode = DELETE")  # one file, which the rename takes with it
+        new.execute("DELETE FROM lineages")  # of the other run
+        new.commit()
+    part.rename(target / "journal.db")
+
+
+async def train_only(run: Run, recipe: Recipe, model: Path) -> dict[str, Any]:
+    """Trains on the ready groups of the run's own journal, oldest first; leaves a checkpoint behind the last step."""
+    run.begin(STAGE)
+    rl = recipe.rl
+    latest = run.latest(STAGE)
+    checkpoint = Checkpoint.read(latest) if latest is not None else Checkpoint()
+    journal = Journal(run.path / "rl" / "journal.db", run.lineage)
+    with closing(journal):
+        groups = [group for group in _groups(journal.resume(checkpoint.row, checkpoint.step), journal) if group.ready]
+        if not groups:
+            raise EtudeError(f"the journal of {run.path} has no group whose rollouts are all finished")
+        async with AsyncExitStack() as stack:
+            learner = await _launch(run, recipe, model, latest)
+            stack.push_async_callback(learner.close)
+            return await _train(run, recipe, journal, checkpoint, groups[: rl.groups * rl.steps], learner)
+
+
+async def _launch(run: Run, recipe: Recipe, model: Path, latest: Path | None) -> LearnerClient:
+    rl, machine = recipe.rl, recipe.run
+    logs = run.path / "rl" / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    frozen = rl.kl or needs_frozen(build_algorithm(rl.algorithm).feedback(rl.feedback))
+    spec = LearnerSpec(
+        model,
+        rl.optim,
+        total_steps=rl.steps,
+        micro_tokens=rl.micro_tokens,
+        board=board_path(run.path),
+        lora=rl.lora,
+        seed=machine.seed,
+        device=machine.device,
+        compute=machine.compute,
+        threads=machine.threads or process.available_cores(),  # all of them: nobody samples
+        restore=latest,
+        frozen=model if frozen else None,
+    )
+    log = logs / f"learner-{run.lineage}.log"
+    return await launch_learner(spec, log=log, deadline=rl.start_seconds, verb_deadline=rl.learner_seconds)
+
+
+async def _train(
+    run: Run,
+    recipe: Recipe,
+    journal: Journal,
+    checkpoint: Checkpoint,
+    groups: list[RolloutGroup],
+    learner: LearnerClient,
+) -> dict[str, Any]:
+    rl, algorithm = recipe.rl, build_algorithm(recipe.rl.algorithm)
+    check_algorithm(algorithm, rl)
+    algorithm.load_state(checkpoint.algorithm)
+    shape = BatchShape(rl.groups, rl.group, rl.normaliser, recipe.harness.limits.sampled_tokens)
+    step, first, rewards = checkpoint.step, checkpoint.step, []
+    batches = [groups[at : at + rl.groups] for at in range(0, len(groups), rl.groups)]
+    with track("training on a journal", total=len(batches), unit="steps") as bar:
+        for batch in batches:
+            if run.stopping:
+                break
+            began = time.monotonic()
+            prepared = await prepare(batch, algorithm, shape, rl, learner, step)
+            learnt = await learner.forward_backward(prepared.batch) if prepared.batch.items else {}
+            learnt |= await learner.step(rl.optim.lr)
+            step += 1
+            journal.trained(
+                [(g.number, [i for i, s in enumerate(g.slots) if s.rollout is not None]) for g in batch], step
+            )
+            rollouts = [rollout for group in batch for rollout in group.rollouts]
+            row = (
+                describe(rollouts)
+                | by_source(rollouts)
+                | {
+                    "groups": len(batch),
+                    "rollouts": len(rollouts),
+                    "zero_variance": prepared.zero_variance,
+                    "masked": prepared.masked,
+                    "trained_tokens": prepared.trained_tokens,
+                    "forward_tokens": learnt.get("forward_tokens", 0),
+                    "seconds": time.monotonic() - began,
+                }
+            )
+            row |= {name: learnt[name] for name in (*FROM_LEARNER, *FROM_TWINS) if name in learnt} | prepared.feedback
+            run.log(STAGE, step, **row)
+            rewards.append(row["reward"])
+            bar.advance(1)
+            bar.note(reward=row["reward"], loss=row.get("loss", 0.0))
+    with run.checkpoint(STAGE, step) as directory:
+        journal.sync()
+        await learner.save(directory)
+        row_known = Checkpoint(step, journal.row, checkpoint.evaluations, checkpoint.totals, [], algorithm.state())
+        row_known.write(directory)
+    return {
+        "steps": step - first,
+        "groups": len(groups),
+        "reward": sum(rewards) / max(1, len(rewards)),
+        "checkpoint": str(run.latest(STAGE)),
+        "stopped": run.stopping,
+    }
