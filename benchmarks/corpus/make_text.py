@@ -2,10 +2,10 @@
 
     python benchmarks/corpus/make_text.py OUT --gigabytes 8 [--near 0.2] [--exact 0.05] [--seed 0]
 
-Real files (the standard library, installed packages, /usr/share) are cut into blocks: Python at its top-level statements,
-other text at empty lines. A document is a draw of blocks of one kind of file, so it looks and parses like real text and
-resembles no other as a whole. A stated share of documents are near-duplicates (a few lines of an earlier one changed),
-and a stated share exact copies. OUT gets JSONL files of 64 MB with `text`, `path` and `repo`.
+Real files (the standard library, installed packages, /usr/share) are cut into blocks: Python at its top-level
+statements, other text at empty lines. A document is a draw of blocks of one kind of file, so it looks and parses like
+real text and resembles no other as a whole. A stated share of documents are near-duplicates (a few lines of an earlier
+one changed), and a stated share exact copies. OUT gets JSONL files of 64 MB with `text`, `path` and `repo`.
 """
 
 from __future__ import annotations

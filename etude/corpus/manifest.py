@@ -33,8 +33,8 @@ class Count:
     files: int = 0
     bytes: int = 0
 
-    def add(self, size: int) -> None:
-        self.files += 1
+    def add(self, size: int, files: int = 1) -> None:
+        self.files += files
         self.bytes += size
 
 
@@ -48,8 +48,8 @@ class Funnel:
     def add_read(self, source: str, size: int) -> None:
         self.read.setdefault(source, Count()).add(size)
 
-    def add(self, source: str, outcome: str, size: int) -> None:
-        self.outcomes.setdefault(source, {}).setdefault(outcome, Count()).add(size)
+    def add(self, source: str, outcome: str, size: int, files: int = 1) -> None:
+        self.outcomes.setdefault(source, {}).setdefault(outcome, Count()).add(size, files)
 
     def total(self, outcome: str) -> Count:
         """Of all sources; of everything read when the outcome is `read`."""
