@@ -82,6 +82,7 @@ class Workers:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
+                    bufsize=0,  # or closing the pipe of a worker that died would raise once more
                     start_new_session=True,
                 ) as worker,
             ):
