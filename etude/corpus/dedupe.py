@@ -5,7 +5,7 @@ or above a threshold. MinHash signatures, compared band by band, propose pairs; 
 the true sets, so nothing is dropped on an estimate. The first file in reading order stays, and two files that
 stay are never near-duplicates of each other: a chain of small edits is not cut down to its first link.
 
-Memory is some forty bytes for each document while one band is sorted. Signatures and texts stay wherever the caller
+Memory is some twenty bytes for each document while one band is sorted. Signatures and texts stay wherever the caller
 keeps them, and who shares a band with whom lies in files.
 """
 
@@ -31,6 +31,7 @@ RUN = 5  # words in a shingle
 SIZE = 128  # numbers in a signature: the estimate is off by 0.04 at 0.7
 BLOCK = 1024  # shingles hashed at once: 128 x 1024 numbers stay in the second-level cache
 RECALL = 0.99  # wanted chance that a pair exactly at the threshold is proposed
+SORTED_AT_ONCE = 250_000  # documents: some ten megabytes
 ROWS_AT_ONCE = 16_384  # signatures in memory: eight megabytes
 DOUBT = 0.15  # a proposal whose estimate is this far below the threshold is not worth the true comparison
 
@@ -51,12 +52,20 @@ def exact_digest(text: str) -> bytes:
 
 def find_copies(digests: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
     """Which documents have the digest of an earlier one. `digests` has two numbers for each document."""
-    # A stable sort by both numbers: of equal digests the first document comes first.
-    order = np.lexsort((digests[:, 1], digests[:, 0]))
-    ordered = digests[order]
     copies = np.zeros(len(digests), bool)
-    copies[order[1:]] = (ordered[1:] == ordered[:-1]).all(axis=1)
+    for members in _parts(digests[:, 0]):
+        # A stable sort by both numbers: of equal digests the first document comes first.
+        order = members[np.lexsort((digests[members, 1], digests[members, 0]))]
+        ordered = digests[order]
+        copies[order[1:]] = (ordered[1:] == ordered[:-1]).all(axis=1)
     return copies
+
+
+def _parts(keys: Hashes) -> Iterator[npt.NDArray[np.int64]]:
+    """All documents, those with equal keys in one part; sorting part by part takes memory for one of them."""
+    count = -(-len(keys) // SORTED_AT_ONCE)
+    for part in range(count):
+        yield np.flatnonzero(keys % np.uint64(count) == part) if count > 1 else np.arange(len(keys))
 
 
 @dataclass(frozen=True)
@@ -114,17 +123,22 @@ def find_near_duplicates(
     signatures: Rows, threshold: float, shingles_of: Callable[[int], Hashes], room: Path | None = None
 ) -> list[NearDuplicate]:
     """The documents to drop, in order. Files that it needs lie in `room` and are gone afterwards."""
-    found: list[NearDuplicate] = []
+    return list(near_duplicates(signatures, threshold, shingles_of, room))
+
+
+def near_duplicates(
+    signatures: Rows, threshold: float, shingles_of: Callable[[int], Hashes], room: Path | None = None
+) -> Iterator[NearDuplicate]:
+    """The same, one by one."""
     with _Meetings(signatures, *choose_bands(threshold), room) as meetings:
         for number, places in meetings:
             proposed = np.array(sorted({other for place in places for other in meetings.kept(place)}), np.int64)
             original = _most_similar(number, proposed, signatures, threshold, shingles_of)
             if original is not None:
-                found.append(original)
+                yield original
                 continue
             for place in places:
                 meetings.keep(place, number)
-    return found
 
 
 def _most_similar(
@@ -174,18 +188,19 @@ class _Meetings:
         """Replaces the keys of a band by the places of their groups, -1 for a key that only one document has."""
         file.seek(0)
         keys = np.frombuffer(file.read(), np.uint64)
-        order = np.argsort(keys, kind="stable")
-        edges = np.flatnonzero(np.diff(keys[order]).astype(bool)) + 1
-        edges = np.concatenate([[0], edges, [len(keys)]]) if len(keys) else np.zeros(1, np.int64)
-        members = np.diff(edges)
-        room = np.where(members > 1, members + 1, 0)  # a number for each member, and the count
-        places = np.where(members > 1, end + np.cumsum(room) - room, -1)
         of_document = np.empty(len(keys), np.int64)
-        of_document[order] = np.repeat(places, members)
+        for part in _parts(keys):
+            order = part[np.argsort(keys[part], kind="stable")]
+            edges = np.flatnonzero(np.diff(keys[order]).astype(bool)) + 1
+            members = np.diff(np.concatenate([[0], edges, [len(order)]]))
+            room = np.where(members > 1, members + 1, 0)  # a number for each member, and the count
+            places = np.where(members > 1, end + np.cumsum(room) - room, -1)
+            of_document[order] = np.repeat(places, members)
+            end += int(room.sum())
         file.seek(0)
         file.write(of_document.tobytes())
         file.flush()
-        return end + int(room.sum())
+        return end
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
         """Documents that share a band with another, in order, with the places of their groups."""

@@ -8,6 +8,7 @@ selection are kept, so a build that is killed does not read or screen them again
 from __future__ import annotations
 
 import json
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -23,7 +24,7 @@ from etude.core import durable, progress
 from etude.core.errors import EtudeError
 from etude.core.settings import CorpusSettings, QualitySettings
 from etude.corpus.decontaminate import Forbidden
-from etude.corpus.dedupe import SIZE, NearDuplicate, find_copies, find_near_duplicates, shingles
+from etude.corpus.dedupe import SIZE, NearDuplicate, find_copies, near_duplicates, shingles
 from etude.corpus.document import Source
 from etude.corpus.manifest import CONTAMINATED, EXACT, KEPT, NEAR, Funnel
 from etude.corpus.quality import read_labels, train_classifier
@@ -163,9 +164,12 @@ def _find_near(spool: Spool, settings: CorpusSettings, alive: npt.NDArray[np.int
             bar.advance()
             return remembered.get(row, lambda: shingles(spool.document(int(alive[row])).text))
 
-        found = find_near_duplicates(signatures, settings.near_threshold, shingles_of, directory)
-    dropped = alive[[duplicate.number for duplicate in found]] if found else np.empty(0, np.int64)
-    return _Near(dropped, [_name_near(spool, duplicate, alive) for duplicate in found[:LISTED]])
+        dropped, first = array("q"), []
+        for duplicate in near_duplicates(signatures, settings.near_threshold, shingles_of, directory):
+            dropped.append(duplicate.number)
+            if len(first) < LISTED:
+                first.append(_name_near(spool, duplicate, alive))
+    return _Near(alive[np.array(dropped, np.int64)], first)
 
 
 class Remembered:

@@ -176,6 +176,7 @@ def test_near_duplicates_of_rows_on_disk_are_those_of_rows_in_memory(
     rows.tofile(tmp_path / "rows")
     in_memory = find_near_duplicates(rows, 0.7, lambda n: shingles(texts[n]))
     monkeypatch.setattr(dedupe, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(dedupe, "SORTED_AT_ONCE", 9)
     stored = StoredRows(tmp_path / "rows", SIZE)
     assert find_near_duplicates(stored, 0.7, lambda n: shingles(texts[n]), tmp_path) == in_memory
     assert len(in_memory) == 40 and sorted(path.name for path in tmp_path.iterdir()) == ["rows"]
