@@ -1,4 +1,4 @@
-"""Commands about model directories: `etude model info`, `compare`, `init`."""
+"""Commands about model directories: `etude model info`, `compare`, `init`, `export`."""
 
 from __future__ import annotations
 
@@ -68,6 +68,30 @@ def model_compare(
         rows = [("whole sequences", found["max_abs_diff"]), ("through the cache", found["max_abs_diff_cached"])]
         table(("logits", "largest difference"), [(what, f"{value:.2e}") for what, value in rows])
         print(f"{'within' if found['ok'] else 'NOT within'} {tolerance:g}")
+
+    answer(work, show, json)
+
+
+@model_app.command("export")
+def model_export(
+    directory: Directory,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
+    as_loaded: Annotated[
+        Path, typer.Option("--as-loaded", metavar="ORIGINAL", help="The checkpoint that training began with.")
+    ],
+    json: Json = False,
+) -> None:
+    """Write a trained model as the checkpoint that it came from is stored: in FP8 or INT4, in its files and names."""
+
+    def work() -> dict[str, Any]:
+        from etude.model.checkpoint.write_back import write_back
+        from etude.pipeline.find_model import find_model
+
+        return {"folder": str(out), **write_back(find_model(directory), find_model(as_loaded), out)}
+
+    def show(found: dict[str, Any]) -> None:
+        print(f"{found['folder']}: {found['changed']} weights changed, {found['copied']} as they came", end="")
+        print(f", {found['added']} new" if found["added"] else "")
 
     answer(work, show, json)
 

@@ -3,7 +3,7 @@
 In reading order:
 
     document.py       the nouns: Document, Rejected, Source; how bytes of a file become a document
-    sources/          folders, archives, git checkouts, the standard library, JSONL and Parquet
+    sources/          folders, archives, git checkouts and history, the standard library, JSONL and Parquet
     html_text.py      web pages to text
     licenses.py       permissive, copyleft or unknown, and for which files
     filters.py        why a file is not worth training on
@@ -15,7 +15,7 @@ In reading order:
     fim.py            fill-in-the-middle
     stable_random.py  random choices that are the same on every machine
     manifest.py       what a finished corpus holds, and the funnel that led to it
-    spool.py          documents on disk between the steps of a build
+    spool/            documents on disk between the steps of a build, and the processes that look at them
     selection.py      read -> filter -> deduplicate -> decontaminate -> split
     ordering.py       a repository's files, each after those that it imports
     shards.py         token ids on disk, memory-mapped

@@ -38,7 +38,7 @@ from etude.corpus.quality import labels_digest
 from etude.corpus.selection import SPLITS, Selection, select
 from etude.corpus.shards import OpenShard
 from etude.corpus.sources.table import check_names
-from etude.corpus.spool import Spool
+from etude.corpus.spool.files import Spool
 from etude.corpus.stable_random import permuted, stable_hash
 from etude.tokens.text_tokenizer import OwnTokenizer, TextTokenizer, open_tokenizer
 from etude.tokens.tokenizer import Tokenizer
@@ -47,6 +47,7 @@ WORK = "building"
 PLAN = "plan.json"
 RECORDS = "records"
 LOCK = ".lock"
+FORMAT = 2  # of what lies in the folder to build in; an unfinished build of another one is begun anew
 
 
 def build_corpus(
@@ -186,7 +187,7 @@ def _begin(out: Path, plan: dict[str, Any]) -> Path:
     shards, noted = out / SHARDS, work / PLAN
     if noted.exists():
         before = json.loads(noted.read_text())
-        if _with_new_settings(before["plan"]) == plan:
+        if before.get("format") == FORMAT and _with_new_settings(before["plan"]) == plan:
             return work
         # Trained for the abandoned plan. One that a user put there is not ours to remove.
         if not before["own_tokenizer"]:
@@ -196,7 +197,9 @@ def _begin(out: Path, plan: dict[str, Any]) -> Path:
         raise EtudeError(f"{shards} is in the way and not part of an unfinished corpus: choose another folder")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    durable.write_whole(noted, json.dumps({"plan": plan, "own_tokenizer": (out / TOKENIZER).exists()}))
+    durable.write_whole(
+        noted, json.dumps({"plan": plan, "own_tokenizer": (out / TOKENIZER).exists(), "format": FORMAT})
+    )
     return work
 
 

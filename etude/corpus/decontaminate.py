@@ -51,10 +51,11 @@ class Forbidden:
 
     def find(self, text: str) -> Hit | None:
         """The first overlap of a document, or None."""
-        if not self._runs:
-            return None
         words = split_words(text)
-        hashes = hash_words(words)
+        return self.find_in(words, hash_words(words))
+
+    def find_in(self, words: Sequence[bytes], hashes: Hashes) -> Hit | None:
+        """The same for words that were hashed already."""
         for length, runs, owners in self._runs:
             if len(words) < length:
                 continue

@@ -5,16 +5,20 @@ or above a threshold. MinHash signatures, compared band by band, propose pairs; 
 the true sets, so nothing is dropped on an estimate. The first file in reading order stays, and two files that
 stay are never near-duplicates of each other: a chain of small edits is not cut down to its first link.
 
-Memory is some hundred bytes for each document; signatures and texts stay wherever the caller keeps them.
+Memory is some twenty bytes for each document while one band is sorted. Signatures and texts stay wherever the caller
+keeps them, and who shares a band with whom lies in files.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,21 +31,41 @@ RUN = 5  # words in a shingle
 SIZE = 128  # numbers in a signature: the estimate is off by 0.04 at 0.7
 BLOCK = 1024  # shingles hashed at once: 128 x 1024 numbers stay in the second-level cache
 RECALL = 0.99  # wanted chance that a pair exactly at the threshold is proposed
+SORTED_AT_ONCE = 250_000  # documents: some ten megabytes
+ROWS_AT_ONCE = 16_384  # signatures in memory: eight megabytes
 DOUBT = 0.15  # a proposal whose estimate is this far below the threshold is not worth the true comparison
 
 
-class ExactDuplicates:
-    """Remembers every text by sixteen bytes."""
+class Rows(Protocol):
+    """Signatures of all documents: an array, or rows of a file."""
 
-    def __init__(self) -> None:
-        self._seen: set[bytes] = set()
+    def __len__(self) -> int: ...
 
-    def is_new(self, text: str) -> bool:
-        digest = hashlib.blake2b("".join(text.split()).encode(), digest_size=16).digest()
-        if digest in self._seen:
-            return False
-        self._seen.add(digest)
-        return True
+    def __getitem__(self, asked: Any, /) -> npt.NDArray[np.uint32]:
+        """The rows of a slice, or those with the given numbers."""
+
+
+def exact_digest(text: str) -> bytes:
+    """Sixteen bytes that are equal for texts that are equal but for white space."""
+    return hashlib.blake2b("".join(text.split()).encode(), digest_size=16).digest()
+
+
+def find_copies(digests: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Which documents have the digest of an earlier one. `digests` has two numbers for each document."""
+    copies = np.zeros(len(digests), bool)
+    for members in _parts(digests[:, 0]):
+        # A stable sort by both numbers: of equal digests the first document comes first.
+        order = members[np.lexsort((digests[members, 1], digests[members, 0]))]
+        ordered = digests[order]
+        copies[order[1:]] = (ordered[1:] == ordered[:-1]).all(axis=1)
+    return copies
+
+
+def _parts(keys: Hashes) -> Iterator[npt.NDArray[np.int64]]:
+    """All documents, those with equal keys in one part; sorting part by part takes memory for one of them."""
+    count = -(-len(keys) // SORTED_AT_ONCE)
+    for part in range(count):
+        yield np.flatnonzero(keys % np.uint64(count) == part) if count > 1 else np.arange(len(keys))
 
 
 @dataclass(frozen=True)
@@ -96,37 +120,38 @@ def choose_bands(threshold: float) -> tuple[int, int]:
 
 
 def find_near_duplicates(
-    signatures: npt.NDArray[np.uint32], threshold: float, shingles_of: Callable[[int], Hashes]
+    signatures: Rows, threshold: float, shingles_of: Callable[[int], Hashes], room: Path | None = None
 ) -> list[NearDuplicate]:
-    """The documents to drop, in order. `signatures` has a row for each document and may be memory-mapped."""
-    documents, groups = _meetings(signatures, *choose_bands(threshold))
-    kept_in: dict[int, list[int]] = defaultdict(list)
-    found: list[NearDuplicate] = []
-    edges = np.flatnonzero(np.diff(documents, prepend=-1, append=-1))
-    for start, end in pairwise(edges.tolist()):
-        number = int(documents[start])
-        met = groups[start:end].tolist()
-        proposed = np.array(sorted({other for group in met for other in kept_in[group]}), np.int64)
-        original = _most_similar(number, proposed, signatures, threshold, shingles_of)
-        if original is not None:
-            found.append(original)
-            continue
-        for group in met:
-            kept_in[group].append(number)
-    return found
+    """The documents to drop, in order. Files that it needs lie in `room` and are gone afterwards."""
+    return list(near_duplicates(signatures, threshold, shingles_of, room))
+
+
+def near_duplicates(
+    signatures: Rows, threshold: float, shingles_of: Callable[[int], Hashes], room: Path | None = None
+) -> Iterator[NearDuplicate]:
+    """The same, one by one."""
+    with _Meetings(signatures, *choose_bands(threshold), room) as meetings:
+        for number, places in meetings:
+            proposed = np.array(sorted({other for place in places for other in meetings.kept(place)}), np.int64)
+            original = _most_similar(number, proposed, signatures, threshold, shingles_of)
+            if original is not None:
+                yield original
+                continue
+            for place in places:
+                meetings.keep(place, number)
 
 
 def _most_similar(
     number: int,
     proposed: npt.NDArray[np.int64],
-    signatures: npt.NDArray[np.uint32],
+    signatures: Rows,
     threshold: float,
     shingles_of: Callable[[int], Hashes],
 ) -> NearDuplicate | None:
     """The proposed document that is near enough, tried from the most promising on."""
     if not len(proposed):
         return None
-    estimates = (signatures[proposed] == signatures[number]).mean(axis=1)
+    estimates = (signatures[proposed] == signatures[number : number + 1]).mean(axis=1)
     own = None
     for choice in np.argsort(-estimates, kind="stable"):
         if estimates[choice] < threshold - DOUBT:
@@ -139,23 +164,74 @@ def _most_similar(
     return None
 
 
-def _meetings(
-    signatures: npt.NDArray[np.uint32], bands: int, rows: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Which documents share a band: pairs (document, group) sorted by document, groups of one left out."""
-    documents: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
-    groups: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
-    first = 0
-    for band in range(bands):
-        keys = hash_rows(signatures[:, band * rows : (band + 1) * rows])
-        _, group, members = np.unique(keys, return_inverse=True, return_counts=True)
-        shared = np.flatnonzero(members[group] > 1)
-        documents.append(shared)
-        groups.append(group[shared] + first)
-        first += len(members)
-    every, of = np.concatenate(documents), np.concatenate(groups)
-    order = np.argsort(every, kind="stable")
-    return every[order], of[order]
+class _Meetings:
+    """Which documents share a band, and which of them stay.
+
+    Those that share a band are a group. A group has a place in a file: how many of its members stay, then their
+    numbers. In memory all groups of a large corpus would be gigabytes.
+    """
+
+    def __init__(self, signatures: Rows, bands: int, rows: int, room: Path | None) -> None:
+        self._count = len(signatures)
+        self._bands = [tempfile.TemporaryFile(dir=room) for _ in range(bands)]  # noqa: SIM115 closed by __exit__
+        self._groups = tempfile.TemporaryFile(dir=room)  # noqa: SIM115
+        for start in range(0, self._count, ROWS_AT_ONCE):
+            block = signatures[start : start + ROWS_AT_ONCE]
+            for band, file in enumerate(self._bands):
+                file.write(hash_rows(block[:, band * rows : (band + 1) * rows]).tobytes())
+        end = 0
+        for file in self._bands:
+            end = self._place_groups(file, end)
+        self._groups.truncate(4 * end)  # zeros: nobody stays yet
+
+    def _place_groups(self, file: IO[bytes], end: int) -> int:
+        """Replaces the keys of a band by the places of their groups, -1 for a key that only one document has."""
+        file.seek(0)
+        keys = np.frombuffer(file.read(), np.uint64)
+        of_document = np.empty(len(keys), np.int64)
+        for part in _parts(keys):
+            order = part[np.argsort(keys[part], kind="stable")]
+            edges = np.flatnonzero(np.diff(keys[order]).astype(bool)) + 1
+            members = np.diff(np.concatenate([[0], edges, [len(order)]]))
+            room = np.where(members > 1, members + 1, 0)  # a number for each member, and the count
+            places = np.where(members > 1, end + np.cumsum(room) - room, -1)
+            of_document[order] = np.repeat(places, members)
+            end += int(room.sum())
+        file.seek(0)
+        file.write(of_document.tobytes())
+        file.flush()
+        return end
+
+    def __iter__(self) -> Iterator[tuple[int, list[int]]]:
+        """Documents that share a band with another, in order, with the places of their groups."""
+        for file in self._bands:
+            file.seek(0)
+        for start in range(0, self._count, ROWS_AT_ONCE):
+            count = min(ROWS_AT_ONCE, self._count - start)
+            places = np.stack([np.frombuffer(file.read(8 * count), np.int64) for file in self._bands], axis=1)
+            for number in np.flatnonzero((places >= 0).any(axis=1)).tolist():
+                yield start + number, [place for place in places[number].tolist() if place >= 0]
+
+    def kept(self, place: int) -> tuple[int, ...]:
+        """The members of a group that stay."""
+        # Most groups keep one or two members: one read does.
+        data = os.pread(self._groups.fileno(), 4 * 16, 4 * place)
+        count = int.from_bytes(data[:4], "little")
+        if count >= 16:
+            data = os.pread(self._groups.fileno(), 4 * (count + 1), 4 * place)
+        return struct.unpack_from(f"<{count}I", data, 4)
+
+    def keep(self, place: int, number: int) -> None:
+        count = int.from_bytes(os.pread(self._groups.fileno(), 4, 4 * place), "little") + 1
+        os.pwrite(self._groups.fileno(), struct.pack("<I", number), 4 * (place + count))
+        os.pwrite(self._groups.fileno(), struct.pack("<I", count), 4 * place)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in (*self._bands, self._groups):
+            file.close()
 
 
 def hash_rows(rows: npt.NDArray[np.uint32]) -> Hashes:

@@ -73,7 +73,11 @@ class Rejected:
 
 
 class Source(Protocol):
-    """Yields documents, in the same order each time. Made from its settings: `Mine(Mine.Settings(...))`."""
+    """Yields documents, in the same order each time. Made from its settings: `Mine(Mine.Settings(...))`.
+
+    One that can begin at item n without reading those before has `documents_from(n)` as well, which is asked when a
+    build that was killed goes on.
+    """
 
     @property
     def name(self) -> str: ...
@@ -99,15 +103,27 @@ Read = Callable[[Want, int], Iterator[File]]  # the wanted files, none larger th
 
 
 def read_documents(
-    name: str, settings: FilesSettings, read: Read, repo_of: Callable[[str], str]
+    name: str, settings: FilesSettings, read: Read, repo_of: Callable[[str], str], start: int = 0
 ) -> Iterator[Document | Rejected]:
-    """The documents of any source that can read files: first the licences, then the files they apply to."""
+    """The documents of any source that can read files: first the licences, then the files they apply to.
+
+    The first `start` wanted files are passed over unread: an earlier process read them.
+    """
     licenses = Licenses()
     for file in read(is_license_file, LICENSE_BYTES):
         if not file.problem:
             licenses.add(file.path, file.data.decode("utf-8", "replace"))
 
-    for file in read(lambda path: is_wanted(path, settings), settings.max_file_bytes):
+    passed = 0
+
+    def want(path: str) -> bool:
+        nonlocal passed
+        if not is_wanted(path, settings):
+            return False
+        passed += 1
+        return passed > start
+
+    for file in read(want, settings.max_file_bytes):
         text, problem = ("", file.problem) if file.problem else decode(file.data)
         if problem:
             yield Rejected(file.path, problem, file.size or len(file.data))

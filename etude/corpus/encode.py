@@ -23,7 +23,7 @@ from etude.corpus.ordering import by_imports
 from etude.corpus.selection import SPLITS, Selection
 from etude.corpus.shards import Shard, ShardWriter, id_type
 from etude.corpus.split import Side
-from etude.corpus.spool import Spool
+from etude.corpus.spool.files import Spool
 from etude.tokens.text_tokenizer import TextTokenizer
 
 ANY = -1  # in place of a level of quality

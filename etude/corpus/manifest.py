@@ -33,8 +33,8 @@ class Count:
     files: int = 0
     bytes: int = 0
 
-    def add(self, size: int) -> None:
-        self.files += 1
+    def add(self, size: int, files: int = 1) -> None:
+        self.files += files
         self.bytes += size
 
 
@@ -48,8 +48,8 @@ class Funnel:
     def add_read(self, source: str, size: int) -> None:
         self.read.setdefault(source, Count()).add(size)
 
-    def add(self, source: str, outcome: str, size: int) -> None:
-        self.outcomes.setdefault(source, {}).setdefault(outcome, Count()).add(size)
+    def add(self, source: str, outcome: str, size: int, files: int = 1) -> None:
+        self.outcomes.setdefault(source, {}).setdefault(outcome, Count()).add(size, files)
 
     def total(self, outcome: str) -> Count:
         """Of all sources; of everything read when the outcome is `read`."""
@@ -105,8 +105,24 @@ class Manifest:
         for split in ("train", "held_out"):
             tokens, size = self.tokens(split), self.text_bytes(split)
             lines.append(f"{split:<22}{tokens:>9,} tokens, {size / max(tokens, 1):.2f} bytes each")
+        lines += self._by_source() if len(self.funnel.read) > 1 else []
         lines.append("seconds: " + ", ".join(f"{step} {seconds:.1f}" for step, seconds in self.seconds.items()))
         return "\n".join(lines)
+
+    def _by_source(self) -> list[str]:
+        """What each source gave: files and bytes kept of those read, what took the most, and its tokens."""
+        lines = []
+        for name, read in self.funnel.read.items():
+            outcomes = self.funnel.outcomes.get(name, {})
+            kept = outcomes.get(KEPT, Count())
+            tokens = sum(shard.tokens for shard in self.shards if shard.source == name)
+            lost = sorted((-count.files, reason) for reason, count in outcomes.items() if reason != KEPT)
+            most = f", most lost: {lost[0][1]} ({-lost[0][0]:,})" if lost else ""
+            lines.append(
+                f"{name:<22}{kept.files:>9,} of {read.files:,} files, {kept.bytes / 1e6:,.1f} of "
+                f"{read.bytes / 1e6:,.1f} MB, {tokens:,} tokens{most}"
+            )
+        return lines
 
     def save(self, directory: Path) -> None:
         durable.write_whole(directory / FILE, json.dumps(dataclasses.asdict(self), indent=1))

@@ -1,17 +1,18 @@
 """Which documents become the corpus: read -> filter -> deduplicate -> decontaminate -> split.
 
-Documents stream through once into a spool on disk; after that only their numbers are decided about. Every file
-that is read ends in exactly one outcome of the funnel. The finished selection is kept, so a build that is killed
-later does not read everything again. Knows no tokens.
+Documents stream through once into chunks on disk; after that only their numbers are decided about. Every file
+that is read ends in exactly one outcome of the funnel. Chunks, what was found out about each, and the finished
+selection are kept, so a build that is killed does not read or screen them again. Knows no tokens.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,13 +24,16 @@ from etude.core import durable, progress
 from etude.core.errors import EtudeError
 from etude.core.settings import CorpusSettings, QualitySettings
 from etude.corpus.decontaminate import Forbidden
-from etude.corpus.dedupe import SIZE, ExactDuplicates, MinHash, NearDuplicate, find_near_duplicates, shingles
-from etude.corpus.document import Document, Rejected, Source
-from etude.corpus.filters import find_problem
+from etude.corpus.dedupe import SIZE, NearDuplicate, find_copies, near_duplicates, shingles
+from etude.corpus.document import Source
 from etude.corpus.manifest import CONTAMINATED, EXACT, KEPT, NEAR, Funnel
 from etude.corpus.quality import read_labels, train_classifier
 from etude.corpus.split import FEWEST_REPOSITORIES, Side, side_of
-from etude.corpus.spool import Spool, SpoolWriter
+from etude.corpus.spool.files import Spool, StoredRows
+from etude.corpus.spool.reading import Reader
+from etude.corpus.spool.screening import ALIVE, Screening, join_signatures
+from etude.corpus.spool.workers import Workers
+from etude.corpus.word_hashes import Hashes
 
 FILE = "selection.json"
 SIDES = "sides.npy"
@@ -37,7 +41,8 @@ LEVELS = "levels.npy"
 SPLITS: tuple[Side, ...] = get_args(Side)
 DROPPED = -1
 LISTED = 200  # duplicates and contaminated files that are named; all are counted
-REMEMBERED = 256  # sets of shingles kept at hand while near-duplicates are compared
+REMEMBERED = 2_000_000  # shingles kept at hand while near-duplicates are compared: sixteen megabytes
+SIGNATURES = "signatures"
 
 
 @dataclass(frozen=True)
@@ -71,29 +76,38 @@ class Selection:
 
 def select(sources: Sequence[Source], settings: CorpusSettings, forbidden: Forbidden, directory: Path) -> Selection:
     """Fill the spool in `directory` and decide about what is in it."""
-    funnel = Funnel()
-    with SpoolWriter(directory) as writer:
-        stopped = _gather(sources, settings, funnel, writer)
+    screening = Screening(
+        list(settings.licenses),
+        settings.parse,
+        settings.near_threshold < 1,
+        list(settings.decontaminate),
+        settings.decontaminate_ngram,
+    )
+    reader = Reader(sources, settings.max_bytes, directory)
+    with Workers("screen", screening, directory) as workers:
+        reader.read(workers.give)
+        workers.finish()
     with closing(Spool(directory)) as spool:
-        sides = np.zeros(len(spool), np.int8)
-        near = _find_near(spool, settings)
-        for duplicate in near:
-            sides[duplicate.number] = DROPPED
-        hits = _find_contaminated(spool, np.flatnonzero(sides != DROPPED).tolist(), forbidden)
-        for number, _ in hits:
-            sides[number] = DROPPED
+        alive = _screened(spool)
+        copies = np.zeros(len(spool), bool)
+        copies[alive] = find_copies(spool.array("digests", "uint64").reshape(-1, 2)[alive])
+        alive &= ~copies
+        hits = _sign(spool, screening, alive, directory)
+        near = _find_near(spool, settings, np.flatnonzero(alive), directory)
+        sides = np.where(alive, 0, DROPPED).astype(np.int8)
+        sides[near.dropped] = DROPPED
+        contaminated = [number for number in hits if sides[number] != DROPPED]
+        sides[contaminated] = DROPPED
         # After deduplication, so that no copy of a held-out file is trained on.
         by_repository = _split(spool, sides, settings)
-        near_numbers, hit_numbers = {duplicate.number for duplicate in near}, {number for number, _ in hits}
-        for number, head in enumerate(spool.heads(range(len(spool)))):
-            outcome = NEAR if number in near_numbers else CONTAMINATED if number in hit_numbers else KEPT
-            funnel.add(head.source, outcome, head.size)
+        outcomes = {EXACT: np.flatnonzero(copies), NEAR: near.dropped, CONTAMINATED: np.array(contaminated, np.int64)}
+        _count(spool, reader.funnel, outcomes | {KEPT: np.flatnonzero(sides != DROPPED)}, sources)
         selection = Selection(
             sides,
-            funnel,
-            stopped,
-            [_name_near(spool, duplicate) for duplicate in near[:LISTED]],
-            [{"file": _name(spool, number), **hit} for number, hit in hits[:LISTED]],
+            reader.funnel,
+            reader.stopped,
+            near.named,
+            [{"file": _name(spool, number), **hits[number]} for number in contaminated[:LISTED]],
             by_repository,
             _levels(spool, sides, settings.quality),
         )
@@ -102,85 +116,106 @@ def select(sources: Sequence[Source], settings: CorpusSettings, forbidden: Forbi
     return selection
 
 
-def _gather(sources: Sequence[Source], settings: CorpusSettings, funnel: Funnel, writer: SpoolWriter) -> list[str]:
-    """Read, filter, drop exact copies; what is left goes into the spool. Returns the sources that had more."""
-    stopped: list[str] = []
-    exact, minhash = ExactDuplicates(), MinHash()
-    left: float = settings.max_bytes or float("inf")
-    with progress.track("reading code", unit="files") as bar:
-        for number, source in enumerate(sources):
-            weights = [other.settings.weight for other in sources[number:]]
-            # By weight, or the first source would take all of corpus.max_bytes.
-            share = left * weights[0] / sum(weights)  # what a source leaves over goes to those after it
-            taken = 0
-            for found in source.documents():
-                bar.advance()
-                if isinstance(found, Rejected):
-                    funnel.add_read(source.name, found.size)
-                    funnel.add(source.name, found.reason, found.size)
-                    continue
-                size = _size(found, source.name)
-                if taken + size > share:
-                    stopped.append(source.name)
-                    break
-                taken += size
-                funnel.add_read(source.name, size)
-                if problem := _problem(found, settings, exact):
-                    funnel.add(source.name, problem, size)
-                else:
-                    signature = minhash.sign(shingles(found.text)) if settings.near_threshold < 1 else None
-                    writer.append(found, number, signature)
-            left -= taken
-    return stopped
+def _screened(spool: Spool) -> npt.NDArray[np.bool_]:
+    """Which documents no filter took."""
+    alive = np.ones(len(spool), bool)
+    for chunk, first in zip(spool.chunks, spool.first.tolist(), strict=False):
+        for numbers in json.loads(chunk.file("reasons").read_text()).values():
+            alive[np.array(numbers) + first] = False
+    return alive
 
 
-def _size(document: Document, source: str) -> int:
-    if not isinstance(document, Document) or document.source != source:
-        raise EtudeError(f"corpus source {source} must yield Documents with its own name as their source")
-    try:
-        return len(document.text.encode())
-    except UnicodeEncodeError:
-        raise EtudeError(f"corpus source {source} gave {document.path} as text that is not Unicode") from None
-
-
-def _problem(document: Document, settings: CorpusSettings, exact: ExactDuplicates) -> str | None:
-    if document.license not in settings.licenses:
-        return f"licence {document.license}"
-    return find_problem(document, settings.parse) or (None if exact.is_new(document.text) else EXACT)
-
-
-def _find_near(spool: Spool, settings: CorpusSettings) -> list[NearDuplicate]:
-    if settings.near_threshold >= 1:
-        return []
-
-    with progress.track("comparing near-duplicates", unit="files") as bar:
-
-        @lru_cache(maxsize=REMEMBERED)
-        def shingles_of(number: int) -> npt.NDArray[np.uint64]:
-            bar.advance()
-            return shingles(spool.document(number).text)
-
-        return find_near_duplicates(spool.signatures(SIZE), settings.near_threshold, shingles_of)
-
-
-def _find_contaminated(spool: Spool, numbers: Sequence[int], forbidden: Forbidden) -> list[tuple[int, dict[str, str]]]:
-    if not forbidden.names:
-        return []
-    hits = []
-    with progress.track("looking for forbidden texts", len(numbers), unit="files") as bar:
-        for number in numbers:
-            if hit := forbidden.find(spool.document(number).text):
-                hits.append((number, asdict(hit)))
-            bar.advance()
+def _sign(
+    spool: Spool, screening: Screening, alive: npt.NDArray[np.bool_], directory: Path
+) -> dict[int, dict[str, str]]:
+    """Signatures of what is left, in one file; the overlaps with forbidden texts, in order."""
+    hits: dict[int, dict[str, str]] = {}
+    with Workers("sign", screening, directory) as workers:
+        for chunk, start, end in zip(spool.chunks, spool.first[:-1], spool.first[1:], strict=True):
+            chunk.note(ALIVE, alive[start:end])
+            workers.give(chunk)
+        with progress.track("signing and looking for forbidden texts", unit="files"):
+            workers.finish()
+    for chunk, first in zip(spool.chunks, spool.first.tolist(), strict=False):
+        found = json.loads(chunk.file("hits").read_text())
+        hits |= {int(number) + first: hit for number, hit in found.items()}
+    join_signatures(spool.chunks, directory / SIGNATURES)
     return hits
+
+
+@dataclass(frozen=True)
+class _Near:
+    dropped: npt.NDArray[np.int64]
+    named: list[dict[str, Any]]  # the first of them
+
+
+def _find_near(spool: Spool, settings: CorpusSettings, alive: npt.NDArray[np.int64], directory: Path) -> _Near:
+    """Near-duplicates among the documents `alive`, which the rows of the signatures stand for."""
+    if settings.near_threshold >= 1:
+        return _Near(np.empty(0, np.int64), [])
+
+    with (
+        closing(StoredRows(directory / SIGNATURES, SIZE)) as signatures,
+        progress.track("comparing near-duplicates", unit="files") as bar,
+    ):
+        remembered = Remembered()
+
+        def shingles_of(row: int) -> Hashes:
+            bar.advance()
+            return remembered.get(row, lambda: shingles(spool.document(int(alive[row])).text))
+
+        dropped, first = array("q"), []
+        for duplicate in near_duplicates(signatures, settings.near_threshold, shingles_of, directory):
+            dropped.append(duplicate.number)
+            if len(first) < LISTED:
+                first.append(_name_near(spool, duplicate, alive))
+    return _Near(alive[np.array(dropped, np.int64)], first)
+
+
+class Remembered:
+    """Sets of shingles that were needed last, so many numbers in all."""
+
+    def __init__(self) -> None:
+        self._sets: OrderedDict[int, Hashes] = OrderedDict()
+        self._size = 0
+
+    def get(self, row: int, make: Callable[[], Hashes]) -> Hashes:
+        found = self._sets.pop(row, None)
+        if found is None:
+            found = make()
+            self._size += len(found)
+        self._sets[row] = found
+        while self._size > REMEMBERED and len(self._sets) > 1:
+            self._size -= len(self._sets.popitem(last=False)[1])
+        return found
+
+
+def _count(
+    spool: Spool, funnel: Funnel, outcomes: Mapping[str, npt.NDArray[np.int64]], sources: Sequence[Source]
+) -> None:
+    """Adds every document to its outcome."""
+    sizes = spool.array("sizes", "int64")
+    for chunk, first in zip(spool.chunks, spool.first.tolist(), strict=False):
+        for reason, numbers in json.loads(chunk.file("reasons").read_text()).items():
+            taken = sizes[np.array(numbers) + first]
+            funnel.add(sources[chunk.facts["source"]].name, reason, int(taken.sum()), len(taken))
+    for outcome, numbers in outcomes.items():
+        for source in np.unique(spool.sources[numbers]).tolist():
+            taken = sizes[numbers[spool.sources[numbers] == source]]
+            funnel.add(sources[source].name, outcome, int(taken.sum()), len(taken))
 
 
 def _split(spool: Spool, sides: npt.NDArray[np.int8], settings: CorpusSettings) -> bool:
     """Sets the side of every document that stays; whether whole repositories could be held out."""
-    staying = np.flatnonzero(sides != DROPPED).tolist()
+    staying = np.flatnonzero(sides != DROPPED)
     # Of a few repositories none can be spared: then single files are held out.
-    by_repository = len({head.repo for head in spool.heads(staying)}) >= FEWEST_REPOSITORIES
-    for number, head in zip(staying, spool.heads(staying), strict=True):
+    repositories: set[str] = set()
+    for head in spool.heads(map(int, staying)):
+        repositories.add(head.repo)
+        if len(repositories) >= FEWEST_REPOSITORIES:
+            break
+    by_repository = len(repositories) >= FEWEST_REPOSITORIES
+    for number, head in zip(staying, spool.heads(map(int, staying)), strict=True):
         sides[number] = SPLITS.index(side_of(head.repo, head.path, settings.held_out, by_repository))
     return by_repository
 
@@ -190,9 +225,9 @@ def _levels(spool: Spool, sides: npt.NDArray[np.int8], settings: QualitySettings
     levels = np.zeros(len(spool), np.int8)
     if settings.labels:
         classifier = train_classifier(read_labels(Path(settings.labels)))
-        staying = np.flatnonzero(sides != DROPPED).tolist()
+        staying = np.flatnonzero(sides != DROPPED)
         with progress.track("scoring quality", len(staying), unit="files") as bar:
-            for number in staying:
+            for number in map(int, staying):
                 score = classifier.score(spool.document(number).text)
                 levels[number] = sum(score >= least for least in settings.levels)
                 bar.advance()
@@ -204,10 +239,10 @@ def _name(spool: Spool, number: int) -> str:
     return f"{head.source}: {head.path}"
 
 
-def _name_near(spool: Spool, duplicate: NearDuplicate) -> dict[str, Any]:
+def _name_near(spool: Spool, duplicate: NearDuplicate, alive: npt.NDArray[np.int64]) -> dict[str, Any]:
     return {
-        "file": _name(spool, duplicate.number),
-        "of": _name(spool, duplicate.original),
+        "file": _name(spool, int(alive[duplicate.number])),
+        "of": _name(spool, int(alive[duplicate.original])),
         "similarity": round(duplicate.similarity, 3),
     }
 

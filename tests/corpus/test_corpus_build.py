@@ -296,6 +296,9 @@ def test_the_byte_budget_is_shared_by_weight_and_what_is_left_over_passed_on(tre
     assert sum(read.values()) <= 20_000 and made.stopped == ["a", "b"]
     assert abs(read["a"] - 3 / 4 * (20_000 - read["tiny"])) < 2_000
     assert made.weights == {"tiny": 2.0, "a": 3.0, "b": 1.0}
+    tokens = sum(shard.tokens for shard in made.shards if shard.source == "a")
+    line = next(line for line in made.table().splitlines() if line.startswith("a "))
+    assert f"of {made.funnel.read['a'].files} files" in line and f"{tokens:,} tokens" in line
     assert {shard.source for shard in made.shards} == {"tiny", "a", "b"}
 
 

@@ -3,11 +3,13 @@ import random
 import numpy as np
 import pytest
 
+from etude.corpus import dedupe
 from etude.corpus.dedupe import (
     SIZE,
-    ExactDuplicates,
     MinHash,
     choose_bands,
+    exact_digest,
+    find_copies,
     find_near_duplicates,
     jaccard,
     shingles,
@@ -92,10 +94,21 @@ def test_bands_propose_pairs_at_the_threshold(threshold):
 
 
 def test_exact_copies_are_found_whatever_their_white_space():
-    exact = ExactDuplicates()
-    assert exact.is_new("def f():\n    return 1\n")
-    assert not exact.is_new("def f():\n\n\treturn 1")
-    assert exact.is_new("def f():\n    return 2\n")
+    texts = ["def f():\n    return 1\n", "def f():\n\n\treturn 1", "def f():\n    return 2\n", "def f(): return 1"]
+    digests = np.frombuffer(b"".join(map(exact_digest, texts)), np.uint64).reshape(-1, 2)
+    assert find_copies(digests).tolist() == [False, True, False, True]
+    assert find_copies(digests[:0]).tolist() == []
+
+
+def test_exact_copies_in_several_parts_are_those_of_a_set(monkeypatch):
+    digests = np.random.default_rng(0).integers(0, 12, (300, 2)).astype(np.uint64)
+    seen, wanted = set(), []
+    for row in map(tuple, digests.tolist()):
+        wanted.append(row in seen)
+        seen.add(row)
+    for most in (1000, 7):
+        monkeypatch.setattr(dedupe, "SORTED_AT_ONCE", most)
+        assert find_copies(digests).tolist() == wanted
 
 
 def test_planted_near_duplicates_are_found_and_different_files_kept(code):

@@ -21,12 +21,12 @@ from torch import Tensor
 from etude.bench.compare_transformers import compare, reference
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
+from etude.model.checkpoint import quantise
 from etude.model.checkpoint.directory import load_model, named_weights, open_stored, read_config, save_model
 from etude.model.checkpoint.tensors import Stored
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.model.weight_transfer.shared_memory import WeightBoard
-from tests.model import quantise
 
 Weights = dict[str, Tensor]
 

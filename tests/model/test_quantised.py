@@ -8,8 +8,8 @@ import struct
 import pytest
 import torch
 
+from etude.model.checkpoint import quantise
 from etude.model.checkpoint import quantised_formats as quantised
-from tests.model import quantise
 
 # A matrix of 2 x 64 with groups of 32, written by compressed-tensors 0.20.0: PackedQuantizationCompressor.compress of
 # (torch.randn(2, 64, generator=seed 11) * 0.05).bfloat16() with these scales gave the words, .decompress the values.
@@ -121,14 +121,19 @@ def test_int4_quantised_again_gives_the_packed_words(rows: int, columns: int, gr
     assert torch.equal(quantise.quantise_int4(values, scale, group), packed)
 
 
-def test_int4_scales_bring_each_groups_largest_entry_to_seven() -> None:
+def test_int4_scales_are_those_of_compressed_tensors() -> None:
     weight = torch.randn(6, 70, generator=torch.Generator().manual_seed(0))
     weight[2, 32:64] = 0
     scale = quantise.int4_scale(weight, 32)
     assert scale.shape == (6, 3)
     assert scale.dtype == torch.bfloat16
+    # Its rule: the largest entry over half of the range of 15; where that is zero, the epsilon of the dtype.
+    whole = torch.nn.functional.pad(weight, (0, 26)).view(6, 3, 32)
+    wanted = (torch.maximum(whole.amax(2), -whole.amin(2)) / (15 / 2)).bfloat16()
+    wanted[2, 1] = torch.finfo(torch.bfloat16).eps
+    assert torch.equal(scale, wanted)
     numbers = quantised.unpack_int4(quantise.quantise_int4(weight, scale, 32), 70)
-    assert int(numbers[0, :32].abs().max()) == 7
+    assert int(numbers.max()) == 7 and int(numbers.min()) == -8
     assert not numbers[2, 32:64].any()
 
 

@@ -19,6 +19,7 @@ from etude.model.checkpoint.directory import load_model, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.pipeline.execute import execute
+from etude.pipeline.stages.table import checked_stages
 from etude.tokens.text_tokenizer import open_tokenizer
 from tests.tokens.test_text_tokenizer import with_tokens
 
@@ -157,3 +158,16 @@ def test_a_run_that_is_older_than_a_setting_goes_on(tiny: Path, tmp_path: Path) 
     assert execute("pretrain", recipe, tmp_path / "run").done == ("pretrain",)
     with pytest.raises(EtudeError, match=r"corpus\.fim_chars"):
         execute("sft", recipes.load(str(tiny), ["corpus.fim_chars=17"]), tmp_path / "run")
+
+
+def test_the_recipe_of_all_phases_plans_each_with_its_length_and_memory(brought: Path, tmp_path: Path) -> None:
+    with pytest.raises(EtudeError, match=r"needs pretrain.model \(.*\) and sft.data"):
+        checked_stages("sft", recipes.load("cpt"))
+    data = tmp_path / "conversations.jsonl"
+    data.write_text("")
+    recipe = recipes.load("cpt", [f"pretrain.model={brought}", f"sft.data={data}"])
+    stages = {stage.name: stage.outline(recipe) for stage in checked_stages("sft", recipe)}
+    assert list(stages) == ["corpus", "pretrain", "mtp", "extend", "sft"]
+    assert recipe.pretrain.sequence == 32_768 and stages["extend"]["sequence"] == 262_144
+    assert stages["sft"]["from"] == "this run's extend"
+    assert all(stages[name]["memory"].endswith("iB") for name in ("pretrain", "extend"))

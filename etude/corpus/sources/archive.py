@@ -53,12 +53,16 @@ class Archive:
         self.name = settings.name or self._path.name
 
     def documents(self) -> Iterator[Document | Rejected]:
+        return self.documents_from(0)
+
+    def documents_from(self, start: int) -> Iterator[Document | Rejected]:
         if not self._path.is_file():
             raise EtudeError(f"the archive {self._path} does not exist; correct `path` of source {self.name}")
         if not self._path.name.lower().endswith(ZIP_SUFFIXES + TAR_SUFFIXES):
             known = ", ".join(ZIP_SUFFIXES + TAR_SUFFIXES)
             raise EtudeError(f"{self._path} is no archive that we can read; its name must end in one of {known}")
-        return read_documents(self.name, self.settings, self._read, partial(self.settings.repository_of, self.name))
+        repository_of = partial(self.settings.repository_of, self.name)
+        return read_documents(self.name, self.settings, self._read, repository_of, start)
 
     def _read(self, want: Want, limit: int) -> Iterator[File]:
         total = self.settings.max_total_bytes

@@ -56,10 +56,13 @@ class Folder:
         self.name = settings.name or self._root.resolve().name
 
     def documents(self) -> Iterator[Document | Rejected]:
+        return self.documents_from(0)
+
+    def documents_from(self, start: int) -> Iterator[Document | Rejected]:
         if not self._root.is_dir():
             raise EtudeError(f"the corpus folder {self._root} does not exist; correct `path` of source {self.name}")
         read = partial(read_folder, self._root)
-        return read_documents(self.name, self.settings, read, partial(self.settings.repository_of, self.name))
+        return read_documents(self.name, self.settings, read, partial(self.settings.repository_of, self.name), start)
 
 
 class InstalledSettings(SourceSettings):

@@ -46,15 +46,28 @@ class Git:
         self.name = settings.name or self._root.resolve().name
 
     def documents(self) -> Iterator[Document | Rejected]:
-        if not self._root.is_dir():
-            raise EtudeError(f"the checkout {self._root} does not exist; correct `path` of source {self.name}")
-        if shutil.which("git") is None:
-            raise EtudeError("the source `git` needs the program git: install it, or use a `folder` source")
-        store = find_store(self._root)
-        commit = resolve_head(store, self._root)
-        with tempfile.TemporaryDirectory(prefix="etude-git-") as empty:
-            reader = Reader(store, commit, Path(empty), self.settings.timeout)
-            yield from read_documents(self.name, self.settings, reader.read, lambda path: self.name)
+        return self.documents_from(0)
+
+    def documents_from(self, start: int) -> Iterator[Document | Rejected]:
+        with open_reader(self._root, self.name, self.settings.timeout) as reader:
+            yield from read_documents(self.name, self.settings, reader.read, lambda path: self.name, start)
+
+
+@contextlib.contextmanager
+def open_reader(root: Path, name: str, timeout: float) -> Iterator[Reader]:
+    """A reader of the commit that HEAD of a checkout names."""
+    if not root.is_dir():
+        raise EtudeError(f"the checkout {root} does not exist; correct `path` of source {name}")
+    if shutil.which("git") is None:
+        raise EtudeError(f"the source {name} needs the program git: install it, or use a `folder` source")
+    store = find_store(root)
+    commit = resolve_head(store, root)
+    with tempfile.TemporaryDirectory(prefix="etude-git-") as empty:
+        yield Reader(store, commit, Path(empty), timeout)
+
+
+class TooLong(EtudeError):
+    """Git gave more than it was allowed to."""
 
 
 @dataclass(frozen=True)
@@ -80,21 +93,24 @@ class Reader:
         (empty / "config").write_text(f"[core]\n\trepositoryformatversion = {version}\n\tbare = true\n{format_lines}")
 
     def read(self, want: Want, limit: int) -> Iterator[File]:
-        batch: list[Blob] = []
+        batch: list[Blob | File] = []
         size = 0
         for found in self._list(want):
-            if isinstance(found, File):
-                yield found
-            elif found.size > limit:
-                yield File(found.path, problem="too big", size=found.size)
-            else:
-                batch.append(found)
-                size += found.size
-                if size >= BATCH_BYTES or len(batch) >= BATCH_FILES:
-                    yield from self.fetch(batch)
-                    batch, size = [], 0
+            if isinstance(found, Blob) and found.size > limit:
+                found = File(found.path, problem="too big", size=found.size)
+            batch.append(found)
+            size += found.size if isinstance(found, Blob) else 0
+            if size >= BATCH_BYTES or len(batch) >= BATCH_FILES:
+                yield from self._flush(batch)
+                batch, size = [], 0
         if batch:
-            yield from self.fetch(batch)
+            yield from self._flush(batch)
+
+    def _flush(self, batch: Sequence[Blob | File]) -> Iterator[File]:
+        """The files of a batch in its order, which is the one in which they were wanted."""
+        fetched = self.fetch([found for found in batch if isinstance(found, Blob)])
+        for found in batch:
+            yield next(fetched) if isinstance(found, Blob) else found
 
     def _list(self, want: Want) -> Iterator[Blob | File]:
         listing = self.git(["ls-tree", "-r", "-z", "-l", "--full-tree", self.commit], b"", LONGEST_LISTING)
@@ -166,9 +182,7 @@ class Reader:
                 # At most so much: a listing without an end must not fill the memory.
                 output = process.stdout.read(limit + 1)
                 if len(output) > limit:
-                    raise EtudeError(
-                        f"git {argv[0]} gave more than {limit} bytes: {self._store} is no ordinary checkout"
-                    )
+                    raise TooLong(f"git {argv[0]} gave more than {limit} bytes: {self._store} is no ordinary checkout")
                 code = process.wait()
             finally:
                 timer.cancel()

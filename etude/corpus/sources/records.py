@@ -48,7 +48,12 @@ class Records:
         self.name = settings.name or PurePosixPath(settings.path).name
 
     def documents(self) -> Iterator[Document | Rejected]:
+        return self.documents_from(0)
+
+    def documents_from(self, start: int) -> Iterator[Document | Rejected]:
         import fsspec
+
+        passing = Passing(start)
 
         try:
             files, root = fsspec.core.url_to_fs(str(self.settings.path))
@@ -60,7 +65,7 @@ class Records:
             read = read_lines if path.endswith(LINES) else read_table
             try:
                 with files.open(path, "rb") as stream:
-                    for number, record in read(stream, path, self.settings):
+                    for number, record in read(stream, path, self.settings, passing):
                         yield self._document(record, f"{shown}#{number}", shown)
             except EtudeError:
                 raise
@@ -107,7 +112,21 @@ class Records:
         return of_expression(" AND ".join(names)) if names else "unknown"
 
 
-def read_lines(stream: IO[bytes], path: str, settings: Records.Settings) -> Found:
+class Passing:
+    """Records that are passed over: an earlier process read them."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def over(self, count: int) -> bool:
+        """Whether the next `count` records are all passed over; then they are counted."""
+        if self.left < count:
+            return False
+        self.left -= count
+        return True
+
+
+def read_lines(stream: IO[bytes], path: str, settings: Records.Settings, passing: Passing) -> Found:
     """The records of a JSONL file. No line is ever held that is longer than the largest text could make it."""
     # JSON may spell a byte with six characters (\\u00e9); other fields of a record are small.
     longest = 6 * settings.max_file_bytes + 65_536
@@ -119,9 +138,10 @@ def read_lines(stream: IO[bytes], path: str, settings: Records.Settings) -> Foun
             size = len(line)
             while (more := lines.readline(io.DEFAULT_BUFFER_SIZE)) and not more.endswith(b"\n"):
                 size += len(more)
-            yield number, Rejected("", "too big", size)
+            if not passing.over(1):
+                yield number, Rejected("", "too big", size)
             continue
-        if not line.strip():
+        if not line.strip() or passing.over(1):
             continue
         try:
             record = json.loads(line)
@@ -132,7 +152,7 @@ def read_lines(stream: IO[bytes], path: str, settings: Records.Settings) -> Foun
         yield number, record if isinstance(record, (dict, Rejected)) else Rejected("", "not a JSON object", len(line))
 
 
-def read_table(stream: IO[bytes], path: str, settings: Records.Settings) -> Found:
+def read_table(stream: IO[bytes], path: str, settings: Records.Settings, passing: Passing) -> Found:
     """The rows of a Parquet file, or of an Arrow stream as `datasets` saves them, a few at a time."""
     try:
         import pyarrow
@@ -147,7 +167,7 @@ def read_table(stream: IO[bytes], path: str, settings: Records.Settings) -> Foun
             for batch in pyarrow.ipc.open_stream(stream):
                 for start in range(0, batch.num_rows, ROWS):
                     rows = batch.select([n for n in wanted if n in batch.schema.names]).slice(start, ROWS).to_pylist()
-                    yield from enumerate(rows, number)
+                    yield from ((at, row) for at, row in enumerate(rows, number) if not passing.over(1))
                     number += len(rows)
             return
         table = pyarrow.parquet.ParquetFile(stream)
@@ -156,11 +176,15 @@ def read_table(stream: IO[bytes], path: str, settings: Records.Settings) -> Foun
             facts = table.metadata.row_group(group)
             size = max((facts.column(i).total_uncompressed_size for i in range(facts.num_columns)), default=0)
             if size > LARGEST_COLUMN:
-                yield number, Rejected("", "too big", size)
+                if not passing.over(1):  # one item stands for the whole group
+                    yield number, Rejected("", "too big", size)
+                number += facts.num_rows
+                continue
+            if passing.over(facts.num_rows):
                 number += facts.num_rows
                 continue
             for batch in table.iter_batches(ROWS, row_groups=[group], columns=columns, use_threads=False):
-                yield from enumerate(batch.to_pylist(), number)
+                yield from ((at, row) for at, row in enumerate(batch.to_pylist(), number) if not passing.over(1))
                 number += batch.num_rows
     except pyarrow.ArrowException as error:
         reason = str(error).partition("\n")[0]

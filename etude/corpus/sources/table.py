@@ -18,6 +18,7 @@ SOURCES = {
     "folder": "etude.corpus.sources.folder:Folder",
     "archive": "etude.corpus.sources.archive:Archive",
     "git": "etude.corpus.sources.git:Git",
+    "commits": "etude.corpus.sources.commits:Commits",
     "records": "etude.corpus.sources.records:Records",
     "katas": component.UPWARD["corpus source katas"],
 }

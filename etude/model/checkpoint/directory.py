@@ -88,12 +88,12 @@ def copies(config: ModelConfig) -> dict[str, str]:
 
 
 def read_config(directory: Path) -> ModelConfig:
-    return ModelConfig.from_hf(_read_json(directory), str(directory / CONFIG))
+    return ModelConfig.from_hf(read_json(directory), str(directory / CONFIG))
 
 
 def open_stored(directory: Path, device: str | torch.device = "cpu") -> Stored:
     """The tensors of a directory, headers only, as its config.json says they are stored."""
-    return Stored(directory, read_quantisation(_read_json(directory), str(directory / CONFIG)), device)
+    return Stored(directory, read_quantisation(read_json(directory), str(directory / CONFIG)), device)
 
 
 def load_model(directory: Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Decoder:
@@ -115,9 +115,9 @@ def load_model(directory: Path, device: str | torch.device = "cpu", dtype: torch
 
 def read_config_and_names(directory: Path, stored: Stored) -> tuple[ModelConfig, dict[str, str]]:
     """The shape of what is stored, and names of weights -> names in the files."""
-    hf = _read_json(directory)
+    hf = read_json(directory)
     config = ModelConfig.from_hf(hf, str(directory / CONFIG))  # first: it refuses what is no config
-    names = _text_names(hf, stored)
+    names = text_names(hf, stored)
     return _without_missing_modules(config, names), names
 
 
@@ -153,7 +153,7 @@ class _Undrawn(TorchFunctionMode):
         return None if getattr(func, "__name__", "") == "normal_" else func(*args, **(kwargs or {}))
 
 
-def _text_names(hf: Mapping[str, Any], stored: Stored) -> dict[str, str]:
+def text_names(hf: Mapping[str, Any], stored: Stored) -> dict[str, str]:
     """Names of the text model's weights -> names in the files. Angles that old writers stored are left out."""
     names = (name for name in stored.names if not name.endswith(".rotary_emb.inv_freq"))
     if hf.get("model_type") not in TEXT_TOWERS:
@@ -186,7 +186,7 @@ def check_weights(
         stored.check_shape(names[name], tuple(tensor.shape))
 
 
-def _read_json(directory: Path) -> dict[str, Any]:
+def read_json(directory: Path) -> dict[str, Any]:
     path = directory / CONFIG
     try:
         hf = json.loads(path.read_text())

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from etude.core.errors import EtudeError
+from etude.model.checkpoint import quantise
 from etude.model.checkpoint import quantised_formats as quantised
 
 WEIGHTS = "model.safetensors"
@@ -105,6 +106,36 @@ class Stored:
 
     def where(self, name: str) -> Path:
         return self._files[self.place(name)[0]]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """That of the weight, however it is stored."""
+        if name not in self._packed:
+            return self._entries[name].shape
+        return tuple(int(size) for size in self._companion(_base(name) + SHAPE, name, "its shape"))
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple(self._files)
+
+    def parts(self, name: str) -> dict[str, Tensor]:
+        """The tensors that a weight is stored as, by their names and as they are."""
+        parts = (PACKED, SCALE, SHAPE)
+        names = [_base(name) + part for part in parts] if name in self._packed else [name]
+        names += [name + SCALE_INV] if name + SCALE_INV in self._entries else []
+        return {part: self._tensor(part) for part in names if part in self._entries}
+
+    def quantise(self, name: str, weight: Tensor) -> dict[str, Tensor]:
+        """Other values of a weight, as the tensors that it is stored as here."""
+        stored = self.parts(name)
+        if name in self._packed:
+            base, group = _base(name), self.quantisation.group
+            scale = quantise.int4_scale(weight, group, stored[base + SCALE].dtype)
+            return stored | {base + SCALE: scale, base + PACKED: quantise.quantise_int4(weight, scale, group)}
+        if name + SCALE_INV in stored:
+            scale = quantise.fp8_scale(weight, self.quantisation.block)
+            made = quantise.quantise_fp8(weight, scale, self.quantisation.block)
+            return {name: made, name + SCALE_INV: scale.to(stored[name + SCALE_INV].dtype)}
+        return {name: weight.to(stored[name].dtype)}
 
     def check_shape(self, name: str, wanted: tuple[int, ...]) -> None:
         """Refuses a weight that has another shape; that of a packed one is known when it is read."""

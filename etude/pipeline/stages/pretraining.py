@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,8 +13,9 @@ from etude.core.run import Run
 from etude.core.settings import ExtendSettings, MtpSettings, PretrainSettings
 from etude.model.config import ModelConfig
 from etude.model.size import parameters, training_bytes
+from etude.pipeline.estimate import BF16, CHUNK_LOGITS, WEIGHT
 from etude.pipeline.find_model import find_model, prepare_device
-from etude.pipeline.stages.base import Stage, check_model, starting_model, trained_weights
+from etude.pipeline.stages.base import Stage, check_model, planned_model, starting_model, trained_weights
 from etude.tokens.text_tokenizer import check_vocabulary, open_tokenizer
 
 if TYPE_CHECKING:
@@ -129,10 +131,26 @@ def outline_pretrain(recipe: Recipe) -> dict[str, Any]:
         "parameters": parameters(config),
         "steps": recipe.pretrain.steps,
         "tokens": recipe.pretrain.steps * recipe.pretrain.batch_tokens,
-        "memory": f"about {training_bytes(config, recipe.pretrain.micro_tokens) / 2**20:.0f} MiB",
+        "memory": planned_memory(config, recipe, recipe.pretrain.micro_tokens, recipe.pretrain.lora.rank),
         "device": recipe.run.device,
         "threads": recipe.run.threads or process.available_cores(),
     }
+
+
+def planned_memory(config: ModelConfig, recipe: Recipe, micro_tokens: int, rank: int = 0) -> str:
+    """What the learner needs, by the same estimate as reinforcement learning's."""
+    on_cpu, compute = recipe.run.device == "cpu", recipe.run.compute
+    small = compute.precision != "float32" and not (on_cpu and compute.precision == "auto")
+    size = training_bytes(
+        config,
+        micro_tokens,
+        WEIGHT,
+        rank,
+        activation=BF16 if small else WEIGHT,
+        recompute=compute.recompute,
+        chunk=None if on_cpu else CHUNK_LOGITS,
+    )
+    return f"about {size / 2**20:.0f} MiB" if size < 2**34 else f"about {size / 2**30:.0f} GiB"
 
 
 def train_mtp_heads(run: Run, recipe: Recipe) -> None:
@@ -188,8 +206,19 @@ def outline_extend(recipe: Recipe) -> dict[str, Any]:
         "steps": extend.steps,
         "tokens": extend.steps * extend.batch_tokens,
         "rope": f"theta {extend.rope_theta or recipe.model.rope_theta:g}, yarn {extend.yarn or 1:g}",
+        "memory": planned_memory(_extended_shape(recipe), recipe, extend.micro_tokens),
         "device": recipe.run.device,
     }
+
+
+def _extended_shape(recipe: Recipe) -> ModelConfig:
+    """The shape that is extended, with the heads that it has by then."""
+    if recipe.extend.model:
+        from etude.model.checkpoint.directory import read_config
+
+        return read_config(planned_model(recipe.extend.model))
+    config = pretrained_shape(recipe)
+    return replace(config, num_nextn_predict_layers=recipe.mtp.heads) if recipe.mtp.steps else config
 
 
 def open_mixes(

@@ -20,6 +20,8 @@ from etude.pipeline.stages.reinforcement import RL
 
 _ORDER = (CORPUS, PRETRAIN, MTP, EXTEND, DEMONSTRATIONS, SFT, BENCH_SFT, RL, BENCH_RL, SFT_MORE, BENCH_SFT_MORE, REPORT)
 WHAT = {  # keys that recipes ask for, in words
+    "pretrain.model": "a run, a checkpoint or a Hugging Face directory to continue",
+    "sft.data": "a JSONL file of conversations",
     "rl.model": "a run, a checkpoint, a Hugging Face directory, or a name on its hub",
     "rl.tasks.path": "a folder of tasks, as `etude tasks make` writes it",
     "bench.tasks.path": "a folder of tasks to measure with",

@@ -1,4 +1,9 @@
-"""Weights written in fewer bits, as makers of checkpoints do: what `checkpoint.quantised_formats` reads."""
+"""Weights in fewer bits, as the makers of checkpoints write them: what `quantised_formats` reads.
+
+The scales are those of the reference quantisers: DeepSeek's for FP8 (the largest entry of a block becomes the largest
+number), compressed-tensors' for INT4 (the largest entry of a group becomes 7.5 steps, half of the range of 15). Knows
+nothing of files or names.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,8 @@ from etude.model.checkpoint.quantised_formats import (
 )
 
 FP8_MAX = 448.0
-INT4_MAX = 7  # scales are chosen by it, so that a group is symmetric
+INT4_MAX = 7
+INT4_REACH = 7.5  # steps to the largest entry of a group: it is rounded to -8 below, and cut to 7 above
 
 
 def fp8_scale(weight_MN: Tensor, block: tuple[int, int] = FP8_BLOCK) -> Tensor:
@@ -37,11 +43,12 @@ def quantise_fp8(weight_MN: Tensor, scale: Tensor, block: tuple[int, int] = FP8_
 
 
 def int4_scale(weight_MN: Tensor, group: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """The scales [M, groups of N] that bring each group's largest entry to 7."""
+    """The scales [M, groups of N], for groups of zeros the smallest step that the dtype knows."""
     columns = blocks(weight_MN.shape[1], group)
     whole = F.pad(weight_MN.float().abs(), (0, columns * group - weight_MN.shape[1]))
     largest = whole.view(-1, columns, group).amax(2)
-    return torch.where(largest > 0, largest / INT4_MAX, 1.0).to(dtype)
+    scale = (largest / INT4_REACH).to(dtype)
+    return torch.where(scale > 0, scale, torch.finfo(dtype).eps)
 
 
 def quantise_int4(weight_MN: Tensor, scale: Tensor, group: int) -> Tensor:
