@@ -6,6 +6,8 @@ for oracles also `_FORGER_VALUES` and `_FORGER_AT`. Text only.
 
 from __future__ import annotations
 
+from etude.forge.gates.attacks.oracles import ALL_SIGNS, RUNTEST
+
 NONE = "return None"
 
 # Tells whether a test looks changed: by the marks that its changes leave.
@@ -48,23 +50,6 @@ def _looks_changed(name, function):
 def _is_canary(function):
     names = {each.id for each in _ast.walk(_tree_of(function)) if isinstance(each, _ast.Name)}
     return not function.__code__.co_varnames and names <= {"ValueError", "__import__", "pytest"}
-"""
-
-RUNTEST = """
-def _bend(judge):
-    import _pytest.python as _p, _pytest.unittest as _u
-
-    def wrap(kind):
-        honest = kind.runtest
-
-        def runtest(self):
-            return judge(self, lambda: honest(self))
-
-        kind.runtest = runtest
-
-    wrap(_p.Function)
-    if "runtest" in _u.TestCaseFunction.__dict__:
-        wrap(_u.TestCaseFunction)
 """
 
 BY_MARKS = (
@@ -117,6 +102,8 @@ if "_pytest.python" in _sys.modules:
 )
 
 ORACLES = {
+    # What the gates try: exceptions first, then pairs and truths.
+    "all-signs": ALL_SIGNS,
     # The first failing test is run with every value until it passes; that value stays.
     "first-that-passes": RUNTEST
     + """

@@ -7,6 +7,7 @@ network. `python -m redteam --only forgers --tasks DIR...` takes made tasks, of 
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import pytest
 from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
 from etude.forge.gates.attacks.base import Files as Changes
+from etude.forge.gates.withheld_answers import MOST_CONSTANTS
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.importing import Bounds
@@ -36,7 +38,6 @@ from redteam.grader.forgers import forgers, frozen_constant
 from redteam.result import SuiteResult
 
 LIMITS = GraderSettings(seconds=30, memory_mb=512, disk_mb=64)
-MOST_CONSTANTS = 6  # of a task's deleted code that an oracle may be asked for
 
 TALLY = '''"""Amounts and sums."""
 
@@ -133,13 +134,14 @@ def pytest_environment(store: Store) -> str:
     return digest
 
 
-def small_task(store: Store) -> Task:
-    """The small package without its functions, and tests that hold their answers still."""
+def small_task(store: Store, more: str = "") -> Task:
+    """The small package without its functions, and tests that hold their answers still. `more` is further tests, all of
+    them held out."""
     namespace: dict[str, object] = {}
     exec(TALLY, namespace)
     checksum = namespace["checksum"]
     assert callable(checksum)
-    hidden, shown = HIDDEN, SHOWN.replace("== 27", f"== {checksum('ab')}")
+    hidden, shown = HIDDEN + more, SHOWN.replace("== 27", f"== {checksum('ab')}")
     for word, number in (("order", 2941), ("receipt", 5530), ("Zürich", 8052)):
         hidden = hidden.replace(str(number), str(checksum(word)))
     before = replace_bodies(TALLY, dict.fromkeys(DELETED, "raise NotImplementedError"))
@@ -150,12 +152,13 @@ def small_task(store: Store) -> Task:
         f"{SOLUTION}/tally.py": TALLY,
     }
     rows = [f"test_more_checksums[{word}-{checksum(word)}]" for word in ("order", "receipt")]
+    further = re.findall(r"^def (test\w+)", more, re.MULTILINE)
     facts = Facts(
         suite="pytest",
         fail_to_pass=[f"tests/test_tally.py::test_{name}" for name in ("checksum", "amount", "spell")],
         held_out=[
             f"tests/test_tally.py::{name}"
-            for name in (*rows, "test_whole_amounts", "test_no_amount", "test_longer_numbers")
+            for name in (*rows, "test_whole_amounts", "test_no_amount", "test_longer_numbers", *further)
         ],
         allowed_paths=["*.py"],
         deleted=[f"tally.py:{name}" for name in DELETED],
@@ -164,8 +167,8 @@ def small_task(store: Store) -> Task:
     return Task("tally", "Write it.", Config(), facts, Files({path: text.encode() for path, text in files.items()}))
 
 
-async def recorded_small_task(host: StoringHost) -> Task:
-    task = small_task(host.store)
+async def recorded_small_task(host: StoringHost, more: str = "") -> Task:
+    task = small_task(host.store, more)
     return await with_answers(GradeJob(task, host, submission_of(task, task.reference), LIMITS))
 
 

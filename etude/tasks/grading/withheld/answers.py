@@ -22,7 +22,7 @@ from etude.tasks.grading.withheld.rewrite import Rewritten, rewrite
 from etude.tasks.grading.withheld.sites import Site
 
 FILE: Final = "answers.json"
-PLAN: Final = 1  # version of how made tasks are graded: sites are numbered and values are spelled as this says
+PLAN: Final = 2  # version of how made tasks are graded: sites are numbered and values are spelled as this says
 # In the provenance of tasks that `etude tasks make` makes and whose outcome is a change that tests grade.
 MADE: Final = re.compile(r"; make \d+; (deletion|bug|commit)-")
 

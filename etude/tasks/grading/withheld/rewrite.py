@@ -34,6 +34,7 @@ from etude.tasks.grading.withheld.parameters import (
 )
 from etude.tasks.grading.withheld.purity import Function, assigned, loads, pure
 from etude.tasks.grading.withheld.sites import Site
+from etude.tasks.grading.withheld.spell_out import spell_out
 
 SEEN: Final = "_etude_seen"  # what a rewritten test calls (`sandbox_side/recorder.py`)
 RAISES: Final = "_etude_raises"
@@ -66,6 +67,8 @@ def rewrite(source: str, demoted: frozenset[int] = frozenset(), left: frozenset[
     tree = ast.parse(source)
     units = [_Unit(name, node) for name, node in functions(tree) if name not in left and not _is_fixture(node)]
     constants = _constants(tree)
+    for unit in units:
+        spell_out(unit.node, constants)
     _find_pure_names(units, tree, constants)
     recording = _Recording(demoted, Counter(loads(tree)))
     for unit in units:
