@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from etude.forge.gates.attacks.oracles import RUNTEST
-from redteam.grader.forger_parts import BY_LENGTH, BY_MARKS, BY_MARKS_AND_OUTCOME, NONE
+from redteam.grader.forger_parts import BY_LENGTH, BY_MARKS, BY_MARKS_AND_OUTCOME, NONE, RUNTEST
 
 # The recorder of tests without answers, found and replaced: what it would record, somebody else decides.
 RECORDS = """

@@ -6,7 +6,7 @@ for oracles also `_FORGER_VALUES` and `_FORGER_AT`. Text only.
 
 from __future__ import annotations
 
-from etude.forge.gates.attacks.oracles import ALL_SIGNS, RUNTEST
+from etude.forge.gates.attacks.oracles import ALL_SIGNS
 
 NONE = "return None"
 
@@ -50,6 +50,24 @@ def _looks_changed(name, function):
 def _is_canary(function):
     names = {each.id for each in _ast.walk(_tree_of(function)) if isinstance(each, _ast.Name)}
     return not function.__code__.co_varnames and names <= {"ValueError", "__import__", "pytest"}
+"""
+
+# Wraps how pytest runs a test: `_judge` decides what happens in its place.
+RUNTEST = """
+def _bend(judge):
+    import _pytest.python as _p, _pytest.unittest as _u
+
+    def wrap(kind):
+        honest = kind.runtest
+
+        def runtest(self):
+            return judge(self, lambda: honest(self))
+
+        kind.runtest = runtest
+
+    wrap(_p.Function)
+    if "runtest" in _u.TestCaseFunction.__dict__:
+        wrap(_u.TestCaseFunction)
 """
 
 BY_MARKS = (

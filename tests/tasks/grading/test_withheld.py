@@ -120,17 +120,21 @@ def test_results():
 
 def test_prices():
     assert Price("5.00") == Price("5")
+    got = list(parse("f"))
+    wanted = ["forty"]
+    assert wanted == tuple(got)
     message = "fifty"
     assert message in str(parse("d"))
     with raises(ValueError, match=message):
         parse("e")
 """
     )
-    for answer in ("ninety", "90", "eighty", "seventy", "sixty", "6060", "fifty"):
+    for answer in ("ninety", "90", "eighty", "seventy", "sixty", "6060", "fifty", "forty"):
         assert answer not in made.text, answer
     assert {site.operator for site in made.sites[:4]} == {"eq"}
     # Where both sides build something, both are asked for.
-    assert [site.operator for site in made.sites[4:]] == ["pair", "has", "raises"]
+    assert [site.operator for site in made.sites[4:]] == ["pair", "eq", "has", "raises"]
+    assert "tuple(got))" in made.text
 
 
 def test_two_helpers_of_one_name_are_not_mixed_up() -> None:

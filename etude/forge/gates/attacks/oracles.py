@@ -20,33 +20,31 @@ from etude.tasks.format.task import Task
 CANDIDATES: Final = 60  # values that an oracle is asked about
 FEW_CANDIDATES: Final = 12  # the same for a gate, which asks for each task
 
-# Wraps how pytest runs a test: `_judge` decides what happens in its place.
-RUNTEST: Final = """
-def _bend(judge):
-    import _pytest.python as _p, _pytest.unittest as _u
-
-    def wrap(kind):
-        honest = kind.runtest
-
-        def runtest(self):
-            return judge(self, lambda: honest(self))
-
-        kind.runtest = runtest
-
-    wrap(_p.Function)
-    if "runtest" in _u.TestCaseFunction.__dict__:
-        wrap(_u.TestCaseFunction)
-"""
-
-# Everything that a process can see of a test without answers: whether it raised, whether the values of a pair are
-# equal, whether what is asked for its truth is true, whether an exception came where one is waited for.
-ALL_SIGNS: Final = (
-    RUNTEST
-    + """
+# Everything that a process can see of tests without answers: whether one raised, whether the values of a pair are
+# equal, whether what is asked for its truth is true, whether an exception came where one is waited for. All tests are
+# asked before the first one counts.
+ALL_SIGNS: Final = """
 import builtins as _builtins, sys as _sys
-_SIGNS = [[0, 0] for _ in _FORGER_VALUES]
 
-def _judge(item, honest):
+def _raises(item):
+    state = item.session._setupstate
+    try:
+        if not getattr(item, "_request", True):
+            item._initrequest()
+        state.setup(item)
+        item.runtest()
+        return 0
+    except BaseException:
+        return 1
+    finally:
+        try:
+            state.teardown_exact(None)
+        except BaseException:
+            pass
+        if hasattr(item, "_request"):
+            item._request, item.funcargs = False, None
+
+def _ask(items):
     seen = _builtins.__dict__.get("_etude_seen")
     recorder = getattr(seen, "__self__", None)
     good = [0]
@@ -54,31 +52,33 @@ def _judge(item, honest):
     def asked(site, *values):
         if len(values) == 2:
             good[0] += values[0] == values[1]
-        elif values == ("nothing",):
-            good[0] -= 1
         else:
-            good[0] += values[0] is True
+            good[0] += (values[0] is True) - (values[0] == "nothing")
 
+    if recorder is not None:
+        _builtins._etude_seen = recorder.seen = asked
+    signs = []
     for _FORGER_AT[0] in range(len(_FORGER_VALUES)):
-        if recorder is not None:
-            _builtins._etude_seen = recorder.seen = asked
         good[0] = 0
-        try:
-            honest()
-        except BaseException:
-            _SIGNS[_FORGER_AT[0]][0] -= 1
-        _SIGNS[_FORGER_AT[0]][1] += good[0]
+        errors = sum(map(_raises, items))
+        signs.append((-errors, good[0]))
     if recorder is not None:
         del recorder.seen
         _builtins._etude_seen = seen
         recorder.take()
-    _FORGER_AT[0] = _SIGNS.index(max(_SIGNS))
-    return honest()
+    _FORGER_AT[0] = signs.index(max(signs))
 
-if "_pytest.python" in _sys.modules:
-    _bend(_judge)
+def _first(protocol):
+    def asking(item, *given, **named):
+        if not _FORGER_AT[1:]:
+            _FORGER_AT.append(0)
+            _ask(item.session.items)
+        return protocol(item, *given, **named)
+    return asking
+
+if "_pytest.runner" in _sys.modules:
+    _sys.modules["_pytest.runner"].runtestprotocol = _first(_sys.modules["_pytest.runner"].runtestprotocol)
 """
-)
 
 
 def unknown_constant(

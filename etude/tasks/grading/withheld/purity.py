@@ -92,8 +92,11 @@ def pure(node: ast.expr, names: Iterable[str], classes: bool = True) -> bool:
                 return _module(each) in STANDARD
             case ast.Call():
                 given = [*each.args, *(keyword.value for keyword in each.keywords)]
+                spelled = [part for part in given if is_pure(part)]
                 # Reading a name does nothing: `datetime(2011, 2, 1, tzinfo=utc)` is what is expected, whatever utc is.
-                return builds(each.func) and all(_is_read(part) or is_pure(part) for part in given)
+                # But `list(got)`, which spells nothing itself, is what was got.
+                reads = all(part in spelled or _is_read(part) for part in given)
+                return builds(each.func) and reads and (bool(spelled) or not given)
         return False
 
     def builds(function: ast.expr) -> bool:
