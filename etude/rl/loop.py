@@ -30,7 +30,7 @@ from etude.rl.evaluate import Evaluations
 from etude.rl.groups import RolloutGroup
 from etude.rl.journal import Journal
 from etude.rl.learner.client import LearnerClient
-from etude.rl.metrics import Clock, by_source, describe, staleness
+from etude.rl.metrics import Clock, bug_alarm, by_source, describe, staleness
 from etude.rl.no_passes import NoPasses
 from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
@@ -177,7 +177,8 @@ class Training:
         self.run.log(STAGE, self.step, **row)
         bar.advance(1)
         bar.note(reward=row["reward"], passed=row["pass_rate"], stale=row["staleness_mean"])
-        if said := self.no_passes.heard(sum(each.passed for each in group.rollouts) for group in groups):
+        heard = self.no_passes.heard(sum(each.passed for each in group.rollouts) for group in groups)
+        for said in filter(None, (heard, bug_alarm(row))):
             bar.say(said)
             self.run.say(f"rl: {said}")
         if self.rl.eval_every and self.step % self.rl.eval_every == 0:

@@ -27,7 +27,7 @@ def run_of(passed: int, failed: int, says: str) -> SuiteRun:
 def test_tests_that_want_a_git_repository_are_left_aside(tmp_path: Path) -> None:
     workspace = Layer("", tmp_path)
     check_run(run_of(62, 8, NO_GIT), workspace, 60.0)
-    with pytest.raises(InstallFailed, match="8 of 70 tests fail: tests/test_a.py::test_red0: ValueError"):
+    with pytest.raises(InstallFailed, match=r"8 of 70 tests fail: tests/test_a\.py::test_red0: ValueError"):
         check_run(run_of(62, 8, "E   ValueError"), workspace, 60.0)
 
 
