@@ -66,12 +66,12 @@ def test_tests_that_hold_their_answers_tell_them(sandboxes: Sandboxes, recorded:
     assert honest.passed, (honest.reason, honest.details)
 
 
-# A wrong first number raises here, and the right one does not: that tells it, whatever is withheld.
+# A wrong number for IX raises here, and the right one does not: that tells it, whatever is withheld.
 TELLING = """
 
-def test_nothing_has_a_checksum_too():
-    words = {7: "nothing"}
-    assert words[checksum("")].upper() == "NOTHING"
+def test_nine_has_a_name():
+    names = {"IX": "nine"}
+    assert names[spell(9)].upper() == "NINE"
 """
 
 

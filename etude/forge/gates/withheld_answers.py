@@ -29,7 +29,7 @@ LEAST_BITS: Final = 20.0  # over the held-out tests: one in a million who guess
 TOO_FEW: Final = "too few answers can be withheld"
 ORACLE_ACCEPTED: Final = "the tests tell which value is right"
 ORACLE_SECONDS: Final = 30.0  # for a test process that runs each test a dozen times
-MOST_CONSTANTS: Final = 6  # of the deleted code, tried until one is found that tests ask for
+MOST_CONSTANTS: Final = 6  # of the deleted code, tried until one is found that only hidden tests ask for
 
 
 def can_withhold(task: Task) -> bool:
@@ -56,15 +56,24 @@ def too_few(task: Task, least: float = LEAST_BITS) -> str:
 async def tells_answers(task: Task, host: StoringHost, settings: GraderSettings) -> bool:
     """Whether code that lacks one constant, and tries several against the tests in its own process, is accepted."""
     patient = replace(settings, seconds=min(settings.seconds, ORACLE_SECONDS))
+    which = await needed_constant(task, host, patient)
+    asking = None if which is None else unknown_constant(task, which, ALL_SIGNS, FEW_CANDIDATES)
+    return asking is not None and (await grade(task, host, submission_of(task, asking), patient)).passed
+
+
+async def needed_constant(task: Task, host: StoringHost, settings: GraderSettings) -> int | None:
+    """The number of a constant that hidden tests ask for and no visible one does: what those tell, an agent finds out
+    by running them."""
+    shown = {*task.facts.fail_to_pass, *task.facts.pass_to_pass}
     for which in range(MOST_CONSTANTS):
         wrong = unknown_constant(task, which, candidates=FEW_CANDIDATES)
-        asking = unknown_constant(task, which, ALL_SIGNS, FEW_CANDIDATES)
-        if wrong is None or asking is None:
-            return False
-        # A constant that no test asks for proves nothing: the next one is tried.
-        if not (await grade(task, host, submission_of(task, wrong), patient, quick=True)).passed:
-            return (await grade(task, host, submission_of(task, asking), patient)).passed
-    return False
+        if wrong is None:
+            return None
+        found = await grade(task, host, submission_of(task, wrong), settings)
+        red = {test for test, status in found.tests.items() if status != "passed"}
+        if not found.passed and red.isdisjoint(shown):
+            return which
+    return None
 
 
 def save_answers(task: Task, folder: Path) -> None:
