@@ -19,6 +19,7 @@ from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.withheld.answers import FILE, answers_of
 from etude.tasks.grading.withheld.bits import of_text, of_value
 from etude.tasks.grading.withheld.compare import comparable, matches
+from etude.tasks.grading.withheld.estimate import UNSPELLED, estimated_bits
 from etude.tasks.grading.withheld.record import with_answers
 from etude.tasks.grading.withheld.rewrite import rewrite
 from etude.tasks.grading.withheld.sites import PINNED, Site
@@ -208,6 +209,24 @@ def test_what_decides_itself_whether_it_is_equal_has_no_plain_form() -> None:
         [0, [[]]],
     ):
         assert not matches(site, hostile, [0, 4])
+
+
+def test_of_a_test_that_no_process_gets_only_the_name_is_left() -> None:
+    whole, made = (
+        rewrite(SOURCE, left=frozenset(["test_table"])),
+        rewrite(SOURCE, left=frozenset(["test_table"]), cut=frozenset(["test_table", "TestCart.test_both"])),
+    )
+    assert "1001" in whole.text and "1001" not in made.text and "cart.total" not in made.text
+    assert "def test_table(text, want):\n    pass" in made.text
+    # The others keep their numbers.
+    assert [site.number for site in made.sites] == [site.number for site in whole.sites]
+
+
+def test_what_answers_are_worth_is_guessed_before_anything_runs() -> None:
+    assert estimated_bits(SOURCE, ["test_literals"]) == 3 * UNSPELLED
+    assert estimated_bits(SOURCE, ["TestCart.test_both"]) > 15
+    assert estimated_bits("def test_a():\n    assert f(1)\n    assert g() is not None\n", ["test_a"]) == 0
+    assert estimated_bits("def test_a(", ["test_a"]) == 0
 
 
 def test_objects_are_recorded_by_their_fields() -> None:
