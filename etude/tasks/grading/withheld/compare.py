@@ -13,6 +13,7 @@ import fractions
 import json
 import math
 import operator
+import re
 import subprocess
 import sys
 import uuid
@@ -179,7 +180,8 @@ def _finds(pattern: str | Pattern, text: str) -> bool | None:
     """Whether a pattern of the tested code's finds something in a text; None for what is no pattern."""
     if isinstance(pattern, str):
         return _search(pattern, text)
-    return _search(pattern.text, text, pattern.flags)
+    # Without DEBUG, which prints.
+    return _search(pattern.text, text, pattern.flags & ~re.DEBUG)
 
 
 def _search(pattern: str, text: str, flags: int = 0) -> bool | None:

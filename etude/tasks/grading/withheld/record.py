@@ -58,7 +58,9 @@ class _Decisions:
 async def with_answers(job: GradeJob, others: Sequence[Submission] = ()) -> Task:
     """The task with its answers beside its tests, and what they are worth in its facts."""
     answers, unshared = await find_answers(job, others)
+    before = len(answers.records)
     task, answers = _without_verdicts(job.task, answers)
+    gone = before - len(answers.records)
     sources = sources_of(task)
     held_out = [test for test in answers.records if test in set(task.facts.held_out)]
     asked = {(answers.homes[test], record[0]) for test in held_out for record in answers.records[test]}
@@ -66,8 +68,8 @@ async def with_answers(job: GradeJob, others: Sequence[Submission] = ()) -> Task
     withheld = Withheld(
         plan=PLAN,
         bits=answers.bits(sources, held_out),
-        tests=len(held_out),
-        unrecorded=len(answers.without(held_out)),
+        tests=len(held_out) + gone,
+        unrecorded=len(answers.without(held_out)) + gone,
         solutions=len(others),
         assertions=len(asked),
         unshared=round(len(alone) / max(1, len(asked)), 4),

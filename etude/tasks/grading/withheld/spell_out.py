@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Final
 
 from etude.tasks.grading.withheld.purity import Function, assigned, literal
@@ -33,7 +34,7 @@ def spell_out(node: Function, constants: Mapping[str, ast.expr]) -> None:
 
 def _replace(node: ast.AST, texts: Mapping[str, ast.expr]) -> None:
     def value(part: ast.expr) -> ast.expr:
-        return texts[part.id] if isinstance(part, ast.Name) and part.id in texts else part
+        return deepcopy(texts[part.id]) if isinstance(part, ast.Name) and part.id in texts else part
 
     match node:
         case ast.Assert(test=ast.Compare(ops=[ast.In() | ast.NotIn()]) as compared):
