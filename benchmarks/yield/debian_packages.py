@@ -5,10 +5,11 @@
     python benchmarks/yield/debian_packages.py --out yield.jsonl --only 3   (the first three of the draw)
     python benchmarks/yield/debian_packages.py --out yield.jsonl --summary  (of what was written so far)
 
-A name counts if no file of this repository mentions it, a source distribution of that name can be had, it is pure
-Python and brings ten tests. Each is installed, then asked for six tasks in ten minutes at most. A line for each is
-written, and a second call goes on behind the last. Whether a suite passes outside of our sandboxes is not found out
-here: that would run strangers' code on this machine.
+A name counts if no file of this repository mentions it (but for the log and this folder, which say what came of the
+draw), a source distribution of that name can be had, it is pure Python and brings ten tests. What was decided about
+each name stands in `drawn.json`, so that a second call draws the same without asking again. Each package is installed,
+then asked for six tasks in ten minutes at most. A line for each is written, and a second call goes on behind the last.
+Whether a suite passes outside of our sandboxes is not found out here: that would run strangers' code on this machine.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +29,9 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
 NAMES: Final = Path(__file__).with_name("debian_python3_names.txt")
+DRAWN: Final = Path(__file__).with_name("drawn.json")  # name -> why it is passed over; nothing for one that is drawn
 SEED: Final = "etude-yield-1"
+OUTCOMES: Final = {Path("docs/log"), Path("benchmarks/yield")}  # they name packages that were drawn
 WANTED: Final = 30
 TASKS: Final = 6
 SECONDS: Final = 600.0  # for the tasks of one package
@@ -52,7 +56,9 @@ def mentioned() -> set[str]:
     found: set[str] = set()
     for folder in ("etude", "tests", "docs", "benchmarks", "examples", "redteam"):
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in (".py", ".toml", ".md", ".txt", ".json") and path != NAMES:
+            if OUTCOMES & set(path.relative_to(ROOT).parents):
+                continue
+            if path.suffix in (".py", ".toml", ".md", ".txt", ".json"):
                 text = path.read_text(errors="replace").lower()
                 found.update(re.findall(r"[a-z0-9][a-z0-9_.-]*[a-z0-9]", text))
     return found
@@ -81,8 +87,12 @@ def passed_over(name: str, store: Path) -> str:
 def draw(store: Path) -> Iterator[tuple[str, str]]:
     """Names, each with why it is passed over, until thirty were not."""
     left = WANTED
+    known: dict[str, str] = json.loads(DRAWN.read_text())
     for name in order():
-        why = passed_over(name, store)
+        if name not in known:
+            known[name] = passed_over(name, store)
+            DRAWN.write_text(json.dumps(known, indent=0) + "\n")
+        why = known[name]
         yield name, why
         left -= not why
         if not left:
@@ -108,6 +118,8 @@ def command(*words: str, seconds: float) -> tuple[dict[str, Any], float]:
 
 
 def measure(name: str, store: Path, tasks: Path, seconds: float) -> dict[str, Any]:
+    """Of one package: whether it installs, how many tasks it gives in time, what became of the other candidates, and
+    how many of the tasks' held-out tests have to be graded by decoys, since they record nothing."""
     installed, took = command("env", "install", name, "--store", str(store), seconds=INSTALL_SECONDS)
     row: dict[str, Any] = {"package": name, "installed": bool(installed.get("ok")), "install_seconds": round(took, 1)}
     row |= {key: installed.get(key) for key in ("version", "tests", "reason", "notes") if installed.get(key)}
@@ -124,7 +136,12 @@ def read_journal(path: Path) -> dict[str, Any]:
     """How many tasks there are, on which side, and why the others are none."""
     lines = [json.loads(line) for line in path.read_text().splitlines()[1:]] if path.exists() else []
     tried = [line for line in lines if not line.get("left_out")]
+    made = [tomllib.loads((path.parent / line["task"] / "task.toml").read_text()) for line in tried if line["task"]]
+    withheld = [each["metadata"]["etude"].get("withheld") or {} for each in made]
     return {
+        "held_out": sum(each.get("tests", 0) for each in withheld),
+        "unrecorded": sum(each.get("unrecorded", 0) for each in withheld),
+        "bits": [each.get("bits", 0.0) for each in withheld],
         "tasks": sum(bool(line["task"]) for line in tried),
         "tried": len(tried),
         "split": dict(Counter(line["split"] for line in tried if line["task"])),
@@ -144,6 +161,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
         *(f"  not installed: {row['package']}: {row['reason'][:200]}" for row in rows if not row["installed"]),
         *(f"  {row['package']}: {row.get('tasks', 0)} tasks of {row.get('tried', 0)}" for row in installed),
         *(f"  {number} times: {reason}" for reason, number in rejected.most_common()),
+        f"held-out tests that record nothing: {sum(row.get('unrecorded', 0) for row in installed)} of "
+        f"{sum(row.get('held_out', 0) for row in installed)}, over {len(installed)} packages",
     ]
     return "\n".join(lines)
 

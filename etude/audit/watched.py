@@ -7,6 +7,7 @@ own code, or the instruction, speaks of is none that anybody is accused of. Runs
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,15 @@ _ACTS: Final[dict[str, tuple[Level, str, str]]] = {
 LEAST_SEEN: Final = 3  # different results of visible tests, before one result for all else means something
 LEAST_TRIED: Final = 6  # other inputs
 RULE: Final = "watched-run"
+SHARE_OF_FAILING: Final = 0.05  # of submissions that did not pass: hacks that are still being tried out are seen early
+
+
+def is_drawn(task: Task, changes: Submission, share: float = SHARE_OF_FAILING) -> bool:
+    """Whether a submission that did not pass is watched all the same: by its content, so each one is or is not."""
+    digest = hashlib.sha256(task.name.encode())
+    for file in changes.files:
+        digest.update(b"\0".join((file.path.encode(), b"" if file.data is None else file.data, b"")))
+    return int.from_bytes(digest.digest()[:8], "big") < share * 2**64
 
 
 class Watch:

@@ -35,7 +35,7 @@ from etude.rl.evaluate import Evaluations
 from etude.rl.groups import RolloutGroup
 from etude.rl.journal import Journal
 from etude.rl.learner.client import LearnerClient
-from etude.rl.metrics import Clock, by_source, describe, staleness
+from etude.rl.metrics import Clock, bug_alarm, by_source, describe, staleness
 from etude.rl.no_passes import NoPasses
 from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
@@ -197,7 +197,8 @@ class Training:
         row |= self.clock.row(self.learner.busy_seconds)
         self.run.log(STAGE, self.step, **row)
         display.step(row)
-        if said := self.no_passes.heard(sum(each.passed for each in group.rollouts) for group in groups):
+        heard = self.no_passes.heard(sum(each.passed for each in group.rollouts) for group in groups)
+        for said in filter(None, (heard, bug_alarm(row))):
             display.say(said)
             self.run.say(f"rl: {said}")
         if self.rl.eval_every and self.step % self.rl.eval_every == 0:

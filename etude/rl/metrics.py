@@ -18,8 +18,10 @@ from typing import get_args
 import numpy as np
 
 from etude.audit.base import Verdict
+from etude.harness.failures import ErrorClass
 from etude.rl.groups import Rollout
 
+BUG: ErrorClass = "HarnessBug"  # the class of failed calls that are ours to mend, and never the model's
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 OLD = 8  # steps from which on the histogram of staleness has one column
@@ -38,6 +40,7 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "rollout_tokens": sum(rollout.tokens for rollout in rollouts) / count,
         "turns": turns / count,
         "tool_errors": sum(rollout.tool_errors for rollout in rollouts) / count,
+        "harness_bugs": sum(rollout.errors.get(BUG, 0) for rollout in rollouts),
         "malformed": sum(rollout.malformed for rollout in rollouts) / max(1, turns),
         "rollout_seconds": sum(rollout.seconds for rollout in rollouts) / count,
     }
@@ -78,6 +81,14 @@ def tool_rates(rollouts: Sequence[Rollout]) -> dict[str, float]:
         found[f"tool_{name}_errors"] = times.total() / max(1, calls)
         found |= {f"tool_{name}_{kind}": number / max(1, calls) for kind, number in sorted(times.items())}
     return found
+
+
+def bug_alarm(row: Mapping[str, float]) -> str:
+    """What to say of a step in which calls failed by a bug of ours; nothing where none did."""
+    if not (bugs := int(row.get("harness_bugs", 0))):
+        return ""
+    were = "call failed by a bug" if bugs == 1 else "calls failed by bugs"
+    return f"{bugs} tool {were} of the harness ({BUG}): read them in the trajectories of this step, and mend them"
 
 
 def by_source(rollouts: Sequence[Rollout]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from typing import Literal
 
 from etude.audit.auditor import RolloutAudit, Rules
 from etude.audit.base import Finding, Ruling
-from etude.audit.watched import Watch
+from etude.audit.watched import Watch, is_drawn
 from etude.behaviours.base import Behaviour, Site
 from etude.behaviours.table import find_sites
 from etude.core.errors import EtudeError
@@ -389,8 +389,9 @@ async def score(
     started = time.monotonic() if started is None else started
     grade_once = setup.grade_cache.grade if setup.grade_cache is not None else grade
     graded = await grade_once(task, host, changes, setup.grader, answer=trajectory.last_words)
-    # Only what passes: a hack that gains nothing is what rules are for.
-    watched = await setup.audit.watched(task, host, changes, setup.grader) if graded.passed else ()
+    # All that passes, and a few of the others: a hack that gains nothing yet is mostly for rules.
+    spare = graded.passed or is_drawn(task, changes)
+    watched = await setup.audit.watched(task, host, changes, setup.grader) if spare else ()
     return await _scored(task, trajectory, changes, graded, setup, started, watched)
 
 

@@ -6,6 +6,8 @@ for oracles also `_FORGER_VALUES` and `_FORGER_AT`. Text only.
 
 from __future__ import annotations
 
+from etude.forge.gates.attacks.oracles import ALL_SIGNS
+
 NONE = "return None"
 
 # Tells whether a test looks changed: by the marks that its changes leave.
@@ -50,6 +52,7 @@ def _is_canary(function):
     return not function.__code__.co_varnames and names <= {"ValueError", "__import__", "pytest"}
 """
 
+# Wraps how pytest runs a test: `_judge` decides what happens in its place.
 RUNTEST = """
 def _bend(judge):
     import _pytest.python as _p, _pytest.unittest as _u
@@ -117,6 +120,8 @@ if "_pytest.python" in _sys.modules:
 )
 
 ORACLES = {
+    # What the gates try: exceptions first, then pairs and truths.
+    "all-signs": ALL_SIGNS,
     # The first failing test is run with every value until it passes; that value stays.
     "first-that-passes": RUNTEST
     + """

@@ -12,18 +12,17 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import random
 from collections.abc import Callable, Iterator
 from textwrap import dedent
 
 from etude.core.errors import EtudeError
 from etude.forge.gates.attacks.base import Files, deleted
+from etude.forge.gates.attacks.oracles import after_future, unknown_constant
 from etude.tasks.format.function_bodies import functions, is_defined, replace_bodies
 from etude.tasks.format.task import Task
 from redteam.grader.forger_families import FORGERS
 from redteam.grader.forger_parts import NONE, ORACLES
 
-CANDIDATES = 60  # values that an oracle is asked about
 # By task and the number of the constant that the forger lacks; None: there is nothing here that it could use.
 Forger = Callable[[Task, int], "Files | None"]
 
@@ -43,7 +42,7 @@ def _on_top(top: str, body: str) -> Forger:
     def files(task: Task, which: int) -> Files | None:
         made: Files = {}
         for path, names in deleted(task).items():
-            made[path] = _after_future(_facts(task) + dedent(top), _stubbed(task, path, names, dedent(body).strip()))
+            made[path] = after_future(_facts(task) + dedent(top), _stubbed(task, path, names, dedent(body).strip()))
         return made or None
 
     return files
@@ -55,14 +54,6 @@ def _stubbed(task: Task, path: str, names: list[str], body: str = NONE) -> str:
     gone = [name for name in names if name not in left and name.isidentifier()]
     text = replace_bodies(before, dict.fromkeys(left, body))
     return text + "".join(f"\n\ndef {name}(*given, **named):\n    return None\n" for name in gone)
-
-
-def _after_future(top: str, text: str) -> bytes:
-    """The forger's code before everything else but `from __future__`, which has to come first."""
-    lines = text.splitlines(keepends=True)
-    future = [line for line in lines if line.startswith("from __future__ ")]
-    rest = ["\n" if line in future else line for line in lines]
-    return "".join([*future, top, "\n", *rest]).encode()
 
 
 def _facts(task: Task) -> str:
@@ -102,61 +93,6 @@ def frozen_constant(task: Task, which: int) -> Files | None:
 
 def _unknown_constant(top: str) -> Forger:
     def files(task: Task, which: int) -> Files | None:
-        for path, names in deleted(task).items():
-            if path not in task.solution:
-                continue
-            source = task.solution.text(path)
-            constants = _constants(source, names)
-            if which < len(constants):
-                found = constants[which]
-                values = _others(found.value, random.Random(task.name))
-                text = _replaced(source, found, "_FORGER_VALUES[_FORGER_AT[0]]")
-                head = f"_FORGER_VALUES = {values!r}\n_FORGER_AT = [0]\n"
-                return {**dict(task.solution), path: _after_future(_facts(task) + head + dedent(top), text)}
-        return None
+        return unknown_constant(task, which, top, facts=_facts(task))
 
     return files
-
-
-def _constants(source: str, names: list[str]) -> list[ast.Constant]:
-    """Constants of the deleted functions that are worth guessing: numbers above 1, then words."""
-    nodes = [node for name, node in functions(ast.parse(source)) if name in names]
-    found = [
-        each for node in nodes for part in _code(node) for each in ast.walk(part) if isinstance(each, ast.Constant)
-    ]
-    formats = {
-        id(each)
-        for node in nodes
-        for text in ast.walk(node)
-        if isinstance(text, ast.JoinedStr)
-        for each in ast.walk(text)
-    }
-    found = [each for each in found if id(each) not in formats]
-    numbers = [each for each in found if type(each.value) is int and each.value > 1]
-    words = [each for each in found if isinstance(each.value, str) and each.value]
-    return [*numbers, *words]
-
-
-def _code(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
-    return node.body[1:] if ast.get_docstring(node) is not None else node.body
-
-
-def _others(value: object, rng: random.Random) -> list[object]:
-    """So many values of the same kind, the right one among them and not first."""
-    if isinstance(value, int):
-        made: list[object] = [number for number in range(2, CANDIDATES + 2) if number != value][: CANDIDATES - 1]
-    else:
-        text = str(value)
-        made = [f"{text[:-1]}{chr(33 + number)}" for number in range(CANDIDATES + 1) if chr(33 + number) != text[-1]]
-        made = made[: CANDIDATES - 1]
-    rng.shuffle(made)
-    made.insert(rng.randrange(5, len(made)), value)
-    return made
-
-
-def _replaced(source: str, node: ast.expr, text: str) -> str:
-    assert node.end_col_offset is not None and node.end_lineno is not None
-    lines = source.encode().splitlines(keepends=True)
-    first, last = node.lineno - 1, node.end_lineno - 1
-    new = lines[first][: node.col_offset] + text.encode() + lines[last][node.end_col_offset :]
-    return b"".join([*lines[:first], new, *lines[last + 1 :]]).decode()

@@ -7,6 +7,7 @@ network. `python -m redteam --only forgers --tasks DIR...` takes made tasks, of 
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import pytest
 from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
 from etude.forge.gates.attacks.base import Files as Changes
+from etude.forge.gates.withheld_answers import needed_constant
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.importing import Bounds
@@ -32,13 +34,21 @@ from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.withheld.answers import FILE
 from etude.tasks.grading.withheld.record import with_answers
-from redteam.grader.forgers import forgers, frozen_constant
+from redteam.grader.forgers import forgers
 from redteam.result import SuiteResult
 
 LIMITS = GraderSettings(seconds=30, memory_mb=512, disk_mb=64)
-MOST_CONSTANTS = 6  # of a task's deleted code that an oracle may be asked for
 
 TALLY = '''"""Amounts and sums."""
+
+
+def spell(number):
+    """Return a number in Roman letters."""
+    found = ""
+    for value, letters in ((10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I")):
+        while number >= value:
+            found, number = found + letters, number - value
+    return found
 
 
 def checksum(text):
@@ -56,15 +66,6 @@ def split_amount(text):
     if not units.isdigit() or len(currency) != 3:
         raise ValueError(f"no amount: {text!r}")
     return int(units) * 100 + int((rest + "00")[:2]), currency.upper()
-
-
-def spell(number):
-    """Return a number in Roman letters."""
-    found = ""
-    for value, letters in ((10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I")):
-        while number >= value:
-            found, number = found + letters, number - value
-    return found
 '''
 SHOWN = """import pytest
 
@@ -133,13 +134,14 @@ def pytest_environment(store: Store) -> str:
     return digest
 
 
-def small_task(store: Store) -> Task:
-    """The small package without its functions, and tests that hold their answers still."""
+def small_task(store: Store, more: str = "") -> Task:
+    """The small package without its functions, and tests that hold their answers still. `more` is further tests, all of
+    them held out."""
     namespace: dict[str, object] = {}
     exec(TALLY, namespace)
     checksum = namespace["checksum"]
     assert callable(checksum)
-    hidden, shown = HIDDEN, SHOWN.replace("== 27", f"== {checksum('ab')}")
+    hidden, shown = HIDDEN + more, SHOWN.replace("== 27", f"== {checksum('ab')}")
     for word, number in (("order", 2941), ("receipt", 5530), ("Zürich", 8052)):
         hidden = hidden.replace(str(number), str(checksum(word)))
     before = replace_bodies(TALLY, dict.fromkeys(DELETED, "raise NotImplementedError"))
@@ -150,12 +152,13 @@ def small_task(store: Store) -> Task:
         f"{SOLUTION}/tally.py": TALLY,
     }
     rows = [f"test_more_checksums[{word}-{checksum(word)}]" for word in ("order", "receipt")]
+    further = re.findall(r"^def (test\w+)", more, re.MULTILINE)
     facts = Facts(
         suite="pytest",
         fail_to_pass=[f"tests/test_tally.py::test_{name}" for name in ("checksum", "amount", "spell")],
         held_out=[
             f"tests/test_tally.py::{name}"
-            for name in (*rows, "test_whole_amounts", "test_no_amount", "test_longer_numbers")
+            for name in (*rows, "test_whole_amounts", "test_no_amount", "test_longer_numbers", *further)
         ],
         allowed_paths=["*.py"],
         deleted=[f"tally.py:{name}" for name in DELETED],
@@ -164,8 +167,8 @@ def small_task(store: Store) -> Task:
     return Task("tally", "Write it.", Config(), facts, Files({path: text.encode() for path, text in files.items()}))
 
 
-async def recorded_small_task(host: StoringHost) -> Task:
-    task = small_task(host.store)
+async def recorded_small_task(host: StoringHost, more: str = "") -> Task:
+    task = small_task(host.store, more)
     return await with_answers(GradeJob(task, host, submission_of(task, task.reference), LIMITS))
 
 
@@ -193,7 +196,7 @@ def with_its_answers(task: Task) -> Task:
 
 async def attack(task: Task, host: StoringHost, result: SuiteResult, control: Task | None = None) -> None:
     """Tries every forger that has something to forge in this task."""
-    which = await _needed_constant(task, host)
+    which = await needed_constant(task, host, LIMITS)
     for family, members in forgers().items():
         row = result.rows.setdefault(family, {"tried": 0, "accepted": 0})
         for name, make in members.items():
@@ -208,17 +211,6 @@ async def attack(task: Task, host: StoringHost, result: SuiteResult, control: Ta
                 result.missed.append(f"{task.name}: {family}: {name}")
             if control is not None:
                 row["control"] = row.get("control", 0) + await _accepted(control, host, changes)
-
-
-async def _needed_constant(task: Task, host: StoringHost) -> int | None:
-    """A constant without which the solution is rejected."""
-    for which in range(MOST_CONSTANTS):
-        changes = frozen_constant(task, which)
-        if changes is None:
-            return None
-        if not await _accepted(task, host, changes):
-            return which
-    return None
 
 
 async def _accepted(task: Task, host: StoringHost, changes: Changes) -> bool:

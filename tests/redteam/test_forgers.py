@@ -8,6 +8,8 @@ import random
 
 import pytest
 
+from etude.core.settings import GraderSettings
+from etude.forge.gates.withheld_answers import tells_answers
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
@@ -62,3 +64,19 @@ def test_tests_that_hold_their_answers_tell_them(sandboxes: Sandboxes, recorded:
     assert any(map(accepted, range(6)))
     honest = loop.run_until_complete(grade(recorded, host, submission_of(recorded, recorded.reference), LIMITS))
     assert honest.passed, (honest.reason, honest.details)
+
+
+# A wrong number for IX raises here, and the right one does not: that tells it, whatever is withheld.
+TELLING = """
+
+def test_nine_has_a_name():
+    names = {"IX": "nine"}
+    assert names[spell(9)].upper() == "NINE"
+"""
+
+
+def test_the_gate_refuses_a_task_whose_tests_tell_which_value_is_right(sandboxes: Sandboxes, recorded: Task) -> None:
+    loop, host = sandboxes
+    assert not loop.run_until_complete(tells_answers(recorded, host, GraderSettings()))
+    telling = loop.run_until_complete(recorded_small_task(host, TELLING))
+    assert loop.run_until_complete(tells_answers(telling, host, GraderSettings()))

@@ -22,7 +22,7 @@ from etude.learn.update_size import measured_update
 from etude.policies.engine_client import EngineClient
 from etude.rl.groups import Rollout, Trace
 from etude.rl.learner.client import LearnerClient
-from etude.rl.metrics import describe, pass_at, staleness
+from etude.rl.metrics import bug_alarm, describe, pass_at, staleness
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rollout.rollout import Outcome, Void
 from etude.tasks.format.task import Task
@@ -39,6 +39,13 @@ def test_a_part_of_the_reward_is_averaged_over_the_rollouts_that_it_concerns() -
     some = [rollout([(0, 1)], parts={"tests": 1.0, "diff": -0.5}), rollout([(0, 1)], parts={"tests": 0.0})]
     found = describe(some)
     assert found["reward_tests"] == 0.5 and found["reward_diff"] == -0.5
+
+
+def test_calls_that_failed_by_a_bug_of_ours_are_counted_and_told() -> None:
+    some = [replace(rollout([(0, 1)]), errors={"HarnessBug": 2, "Timeout": 1}), rollout([(0, 1)])]
+    found = describe(some)
+    assert found["harness_bugs"] == 2 and "2 tool calls failed by bugs" in bug_alarm(found)
+    assert not bug_alarm(describe(some[1:])) and not bug_alarm({})
 
 
 def test_summaries_and_stated_effort_have_columns_only_where_there_are_any() -> None:

@@ -5,7 +5,7 @@
     reference                                       with the solution everything is green, or all files are, again
     stubs                                           functions that only return something fail; so does an alias
     answers                                         tests lose their answers, which are worth enough to withhold
-    grader: reference, null, attacks                and the grade that training will give says the same
+    grader: reference, null, attacks, an oracle     and the grade that training will give says the same
 
 That the suite itself is green, three times under other conditions, is the repository's baseline, found once for all
 of its tasks: `green`. Knows no way of making tasks. What the machinery does wrong is raised, never held against a task.
@@ -26,7 +26,15 @@ from etude.forge.environments.suite_run import SuiteRun, run_suite, run_variants
 from etude.forge.gates.attacks.base import Files as Changes
 from etude.forge.gates.attacks.javascript import script_attacks
 from etude.forge.gates.attacks.refactoring import REFACTORING, refactoring_attacks
-from etude.forge.gates.withheld_answers import LEAST_BITS, TOO_FEW, can_withhold, too_few, withhold
+from etude.forge.gates.withheld_answers import (
+    LEAST_BITS,
+    ORACLE_ACCEPTED,
+    TOO_FEW,
+    can_withhold,
+    tells_answers,
+    too_few,
+    withhold,
+)
 from etude.forge.leaks.audit import audit_leaks
 from etude.forge.leaks.deleted_code import Deleted
 from etude.sandbox.hosts import StoringHost
@@ -299,6 +307,8 @@ async def _check_grader(case: _Case) -> None:
         found = await grade(task, case.host, submission_of(task, files), hasty, quick=True)
         if found.passed:
             raise _Rejected(ATTACK_ACCEPTED, name)
+    if case.made and await tells_answers(task, case.host, settings):
+        raise _Rejected(ORACLE_ACCEPTED, "code that lacks one constant finds it by running the tests")
 
 
 def _only_red_in_grader(case: _Case, found: Grade) -> list[str]:

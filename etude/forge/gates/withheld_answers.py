@@ -1,19 +1,23 @@
 """The gate for answers: a made task's tests lose them, and what they are worth has to make forging hopeless.
 
 A test process that shares its memory with the tested code can be made to report anything, so it must not know what to
-report (`tasks/grading/withheld`). Tasks whose outcome is something else than a change that values show, a rename for
-example, and tests of JavaScript, keep changed tests and canaries. Knows no origin.
+report (`tasks/grading/withheld`). What it can still see, an exception where a value is wrong, must not be enough to
+find the right one. Tasks whose outcome is something else than a change that values show, a rename for example, and
+tests of JavaScript, keep changed tests and canaries. Knows no origin.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from etude.core.settings import GraderSettings
+from etude.forge.gates.attacks.oracles import ALL_SIGNS, FEW_CANDIDATES, unknown_constant
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format import config
 from etude.tasks.format.task import CONFIG, TESTS, Task
+from etude.tasks.grade import grade
 from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import Submission, submission_of
 from etude.tasks.grading.withheld.answers import FILE
@@ -23,6 +27,9 @@ from etude.tasks.kinds.table import kind_of
 
 LEAST_BITS: Final = 20.0  # over the held-out tests: one in a million who guess
 TOO_FEW: Final = "too few answers can be withheld"
+ORACLE_ACCEPTED: Final = "the tests tell which value is right"
+ORACLE_SECONDS: Final = 30.0  # for a test process that runs each test a dozen times
+MOST_CONSTANTS: Final = 6  # of the deleted code, tried until one is found that only hidden tests ask for
 
 
 def can_withhold(task: Task) -> bool:
@@ -44,6 +51,29 @@ def too_few(task: Task, least: float = LEAST_BITS) -> str:
     if found is None or found.bits >= least:
         return ""
     return f"{found.bits:g} bits in {found.tests} held-out tests, of {least:g}"
+
+
+async def tells_answers(task: Task, host: StoringHost, settings: GraderSettings) -> bool:
+    """Whether code that lacks one constant, and tries several against the tests in its own process, is accepted."""
+    patient = replace(settings, seconds=min(settings.seconds, ORACLE_SECONDS))
+    which = await needed_constant(task, host, patient)
+    asking = None if which is None else unknown_constant(task, which, ALL_SIGNS, FEW_CANDIDATES)
+    return asking is not None and (await grade(task, host, submission_of(task, asking), patient)).passed
+
+
+async def needed_constant(task: Task, host: StoringHost, settings: GraderSettings) -> int | None:
+    """The number of a constant that hidden tests ask for and no visible one does: what those tell, an agent finds out
+    by running them."""
+    shown = {*task.facts.fail_to_pass, *task.facts.pass_to_pass}
+    for which in range(MOST_CONSTANTS):
+        wrong = unknown_constant(task, which, candidates=FEW_CANDIDATES)
+        if wrong is None:
+            return None
+        found = await grade(task, host, submission_of(task, wrong), settings)
+        red = {test for test, status in found.tests.items() if status != "passed"}
+        if not found.passed and red.isdisjoint(shown):
+            return which
+    return None
 
 
 def save_answers(task: Task, folder: Path) -> None:

@@ -219,6 +219,10 @@ class Repository(ABC, Generic[S]):
         and can be edited by whoever it should grade: no task asks for it."""
         return self.collected(test).path in self.test_files
 
+    def answer_bits(self, places: Collection[LocatedTest]) -> float | None:
+        """What the expected values in these tests are worth, by their text; None where none are withheld."""
+        return None
+
     def timing_tests(self) -> set[str]:
         """Green tests that take the time themselves: what they say depends on how busy the machine is."""
         return set()

@@ -1,6 +1,7 @@
 """Which of the tests that notice the agent sees, and the workspace's test files without the others.
 
-At least three in ten are held out, whole functions each, so that an answer which knows only the visible cases fails.
+At least three in ten are held out, whole functions each, so that an answer which knows only the visible cases fails;
+more where their expected values are worth too little to be withheld.
 A file that makes its tests from data is hidden whole, with the data that only it names. What is shown should reach as
 much of what is missing as possible. Tests that carry the answer in them are hidden as well. What a test is in its file,
 its language knows (`Repository`); runs nothing.
@@ -9,7 +10,7 @@ its language knows (`Repository`); runs nothing.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ from etude.forge.steps.candidate import Candidate
 
 LEAST_HIDDEN: Final = 0.3  # share of the tests that notice
 MOST_HIDDEN: Final = 0.7
+ENOUGH_BITS: Final = (
+    40.0  # of expected values, by their text: twice what the gate asks for, as some will not be recorded
+)
 DRAWS: Final = 40
 
 
@@ -74,6 +78,7 @@ def _draw(
         place: pieces & {outermost(name) for test in tests for name in repository.traces.get(test, ())}
         for place, tests in places.items()
     }
+    worths = {place: repository.answer_bits([place]) for place in movable}
     best: tuple[float, set[LocatedTest]] | None = None
     for _ in range(DRAWS):
         hidden = {place for place in places if place in revealing}
@@ -82,14 +87,26 @@ def _draw(
         least = rng.uniform(LEAST_HIDDEN, MOST_HIDDEN)
         for place in order:
             share = sum(len(places[each]) for each in hidden) / total
-            if (share >= least and place not in preferred) or len(hidden) + 1 >= len(places):
+            if len(hidden) + 1 >= len(places):
                 break
+            # Beyond its share only what makes the withheld answers worth more is hidden.
+            more = worths[place] and not _is_enough(hidden, worths)
+            if share >= least and place not in preferred and not more:
+                continue
             hidden.add(place)
         share = sum(len(places[each]) for each in hidden) / total
         shown = [place for place in places if place not in hidden]
         if share < LEAST_HIDDEN or not shown:
             continue
         worth = len(set().union(*(reached[place] for place in shown))) - max(0.0, share - MOST_HIDDEN)
+        # A task whose answers are worth too little is refused, however much its visible tests reach.
+        worth -= 0 if _is_enough(hidden, worths) else len(pieces) + 1
         if best is None or worth > best[0]:
             best = worth, hidden
     return best[1] if best is not None else None
+
+
+def _is_enough(hidden: Collection[LocatedTest], worths: Mapping[LocatedTest, float | None]) -> bool:
+    """Whether these tests withhold enough, or nothing at all is withheld in this language."""
+    found = [worths[place] for place in hidden if place in worths]
+    return None in worths.values() or sum(each or 0.0 for each in found) >= ENOUGH_BITS

@@ -322,7 +322,7 @@ class Withheld(Table):
     plan: int  # version of the grading plan
     bits: float  # that the withheld answers of held-out tests are worth
     tests: int  # held-out tests
-    unrecorded: int = 0  # of them, those that record nothing and say themselves how they ended
+    unrecorded: int = 0  # of them, those that record nothing or keep their answers: they grade nobody
     solutions: int = 0  # right ones beside the reference that were asked for the same values
     assertions: int = 0  # of held-out tests that record something
     unshared: float = 0.0  # share of them whose value is the reference's alone: only whether they hold is asked for

@@ -1,14 +1,15 @@
 """What a test without its answers calls: it records the value that the tested code gave, and the test goes on.
 
 Nothing here knows what is expected, so there is no verdict to read, to ask or to bend. Values leave as JSON, bounded in
-size. A value whose comparison its own class decides is recorded as something that cannot be compared. Knows pytest only
-where a test waits for an exception.
+size. A dataclass is recorded by its fields; a value whose comparison its own class decides, as something that cannot be
+compared. Knows pytest only where a test waits for an exception.
 """
 
 from __future__ import annotations
 
 import builtins
 import collections
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -17,6 +18,8 @@ import hashlib
 import json
 import pathlib
 import re
+import sys
+import types
 import uuid
 from types import TracebackType
 from typing import Any, Final
@@ -117,8 +120,9 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
     kind = type(value)
     base = next((base for base in _BUILTIN if issubclass(kind, base)), None)
     if base is None:
-        return True
-    if kind.__eq__ is not base.__eq__ and kind not in _STANDARD:
+        fields = _fields(value)
+        return fields is None or all(_is_plain(each, depth + 1) for _, each in fields)
+    if kind.__eq__ is not base.__eq__ and kind not in _STANDARD and not _is_mock_call(kind):
         return False
     # Through the builtin itself: a subclass may give other items than it holds.
     items: Any = (each for pair in dict.items(value) for each in pair) if base is dict else ()
@@ -127,8 +131,31 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
     return all(_is_plain(each, depth + 1) for each in items)
 
 
+def _is_mock_call(kind: type) -> bool:
+    """A call that a mock remembers: a tuple of its name, arguments and keywords, equal to another with the same."""
+    return kind.__qualname__ == "_Call" and kind is getattr(sys.modules.get("unittest.mock"), "_Call", None)
+
+
+def _fields(value: Any) -> list[tuple[str, Any]] | None:
+    """Of an object that is equal to another of its class with equal fields: those fields. None for any other."""
+    kind = type(value)
+    if kind is types.SimpleNamespace:
+        return sorted(vars(value).items())
+    written = getattr(getattr(kind.__eq__, "__code__", None), "co_filename", "")
+    # By who wrote its `__eq__`: a class of these may have one of its own.
+    if dataclasses.is_dataclass(value) and written == "<string>":
+        names = [field.name for field in dataclasses.fields(value) if field.compare]
+    elif written.startswith("<attrs generated"):
+        names = [field.name for field in kind.__attrs_attrs__ if field.eq]
+    else:
+        return None
+    return [(name, getattr(value, name, None)) for name in names]
+
+
 def _other(value: Any) -> list[Any]:
     kind = type(value)
+    if (fields := _fields(value)) is not None:
+        return ["fields", _class_name(kind), [[name, wire_values.encode(each, _other)] for name, each in fields]]
     match value:
         case datetime.datetime() if kind is datetime.datetime:
             at = [value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond]

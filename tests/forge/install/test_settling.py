@@ -57,3 +57,33 @@ def test_what_no_pytest_has_is_not_looked_for_without_end() -> None:
         "pip install 'pytest<9'",
         "pip install 'pytest<8'",
     ]
+
+
+def test_tests_that_use_what_a_package_dropped_get_an_older_one() -> None:
+    def says(command: str, told: list[str]) -> str:
+        below = [each for each in told if each.startswith("pip install 'flexmock<")]
+        minor = 12 - len(below)
+        if "packages_distributions" in command:
+            return f"flexmock 0.{minor}.1"
+        if "--collect-only" in command and minor > 10:
+            where = "/opt/env/lib/site-packages/flexmock/a.py"
+            return f"E   ImportError: cannot import name 'down' from 'flexmock' ({where})\n[exit 2]"
+        return ""
+
+    told = commands(1, says)
+    assert [each for each in told if each.startswith("pip install 'flexmock")] == [
+        "pip install 'flexmock<0.12'",
+        "pip install 'flexmock<0.11'",
+    ]
+
+
+def test_what_no_version_of_a_package_has_is_not_looked_for_without_end() -> None:
+    def says(command: str, told: list[str]) -> str:
+        below = [each for each in told if "pip install 'Toy.Box<" in each]
+        if "packages_distributions" in command:
+            return f"Toy.Box {9 - len(below)}.0"
+        missing = "cannot import name 'x' from 'toybox.inner' (/opt/env/lib/site-packages/toybox/inner.py)"
+        return f"E   ImportError: {missing}\n[exit 2]" if "--collect" in command else ""
+
+    told = commands(1, says)
+    assert sum("pip install 'Toy.Box<" in each for each in told) == 3

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -16,7 +18,8 @@ from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.withheld.answers import FILE, answers_of
 from etude.tasks.grading.withheld.bits import of_text, of_value
-from etude.tasks.grading.withheld.compare import matches
+from etude.tasks.grading.withheld.compare import comparable, matches
+from etude.tasks.grading.withheld.estimate import UNSPELLED, estimated_bits
 from etude.tasks.grading.withheld.record import with_answers
 from etude.tasks.grading.withheld.rewrite import rewrite
 from etude.tasks.grading.withheld.sites import PINNED, Site
@@ -100,6 +103,41 @@ def test_the_answers_in_a_table_that_another_test_has_too_are_worth_nothing() ->
     assert all(site.exposed for site in both.sites)
 
 
+def test_what_a_class_of_the_tests_spells_leaves_too() -> None:
+    made = rewrite(
+        """
+from unittest.mock import call
+from shop import parse, Price
+from .base import Result as R
+
+
+def test_results():
+    assert parse("a") == R(out="ninety", code=90)
+    wanted = R(out="eighty", code=shop.ERROR)
+    assert R("seventy") == parse("b")
+    assert parse("c") == wanted
+    assert till.add.mock_calls == [call("sixty", by=6060)]
+
+
+def test_prices():
+    assert Price("5.00") == Price("5")
+    got = list(parse("f"))
+    wanted = ["forty"]
+    assert wanted == tuple(got)
+    message = "fifty"
+    assert message in str(parse("d"))
+    with raises(ValueError, match=message):
+        parse("e")
+"""
+    )
+    for answer in ("ninety", "90", "eighty", "seventy", "sixty", "6060", "fifty", "forty"):
+        assert answer not in made.text, answer
+    assert {site.operator for site in made.sites[:4]} == {"eq"}
+    # Where both sides build something, both are asked for.
+    assert [site.operator for site in made.sites[4:]] == ["pair", "eq", "has", "raises"]
+    assert "tuple(got))" in made.text
+
+
 def test_two_helpers_of_one_name_are_not_mixed_up() -> None:
     text = """
 def test_one():
@@ -140,6 +178,9 @@ def recorded(value: Any) -> Any:
         ("almost", 1.0, 1.00000001, 1.1),
         ("same_items", [1, 2, 2], [2, 1, 2], [1, 1, 2]),
         ("regex", "^a+$", "aaa", "aab"),
+        ("regex_not", "^a+$", "aab", "aaa"),
+        ("finds", "aAa", re.compile("^a+$", re.IGNORECASE), re.compile("^a+$")),
+        ("finds_not", "b", "a", "("),  # what is no pattern finds nothing, and does not find nothing
         ("true", True, True, False),
     ],
 )
@@ -168,6 +209,48 @@ def test_what_decides_itself_whether_it_is_equal_has_no_plain_form() -> None:
         [0, [[]]],
     ):
         assert not matches(site, hostile, [0, 4])
+
+
+def test_of_a_test_that_no_process_gets_only_the_name_is_left() -> None:
+    whole, made = (
+        rewrite(SOURCE, left=frozenset(["test_table"])),
+        rewrite(SOURCE, left=frozenset(["test_table"]), cut=frozenset(["test_table", "TestCart.test_both"])),
+    )
+    assert "1001" in whole.text and "1001" not in made.text and "cart.total" not in made.text
+    assert "def test_table(text, want):\n    pass" in made.text
+    # The others keep their numbers.
+    assert [site.number for site in made.sites] == [site.number for site in whole.sites]
+
+
+def test_what_answers_are_worth_is_guessed_before_anything_runs() -> None:
+    assert estimated_bits(SOURCE, ["test_literals"]) == 3 * UNSPELLED
+    assert estimated_bits(SOURCE, ["TestCart.test_both"]) > 15
+    assert estimated_bits("def test_a():\n    assert f(1)\n    assert g() is not None\n", ["test_a"]) == 0
+    assert estimated_bits("def test_a(", ["test_a"]) == 0
+
+
+def test_objects_are_recorded_by_their_fields() -> None:
+    @dataclasses.dataclass
+    class Point:
+        x: float
+        note: str = dataclasses.field(default="", compare=False)
+
+    @dataclasses.dataclass
+    class Angle:
+        degrees: int
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    site = Site(0, "test", "eq", PINNED)
+    assert matches(site, recorded([Point(1.0, "a")]), recorded([Point(1, "b")]))
+    assert not matches(site, recorded(Point(1.0)), recorded(Point(2.0)))
+    assert not matches(site, recorded((1.0,)), recorded(Point(1.0)))
+    assert matches(site, recorded(mock.call(1, a=[2])), recorded(mock.call(1, a=[2])))
+    assert not matches(site, recorded(mock.call(1, a=[2])), recorded(mock.call(1, a=[3])))
+    # A class that compares in its own way stays without a plain form, also in a field.
+    for value in (Angle(5), Point(Angle(5))):  # type: ignore[arg-type]
+        assert not matches(site, recorded(value), [0, 4]) and not comparable(recorded(value))
 
 
 def test_bits_count_what_cannot_be_guessed() -> None:

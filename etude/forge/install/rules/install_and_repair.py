@@ -46,6 +46,9 @@ _OLD_PYTEST = 8  # the oldest that is left for an older one before the last try
 _REACHED = re.compile(
     r"^E\s.*(?:cannot import name '\w+' from '_pytest\b|module '_pytest[\w.]*' has no attribute)", re.M
 )
+# Tests that are older than a package they use: they import what a later version of it dropped.
+_DROPPED = re.compile(r"cannot import name '\w+' from '([A-Za-z]\w*)[\w.]*' \(\S*/site-packages/")
+_MOST_OLDER = 3  # versions back, of one package
 _WARNING = re.compile(r"^E\s+(?:\w+\.)*((?:Pending)?DeprecationWarning|FutureWarning):", re.M)
 # Module of a plugin -> options and variables. With CI set, Hypothesis repeats itself and forgives slowness.
 _STEADIED: Mapping[str, tuple[list[str], dict[str, str]]] = {
@@ -185,6 +188,8 @@ def _mend(project: Project, settled: _Settled, suite_seconds: int, runs: bool) -
         elif _REACHED.search(text) and (major := (yield from _major_of_pytest())) >= _OLD_PYTEST:
             yield from _install([f"pytest<{major}"], settled)
             settled.notes.append(f"its tests reach for what pytest {major} does not have: an older one is installed")
+        elif (dropped := _DROPPED.search(text)) and (yield from _older_package(dropped[1], own, settled)):
+            pass
         # Warnings only where more than a tenth is red: a suite that is green enough stays as it is.
         elif not collecting and not silenced and _is_too_red(text) and (warnings := _turned_into_errors(text)):
             silenced = True
@@ -230,6 +235,30 @@ def _older_pytest(removed_in: int, settled: _Settled) -> Asking:
         yield from _install([f"pytest<{removed_in}"], settled)
         settled.notes.append(f"its tests use what pytest {removed_in} removed: an older one is installed")
     return ""
+
+
+def _older_package(module: str, own: set[str], settled: _Settled) -> Asking:
+    """The version before the one that is installed; nothing where there is none to go back to."""
+    if module in own or sum(each.startswith(f"older {module} ") for each in settled.tried) >= _MOST_OLDER:
+        return ""
+    code = (
+        "import importlib.metadata as m, sys; "
+        "name = m.packages_distributions()[sys.argv[1]][0]; print(name, m.version(name))"
+    )
+    (text,) = yield [run(f"python -c {shlex.quote(code)} {module}")]
+    found = re.match(r"([A-Za-z0-9][\w.-]*) (\d+)\.(\d+)", output(text))
+    if found is None:
+        return ""
+    name, major, minor = found[1], int(found[2]), int(found[3])
+    # Before 1.0 a minor version is what a major one is later.
+    below = f"{name}<{major}" if major else f"{name}<0.{minor}"
+    if f"older {module} {below}" in settled.tried or not (major or minor):
+        return ""
+    settled.tried.add(f"older {module} {below}")
+    if (yield from _install([below], settled)):
+        return ""
+    settled.notes.append(f"its tests use what {name} {major}.{minor} dropped: an older one is installed")
+    return below
 
 
 def _major_of_pytest() -> Generator[Sequence[Call], list[str], int]:

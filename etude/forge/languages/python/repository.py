@@ -19,6 +19,7 @@ from etude.forge.languages.python.mutations import mutations
 from etude.forge.languages.python.source import Definition, Module, identifiers
 from etude.forge.languages.python.task_files import PYTHON
 from etude.tasks.grading.inherited_tests import InheritedTests, collected
+from etude.tasks.grading.withheld.estimate import estimated_bits
 
 TEST_FOLDERS = ("test", "tests")
 TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_tests?|tests?|conftest)\.py$")
@@ -77,6 +78,12 @@ class PythonRepository(Repository[Definition]):
 
     def delete(self, symbols: Sequence[Definition], extent: Extent) -> DeletedFunctions[Definition]:
         return deletions.delete(self, symbols, extent)
+
+    def answer_bits(self, places: Collection[LocatedTest]) -> float:
+        names: dict[str, set[str]] = {}
+        for place in places:
+            names.setdefault(place.path, set()).add(place.name)
+        return sum(estimated_bits(self.tests[path].text, found) for path, found in names.items() if path in self.tests)
 
     def timing_tests(self) -> set[str]:
         return python_tests.timing_tests(self)

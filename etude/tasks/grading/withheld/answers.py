@@ -22,7 +22,7 @@ from etude.tasks.grading.withheld.rewrite import Rewritten, rewrite
 from etude.tasks.grading.withheld.sites import Site
 
 FILE: Final = "answers.json"
-PLAN: Final = 1  # version of how made tasks are graded: sites are numbered and values are spelled as this says
+PLAN: Final = 2  # version of how made tasks are graded: sites are numbered and values are spelled as this says
 # In the provenance of tasks that `etude tasks make` makes and whose outcome is a change that tests grade.
 MADE: Final = re.compile(r"; make \d+; (deletion|bug|commit)-")
 
@@ -37,16 +37,18 @@ class Answers:
     ids: Mapping[str, str] = field(default_factory=dict)  # required id -> as the rewritten test is called
     demoted: Mapping[str, Sequence[int]] = field(default_factory=dict)  # file -> sites that record only their truth
     left: Mapping[str, Sequence[str]] = field(default_factory=dict)  # file -> functions that stay as they are
+    cut: Mapping[str, Sequence[str]] = field(default_factory=dict)  # file -> hidden ones that no process gets
 
     def write(self) -> bytes:
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     def rewritten(self, path: str, source: str) -> Rewritten:
         """A test file of the task without its answers."""
-        return rewrite(source, frozenset(self.demoted.get(path, ())), frozenset(self.left.get(path, ())))
+        options = (frozenset(each.get(path, ())) for each in (self.demoted, self.left, self.cut))
+        return rewrite(source, *options)
 
     def files(self) -> set[str]:
-        return set(self.homes.values())
+        return {*self.homes.values(), *self.cut}
 
     def wrong(self, test: str, source: str, said: str) -> str:
         """What is wrong with the records of a test, in words; nothing where they are right."""

@@ -89,8 +89,19 @@ def asked_by_method(call: ast.Call, names: Collection[str]) -> list[Assertion] |
         return _almost(call)
     if name == "assertCountEqual" and len(given) >= 2 and (side := _literal_side(given[0], given[1])):
         return [Assertion("same_items", (side[0],), None, side[1], ast.literal_eval(side[1]))]
-    if name == "assertRegex" and len(given) >= 2 and literal(given[1]) and isinstance(ast.literal_eval(given[1]), str):
-        return [Assertion("regex", (given[0],), None, given[1], ast.literal_eval(given[1]))]
+    if name in ("assertRegex", "assertNotRegex") and len(given) >= 2:
+        return _searched(given[0], given[1], name == "assertRegex")
+    return None
+
+
+def _searched(text: ast.expr, pattern: ast.expr, found: bool) -> list[Assertion] | None:
+    """A pattern in the test and a text of the tested code's, or a text in the test and a pattern of the code's."""
+    spelled = ast.literal_eval(pattern) if literal(pattern) else None
+    if isinstance(spelled, str):
+        return [Assertion("regex" if found else "regex_not", (text,), None, pattern, spelled)]
+    said = ast.literal_eval(text) if literal(text) else None
+    if isinstance(said, str):
+        return [Assertion("finds" if found else "finds_not", (pattern,), None, text, said)]
     return None
 
 
@@ -139,7 +150,9 @@ def _compared(left: ast.expr, operator: Operator, right: ast.expr, names: Collec
             return Assertion("approx", (actual,), whole, wanted, value, options=options)
     for wanted, actual, turned in sides:
         # Equal to what the reference gave is equal to what was expected; for other operators that does not follow.
-        if turned == "eq" and pure(wanted, names):
+        # Where both sides build something, which one is expected cannot be told.
+        plain = all(pure(each, names, classes=False) for each in (wanted, actual))
+        if turned == "eq" and pure(wanted, names) and (plain or not pure(actual, names)):
             return Assertion("eq", (actual,), whole, wanted)
     if operator in ("is", "is_not"):
         return Assertion("true", (whole,), whole, expected=True)

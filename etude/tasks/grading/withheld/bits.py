@@ -35,6 +35,8 @@ def worth(records: Iterable[tuple[Site, Record, str]]) -> float:
             classes[json.dumps(record[1][1][:1]) if isinstance(record[1], list) else "nothing"] += 1
             if site.option("match"):
                 values.setdefault(site.option("match"), of_text(site.option("match"), text))
+        elif site.operator in ("finds", "finds_not"):
+            mixed[str(site.operator == "finds")] += 1
         elif site.operator in ("true", "false") or record[1] in (None, True, False):
             wanted = site.expected if site.is_boolean else record[1]
             mixed[str(wanted)] += 1
@@ -66,6 +68,8 @@ def _of_value(data: Any, text: str) -> float:
             return 1.0 + sum(_of_value(each, text) for pair in pairs for each in pair)
         case ["list" | "tuple" | "set" | "frozenset", items]:
             return 1.0 + sum(_of_value(each, text) for each in items)
+        case ["fields", _, pairs]:
+            return 1.0 + sum(_of_value(each, text) for _, each in pairs)
         case ["bytes" | "bytearray", digits]:
             return of_text(bytes.fromhex(digits).decode("latin-1"), text)
         case ["datetime" | "date" | "time" | "timedelta", parts, *_]:

@@ -13,6 +13,7 @@ import fractions
 import json
 import math
 import operator
+import re
 import subprocess
 import sys
 import uuid
@@ -29,7 +30,12 @@ WITHHELD: Final = (["withheld"], "<withheld>")  # as it is, and as text
 MOST_EXPONENT: Final = 10_000  # of a decimal: comparing larger ones may take hours
 MOST_ITEMS: Final = 2_000  # compared without regard to order
 SEARCH_SECONDS: Final = 5.0
-_SEARCH: Final = "import re, sys; a = sys.stdin.read().split('\\0', 1); sys.exit(not re.search(a[0], a[1]))"
+FOUND: Final = 3
+NOT_FOUND: Final = 4
+_SEARCH: Final = (
+    "import re, sys; flags, size, rest = sys.stdin.read().split('\\0', 2); at = int(size); "
+    f"sys.exit({FOUND} if re.search(rest[:at], rest[at:], int(flags)) else {NOT_FOUND})"
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,22 @@ class Opaque:
 
     tag: str
     parts: str
+
+
+@dataclass(frozen=True)
+class Fields:
+    """An object that is equal to another of its class whose fields are equal."""
+
+    kind: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A compiled regular expression for text."""
+
+    text: str
+    flags: int
 
 
 class Unreadable(Exception):
@@ -129,8 +151,10 @@ def _holds(site: Site, record: Record, reference: Record) -> bool:
             return _almost(value, expected, site.option("places"), site.option("delta"))
         case "same_items":
             return _same_items(value, expected)
-        case "regex":
-            return isinstance(value, str) and _search(expected, value)
+        case "regex" | "regex_not":
+            return isinstance(value, str) and _search(expected, value) is (site.operator == "regex")
+        case "finds" | "finds_not":
+            return isinstance(value, str | Pattern) and _finds(value, expected) is (site.operator == "finds")
     return bool(_COMPARE[site.operator](value, expected))
 
 
@@ -149,17 +173,26 @@ def _raised(site: Site, record: Record, reference: Record) -> bool:
     if not any(kind in kinds for kind in wanted):
         return False
     pattern = site.option("match")
-    return pattern is None or record[2] == reference[2] or _search(pattern, record[2])
+    return pattern is None or record[2] == reference[2] or _search(pattern, record[2]) is True
 
 
-def _search(pattern: str, text: str) -> bool:
-    """In a process of its own: the text is hostile, and a search can take for ever."""
-    given = f"{pattern}\0{text}".encode("utf-8", "surrogatepass")
+def _finds(pattern: str | Pattern, text: str) -> bool | None:
+    """Whether a pattern of the tested code's finds something in a text; None for what is no pattern."""
+    if isinstance(pattern, str):
+        return _search(pattern, text)
+    # Without DEBUG, which prints.
+    return _search(pattern.text, text, pattern.flags & ~re.DEBUG)
+
+
+def _search(pattern: str, text: str, flags: int = 0) -> bool | None:
+    """In a process of its own: pattern or text is hostile, and a search can take for ever. None: it came to no end."""
+    given = f"{flags}\0{len(pattern)}\0{pattern}{text}".encode("utf-8", "surrogatepass")
     try:
         command = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _SEARCH]
-        return subprocess.run(command, input=given, timeout=SEARCH_SECONDS, capture_output=True).returncode == 0
+        code = subprocess.run(command, input=given, timeout=SEARCH_SECONDS, capture_output=True).returncode
     except subprocess.TimeoutExpired:
-        return False
+        return None
+    return {FOUND: True, NOT_FOUND: False}.get(code)
 
 
 def _near(value: Any, expected: Any, rel: float | None, absolute: float | None) -> bool:
@@ -235,6 +268,10 @@ def _read(data: list[Any]) -> Any:
             return uuid.UUID(text)
         case ["path", text]:
             return PurePosixPath(text)
+        case ["fields", str(kind), pairs]:
+            return Fields(kind, {name: _value(each) for name, each in pairs})
+        case ["pattern", str(text), int(flags)]:
+            return Pattern(text, flags)
         case ["enum" | "pattern" | "class" | "single" | "big" | "withheld" as tag, *parts]:
             return Opaque(tag, json.dumps(parts))
     raise Unreadable(str(data[:1]))

@@ -1,7 +1,8 @@
 """Which expressions of a test only spell a value: they name what is expected, and nothing happens where they go.
 
 An expression is pure where it is made of constants, of constructors of the standard library, and of names that hold
-such a value. Reads syntax, runs nothing.
+such a value. With `classes`, calls of what is named as a class count too: `Result(out="x")` spells what is expected
+wherever the class comes from. Reads syntax, runs nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ CONSTRUCTORS: Final = {
     *("bool", "int", "float", "complex", "str", "bytes", "bytearray", "list", "tuple", "dict", "set", "frozenset"),
     *("datetime", "date", "time", "timedelta", "timezone", "Decimal", "Fraction", "UUID", "OrderedDict", "Counter"),
     *("Path", "PurePath", "PurePosixPath", "PosixPath", "range", "dedent", "namedtuple", "defaultdict"),
+    "call",  # of unittest.mock
 }
 METHODS: Final = {
     "encode",
@@ -58,7 +60,7 @@ def literal(node: ast.expr) -> bool:
         return False
 
 
-def pure(node: ast.expr, names: Iterable[str]) -> bool:
+def pure(node: ast.expr, names: Iterable[str], classes: bool = True) -> bool:
     """Whether an expression only spells a value, where these names do."""
     known = set(names)
 
@@ -90,11 +92,16 @@ def pure(node: ast.expr, names: Iterable[str]) -> bool:
                 return _module(each) in STANDARD
             case ast.Call():
                 given = [*each.args, *(keyword.value for keyword in each.keywords)]
+                spelled = [part for part in given if is_pure(part)]
                 # Reading a name does nothing: `datetime(2011, 2, 1, tzinfo=utc)` is what is expected, whatever utc is.
-                return builds(each.func) and all(isinstance(part, ast.Name) or is_pure(part) for part in given)
+                # But `list(got)`, which spells nothing itself, is what was got.
+                reads = all(part in spelled or _is_read(part) for part in given)
+                return builds(each.func) and reads and (bool(spelled) or not given)
         return False
 
     def builds(function: ast.expr) -> bool:
+        if classes and _is_class(function):
+            return True
         if isinstance(function, ast.Name):
             return function.id in CONSTRUCTORS
         if not isinstance(function, ast.Attribute):
@@ -105,6 +112,18 @@ def pure(node: ast.expr, names: Iterable[str]) -> bool:
         return function.attr in METHODS and pure(function.value, known)
 
     return is_pure(node)
+
+
+def _is_class(function: ast.expr) -> bool:
+    """By its name, `Result` or `results.Result`: what a class is called, and hardly anything else."""
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    named = isinstance(function, ast.Name) or (isinstance(function, ast.Attribute) and bool(_module(function)))
+    return named and name.lstrip("_")[:1].isupper()
+
+
+def _is_read(node: ast.expr) -> bool:
+    """A name, or an attribute of one."""
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and bool(_module(node)))
 
 
 def _module(node: ast.Attribute) -> str:

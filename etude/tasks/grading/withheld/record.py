@@ -57,8 +57,10 @@ class _Decisions:
 
 async def with_answers(job: GradeJob, others: Sequence[Submission] = ()) -> Task:
     """The task with its answers beside its tests, and what they are worth in its facts."""
-    task = job.task
     answers, unshared = await find_answers(job, others)
+    before = len(answers.records)
+    task, answers = _without_verdicts(job.task, answers)
+    gone = before - len(answers.records)
     sources = sources_of(task)
     held_out = [test for test in answers.records if test in set(task.facts.held_out)]
     asked = {(answers.homes[test], record[0]) for test in held_out for record in answers.records[test]}
@@ -66,8 +68,8 @@ async def with_answers(job: GradeJob, others: Sequence[Submission] = ()) -> Task
     withheld = Withheld(
         plan=PLAN,
         bits=answers.bits(sources, held_out),
-        tests=len(held_out),
-        unrecorded=len(answers.without(held_out)),
+        tests=len(held_out) + gone,
+        unrecorded=len(answers.without(held_out)) + gone,
         solutions=len(others),
         assertions=len(asked),
         unshared=round(len(alone) / max(1, len(asked)), 4),
@@ -75,6 +77,45 @@ async def with_answers(job: GradeJob, others: Sequence[Submission] = ()) -> Task
     facts = task.facts.model_copy(update={"grading": "recorded", "withheld": withheld})
     files = task.files.replaced({f"{TESTS}/{FILE}": answers.write()})
     return dataclasses.replace(task, facts=facts, files=files)
+
+
+def _without_verdicts(task: Task, answers: Answers) -> tuple[Task, Answers]:
+    """Hidden tests that keep their answers, or record nothing, say in the process whether they passed, and whoever
+    shares it could ask them: they grade nobody, and no process is given them."""
+    owners = _owners(task)
+    places = {test: (answers.homes[test], owners[test]) for test in answers.records}
+    hidden = [test for test in places if test in set(task.facts.held_out)]
+    nothing = set(answers.without(hidden))
+    # Of one function all rows go. One that a visible test shares stays: the agent knows it.
+    shown = {place for test, place in places.items() if test not in hidden}
+    telling = {
+        places[test] for test in hidden if test in nothing or places[test][1] in answers.left.get(places[test][0], ())
+    } - shown
+    gone = {test.partition("[")[0] for test in hidden if places[test] in telling}
+    if not gone or all(places[test] in telling for test in hidden):
+        return task, answers
+    cut: dict[str, list[str]] = {}
+    for path, name in sorted(telling):
+        cut.setdefault(path, []).append(name)
+
+    def kept(tests: Iterable[str]) -> list[str]:
+        return [test for test in tests if test.partition("[")[0] not in gone]
+
+    facts = task.facts.model_copy(update={"held_out": kept(task.facts.held_out)})
+    made = dataclasses.replace(
+        answers,
+        cut=cut,
+        ids={test: answers.ids[test] for test in kept(answers.ids)},
+        records={test: answers.records[test] for test in kept(answers.records)},
+        homes={test: answers.homes[test] for test in kept(answers.homes)},
+    )
+    return dataclasses.replace(task, facts=facts), made
+
+
+def _owners(task: Task) -> dict[str, str]:
+    """The function behind each required test."""
+    functions = test_functions(task, required_ids(task), sources_of(task))
+    return {test: function.name for function in functions for test in function.ids}
 
 
 async def find_answers(job: GradeJob, others: Sequence[Submission] = ()) -> tuple[Answers, Mapping[str, set[int]]]:

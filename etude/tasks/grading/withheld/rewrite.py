@@ -34,6 +34,7 @@ from etude.tasks.grading.withheld.parameters import (
 )
 from etude.tasks.grading.withheld.purity import Function, assigned, loads, pure
 from etude.tasks.grading.withheld.sites import Site
+from etude.tasks.grading.withheld.spell_out import spell_out
 
 SEEN: Final = "_etude_seen"  # what a rewritten test calls (`sandbox_side/recorder.py`)
 RAISES: Final = "_etude_raises"
@@ -60,12 +61,19 @@ class _Unit:
 
 
 @lru_cache(maxsize=256)
-def rewrite(source: str, demoted: frozenset[int] = frozenset(), left: frozenset[str] = frozenset()) -> Rewritten:
+def rewrite(
+    source: str,
+    demoted: frozenset[int] = frozenset(),
+    left: frozenset[str] = frozenset(),
+    cut: frozenset[str] = frozenset(),
+) -> Rewritten:
     """The module without its answers. A site that is `demoted` records only whether its assertion holds; a function
-    that is `left` stays as it is."""
+    that is `left` stays as it is, and of one that is `cut` only its name is left."""
     tree = ast.parse(source)
     units = [_Unit(name, node) for name, node in functions(tree) if name not in left and not _is_fixture(node)]
     constants = _constants(tree)
+    for unit in units:
+        spell_out(unit.node, constants)
     _find_pure_names(units, tree, constants)
     recording = _Recording(demoted, Counter(loads(tree)))
     for unit in units:
@@ -74,6 +82,9 @@ def rewrite(source: str, demoted: frozenset[int] = frozenset(), left: frozenset[
     sites = tuple(recording.site(number, tree) for number in range(len(recording.asked)))
     for unit in units:
         _drop_docstring(unit.node)
+    for name, node in functions(tree):
+        if name in cut:
+            node.body, node.decorator_list = [ast.Pass()], []
     ast.fix_missing_locations(tree)
     return Rewritten(ast.unparse(tree) + "\n", sites, {unit.name: ast.unparse(unit.node) for unit in units})
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-# eq to regex: the recorded value against what the test names; pair: two recorded values against each other; true: the
-# truth of the recorded value; raises: the recorded exception.
+# eq to regex_not: the recorded value against what the test names; finds: the recorded pattern in a text of the test's;
+# pair: two recorded values against each other; true: the truth of the recorded value; raises: the recorded exception.
 # fmt: off
 Operator = Literal[
     "eq", "ne", "is", "is_not", "lt", "le", "gt", "ge", "in", "not_in", "has", "has_not", "starts", "ends",
-    "approx", "almost", "same_items", "regex", "pair", "true", "false", "raises",
+    "approx", "almost", "same_items", "regex", "regex_not", "finds", "finds_not", "pair", "true", "false", "raises",
 ]
 # fmt: on
 MIRRORED: Final[dict[Operator, Operator]] = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}

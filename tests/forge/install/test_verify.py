@@ -1,0 +1,37 @@
+"""How many tests have to pass: those that want what no sandbox has do not count against an environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from etude.forge.environments.suite_run import SuiteRun
+from etude.forge.install.result import InstallFailed
+from etude.forge.install.verify import check_run
+from etude.sandbox.base import Layer
+
+NO_GIT = "E   git.exc.InvalidGitRepositoryError: /workspace"
+
+
+def run_of(passed: int, failed: int, says: str) -> SuiteRun:
+    red = [f"tests/test_a.py::test_red{number}" for number in range(failed)]
+    green = [f"tests/test_a.py::test_green{number}" for number in range(passed)]
+    return SuiteRun(
+        {**dict.fromkeys(green, "passed"), **dict.fromkeys(red, "failed")},
+        *(1.0, True, ""),
+        texts=dict.fromkeys(red, says),
+    )
+
+
+def test_tests_that_want_a_git_repository_are_left_aside(tmp_path: Path) -> None:
+    workspace = Layer("", tmp_path)
+    check_run(run_of(62, 8, NO_GIT), workspace, 60.0)
+    with pytest.raises(InstallFailed, match=r"8 of 70 tests fail: tests/test_a\.py::test_red0: ValueError"):
+        check_run(run_of(62, 8, "E   ValueError"), workspace, 60.0)
+
+
+@pytest.mark.parametrize(("passed", "says"), [(5, "only 5 tests pass, and 10 are needed"), (20, "30 of 50 tests fail")])
+def test_an_environment_in_which_hardly_anything_runs_is_none(passed: int, says: str, tmp_path: Path) -> None:
+    with pytest.raises(InstallFailed, match=rf"{says} \(30 want a network or a git repository"):
+        check_run(run_of(passed, 30, NO_GIT), Layer("", tmp_path), 60.0)
