@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from etude.core.settings import setting
+from etude.core.settings import LearnerRanks, setting
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,7 @@ class ClusterSettings:
     kind: Literal["local"] = setting("local", "local: processes on this machine")
     engines: int = setting(1, "engine processes that sample, each with the whole model", least=1)
     rollout_workers: int = setting(0, "processes that run rollouts; 0 runs them in the orchestrator", least=0)
+    learner: LearnerRanks = setting(LearnerRanks(), "the learner's ranks")
     restarts: int = setting(
         3, "times that processes which died are started again before a step is trained; 0 ends the run", least=0
     )

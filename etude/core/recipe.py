@@ -38,7 +38,6 @@ class Recipe:
     about: str = setting("", "what this recipe is for, in one line")
     requires: list[str] = setting([], "keys that whoever uses this recipe has to give")
     run: settings.RunSettings = setting(settings.RunSettings(), "the machine and the run as a whole")
-    cluster: settings.ClusterSettings = setting(settings.ClusterSettings(), "where the run's processes are")
     tokens: settings.TokensSettings = setting(settings.TokensSettings(), "the tokenizer")
     model: settings.ModelSettings = setting(settings.ModelSettings(), "the decoder")
     corpus: settings.CorpusSettings = setting(settings.CorpusSettings(), "the training text")

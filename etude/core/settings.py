@@ -68,13 +68,6 @@ class LearnerRanks:
 
 
 @dataclass(frozen=True)
-class ClusterSettings:
-    """Where the processes of a run are; from a laptop to many machines only this table changes."""
-
-    learner: LearnerRanks = setting(LearnerRanks(), "the learner's ranks")
-
-
-@dataclass(frozen=True)
 class TokensSettings:
     """The byte-level BPE tokenizer that the run trains."""
 
