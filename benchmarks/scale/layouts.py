@@ -172,10 +172,10 @@ CELLS = {
 }
 
 
-def layouts(model: str, most: int) -> Iterator[Layout]:
+def layouts(model: str, least: int, most: int) -> Iterator[Layout]:
     for cell in CELLS[model].split():
         layout = Layout(*map(int, cell.split(",")))
-        if layout.ranks <= most:
+        if least <= layout.ranks <= most:
             yield layout
 
 
@@ -183,13 +183,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Several ranks against one.")
     parser.add_argument("--model", choices=MODELS, action="append")
     parser.add_argument("--ranks", type=int, default=8, help="the most ranks")
+    parser.add_argument("--least", type=int, default=2, help="the least ranks")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []
     with Ranks(options.ranks) as ranks:
         for model in options.model or MODELS:
             truth = one_rank(model)
-            for layout in layouts(model, options.ranks):
+            for layout in layouts(model, options.least, options.ranks):
                 found = difference(ranks, model, layout, truth)
                 passed = all(found[name] <= bar for name, bar in BARS.items())
                 rows.append({"model": model} | vars(layout) | found | {"passed": passed})
