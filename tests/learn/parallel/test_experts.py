@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +11,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from etude.core.errors import EtudeError
 from etude.core.settings import ComputeSettings
 from etude.learn.parallel.experts import expert_parameters, gather_experts, split_experts, sum_loads
-from etude.learn.parallel.wire import Wire, bytes_of_row
-from etude.model.decoder import Decoder
+from etude.learn.parallel.wire import Exchange, Wire, bytes_of_row
+from etude.model.decoder import Block, Decoder
 from etude.model.experts import MixtureOfExperts, Router, balance, replay_metrics
 from etude.model.packed_forward import Packed
 from etude.model.training import set_up
@@ -83,6 +85,50 @@ def model_cell(
     return far
 
 
+def sharded_cell(mesh: DeviceMesh) -> dict[str, float]:
+    """Experts over a mesh (expert_shard, expert), cut once more by FSDP, in a model under FSDP that computes twice."""
+    whole, split, rank = decoder_of(LATENT), decoder_of(LATENT), dist.get_rank()
+    split_experts(split, mesh["expert"])
+    set_up(split, ComputeSettings(recompute=True), "cpu")
+    world = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("shard",))
+    for block in [module for module in split.modules() if isinstance(module, Block)]:
+        if isinstance(block.mlp, MixtureOfExperts):
+            fully_shard(block.mlp.experts, mesh=mesh["expert_shard"])
+        fully_shard(block, mesh=world)
+    fully_shard(split, mesh=world)
+    hidden_TD, _ = backward(split, LENGTHS[rank], rank, False)
+    wanted = [backward(whole, LENGTHS[r], r, False)[0] for r in range(4)]
+    far, divided = {"hidden": worst(hidden_TD, wanted[rank]), "gradient": 0.0}, expert_parameters(split)
+    for (name, ours), theirs in zip(split.named_parameters(), whole.parameters(), strict=True):
+        assert isinstance(ours.grad, DTensor) and theirs.grad is not None, name
+        ranks = 2 if name in divided else 4  # over which FSDP averaged
+        far["gradient"] = max(far["gradient"], worst(ranks * ours.grad.full_tensor(), theirs.grad))
+    return far
+
+
+def order_cell(mesh: DeviceMesh) -> list[str]:
+    """What happens one behind the other in a forward and a backward pass of one layer."""
+    model, seen = decoder_of(LATENT), []
+    split_experts(model, mesh)
+    layer = next(m for m in model.modules() if isinstance(m, MixtureOfExperts))
+    layer.shared_experts.register_forward_hook(lambda *_: seen.append("shared"))
+    layer.shared_experts.down_proj.weight.register_hook(lambda _: seen.append("gradient of shared"))
+    send, wait = Exchange._send, Exchange._wait
+
+    def sends(self: Exchange, *facts: Any) -> None:
+        seen.append("send")
+        send(self, *facts)
+
+    def waits(self: Exchange) -> Tensor:
+        seen.append("wait")
+        return wait(self)
+
+    Exchange._send, Exchange._wait = sends, waits  # type: ignore[method-assign]
+    layer(torch.randn(5, 16, requires_grad=True)).square().sum().backward()
+    Exchange._send, Exchange._wait = send, wait  # type: ignore[method-assign]
+    return seen
+
+
 def routers(model: nn.Module) -> Iterator[Router]:
     return (module for module in model.modules() if isinstance(module, Router))
 
@@ -117,12 +163,14 @@ def layer_cell(mesh: DeviceMesh, wire: Wire, tokens: list[int], only: int | None
 
 def ranks(rank: int, count: int) -> Found:
     whole = init_device_mesh("cpu", (count,), mesh_dim_names=("expert",))
-    pairs = init_device_mesh("cpu", (count // 2, 2), mesh_dim_names=("expert_shard", "expert"))["expert"]
-    found: Found = {}
+    square = init_device_mesh("cpu", (count // 2, 2), mesh_dim_names=("expert_shard", "expert"))
+    pairs, found = square["expert"], Found()
     for size, mesh in ((2, pairs), (4, whole)):
         for name, shape in (("latent", LATENT), ("grouped", GROUPED)):
             for kind in ({}, {"replay": True}, {"recompute": True}) if name == "latent" else ({},):
                 found[f"{name} {size} {next(iter(kind), 'plain')}"] = model_cell(shape, mesh, **kind)
+    found["latent 2, sharded, recomputed"] = sharded_cell(square)
+    found["order"] = order_cell(whole)
     found["no tokens on two ranks"] = layer_cell(whole, "same", [0, 5, 0, 3])
     found["no tokens anywhere"] = layer_cell(pairs, "same", [0, 0])
     found["one rank gets all"] = layer_cell(whole, "same", [3, 5, 7, 3], only=4)
@@ -141,10 +189,21 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
 
 
 def test_split_models_compute_what_whole_ones_do(found: list[Found]) -> None:
-    cells = {(r, name): cell for r, each in enumerate(found) for name, cell in each.items() if name[0] in "lg"}
-    assert len(cells) == 4 * 8
+    cells = {
+        (r, name): cell
+        for r, each in enumerate(found)
+        for name, cell in each.items()
+        if name.split()[0] in ("latent", "grouped")
+    }
+    assert len(cells) == 4 * 9
     for where, cell in cells.items():
         assert all(abs(value) < 1e-5 for value in cell.values()), (where, cell)
+
+
+def test_shared_experts_are_computed_while_rows_travel_and_their_gradient_too(found: list[Found]) -> None:
+    forward = ["send", "shared", "wait", "send", "wait"]
+    for each in found:
+        assert each["order"] == [*forward, "send", "wait", "send", "gradient of shared", "wait"]
 
 
 @pytest.mark.parametrize("name", ["no tokens on two ranks", "no tokens anywhere", "one rank gets all"])
