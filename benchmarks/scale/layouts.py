@@ -46,7 +46,9 @@ def config(model: str) -> ModelConfig:
     latent: dict[str, Any] = {"model_type": "deepseek_v3", "scoring": "sigmoid", "tie_word_embeddings": False}
     latent |= {"q_lora_rank": 16, "kv_lora_rank": 16, "v_head_dim": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4}
     latent |= {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1}
-    latent["first_k_dense_replace"] = 1
+    # No MTP head here: at a sequence's end it reads its neighbour in the micro-batch, so the load of its router, and
+    # with it the bias, would differ with how sequences are packed, on one rank as well.
+    latent |= {"first_k_dense_replace": 1, "num_nextn_predict_layers": 0}
     return ModelConfig.from_hf(ModelConfig(**(plain | latent)).to_hf())  # as a checkpoint gives it back
 
 
@@ -85,9 +87,8 @@ def batch(seed: int, model: str) -> Batch:
             [Stream("main", weight_T, Twin(tokens_U=twin_U, align_T=align_T, weights="frozen", trust=0.3))],
             [Stream("main", weight_T, Label(tokens_T))],
         ][number]
-        if model == "moe" and number:
-            # A router's load is that of micro-batches with a stream of its head: alike on one rank and on several.
-            streams.append(Stream("mtp.1", weight_T, MainHead()))
+        if model == "moe":
+            streams = [stream for stream in streams if stream.head == "main"]
         experts = None
         if model == "moe" and number in (1, 4):
             experts = np.sort(rng.permuted(np.tile(np.arange(8), (length, 1, 1)), axis=-1)[..., :2], -1).astype(
@@ -172,10 +173,10 @@ CELLS = {
 }
 
 
-def layouts(model: str, most: int) -> Iterator[Layout]:
+def layouts(model: str, least: int, most: int) -> Iterator[Layout]:
     for cell in CELLS[model].split():
         layout = Layout(*map(int, cell.split(",")))
-        if layout.ranks <= most:
+        if least <= layout.ranks <= most:
             yield layout
 
 
@@ -183,13 +184,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Several ranks against one.")
     parser.add_argument("--model", choices=MODELS, action="append")
     parser.add_argument("--ranks", type=int, default=8, help="the most ranks")
+    parser.add_argument("--least", type=int, default=2, help="the least ranks")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = []
     with Ranks(options.ranks) as ranks:
         for model in options.model or MODELS:
             truth = one_rank(model)
-            for layout in layouts(model, options.ranks):
+            for layout in layouts(model, options.least, options.ranks):
                 found = difference(ranks, model, layout, truth)
                 passed = all(found[name] <= bar for name, bar in BARS.items())
                 rows.append({"model": model} | vars(layout) | found | {"passed": passed})

@@ -14,7 +14,7 @@ from etude.model.decoder import Decoder
 
 
 def test_an_outline_draws_and_reads_what_the_whole_decoder_has(tmp_path: Path) -> None:
-    shape = replace(config("moe"), num_hidden_layers=3)
+    shape = replace(config("moe"), num_hidden_layers=3, num_nextn_predict_layers=1)
     decoder = Decoder(shape, seed=4)
     for router in (block.mlp.gate for block in decoder.model.layers if block.sparse):
         router.e_score_correction_bias.normal_()

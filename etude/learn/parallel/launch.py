@@ -141,13 +141,15 @@ class Ranks:
 
     def _dead(self) -> str:
         """Which rank ended and how, with the end of its log; nothing while all live."""
-        for rank, process in self.processes.items():
-            code = process.poll()
-            if code is not None:
-                how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-                why = child.LACK_OF_MEMORY if code == -signal.SIGKILL else ""
-                return f"rank {rank} of the learner {how}{why}{self._log_end(rank)}"
-        return ""
+        ended = {rank: code for rank, process in self.processes.items() if (code := process.poll()) is not None}
+        if not ended:
+            return ""
+        # Ranks that lose another end as well: the one that was killed is the cause, else the one that wrote first.
+        rank = min(ended, key=lambda rank: (ended[rank] >= 0, self._log(rank).stat().st_mtime))
+        code = ended[rank]
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        why = child.LACK_OF_MEMORY if code == -signal.SIGKILL else ""
+        return f"rank {rank} of the learner {how}{why}{self._log_end(rank)}"
 
     def _whereabouts(self) -> dict[int, str]:
         """The verb that each rank is in, as far as it said so."""
