@@ -44,6 +44,7 @@ from etude.rollout.store import TASKS, keep_task
 from etude.tasks.format.task import Task
 
 DEATHS = 2  # workers that a rollout may see die; then it is void
+LOST = 30  # connections that may be lost to workers that live, or whose end is noticed late
 UNEVEN = 2  # times the mean of rollouts in flight, from which on a group's rollout goes to another worker
 KEPT = 1024  # tasks that are remembered, far more than are in flight
 NO_SLOT = "000000-00"  # name of an evaluation's rollouts, which are not recorded
@@ -173,24 +174,25 @@ class WorkerPool:
         self, request: RolloutRequest, task: Task, on_grading: Callable[[], None]
     ) -> tuple[Finished | Void, RolloutAnswer]:
         deaths = 0
-        while True:
+        for _ in range(LOST):
             worker = self._choose(request)
             died = worker.supervisor.deaths
             worker.in_flight += 1
             try:
                 return await self._answered(worker, request, task, on_grading)
             except ConnectionLost:
-                deaths += 1
+                self._forget(worker)
             except TimeoutError:
                 late = f"the worker did not finish the rollout within {self.rollout_seconds:g} s"
                 return Void(task, "harness", True, late), RolloutAnswer()
             finally:
                 worker.in_flight -= 1
-            self._forget(worker)
+            await worker.supervisor.wait_back(died, 2 * self.start_seconds)
+            deaths += worker.supervisor.deaths > died
             if deaths > DEATHS:
                 why = f"{deaths} workers died while they ran this rollout"
                 return Void(task, "harness", False, why), RolloutAnswer()
-            await worker.supervisor.wait_back(died, 2 * self.start_seconds)
+        return Void(task, "harness", True, f"the connection to a worker was lost {LOST} times"), RolloutAnswer()
 
     async def _answered(
         self, worker: _Worker, request: RolloutRequest, task: Task, on_grading: Callable[[], None]
