@@ -45,9 +45,8 @@ def test_a_sub_agent_has_a_segment_and_a_context_of_its_own(
     first, second = trajectory.segments
     assert (second.cause, second.parent.segment) == ("sub-agent", 0)
     # It left where the agent's turn with the call ends, and begins anew.
-    assert first.ids[: second.parent.offset] == list(policy.contexts[0].ids) + list(
-        first.ids[len(policy.contexts[0].ids) : second.parent.offset]
-    )
+    turn = list(rollouts.dialect.turn_ids(steps(say_call)[0], policy.contexts[0].messages))
+    assert first.ids[: second.parent.offset] == [*policy.contexts[0].ids, *turn]
     assert policy.contexts[1].messages == (System("Work."), User("Where is add?"))
     assert [e.message for e in trajectory.entries][:4] == [
         System("Work."),
@@ -81,27 +80,39 @@ def test_a_policy_of_text_has_sub_agents_too(rollouts: Any, script: Any, say_cal
 def test_limits_are_those_of_the_rollout(rollouts: Any, script: Any, say_call: Any, files: Any) -> None:
     asks = say_call("agent", task="Look around.")
     looks = say_call("read", path="a.py")
-    policy = script(rollouts.dialect, [asks, looks, looks, asks, Assistant(final="enough")], Version(0, 0))
-    trajectory = rollouts.play(policy, tools=build_tools(TOOLS), limits=AgentLimits(turns=5))
-    results = [e.message.text for e in trajectory.entries if isinstance(e.message, ToolResult) and e.segment == 0]
-    assert results[0] == "[it said nothing]\n[it was stopped: turns]" or "[it was stopped: turns]" in results[0]
-    # Three of five turns for the first one, one of them kept back; then only the agent's own last turn is left.
-    assert len(policy.contexts) == 5 and trajectory.stop in ("turns", "final")
+    # Of five turns one is the agent's, three are its sub-agent's, and one is kept back for reading the answer.
+    for last, error, stop in (
+        (Assistant(final="enough"), [None], "final"),
+        (asks, [None, "InvalidArguments"], "turns"),
+    ):
+        policy = script(rollouts.dialect, [asks, looks, looks, looks, last], Version(0, 0))
+        trajectory = rollouts.play(policy, tools=build_tools(TOOLS), limits=AgentLimits(turns=5))
+        own = [e for e in trajectory.entries if isinstance(e.message, ToolResult) and e.segment == 0]
+        assert own[0].message.text == "[it said nothing]\n[it was stopped: turns]"
+        assert [entry.error for entry in own] == error
+        assert (len(policy.contexts), trajectory.stop) == (5, stop)
 
 
-def test_a_sub_agent_cannot_call_another_and_its_prompt_must_fit(
-    rollouts: Any, script: Any, say_call: Any, files: Any
-) -> None:
+def test_tokens_of_a_sub_agent_count_for_the_rollout(rollouts: Any, script: Any, say_call: Any, files: Any) -> None:
+    asks, words = say_call("agent", task="Look."), Assistant(final="add is in a.py and so on")
+    turns = [asks, words, words]
+    sizes = [len(list(rollouts.dialect.turn_ids(turn, ()))) for turn in turns]
+    policy = script(rollouts.dialect, turns, Version(0, 0))
+    limits = AgentLimits(sampled_tokens=sum(sizes) - 2)
+    trajectory = rollouts.play(policy, tools=build_tools(TOOLS), limits=limits)
+    assert [each.max_tokens for each in policy.samplings] == [
+        sum(sizes) - 2,
+        sum(sizes) - 3 - sizes[0],  # one token is kept back
+        sum(sizes) - 2 - sizes[0] - sizes[1],
+    ]
+    assert (trajectory.stop, trajectory.sampled_tokens) == ("tokens", limits.sampled_tokens)
+
+
+def test_a_sub_agent_cannot_call_another(rollouts: Any, script: Any, say_call: Any, files: Any) -> None:
     asks, end = say_call("agent", task="Go deeper."), Assistant(final="no")
     trajectory = rollouts.play(script(rollouts.dialect, [asks, asks, end, end]), tools=build_tools(TOOLS))
     errors = [entry.error for entry in trajectory.entries if isinstance(entry.message, ToolResult)]
     assert errors == [None, "Unavailable"]  # the agent's own result comes first, its sub-agent's behind it
-    long = say_call("agent", task="word " * 400)
-    limits = AgentLimits(context_tokens=1200)
-    trajectory = rollouts.play(script(rollouts.dialect, [long, end]), tools=build_tools(TOOLS), limits=limits)
-    [entry] = [entry for entry in trajectory.entries if isinstance(entry.message, ToolResult)] or [None]
-    assert entry is None or entry.error in ("InvalidArguments", None)
-    assert trajectory.stop in ("final", "context")
 
 
 def test_a_policy_that_fails_in_a_sub_agent_fails_the_rollout(
