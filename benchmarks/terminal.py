@@ -26,7 +26,6 @@ from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
 from etude.tokens.tokenizer import Tokenizer
 
-SERVER = f"etude-terminal-{os.getpid()}"  # a tmux of our own
 LONGEST = 180.0  # seconds for one command
 SETTINGS = [
     *("engine.max_length=1024", "harness.limits.turns=2", "harness.limits.sampled_tokens=48", "rl.groups=2"),
@@ -92,23 +91,25 @@ def command(model: Path, out: Path, name: str, steps: int, dashboard: bool) -> l
     return [sys.executable, "-m", "etude", "rl", "nano", *settings, "--run", str(out / "runs" / name), "--fresh"]
 
 
-def tmux(*arguments: str) -> str:
-    done = subprocess.run(["tmux", "-L", SERVER, *arguments], capture_output=True, text=True, timeout=30, check=True)
+def tmux(server: str, *arguments: str) -> str:
+    done = subprocess.run(["tmux", "-L", server, *arguments], capture_output=True, text=True, timeout=30, check=True)
     return done.stdout
 
 
 def capture(argv: list[str], columns: int, lines: int) -> list[str]:
     """The screen, once a second until the command has ended, and once more."""
     line = f"{shlex.join(argv)}; echo exit $?; sleep 600"
-    tmux("-u", "new-session", "-d", "-x", str(columns), "-y", str(lines), "-s", "one", line)
+    # A server of its own for each: the one before may still be on its way out.
+    server = f"etude-terminal-{os.getpid()}-{columns}-{time.monotonic_ns()}"
+    tmux(server, "-u", "new-session", "-d", "-x", str(columns), "-y", str(lines), "-s", "one", line)
     captures: list[str] = []
     try:
         until = time.monotonic() + LONGEST
         while time.monotonic() < until and not (captures and re.search(r"^exit \d+", captures[-1], re.M)):
             time.sleep(1.0)
-            captures.append(tmux("capture-pane", "-p", "-t", "one").rstrip("\n"))
+            captures.append(tmux(server, "capture-pane", "-p", "-t", "one").rstrip("\n"))
     finally:
-        tmux("kill-server")
+        tmux(server, "kill-server")
     return captures
 
 
