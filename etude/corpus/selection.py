@@ -164,7 +164,8 @@ def _find_near(spool: Spool, settings: CorpusSettings, alive: npt.NDArray[np.int
             bar.advance()
             return remembered.get(row, lambda: shingles(spool.document(int(alive[row])).text))
 
-        dropped, first = array("q"), []
+        dropped = array("q")
+        first: list[dict[str, Any]] = []
         for duplicate in near_duplicates(signatures, settings.near_threshold, shingles_of, directory):
             dropped.append(duplicate.number)
             if len(first) < LISTED:
