@@ -133,12 +133,13 @@ def _code(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
 
 def _others(value: object, rng: random.Random, count: int) -> list[object]:
     """So many values of the same kind, the right one among them and not first."""
+    made: list[object] = []
     if isinstance(value, int):
-        made: list[object] = [number for number in range(2, count + 2) if number != value][: count - 1]
+        made += [number for number in range(2, count + 2) if number != value]
     else:
         text = str(value)
-        made = [f"{text[:-1]}{chr(33 + number)}" for number in range(count + 1) if chr(33 + number) != text[-1]]
-        made = made[: count - 1]
+        made += [f"{text[:-1]}{chr(33 + number)}" for number in range(count + 1) if chr(33 + number) != text[-1]]
+    del made[count - 1 :]
     rng.shuffle(made)
     made.insert(rng.randrange(5, len(made)), value)
     return made
