@@ -1,4 +1,4 @@
-"""Commands about environments: `etude env install`."""
+"""Commands about environments and sandboxes: `etude env install`, `etude sandbox bench`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from etude.cli.console import FindLinks, Json, Overrides, Repository, StoreFolder, answer, table
+from etude.cli.console import Backend, FindLinks, Json, Overrides, Repository, StoreFolder, answer, table
 from etude.core.errors import EtudeError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 NAMED = 10  # tests that are shown by name
 
 env_app = typer.Typer(no_args_is_help=True, help="Install repositories.")
+sandbox_app = typer.Typer(no_args_is_help=True, help="Look at sandboxes.")
 
 
 @env_app.command("install")
@@ -106,3 +107,30 @@ def _model(policy: str, overrides: list[str]) -> InstallModel:
     agent = own_agent(Path(policy), overrides)
     context = min(agent.recipe.engine.max_length, agent.recipe.harness.limits.context_tokens)
     return InstallModel(agent.start, agent.setup.dialect, context)
+
+
+@sandbox_app.command("bench")
+def sandbox_bench(
+    rounds: Annotated[int, typer.Option("--rounds", min=5, help="Times each thing is measured.")] = 40,
+    sandbox: Backend = "local",
+    json: Json = False,
+) -> None:
+    """Measure how long sandboxes take to start, reset and fork on this machine."""
+
+    def work() -> dict[str, Any]:
+        from etude.sandbox.bench import bench
+
+        figures = bench(sandbox, rounds)
+        return {"ok": figures.passed, **figures.to_json()}
+
+    def show(found: dict[str, Any]) -> None:
+        spreads = {name: value for name, value in found.items() if isinstance(value, dict) and "p50" in value}
+        rows = []
+        for name, spread in spreads.items():
+            bar = found["bars"].get(name)
+            cells = (f"{spread[p]:.2f} ms" for p in ("p50", "p95"))
+            rows.append((name, *cells, "" if bar is None else f"{bar:g} ms"))
+        table(("what", "p50", "p95", "bar"), rows)
+        print(f"{found['starts_per_second']:.0f} starts each second; all bars reached: {found['passed']}")
+
+    answer(work, show, json)

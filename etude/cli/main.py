@@ -21,12 +21,11 @@ from etude.cli.audit import audit
 from etude.cli.bench import bench_app
 from etude.cli.chat import chat
 from etude.cli.console import Json, answer, table
-from etude.cli.env import env_app
+from etude.cli.env import env_app, sandbox_app
 from etude.cli.grade import grade
 from etude.cli.model import model_app
 from etude.cli.plan import plan
 from etude.cli.recipes import recipe_app
-from etude.cli.sandbox import sandbox_app
 from etude.cli.saved_rollouts import rollouts as saved_rollouts
 from etude.cli.status import status
 from etude.cli.study import study_app
