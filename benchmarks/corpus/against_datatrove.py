@@ -1,6 +1,6 @@
 """MB/s of text through filters, near-duplicates and tokens: `etude corpus` and `datatrove` on the same files and cores.
 
-    python -m venv TROVE && TROVE/bin/pip install 'datatrove[io,processing]' tokenizers pydantic numpy
+    python -m venv TROVE && TROVE/bin/pip install 'datatrove[io,processing]' spacy tokenizers pydantic numpy
     python benchmarks/corpus/against_datatrove.py TEXT WORK --datatrove TROVE/bin/python [--cores 2]
 
 TEXT is what make_text.py wrote. Both use the same filters, the same tokenizer (trained beforehand) and the same number

@@ -3,7 +3,7 @@
     DATATROVE_PYTHON benchmarks/corpus/datatrove_pipeline.py TEXT OUT TOKENIZER_JSON WORKERS
 
 Runs in a virtual environment that has datatrove and, on PYTHONPATH, this repository for the filters alone. Words are
-split at white space, which is its cheapest choice; exact copies are left to MinHash; nothing is shuffled.
+split by its `WhitespaceTokenizer` (spaCy's multi-language one); exact copies are left to MinHash; nothing is shuffled.
 """
 
 from __future__ import annotations
