@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,12 @@ def measure_machine() -> dict[str, float]:
     square, flat = torch.randn(1024, 1024), torch.randn(16 << 20)
     out = torch.empty_like(flat)
     best = {"product": 1e9, "copy": 1e9}
+    acts: dict[str, Callable[[], object]] = {
+        "product": lambda: square @ square,
+        "copy": lambda: torch.mul(flat, 2, out=out),
+    }
     for _ in range(20):
-        for what, act in (("product", lambda: square @ square), ("copy", lambda: torch.mul(flat, 2, out=out))):
+        for what, act in acts.items():
             began = time.thread_time()
             act()
             best[what] = min(best[what], time.thread_time() - began)

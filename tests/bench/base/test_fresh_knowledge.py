@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,7 +76,11 @@ class Reader:
         return Sample(f"{held[0] if held else choices[0][0]}.", "stop")
 
 
-GOOD = {"question": "What is the pool called since 3.1?", "answer": "LaneKeeper", "wrong": ["PoolBox", "Lanes", "Way"]}
+GOOD: dict[str, Any] = {
+    "question": "What is the pool called since 3.1?",
+    "answer": "LaneKeeper",
+    "wrong": ["PoolBox", "Lanes", "Way"],
+}
 
 
 def test_questions_are_grounded_validated_dated_and_asked_once() -> None:
