@@ -5,8 +5,8 @@
 The real dispatcher, admission, journal and records of turns carry scripted rollouts, without models and sandboxes, so
 that many fit into an hour. One rollout in twenty loses its sandbox, one sample in five hundred its engine (and goes on
 when that is back), one grade in a hundred is slow; orchestrator or learner die in one step of fifty and go on from the
-last checkpoint; once the disk is full. Every group must be trained exactly once or be void, and memory at the end must
-be that of the first tenth. Killing real processes is kill_loop.py's.
+last checkpoint; once the disk is full. Every group must be trained exactly once or be void. Memory of the first tenth
+and of the end is reported, and nothing is concluded from it. Killing real processes is kill_loop.py's.
 """
 
 from __future__ import annotations
