@@ -29,7 +29,7 @@ Record = list[Any]  # [site, value, ...] as the recorder wrote it
 WITHHELD: Final = (["withheld"], "<withheld>")  # as it is, and as text
 MOST_EXPONENT: Final = 10_000  # of a decimal: comparing larger ones may take hours
 MOST_ITEMS: Final = 2_000  # compared without regard to order
-SEARCH_SECONDS: Final = 5.0
+SEARCH_SECONDS: Final = 20.0  # most of it for a busy machine to start an interpreter
 FOUND: Final = 3
 NOT_FOUND: Final = 4
 _SEARCH: Final = (
@@ -181,7 +181,7 @@ def _finds(pattern: str | Pattern, text: str) -> bool | None:
     if isinstance(pattern, str):
         return _search(pattern, text)
     # Without DEBUG, which prints.
-    return _search(pattern.text, text, pattern.flags & ~re.DEBUG)
+    return _search(pattern.text, text, pattern.flags & ~int(re.DEBUG))
 
 
 def _search(pattern: str, text: str, flags: int = 0) -> bool | None:
