@@ -43,6 +43,7 @@ async def collect(training: Training) -> dict[str, Any]:
         await dispatcher.stop()
         await training.probing
         root = training.run.path / "rl" / "trajectories"
+        await training.environment.write_readable(root)
         await asyncio.to_thread(keep_readable, list(dispatcher.newest), root, rl.keep_trajectories)
         found = describe(every)
         return {
