@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
-from etude.core.recipe import Recipe, hint
+from etude.core.recipe import hint
 from etude.learn.parallel.layout import Layout
 from etude.plan import shapes, workload
 from etude.plan.machines import Machine, find_machine
@@ -70,7 +70,7 @@ def make_plans(request: Request) -> Answer:
     config = config or shapes.of_recipe(recipe, request.stage)
     machine = find_machine(request.machine or ("cpu" if recipe.run.device == "cpu" else "h200-8"))
     work = workload.of_recipe(recipe, request.stage, config, machine.gpu)
-    asked = read_layout(request.layout) if request.layout else own_layout(recipe)
+    asked = read_layout(request.layout) if request.layout else Layout.of(recipe.cluster.learner)
     numbers = read_ranks(request.ranks) if request.ranks else [asked.ranks]
     if request.layout and asked.ranks not in numbers:
         raise EtudeError(f"--layout is of {asked.ranks} ranks and --ranks asks for {request.ranks}; make them agree")
@@ -80,17 +80,6 @@ def make_plans(request: Request) -> Answer:
         own = explain(assess(work, asked, machine), found[0]) if asked.ranks == number else None
         plans.append(Plan(number, found, own))
     return Answer(request, work, machine, plans)
-
-
-def own_layout(recipe: Recipe) -> Layout:
-    """The layout that the recipe trains with: `cluster.learner`; one rank where it says nothing."""
-    said = getattr(getattr(recipe, "cluster", None), "learner", None)
-    if said is None:
-        return Layout()
-    table = {field.name: getattr(said, field.name) for field in fields(Layout)}
-    # A shard of 0 takes the ranks that are left.
-    table["shard"] = table["shard"] or max(1, table["ranks"] // (table["replicate"] * table["context"]))
-    return Layout(**table)
 
 
 def read_ranks(words: str) -> list[int]:
