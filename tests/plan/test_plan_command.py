@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from etude.cli.main import app
 from etude.core import recipe as recipes
 from etude.learn.parallel.layout import Layout
-from etude.plan.request import own_layout, read_layout, read_ranks
+from etude.plan.request import read_layout, read_ranks
 
 PAGE = Path("docs/operate/plan-kimi.md")
 
@@ -89,8 +89,8 @@ def test_layouts_and_numbers_are_read_as_they_are_written() -> None:
 def test_the_recipe_says_its_own_layout() -> None:
     ranks = SimpleNamespace(ranks=16, replicate=2, shard=0, expert=4, context=2)
     recipe: Any = SimpleNamespace(cluster=SimpleNamespace(learner=ranks))
-    assert own_layout(recipe) == Layout(16, 2, 4, 4, 2)  # a shard of 0 takes what is left
-    assert own_layout(recipes.load("nano")) == Layout()
+    assert Layout.of(recipe.cluster.learner) == Layout(16, 2, 4, 4, 2)  # a shard of 0 takes what is left
+    assert Layout.of(recipes.load("nano").cluster.learner) == Layout()
 
 
 def test_the_page_in_docs_is_what_its_command_writes(tmp_path: Path) -> None:
