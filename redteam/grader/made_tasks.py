@@ -20,7 +20,7 @@ import pytest
 from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
 from etude.forge.gates.attacks.base import Files as Changes
-from etude.forge.gates.withheld_answers import needed_constant
+from etude.forge.gates.withheld_answers import MOST_CONSTANTS
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.importing import Bounds
@@ -34,7 +34,7 @@ from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.withheld.answers import FILE
 from etude.tasks.grading.withheld.record import with_answers
-from redteam.grader.forgers import forgers
+from redteam.grader.forgers import forgers, frozen_constant
 from redteam.result import SuiteResult
 
 LIMITS = GraderSettings(seconds=30, memory_mb=512, disk_mb=64)
@@ -196,7 +196,7 @@ def with_its_answers(task: Task) -> Task:
 
 async def attack(task: Task, host: StoringHost, result: SuiteResult, control: Task | None = None) -> None:
     """Tries every forger that has something to forge in this task."""
-    which = await needed_constant(task, host, LIMITS)
+    which = await _needed_constant(task, host)
     for family, members in forgers().items():
         row = result.rows.setdefault(family, {"tried": 0, "accepted": 0})
         for name, make in members.items():
@@ -211,6 +211,17 @@ async def attack(task: Task, host: StoringHost, result: SuiteResult, control: Ta
                 result.missed.append(f"{task.name}: {family}: {name}")
             if control is not None:
                 row["control"] = row.get("control", 0) + await _accepted(control, host, changes)
+
+
+async def _needed_constant(task: Task, host: StoringHost) -> int | None:
+    """A constant without which the solution is rejected, also where visible tests tell it: stricter than the gate."""
+    for which in range(MOST_CONSTANTS):
+        changes = frozen_constant(task, which)
+        if changes is None:
+            return None
+        if not await _accepted(task, host, changes):
+            return which
+    return None
 
 
 async def _accepted(task: Task, host: StoringHost, changes: Changes) -> bool:
