@@ -96,11 +96,11 @@ def sweep(root: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace a small file whole: a reader sees the old one or the new one."""
+def write_whole(path: Path, data: str | bytes) -> None:
+    """Replace a file whole: a reader sees the old one or the new one."""
     working = path.with_name(f".{path.name}.saving")
     try:
-        working.write_text(text)
+        working.write_bytes(data.encode() if isinstance(data, str) else data)
         sync(working)
         working.replace(path)
         sync(path.parent)

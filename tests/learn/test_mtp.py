@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from etude.model.attention import PackedAttend
 from etude.model.checkpoint.directory import load_model
 from etude.model.decoder import Decoder
 from etude.tokens.tokenizer import Tokenizer
+from tests.learn.lines import Lines
 
 TEXT = Path(__file__).read_text()
 MACHINE = RunSettings(seed=3, threads=1)
@@ -32,28 +32,6 @@ SETTINGS = MtpSettings(
     save_every=5,
     optim=OptimSettings(lr=1e-2, muon_lr=1e-2, warmup=0.0),
 )
-
-
-class Lines:
-    """The lines of this file, again and again."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.lines = [np.array(tokenizer.encode(line), np.uint16) for line in TEXT.splitlines() if len(line) > 30]
-        self.next = 0
-
-    def take(self, tokens: int) -> list[np.ndarray]:
-        found: list[np.ndarray] = []
-        while tokens > 0:
-            found.append(self.lines[self.next % len(self.lines)][: min(tokens, 64)])
-            tokens -= len(found[-1])
-            self.next += 1
-        return found
-
-    def position(self) -> dict[str, Any]:
-        return {"next": self.next}
-
-    def seek(self, position: Mapping[str, Any]) -> None:
-        self.next = position["next"]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +58,9 @@ def test_heads_learn_the_models_own_distribution_and_the_model_stands_still(
     tokenizer = Tokenizer.load(tokenizer_dir)
     decoder = make_decoder(vocab_size=tokenizer.vocab_size)
     with Run.open(tmp_path, {}) as run:
-        last = train_heads(run, decoder, Lines(tokenizer), Lines(tokenizer), SETTINGS, MACHINE, tokenizer_dir)
+        last = train_heads(
+            run, decoder, Lines(tokenizer, TEXT, 30), Lines(tokenizer, TEXT, 30), SETTINGS, MACHINE, tokenizer_dir
+        )
         assert run.finished("mtp")
     trained = load_model(last)
     for name, parameter in decoder.named_parameters():
@@ -112,7 +92,7 @@ def test_a_stopped_training_of_heads_continues_to_the_same_bits(
                         run.stopping = run.stopping or self.taken == stop  # noqa: B023
                         return super().take(tokens)
 
-                made.append(train_heads(run, decoder, Stopping(tokenizer), None, SETTINGS, MACHINE, tokenizer_dir))
+                made.append(train_heads(run, decoder, Stopping(tokenizer, TEXT), None, SETTINGS, MACHINE, tokenizer_dir))
     assert made[1].name == "mtp-0000004"
     whole, cut = (dict(load_model(path).named_parameters()) for path in (made[0], made[2]))
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
@@ -121,11 +101,11 @@ def test_a_stopped_training_of_heads_continues_to_the_same_bits(
 def test_acceptance_is_what_a_loop_over_places_finds(tokenizer_dir: Path, make_decoder: Callable[..., Decoder]) -> None:
     tokenizer = Tokenizer.load(tokenizer_dir)
     decoder = make_decoder(vocab_size=tokenizer.vocab_size, mtp=2, deviation=0.1)
-    found = acceptance(decoder, Lines(tokenizer), 200, 90)
+    found = acceptance(decoder, Lines(tokenizer, TEXT, 30), 200, 90)
     kept: list[list[float]] = [[], []]
     agreed: list[list[float]] = [[], []]
     lengths: list[float] = []
-    again, left = Lines(tokenizer), 200
+    again, left = Lines(tokenizer, TEXT, 30), 200
     while left > 0:
         pieces = again.take(min(90, left))
         left -= sum(map(len, pieces))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,34 +25,13 @@ from etude.model.decoder import Decoder
 from etude.tokens.dialect import ToolSchema, open_dialect
 from etude.tokens.native import Native
 from etude.tokens.tokenizer import Tokenizer
+from tests.learn.lines import Lines
 
 TEXT = Path(__file__).read_text()
 MACHINE = RunSettings(seed=3, threads=1)
 SETTINGS = PretrainSettings(
     steps=8, batch_tokens=200, micro_tokens=120, sequence=64, eval_every=4, eval_tokens=150, save_every=3
 )
-
-
-class Lines:
-    """Documents for a test: the lines of this file, again and again."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.lines = [np.array(tokenizer.encode(line), np.uint16) for line in TEXT.splitlines() if len(line) > 20]
-        self.next = 0
-
-    def take(self, tokens: int) -> list[np.ndarray]:
-        found: list[np.ndarray] = []
-        while tokens > 0:
-            found.append(self.lines[self.next % len(self.lines)][: min(tokens, 64)])
-            tokens -= len(found[-1])
-            self.next += 1
-        return found
-
-    def position(self) -> dict[str, Any]:
-        return {"next": self.next}
-
-    def seek(self, position: Mapping[str, Any]) -> None:
-        self.next = position["next"]
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +71,7 @@ def start_pretraining(path: Path, tokenizer_dir: Path, stop_after: int | None = 
                 return super().take(tokens)
 
         decoder = small_decoder(tokenizer.vocab_size, mtp)
-        return pretrain(run, decoder, Stopping(tokenizer), Lines(tokenizer), SETTINGS, MACHINE, tokenizer_dir)
+        return pretrain(run, decoder, Stopping(tokenizer, TEXT), Lines(tokenizer, TEXT), SETTINGS, MACHINE, tokenizer_dir)
 
 
 def test_pretraining_logs_evaluates_saves_and_finishes(tmp_path: Path, tokenizer_dir: Path) -> None:
@@ -109,7 +86,7 @@ def test_pretraining_logs_evaluates_saves_and_finishes(tmp_path: Path, tokenizer
     held_out = [row for row in read_metrics(tmp_path) if "held_out_loss" in row]
     assert [row["step"] for row in held_out] == [4, 8]
     # by hand: the loss of the same documents under the saved weights, whole logits and all
-    pieces, decoder = Lines(tokenizer).take(120) + continued(tokenizer, 120, 30), load_model(last)
+    pieces, decoder = Lines(tokenizer, TEXT).take(120) + continued(tokenizer, 120, 30), load_model(last)
     nats, tokens, size = 0.0, 0, 0
     for piece in pieces:
         ids = torch.from_numpy(piece.astype(np.int64))
@@ -124,7 +101,7 @@ def test_pretraining_logs_evaluates_saves_and_finishes(tmp_path: Path, tokenizer
 
 
 def continued(tokenizer: Tokenizer, skipped: int, tokens: int) -> list[np.ndarray]:
-    lines = Lines(tokenizer)
+    lines = Lines(tokenizer, TEXT)
     lines.take(skipped)
     return lines.take(tokens)
 
@@ -176,7 +153,7 @@ def test_a_run_whose_gradients_are_never_finite_gives_up(
     with torch.no_grad():
         decoder.model.norm.weight.fill_(torch.inf)
     with Run.open(tmp_path, {}) as run, pytest.raises(EtudeError, match="3 of 3 steps of pretrain"):
-        pretrain(run, decoder, Lines(tokenizer), None, SETTINGS, MACHINE, tokenizer_dir)
+        pretrain(run, decoder, Lines(tokenizer, TEXT), None, SETTINGS, MACHINE, tokenizer_dir)
 
 
 # Fine-tuning

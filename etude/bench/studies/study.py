@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from etude.bench.report.charts import Line
 from etude.core.component import load_file
+from etude.core.durable import write_whole
 from etude.core.errors import EtudeError
 
 Size = Literal["cpu", "h200"]
@@ -138,9 +139,7 @@ def study_names(root: Path) -> list[str]:
 
 def write_result(file: Path, result: ArmResult) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    working = file.with_suffix(".tmp")
-    working.write_text(json.dumps(asdict(result), indent=1) + "\n")
-    working.replace(file)
+    write_whole(file, json.dumps(asdict(result), indent=1) + "\n")
 
 
 def _read(file: Path) -> ArmResult:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
@@ -204,7 +205,8 @@ class ChainReader:
             data = self.store.get(part.name)
             if data is not None and hashlib.sha256(data).hexdigest() == part.sha256:
                 return data
-        self.store.put(DAMAGED + part.name.replace("/", "-"), b"")
+        with suppress(EtudeError):  # another reader may be saying the same at this moment
+            self.store.put(DAMAGED + part.name.replace("/", "-"), b"")
         raise DamagedObject(
             f"{part.name} is missing or damaged in the published weights; the learner was asked for a full base"
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from etude.core.durable import sync
+from etude.core.durable import write_whole
 from etude.core.errors import EtudeError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
@@ -62,16 +61,7 @@ class DirectoryStore:
     def put(self, name: str, data: bytes) -> None:
         path = self.root / _checked(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        working = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            working.write_bytes(data)
-            sync(working)
-            working.replace(path)
-            sync(path.parent)
-        except OSError as error:
-            raise EtudeError(f"{name} could not be written to {self.root}: {error.strerror}") from None
-        finally:
-            working.unlink(missing_ok=True)
+        write_whole(path, data)
 
     def get(self, name: str) -> bytes | None:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,34 +24,13 @@ from etude.model.weight_transfer.shared_memory import WeightBoard
 from etude.rl.learner.client import launch_learner
 from etude.rl.learner.messages import LearnerSpec
 from etude.tokens.tokenizer import Tokenizer
+from tests.learn.lines import Lines
 
 TWO = LearnerRanks(ranks=2)
 TEXT = Path(__file__).read_text()
 SETTINGS = PretrainSettings(
     steps=4, batch_tokens=200, micro_tokens=64, sequence=64, eval_every=2, eval_tokens=150, save_every=2
 )
-
-
-class Lines:
-    """Documents for a test: the lines of this file, again and again."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.lines = [np.array(tokenizer.encode(line), np.uint16) for line in TEXT.splitlines() if len(line) > 20]
-        self.next = 0
-
-    def take(self, tokens: int) -> list[np.ndarray]:
-        found: list[np.ndarray] = []
-        while tokens > 0:
-            found.append(self.lines[self.next % len(self.lines)][: min(tokens, 64)])
-            tokens -= len(found[-1])
-            self.next += 1
-        return found
-
-    def position(self) -> dict[str, Any]:
-        return {"next": self.next}
-
-    def seek(self, position: Mapping[str, Any]) -> None:
-        self.next = position["next"]
 
 
 def shape(vocabulary: int) -> ModelConfig:
@@ -81,7 +59,7 @@ def test_pretraining_begins_on_one_rank_and_continues_on_two(tmp_path: Path) -> 
                     run.stopping = len(read_metrics(run.path)) + 1 == stop_after
                     return found
 
-            documents = Stopping(tokenizer), Lines(tokenizer)
+            documents = Stopping(tokenizer, TEXT), Lines(tokenizer, TEXT)
             decoder = Decoder(shape(tokenizer.vocab_size), seed=1)
             machine = RunSettings(seed=3, threads=1)
             pretrain(run, decoder, *documents, SETTINGS, machine, tmp_path / "tokenizer", ranks=ranks)
