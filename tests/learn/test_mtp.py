@@ -92,7 +92,9 @@ def test_a_stopped_training_of_heads_continues_to_the_same_bits(
                         run.stopping = run.stopping or self.taken == stop  # noqa: B023
                         return super().take(tokens)
 
-                made.append(train_heads(run, decoder, Stopping(tokenizer, TEXT), None, SETTINGS, MACHINE, tokenizer_dir))
+                made.append(
+                    train_heads(run, decoder, Stopping(tokenizer, TEXT), None, SETTINGS, MACHINE, tokenizer_dir)
+                )
     assert made[1].name == "mtp-0000004"
     whole, cut = (dict(load_model(path).named_parameters()) for path in (made[0], made[2]))
     assert all(torch.equal(whole[name], cut[name]) for name in whole)

@@ -71,7 +71,9 @@ def start_pretraining(path: Path, tokenizer_dir: Path, stop_after: int | None = 
                 return super().take(tokens)
 
         decoder = small_decoder(tokenizer.vocab_size, mtp)
-        return pretrain(run, decoder, Stopping(tokenizer, TEXT), Lines(tokenizer, TEXT), SETTINGS, MACHINE, tokenizer_dir)
+        return pretrain(
+            run, decoder, Stopping(tokenizer, TEXT), Lines(tokenizer, TEXT), SETTINGS, MACHINE, tokenizer_dir
+        )
 
 
 def test_pretraining_logs_evaluates_saves_and_finishes(tmp_path: Path, tokenizer_dir: Path) -> None:
