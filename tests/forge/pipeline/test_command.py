@@ -16,7 +16,7 @@ from etude.forge.pipeline.journal import Journal, JournalEntry
 
 
 def test_the_answer_counts_what_was_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def made(spec: str, out: Path, count: int, *rest: Any) -> dict[str, Any]:
+    def made(spec: str, out: Path, count: int, *rest: Any, **options: Any) -> dict[str, Any]:
         assert (spec, count, rest[0], rest[1]) == ("shop", 2, 7, ["deletion", "bug"])
         journal = Journal(out, {"seed": rest[0]})
         journal.add(JournalEntry("a", "bug", "constant", 1.0, reason="no test notices"))
