@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 import torch
@@ -200,13 +201,11 @@ def main() -> int:
 
 
 def make_bucket(url: str) -> None:
-    import httpx
-
     for _ in range(100):
         try:
-            httpx.put(f"{url}/weights", timeout=5).raise_for_status()
+            urllib.request.urlopen(urllib.request.Request(f"{url}/weights", method="PUT"), timeout=5).close()
             return
-        except httpx.TransportError:
+        except OSError:
             time.sleep(0.2)
     raise EtudeError("the S3 server did not start; pip install 'moto[server]'")
 

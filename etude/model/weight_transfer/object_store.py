@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,7 +105,9 @@ class BucketStore:
         except ImportError:
             raise EtudeError(f"{address} needs obstore: pip install 'etude[weights]'") from None
         self.address, self._obstore = address, obstore
-        client = {"timeout": timedelta(seconds=_SECONDS)} | options.pop("client_options", {})
+        # Options of a client hide what the environment says, so this one is read here: servers on one's own machine.
+        plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
+        client = {"timeout": timedelta(seconds=_SECONDS), "allow_http": plain} | options.pop("client_options", {})
         try:
             self._store: Any = from_url(address, client_options=client, **options)
         except Exception as error:  # the library's errors have no common base
