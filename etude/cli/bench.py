@@ -224,11 +224,13 @@ def bench_base(
 @bench_app.command("fresh")
 def bench_fresh(
     rollouts: Annotated[Path, typer.Argument(metavar="ROLLOUTS", help="Saved rollouts: a run, or a folder of them.")],
-    policy: Annotated[str, typer.Option("--policy", help="Writes and validates: openai:https://host/v1?model=NAME.")],
+    policy: Annotated[
+        str, typer.Option("--policy", help="Model that writes questions: openai:https://host/v1?model=NAME.")
+    ],
     save: Annotated[Path, typer.Option("--save", help="JSONL file for the questions.")],
-    validator: Annotated[str, typer.Option("--validator", help="Another one that validates, with the source.")] = "",
-    unknown_to: Annotated[str, typer.Option("--unknown-to", help="Drop what this one knows without it.")] = "",
-    most: Annotated[int, typer.Option("--most", min=1, help="Questions at most.")] = 200,
+    validator: Annotated[str, typer.Option("--validator", help="Checks them by the source; else --policy.")] = "",
+    unknown_to: Annotated[str, typer.Option("--unknown-to", help="Drop what this one knows without the source.")] = "",
+    most: Annotated[int, typer.Option("--most", min=1, help="Most questions that are made.")] = 200,
     json: Json = False,
 ) -> None:
     """Make dated questions on fresh knowledge from traces in which an agent read a library or searched its docs."""
@@ -279,7 +281,7 @@ def bench_fresh(
 
 @bench_app.command("fit")
 def bench_fit(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run that was pretrained with pretrain.private.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run; for --name private, one with pretrain.private.")],
     name: Annotated[str, typer.Option("--name", help="private, or a source of the corpus; empty: all.")] = "private",
     stage: Annotated[str, typer.Option("--stage", help="pretrain or extend.")] = "pretrain",
     json: Json = False,

@@ -23,16 +23,16 @@ def plan(
         str, typer.Option("--model", help="In place of the recipe's: a named shape (kimi-k2.5), or a config.json.")
     ] = "",
     stage: Annotated[str, typer.Option("--stage", help="pretrain, extend, mtp, sft or rl.")] = "pretrain",
-    ranks: Annotated[str, typer.Option("--ranks", help="How many, or several to compare: 8,64,512.")] = "",
+    ranks: Annotated[str, typer.Option("--ranks", help="Number of ranks, or several to compare: 8,64,512.")] = "",
     layout: Annotated[
-        str, typer.Option("--layout", help="One to ask about: shard=4,expert=8,context=2; else the recipe's own.")
+        str, typer.Option("--layout", help="A layout to assess: shard=4,expert=8,context=2; else the recipe's.")
     ] = "",
     machine: Annotated[str, typer.Option("--machine", help="h200-8, h100-8 or cpu; else by run.device.")] = "",
-    best: Annotated[int, typer.Option("--best", min=1, help="Layouts shown, and as many that fell.")] = 3,
+    best: Annotated[int, typer.Option("--best", min=1, help="Layouts shown, and as many rejected ones.")] = 3,
     save: Annotated[Path | None, typer.Option("--save", help="Write the plan as a page of Markdown.")] = None,
     json: Json = False,
 ) -> None:
-    """Say what training takes on so many ranks: memory, traffic, time, the best layouts, and why others fall."""
+    """Estimate what training takes on so many ranks: memory, traffic, time; the best layouts, why not the others."""
     made: list[Answer] = []
 
     def work() -> dict[str, Any]:

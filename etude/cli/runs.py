@@ -194,7 +194,7 @@ def _run_half(
         from etude.pipeline import half_loop
 
         if dry_run or (rollouts_only and journal is not None):
-            raise EtudeError("--rollouts-only, --train-only and --dry-run go one at a time")
+            raise EtudeError("give only one of --rollouts-only, --train-only and --dry-run")
         loaded = recipe.load(name, overrides)
         if journal is None:
             return half_loop.rollouts_only(loaded, path, fresh=fresh)

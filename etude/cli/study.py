@@ -9,17 +9,17 @@ import typer
 
 from etude.cli.console import Json, answer, table
 
-study_app = typer.Typer(no_args_is_help=True, help="Studies of published claims: what they show, and running them.")
+study_app = typer.Typer(no_args_is_help=True, help="Studies of published claims: list, run, write their pages.")
 
 Root = Annotated[Path, typer.Option("--studies", help="Folder of studies.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A study, such as average-and-best.")]
-SizeOption = Annotated[str, typer.Option("--size", help="cpu or h200.")]
+SizeOption = Annotated[str, typer.Option("--size", help="Arms for cpu or for h200.")]
 FOLDER = Path("studies")
 
 
 @study_app.command("list")
 def study_list(root: Root = FOLDER, size: SizeOption = "cpu", json: Json = False) -> None:
-    """Name the studies: their claims, what is run, what it cost, and what it says."""
+    """List the studies: results so far, minutes left, verdict, claim."""
 
     def work() -> dict[str, Any]:
         from etude.bench.studies.study import open_study, study_names
@@ -66,8 +66,8 @@ def study_run(
     name: Name,
     size: SizeOption = "cpu",
     arm: Annotated[str, typer.Option("--arm", help="Only this arm.")] = "",
-    seed: Annotated[int, typer.Option("--seed", help="Only this seed.")] = -1,
-    minutes: Annotated[float, typer.Option("--minutes", help="Begin no arm after so long; 0 is no limit.")] = 0.0,
+    seed: Annotated[int, typer.Option("--seed", help="Only this seed; -1 is all.")] = -1,
+    minutes: Annotated[float, typer.Option("--minutes", help="Begin no arm after so many; 0 is no limit.")] = 0.0,
     runs: Annotated[Path, typer.Option("--runs", help="Folder for the runs of the arms.")] = Path("runs/studies"),
     keep: Annotated[bool, typer.Option("--keep", help="Keep each arm's run, which is deleted otherwise.")] = False,
     root: Root = FOLDER,

@@ -36,7 +36,7 @@ class Restarts:
     def take(self, name: str, said: str) -> None:
         """One more start; raises when there is none left."""
         if self.used >= self.most:
-            often = f" ({self.used} were started again since the last step, as cluster.restarts allows)"
+            often = f" ({self.used} were started again since the last step or checkpoint, as cluster.restarts allows)"
             raise ProcessDied(f"{said}{often if self.used else ''}")
         self.used += 1
         self.total += 1

@@ -17,7 +17,10 @@ class ClusterSettings:
     rollout_workers: int = setting(0, "processes that run rollouts; 0 runs them in the orchestrator", least=0)
     learner: LearnerRanks = setting(LearnerRanks(), "the learner's ranks")
     restarts: int = setting(
-        3, "times that processes which died are started again before a step is trained; 0 ends the run", least=0
+        3,
+        "times that dead processes are started again before a step is trained, the learner before a checkpoint is "
+        "saved; 0 ends the run",
+        least=0,
     )
     save_tokens: int = setting(
         16,

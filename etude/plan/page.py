@@ -98,7 +98,7 @@ def waits_most(each: Candidate) -> str:
 
 
 def causes(plan: Plan) -> str:
-    """How many candidates fell, by cause."""
+    """How many candidates were rejected or slower, by cause."""
     tally = Counter[str]()
     for each in plan.found[1:] if plan.best else plan.found:
         tally["slower" if not each.problem else each.cause] += 1

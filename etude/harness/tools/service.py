@@ -1,6 +1,6 @@
 """Ask the services that stand beside the repository: its issue tracker, logs, metrics.
 
-Which there are, the environment declares; one that declares none does not have this tool's answers.
+Which there are, the task declares; where it declares none, every call is answered with an error.
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ class Service(Tool):
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
         if context.backend is None:
-            raise ToolError("Unavailable", "this environment has no services")
+            raise ToolError("Unavailable", "this task has no services")
         answer = context.backend.ask(arguments["name"], arguments.get("query", ""))
         return Observation(shorten(answer, self.settings.max_chars))
