@@ -91,6 +91,7 @@ async def _launch(run: Run, recipe: Recipe, model: Path, latest: Path | None) ->
         threads=machine.threads or process.available_cores(),  # all of them: nobody samples
         restore=latest,
         frozen=model if frozen else None,
+        ranks=recipe.cluster.learner,
     )
     log = logs / f"learner-{run.lineage}.log"
     return await launch_learner(spec, log=log, deadline=rl.start_seconds, verb_deadline=rl.learner_seconds)

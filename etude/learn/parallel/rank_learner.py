@@ -158,8 +158,8 @@ class RankLearner:
         """Round by round: what it needs, and the numbers of the items that are this rank's."""
         # attention costs about n * n * width against 12 * n * width * width of the products
         quadratic = 1 / (12 * self.config.hidden_size)
-        budget = self.micro_tokens * self.spec.layout.context  # of all ranks that compute a sequence together
-        shares = pack(lengths, budget, self.meshes.data_ranks, quadratic)
+        # A micro-batch is that of all ranks that compute a sequence together, so more of them need less memory each.
+        shares = pack(lengths, self.micro_tokens, self.meshes.data_ranks, quadratic)
         for micro_batches in zip(*shares, strict=True):
             needs = Round.of([[items[i] for i in micro] for micro in micro_batches])
             yield needs, micro_batches[self.meshes.data_rank]
