@@ -28,8 +28,9 @@ from etude.rl.editions import Edition
 from etude.rl.groups import unpack
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rl.workers.finished import Finished
-from etude.rl.workers.messages import WorkerSpec
+from etude.rl.workers.messages import EditionFacts, WorkerSpec
 from etude.rl.workers.pool import WorkerPool
+from etude.rl.workers.process import Worker
 from etude.rl.workers.setup import training_setup
 from etude.serve.messages import frames_path, read_generate, write_sample_frame
 from etude.tasks.format.task import Task
@@ -138,3 +139,18 @@ def test_a_worker_that_is_killed_is_replaced_and_its_rollout_goes_on_from_its_la
     assert sampled[:12] == [65, 66, 67, stop, 70, 71, 72, 73, 65, 66, 67, stop]
     assert workers.counts["resumed_tokens"] == 8
     assert len([path for path in (tmp_path / "readable").iterdir() if path.name != "tasks"]) == 1
+
+
+def test_a_worker_rewards_edition_0_as_the_run_began_and_not_as_a_later_command_says(
+    toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    began, now = toy_recipe(), toy_recipe("reward.parts=[{use='tests', weight=3.0}]")
+    spec = WorkerSpec(tmp_path / "recipe.toml", toy_model, tmp_path, tmp_path, tmp_path, "local", lineage=1)
+    nothing: Any = None
+    worker = Worker(spec, now, nothing, training_setup(now, toy_model))
+    first = worker._edition(EditionFacts(0, began.reward.parts, 0.0))
+    told = worker._edition(EditionFacts(1, now.reward.parts, 0.0))
+    weights = [[part.weight for part in setup.reward.parts] for setup in (first, told)]
+    assert [each[0] for each in weights] == [1.0, 3.0]
+    same = Worker(spec, began, nothing, training_setup(began, toy_model))
+    assert same._edition(EditionFacts(0, began.reward.parts, 0.0)) is same.setup
