@@ -40,6 +40,7 @@ class TurnRecord:
         self.parts: dict[str, Sample] = {}  # of samples that were not finished
         self.kept_tokens = 0  # that were not sampled again
         self._file: BinaryIO | None = None
+        self._broken = False  # it could not be written once: what would follow has no beginning
         with contextlib.suppress(FileNotFoundError):
             self._read(path.read_bytes())
 
@@ -69,6 +70,8 @@ class TurnRecord:
         return self.parts[key]
 
     def _join(self, key: str, sample: Sample, at: int) -> None:
+        if at > (len(self.parts[key].ids or ()) if key in self.parts else 0):
+            raise ValueError("tokens of a turn whose beginning is not here")
         before = self.cut_part(key, at) if key in self.parts else None
         self.parts[key] = sample if before is None else _joined(before, sample)
 
@@ -83,14 +86,20 @@ class TurnRecord:
         self.path.unlink(missing_ok=True)
 
     def _append(self, key: str, sample: Sample, *, whole: bool, at: int = 0) -> None:
+        if self._broken:
+            return
         frame = write_sample_frame(sample)
         facts = {"key": key, "whole": whole, "at": at, "late": sample.late, "text": sample.text}
         try:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("ab", buffering=0)
-            self._file.write(write_frame(Frame(frame.header | facts, frame.arrays)))
+            data = write_frame(Frame(frame.header | facts, frame.arrays))
+            # A disk that is nearly full takes a part of it and says so, without an error.
+            self._broken = self._file.write(data) != len(data)
         except OSError:
+            self._broken = True
+        if self._broken:
             # A full disk costs a resume and not the rollout: half a frame must not be followed by another.
             self.remove()
 
