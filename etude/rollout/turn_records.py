@@ -23,7 +23,7 @@ import numpy as np
 
 from etude.core.errors import EtudeError
 from etude.core.frame_calls import ConnectionLost
-from etude.core.policy import Context, Sample, Sampling
+from etude.core.policy import Context, Sample, Sampling, Version
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, write_frame
 from etude.serve.messages import read_sample_frame, write_sample_frame
 
@@ -48,6 +48,11 @@ class TurnRecord:
     def tokens(self) -> int:
         """Sampled tokens that it holds."""
         return sum(len(each.ids or ()) for each in (*self.turns.values(), *self.parts.values()))
+
+    @property
+    def versions(self) -> set[Version]:
+        """Of the weights that sampled them."""
+        return {version for each in (*self.turns.values(), *self.parts.values()) for version in each.versions or ()}
 
     def add(self, key: str, sample: Sample) -> None:
         """A finished turn."""
