@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import tracemalloc
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -211,3 +212,22 @@ def test_recorded_turns_are_kept_only_where_they_are_trained_within_the_stalenes
     _keep_young(records, resumed, {0: 4}, 4, settings)
     assert sorted(records.names()) == ["000000-00", "000000-01", "000002-00", "000005-00"]
     assert {number: began for number, (began, _) in resumed.groups.items()} == {0: 2, 1: 4, 2: 3, 3: 4, 4: 4, 5: 4}
+
+
+def test_what_was_trained_long_ago_takes_no_memory_at_a_resume(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", 0)
+    journal.resume(0, 0)
+    for number in range(300):
+        journal.admit(number, 8, 0)
+    journal.trained([(number, range(8)) for number in range(299)], 1)
+    row = journal.row
+    journal.close()
+    again = Journal(tmp_path / "journal.db", 1)
+    tracemalloc.start()
+    try:
+        found = again.resume(row, 1)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert list(found.groups) == [299] and found.next == 300
+    assert most < 200_000  # with every slot of the run in a dictionary, 714,256
