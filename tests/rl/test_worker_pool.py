@@ -28,7 +28,7 @@ from etude.rl.editions import Edition
 from etude.rl.groups import unpack
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rl.workers.finished import Finished
-from etude.rl.workers.messages import EditionFacts, WorkerSpec
+from etude.rl.workers.messages import EditionFacts, RolloutRequest, TaskPlace, WorkerSpec
 from etude.rl.workers.pool import WorkerPool
 from etude.rl.workers.process import Worker
 from etude.rl.workers.setup import training_setup
@@ -154,3 +154,26 @@ def test_a_worker_rewards_edition_0_as_the_run_began_and_not_as_a_later_command_
     assert [each[0] for each in weights] == [1.0, 3.0]
     same = Worker(spec, began, nothing, training_setup(began, toy_model))
     assert same._edition(EditionFacts(0, began.reward.parts, 0.0)) is same.setup
+
+
+def test_a_worker_that_is_away_is_given_no_rollouts_and_a_slow_one_costs_no_run(pool: Callable[[], WorkerPool]) -> None:
+    async def scene() -> None:
+        workers = pool()
+        workers.workers.append(workers._worker(1))
+        away, there = workers.workers
+        there.supervisor.up.set()
+        there.in_flight = 5
+        request = RolloutRequest("000001-00", TaskPlace("a", "digest"), 0, "", EditionFacts(0, [], 0.0))
+        assert workers._choose(request) is there
+        away.supervisor.up.set()
+        workers._of_group.clear()
+        assert workers._choose(request) is away
+
+        async def late(frame: Frame) -> Frame:
+            raise TimeoutError
+
+        for worker in workers.workers:
+            worker.caller.call = late  # type: ignore[method-assign,assignment]
+        await workers.write_readable(workers.spec.home)
+
+    asyncio.run(scene())
