@@ -23,6 +23,7 @@ from etude.core.transport import Frame
 from etude.forge.katas.task_source import katas
 from etude.policies.engine_client import EngineClient
 from etude.policies.replicas import EngineReplicas
+from etude.rl import rollout_environment
 from etude.rl.broken_tasks import BrokenTasks
 from etude.rl.editions import Edition
 from etude.rl.groups import unpack
@@ -32,6 +33,8 @@ from etude.rl.workers.messages import EditionFacts, RolloutRequest, TaskPlace, W
 from etude.rl.workers.pool import WorkerPool
 from etude.rl.workers.process import Worker
 from etude.rl.workers.setup import training_setup
+from etude.rollout.rollout import Void
+from etude.rollout.turn_records import RecordedPolicy, TurnRecords
 from etude.serve.messages import frames_path, read_generate, write_sample_frame
 from etude.tasks.format.task import Task
 
@@ -177,3 +180,25 @@ def test_a_worker_that_is_away_is_given_no_rollouts_and_a_slow_one_costs_no_run(
         await workers.write_readable(workers.spec.home)
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("every", [0, 4])
+def test_a_sample_whose_engine_is_gone_is_waited_for_once(
+    toy_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """The engine's client waits where nobody listens to parts, and the recorded policy where somebody does."""
+    recipe = toy_recipe(f"cluster.save_tokens={every}")
+    policies: list[RecordedPolicy] = []
+
+    async def run(task: Task, policy: RecordedPolicy, *_: Any, **__: Any) -> Void:
+        policies.append(policy)
+        return Void(task, "policy", True, "gone")
+
+    monkeypatch.setattr(rollout_environment, "run_rollout", run)
+    nothing: Any = None
+    records = TurnRecords(tmp_path)
+    rolled = rollout_environment.recorded_rollout(
+        nothing, nothing, nothing, recipe, 0, Terms(), print, nothing, records, "000000-00"
+    )
+    asyncio.run(rolled)
+    assert [policy.patience for policy in policies] == [recipe.rl.start_seconds if every else 0.0]
