@@ -217,9 +217,12 @@ class TurnRecords:
 
 
 def turn_key(context: Context, sampling: Sampling) -> str:
-    """Names a turn by its prompt and its seed; by its messages where the policy speaks text."""
+    """Names a turn by its prompt, its seed and its longest length; by its messages where the policy speaks text.
+
+    Two sub-agents of one turn may be asked the same with the same seed, the second with less room left.
+    """
     prompt = repr(context.messages).encode() if context.ids is None else np.array(context.ids, np.int32).tobytes()
-    return hashlib.blake2b(prompt + sampling.seed.to_bytes(8, "little"), digest_size=16).hexdigest()
+    return hashlib.blake2b(prompt + f"/{sampling.seed}/{sampling.max_tokens}".encode(), digest_size=16).hexdigest()
 
 
 def _joined(first: Sample, second: Sample) -> Sample:

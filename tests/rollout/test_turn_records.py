@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -60,6 +61,9 @@ def test_finished_turns_are_answered_from_the_file_exactly(tmp_path: Path) -> No
     # another observation than before: what was sampled behind the old one is not used
     other = sample(second, (1, 2, 4, 5, STOP, 8))
     assert other.ids == (8, STOP) and len(engine.asked) == 1
+    # less room than before: what was sampled then may be too long
+    engine.answers.append(made((STOP,)))
+    assert sample(second, (1, 2), replace(SAMPLING, max_tokens=1)).ids == (STOP,)
 
 
 def test_a_sample_that_was_cut_short_is_continued_with_other_random_numbers(tmp_path: Path) -> None:
