@@ -72,6 +72,9 @@ class Engines:
             self._starts += 1
             private = public.with_name(f"{public.name}.{self._starts}")
             model, version = plan.weights(self.replicas.pinned)
+            # Steps that move nothing are not published, so a later commit has the weights of the present version. The
+            # board need not hold that one: nothing may have been published yet.
+            version = min(version, self.replicas.version)
             client = await launch(
                 model,
                 plan.settings,

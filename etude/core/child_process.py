@@ -218,7 +218,8 @@ def remove(paths: Sequence[Path]) -> None:
 def _place() -> Path:
     """Where temporary folders go, unless that is too deep: the path of a socket has at most 107 bytes, 103 on macOS."""
     place = Path(tempfile.gettempdir())
-    return place if len(os.fsencode(place)) <= 60 else Path("/tmp")  # noqa: S108 (each folder made in it is ours alone)
+    # The longest is that of an engine which was started again: 31 bytes of folder, then "/engine-99.1000.frames".
+    return place if len(os.fsencode(place)) <= 50 else Path("/tmp")  # noqa: S108 (each folder made in it is ours alone)
 
 
 def _sweep(owner: int, folder: Folder, leaves: tuple[Path, ...]) -> None:

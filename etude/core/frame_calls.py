@@ -111,7 +111,8 @@ class Caller:
             finally:
                 del self._waiting[number]
         if "error" in found.header:
-            raise EtudeError(str(found.header["error"]))
+            kind = ConnectionLost if found.header.get("gone") else EtudeError
+            raise kind(str(found.header["error"]))
         return found
 
     def close(self) -> None:
@@ -150,7 +151,10 @@ class Caller:
 
 
 class Answering:
-    """A server of frames on a listening local socket; `handle` answers a request, or raises `EtudeError`."""
+    """A server of frames on a listening local socket; `handle` answers a request, or raises `EtudeError`.
+
+    With `ConnectionLost` it says that it is about to end.
+    """
 
     def __init__(self, handle: Handle, *, largest: int = LARGEST) -> None:
         self._handle, self._largest = handle, largest
@@ -199,10 +203,18 @@ class Answering:
 
         try:
             answer = await self._handle(frame, news)
+        except ConnectionLost as gone:  # it is about to end: another one may answer at this address soon
+            answer = Frame({"error": str(gone), "gone": True})
         except EtudeError as refused:
             answer = Frame({"error": str(refused)})
         except Exception as bug:  # whoever waits must hear of it
             traceback.print_exc()
             answer = Frame({"error": f"it failed with {bug!r}; its log has the traceback"})
         with contextlib.suppress(ConnectionLost):
-            link.send(Frame(answer.header | {"number": number}, answer.arrays))
+            try:
+                link.send(Frame(answer.header | {"number": number}, answer.arrays))
+            except ConnectionLost:
+                raise
+            except (EtudeError, TypeError, ValueError) as unsendable:
+                # Too large, or no JSON: who asked hears of it now and not at its deadline.
+                link.send(Frame({"error": f"its answer cannot be sent: {unsendable}", "number": number}))

@@ -20,6 +20,7 @@ from etude.core.policy import Context, Sample, Sampling, Version
 from etude.policies.engine_client import EngineClient
 
 LOOK = 0.2  # seconds between two tries to bring an engine to a version
+TIMES = 10  # connections to one engine that may be lost in a row
 
 
 @dataclass
@@ -84,15 +85,21 @@ class EngineReplicas:
         await asyncio.gather(*(self._one(number, engine, ask) for number, engine in enumerate(self.engines)))
 
     async def _one(self, number: int, engine: EngineClient, ask: Callable[[EngineClient], Awaitable[Any]]) -> None:
-        try:
-            async with asyncio.timeout(self.deadline):
-                await ask(engine)
-        except TimeoutError:
-            raise EtudeError(f"engine {number} at {engine.address} did not answer within {self.deadline:g} s") from None
-        except ConnectionLost:
-            if self.wait_up is None:
-                raise
-            await self.wait_up(number)  # it comes back at the present version, or the run ends
+        for _ in range(TIMES):
+            try:
+                async with asyncio.timeout(self.deadline):
+                    await ask(engine)
+                return
+            except TimeoutError:
+                said = f"engine {number} at {engine.address} did not answer within {self.deadline:g} s"
+                raise EtudeError(said) from None
+            except ConnectionLost:
+                if self.wait_up is None:
+                    raise
+            # It comes back at the present version, or the run ends. Asked again then: it may have begun to start before
+            # this was wanted, and only its connection may have been lost.
+            await self.wait_up(number)
+        raise EtudeError(f"the connection to engine {number} at {engine.address} was lost {TIMES} times in a row")
 
 
 @dataclass(frozen=True)

@@ -274,5 +274,7 @@ class Dispatcher:
             self.journal.void_group(group.number)
             self.groups.pop(group.number, None)
             self.scheduler.drop(group.number)
+            for other in range(len(group.slots)):  # those that are cancelled say nothing more
+                self._on_settled(slot_name(group.number, other))
         if group.void or group.ready:
             self.changed.set()

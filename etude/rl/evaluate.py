@@ -93,6 +93,8 @@ class Evaluations:
             self.run.say(f"eval: step {step} is left out, the one before it is still under way")
             return
         candidate = self.run.path / "rl" / "candidate"
+        # An engine that is started again meanwhile must not take what is written there for the last evaluation's.
+        self.environment.engine.pinned = None
         shutil.rmtree(candidate, ignore_errors=True)
         candidate.mkdir(parents=True)
         # A copy of the weights as they are now: training goes on while the evaluation runs.

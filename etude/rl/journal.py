@@ -189,14 +189,14 @@ class Journal:
         }
 
     def _reconcile(self, row: int, step: int, begun: Collection[int]) -> Resumed:
-        newest: dict[tuple[int, int], tuple[int, State]] = {}
-        began: dict[int, tuple[int, int]] = {}
-        for at, lineage, number, slot, state, of in self._base.execute(
-            "SELECT row, lineage, number, slot, state, step FROM changes ORDER BY row"
-        ):
-            newest[number, slot] = (at, state)
-            if state == "queued" and number not in began:
-                began[number] = (lineage, of)
+        # The database finds what is not settled: in memory, all rows of a long run took 360 bytes for each rollout.
+        # Trained up to the checkpoint's row: its gradients are in the weights. After it: ready once more.
+        unsettled: list[tuple[int, int, State]] = self._base.execute(
+            "SELECT number, slot, state FROM changes JOIN (SELECT max(row) AS last FROM changes GROUP BY number, slot) "
+            "ON row = last WHERE NOT (state = 'trained' AND row <= ?) "
+            "AND number NOT IN (SELECT number FROM changes WHERE slot = ?) ORDER BY number, slot",
+            (row, GROUP),
+        ).fetchall()
         groups: dict[int, list[SavedSlot]] = {}
         written: list[tuple[int, int, State, int]] = []
         kept = set(self._base.execute("SELECT number, slot FROM rollouts"))
@@ -204,10 +204,7 @@ class Journal:
             (number, slot): RolloutFile(*named)
             for number, slot, *named in self._base.execute("SELECT number, slot, path, digest FROM files")
         }
-        for (number, slot), (at, state) in sorted(newest.items()):
-            # Trained up to the checkpoint's row: its gradients are in the weights. After it: ready once more.
-            if slot == GROUP or (number, GROUP) in newest or (state == "trained" and at <= row):
-                continue
+        for number, slot, state in unsettled:
             now: State = state
             if state != "void":
                 # Data that `forget` removed cannot become ready again, so such a slot is sampled anew.
@@ -224,13 +221,17 @@ class Journal:
         branches = self.branches()
         found = {}
         for number, slots in open_groups.items():
-            lineage, of = began[number]
+            lineage, of = self._base.execute(
+                "SELECT lineage, step FROM changes WHERE number = ? AND state = 'queued' ORDER BY row LIMIT 1",
+                (number,),
+            ).fetchone()
             # Nothing of it was sampled, or nothing is left: it begins with the weights of this step.
             fresh = all(slot.state != "ready" for slot in slots) and number not in begun
             found[number] = (step if fresh else min(of, step, branches.get(lineage, step)), slots)
         told = self._base.execute("SELECT number, effort, edition FROM terms")
         terms = {number: Terms(effort, edition) for number, effort, edition in told if number in found}
-        return Resumed(found, max((number for number, _ in newest), default=-1) + 1, terms)
+        (after,) = self._base.execute("SELECT coalesce(max(number), -1) + 1 FROM changes").fetchone()
+        return Resumed(found, after, terms)
 
     def _rollout(self, number: int, slot: int) -> bytes:
         (data,) = self._base.execute(

@@ -23,7 +23,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -36,6 +36,7 @@ from etude.core import process
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.recipe import Recipe
+from etude.core.rl_settings import RLSettings
 from etude.core.run import Run
 from etude.core.terms import Terms
 from etude.forge.curriculum.sources import Listens, Mixes, Rewinds, TaskSource, curriculum_file, open_source
@@ -137,6 +138,7 @@ async def _open(
     records = TurnRecords(home / "turns")
     resumed = journal.resume(checkpoint.row, checkpoint.step, {slot_of(name)[0] for name in records.names()})
     records.keep_only(_under_way(resumed))
+    _keep_young(records, resumed, journal.branches(), checkpoint.step, rl)
     if isinstance(source, Rewinds):
         # What it heard after the checkpoint will be heard again, from weights that may do better or worse.
         source.rewind(checkpoint.step, rl.first_task + resumed.next)
@@ -240,6 +242,27 @@ def _under_way(resumed: Resumed) -> set[str]:
         for index, slot in enumerate(slots)
         if slot.state == "queued"
     }
+
+
+def _keep_young(records: TurnRecords, resumed: Resumed, branches: Mapping[int, int], step: int, rl: RLSettings) -> None:
+    """Removes recorded turns that would be older than `rl.staleness` allows when they are trained.
+
+    Those sampled behind the checkpoint are of weights that are gone, as many steps away as `metrics.staleness` counts.
+    """
+    most, there = rl.staleness if rl.concurrent else 0, records.names()
+    for place, (number, (began, slots)) in enumerate(sorted(resumed.groups.items(), key=lambda g: (g[1][0], g[0]))):
+        oldest = 0  # age of what is kept of this group, at `step`
+        for name in (slot_name(number, index) for index in range(len(slots))):
+            if name not in there:
+                continue
+            common = [(version.step, branches.get(version.lineage, step)) for version in records.open(name).versions]
+            age = max((step - min(at, last) + max(0, at - last) for at, last in common), default=0)
+            if age > max(0, most - place // rl.groups):  # with `place` groups to be trained before it
+                records.remove(name)
+            else:
+                oldest = max(oldest, age)
+        ready = any(slot.state == "ready" for slot in slots)
+        resumed.groups[number] = (min(began, step - oldest) if ready else step - oldest, slots)
 
 
 async def _launch(

@@ -120,7 +120,8 @@ async def recorded_rollout(
 
     record = records.open(name)
     before = record.tokens
-    policy = RecordedPolicy(ask, record, recipe.rl.start_seconds)
+    # Without parts there is no rest to ask for, and the engine's client waits itself: twice would be for hours.
+    policy = RecordedPolicy(ask, record, recipe.rl.start_seconds if every else 0.0)
     try:
         outcome = await run_rollout(
             task, policy, host, setup, policy_name="rl", seed=seed, terms=terms, on_event=on_event

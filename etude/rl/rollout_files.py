@@ -50,6 +50,8 @@ class RolloutFiles:
 
     def read(self, file: RolloutFile) -> bytes:
         """Its bytes; a file that is gone or changed is refused."""
+        if not _plain(file.path):
+            raise EtudeError(f"{file.path!r} is no name of a rollout's file")
         try:
             data = (self.folder / file.path).read_bytes()
         except OSError as error:
@@ -59,10 +61,15 @@ class RolloutFiles:
         return data
 
     def remove(self, names: Collection[str]) -> None:
-        for name in names:
+        for name in filter(_plain, names):
             (self.folder / name).unlink(missing_ok=True)
 
     def keep_only(self, names: Collection[str]) -> None:
         """Removes what a killed process wrote and never named."""
         if self.folder.is_dir():
             self.remove([path.name for path in self.folder.iterdir() if path.name not in names])
+
+
+def _plain(name: str) -> bool:
+    """Whether it stays in the folder: a worker's answer and a journal from elsewhere may name anything."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name

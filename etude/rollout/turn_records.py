@@ -23,7 +23,7 @@ import numpy as np
 
 from etude.core.errors import EtudeError
 from etude.core.frame_calls import ConnectionLost
-from etude.core.policy import Context, Sample, Sampling
+from etude.core.policy import Context, Sample, Sampling, Version
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, write_frame
 from etude.serve.messages import read_sample_frame, write_sample_frame
 
@@ -40,6 +40,7 @@ class TurnRecord:
         self.parts: dict[str, Sample] = {}  # of samples that were not finished
         self.kept_tokens = 0  # that were not sampled again
         self._file: BinaryIO | None = None
+        self._broken = False  # it could not be written once: what would follow has no beginning
         with contextlib.suppress(FileNotFoundError):
             self._read(path.read_bytes())
 
@@ -47,6 +48,11 @@ class TurnRecord:
     def tokens(self) -> int:
         """Sampled tokens that it holds."""
         return sum(len(each.ids or ()) for each in (*self.turns.values(), *self.parts.values()))
+
+    @property
+    def versions(self) -> set[Version]:
+        """Of the weights that sampled them."""
+        return {version for each in (*self.turns.values(), *self.parts.values()) for version in each.versions or ()}
 
     def add(self, key: str, sample: Sample) -> None:
         """A finished turn."""
@@ -69,6 +75,8 @@ class TurnRecord:
         return self.parts[key]
 
     def _join(self, key: str, sample: Sample, at: int) -> None:
+        if at > (len(self.parts[key].ids or ()) if key in self.parts else 0):
+            raise ValueError("tokens of a turn whose beginning is not here")
         before = self.cut_part(key, at) if key in self.parts else None
         self.parts[key] = sample if before is None else _joined(before, sample)
 
@@ -83,14 +91,20 @@ class TurnRecord:
         self.path.unlink(missing_ok=True)
 
     def _append(self, key: str, sample: Sample, *, whole: bool, at: int = 0) -> None:
+        if self._broken:
+            return
         frame = write_sample_frame(sample)
         facts = {"key": key, "whole": whole, "at": at, "late": sample.late, "text": sample.text}
         try:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("ab", buffering=0)
-            self._file.write(write_frame(Frame(frame.header | facts, frame.arrays)))
+            data = write_frame(Frame(frame.header | facts, frame.arrays))
+            # A disk that is nearly full takes a part of it and says so, without an error.
+            self._broken = self._file.write(data) != len(data)
         except OSError:
+            self._broken = True
+        if self._broken:
             # A full disk costs a resume and not the rollout: half a frame must not be followed by another.
             self.remove()
 
@@ -203,9 +217,12 @@ class TurnRecords:
 
 
 def turn_key(context: Context, sampling: Sampling) -> str:
-    """Names a turn by its prompt and its seed; by its messages where the policy speaks text."""
+    """Names a turn by its prompt, its seed and its longest length; by its messages where the policy speaks text.
+
+    Two sub-agents of one turn may be asked the same with the same seed, the second with less room left.
+    """
     prompt = repr(context.messages).encode() if context.ids is None else np.array(context.ids, np.int32).tobytes()
-    return hashlib.blake2b(prompt + sampling.seed.to_bytes(8, "little"), digest_size=16).hexdigest()
+    return hashlib.blake2b(prompt + f"/{sampling.seed}/{sampling.max_tokens}".encode(), digest_size=16).hexdigest()
 
 
 def _joined(first: Sample, second: Sample) -> Sample:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from etude.core.errors import EtudeError
-from etude.core.frame_calls import Answering, Send
+from etude.core.frame_calls import Answering, ConnectionLost, Send
 from etude.core.policy import Sample
 from etude.core.transport import Frame, from_json
+from etude.engine.request import EngineGone
 from etude.serve import messages
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ def frames_of(routes: EngineRoutes) -> Answering:
                 raise EtudeError(f"there is no verb {verb!r}")
             kind, answer = verbs[verb]
             return Frame({"message": await answer(from_json(kind, frame.header.get("message", {})))})
+        # Not refusals of this request: the next engine at this address answers it.
+        except EngineGone as gone:
+            raise ConnectionLost(str(gone)) from None
+        except web.HTTPServiceUnavailable as ending:
+            raise ConnectionLost(ending.text or ending.reason) from None
         except web.HTTPException as http:  # as over HTTP, without its number
             raise EtudeError(http.text or http.reason) from None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,3 +109,17 @@ def test_addresses_stay_and_are_removed_with_their_folder() -> None:
     assert addresses.socket("engine-0") == path and len(str(path)) < 100
     addresses.close()
     assert not path.parent.exists()
+
+
+@pytest.mark.parametrize("deep", [50, 58, 80])
+def test_addresses_fit_into_a_socket_wherever_temporary_files_go(monkeypatch: pytest.MonkeyPatch, deep: int) -> None:
+    """A socket's path has at most 107 bytes, 103 on macOS."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        place = Path(short) / ("x" * (deep - len(short) - 1))
+        place.mkdir()
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: str(place))
+        addresses = Addresses()
+        try:
+            assert len(str(addresses.socket("engine-99.1000.frames"))) <= 103
+        finally:
+            addresses.close()

@@ -31,6 +31,10 @@ class Desk:
                 return Frame({"of": frame.header["of"]}, {"x": frame.arrays["x"] * 2})
             case "refuse":
                 raise EtudeError("not today")
+            case "end":
+                raise ConnectionLost("it is about to end")
+            case "unsendable":
+                return Frame({"what": object()})
             case "tell":
                 for number in range(3):
                     send(Frame({"part": number}))
@@ -75,6 +79,17 @@ def test_a_refusal_is_one_sentence_and_news_come_before_the_answer(tmp_path: Pat
         heard: list[int] = []
         answer = await caller.call(Frame({"verb": "tell"}), on_news=lambda frame: heard.append(frame.header["part"]))
         assert heard == [0, 1, 2] and answer.header["told"] == 3
+
+    played(tmp_path, scene)
+
+
+def test_one_that_is_about_to_end_counts_as_gone_and_an_answer_that_cannot_be_sent_is_said(tmp_path: Path) -> None:
+    async def scene(desk: Desk, server: Answering, caller: Caller) -> None:
+        with pytest.raises(ConnectionLost, match="it is about to end"):
+            await caller.call(Frame({"verb": "end"}))
+        with pytest.raises(EtudeError, match="its answer cannot be sent: Object of type object") as said:
+            await caller.call(Frame({"verb": "unsendable"}))
+        assert not isinstance(said.value, ConnectionLost)
 
     played(tmp_path, scene)
 

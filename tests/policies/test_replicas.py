@@ -84,6 +84,13 @@ def test_an_update_reaches_all_and_one_that_is_gone_is_waited_for() -> None:
         together = replicas(gone, here, wait_up=wait_up)
         await together.update(SECOND)
         assert waited == [0] and together.version == SECOND and here.asked == [("update", SECOND)]
+        # Asked again: one that began to start before the pin was wanted came back without it.
+        gone.refuses = [ConnectionLost("gone"), ConnectionLost("gone")]
+        await together.pin(SECOND)
+        assert waited == [0, 0, 0] and gone.asked[-1] == ("pin", SECOND) and not gone.refuses
+        gone.refuses = [ConnectionLost("gone")] * 10
+        with pytest.raises(EtudeError, match="the connection to engine 0 at gone was lost 10 times in a row"):
+            await together.health()
         gone.refuses = [ConnectionLost("gone")]
         together.wait_up = None
         with pytest.raises(ConnectionLost):

@@ -72,6 +72,7 @@ class Stage:
         self.most = self.now = 0
         self.voids: list[Void] = []
         self.broken: list[tuple[int, str]] = []
+        self.settled: set[str] = set()
 
     async def run_rollout(
         self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None], name: str
@@ -110,6 +111,7 @@ class Stage:
             seed=0,
             step=0,
             refill=self.refill,
+            on_settled=self.settled.add,
         )
 
     def states(self, number: int) -> list[tuple[int, str]]:
@@ -239,6 +241,8 @@ def test_a_group_with_too_few_valid_members_is_void_and_replaced(tmp_path: Path,
     assert taken == [[0, 2], [3, 4], [5, 6]]
     assert dispatcher.voids == {"policy": 2, "group": 1} and dispatcher.in_flight == 0
     assert stage.states(1)[-1] == (-1, "void")
+    # Also of the one that was cancelled: nobody goes on from its recorded turns.
+    assert {f"000001-0{slot}" for slot in range(3)} <= stage.settled
 
 
 def test_machinery_that_spoils_everything_stops_the_run(tmp_path: Path) -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import tracemalloc
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from etude.core.errors import EtudeError
-from etude.rl.journal import Journal
+from etude.core.policy import Sample, Version
+from etude.core.rl_settings import RLSettings
+from etude.rl.journal import Journal, Resumed, SavedSlot
+from etude.rl.orchestrator import _keep_young
+from etude.rl.workers.finished import slot_name
+from etude.rollout.turn_records import TurnRecords
 
 GROUPS, GROUP, STEPS, SAVE_EVERY = 2, 2, 6, 2
 
@@ -182,3 +188,46 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.db").write_bytes(b"not a database, and long enough to be looked at" * 100)
     with pytest.raises(EtudeError, match="cannot be used"):
         Journal(tmp_path / "journal.db", 0)
+
+
+def test_recorded_turns_are_kept_only_where_they_are_trained_within_the_staleness(tmp_path: Path) -> None:
+    """Lineage 0 was killed at step 7 and goes on from its checkpoint at step 4."""
+    records = TurnRecords(tmp_path / "turns")
+
+    def record(number: int, slot: int, *steps: int) -> None:
+        made = records.open(slot_name(number, slot))
+        made.add("turn", Sample("", "stop", (1,) * len(steps), (-1.0,) * len(steps), [Version(0, s) for s in steps]))  # type: ignore[arg-type]
+        made.close()
+
+    record(0, 0, 3, 4)  # one step old
+    record(0, 1, 4, 6)  # two steps away on the branch that is gone
+    record(1, 0, 4, 7)  # three
+    record(2, 0, 4, 5)  # one, but two groups are trained in a step before it: then it is two
+    record(4, 0, 4, 6)  # two, and would be four
+    record(5, 0, 4)  # as old as what is sampled now
+    queued, ready = SavedSlot("queued"), SavedSlot("ready", b"")
+    slots = {0: [queued, queued], 1: [queued, ready], 2: [queued], 3: [ready], 4: [queued], 5: [queued]}
+    resumed = Resumed({number: (3 if number == 0 else 4, of) for number, of in slots.items()}, 6)
+    settings = RLSettings(groups=2, staleness=2)
+    _keep_young(records, resumed, {0: 4}, 4, settings)
+    assert sorted(records.names()) == ["000000-00", "000000-01", "000002-00", "000005-00"]
+    assert {number: began for number, (began, _) in resumed.groups.items()} == {0: 2, 1: 4, 2: 3, 3: 4, 4: 4, 5: 4}
+
+
+def test_what_was_trained_long_ago_takes_no_memory_at_a_resume(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.db", 0)
+    journal.resume(0, 0)
+    for number in range(300):
+        journal.admit(number, 8, 0)
+    journal.trained([(number, range(8)) for number in range(299)], 1)
+    row = journal.row
+    journal.close()
+    again = Journal(tmp_path / "journal.db", 1)
+    tracemalloc.start()
+    try:
+        found = again.resume(row, 1)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert list(found.groups) == [299] and found.next == 300
+    assert most < 200_000  # with every slot of the run in a dictionary, 714,256

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import struct
 import threading
 from dataclasses import replace
@@ -50,6 +51,22 @@ def test_a_file_lives_as_long_as_its_row(tmp_path: Path) -> None:
     (slot,) = again.resume(row, 1).groups[1][1]
     assert slot.state == "ready" and slot.file is not None and again.files.read(slot.file) == b"data 1"
     assert len(list(again.files.folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["../outside", "{folder}/outside", "", "..", "a\0b"])
+def test_a_name_that_leads_elsewhere_is_neither_read_nor_removed(tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"abc")
+    journal = Journal(tmp_path / "journal.db", 0)
+    journal.files.write(0, 0, 0, b"mine")
+    file = RolloutFile(name.format(folder=tmp_path), hashlib.sha256(b"abc").hexdigest())
+    with pytest.raises(EtudeError, match="is no name of a rollout's file"):
+        journal.files.read(file)
+    journal.resume(0, 0)
+    journal.admit(0, 1, 0)
+    journal.ready(0, 0, file)
+    journal.void_group(0)
+    assert outside.exists()
 
 
 def test_a_file_that_was_changed_or_is_gone_is_refused_by_name(tmp_path: Path) -> None:

@@ -23,14 +23,18 @@ from etude.core.transport import Frame
 from etude.forge.katas.task_source import katas
 from etude.policies.engine_client import EngineClient
 from etude.policies.replicas import EngineReplicas
+from etude.rl import rollout_environment
 from etude.rl.broken_tasks import BrokenTasks
 from etude.rl.editions import Edition
 from etude.rl.groups import unpack
 from etude.rl.rollout_environment import RolloutEnvironment
 from etude.rl.workers.finished import Finished
-from etude.rl.workers.messages import WorkerSpec
+from etude.rl.workers.messages import EditionFacts, RolloutRequest, TaskPlace, WorkerSpec
 from etude.rl.workers.pool import WorkerPool
+from etude.rl.workers.process import Worker
 from etude.rl.workers.setup import training_setup
+from etude.rollout.rollout import Void
+from etude.rollout.turn_records import RecordedPolicy, TurnRecords
 from etude.serve.messages import frames_path, read_generate, write_sample_frame
 from etude.tasks.format.task import Task
 
@@ -138,3 +142,63 @@ def test_a_worker_that_is_killed_is_replaced_and_its_rollout_goes_on_from_its_la
     assert sampled[:12] == [65, 66, 67, stop, 70, 71, 72, 73, 65, 66, 67, stop]
     assert workers.counts["resumed_tokens"] == 8
     assert len([path for path in (tmp_path / "readable").iterdir() if path.name != "tasks"]) == 1
+
+
+def test_a_worker_rewards_edition_0_as_the_run_began_and_not_as_a_later_command_says(
+    toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    began, now = toy_recipe(), toy_recipe("reward.parts=[{use='tests', weight=3.0}]")
+    spec = WorkerSpec(tmp_path / "recipe.toml", toy_model, tmp_path, tmp_path, tmp_path, "local", lineage=1)
+    nothing: Any = None
+    worker = Worker(spec, now, nothing, training_setup(now, toy_model))
+    first = worker._edition(EditionFacts(0, began.reward.parts, 0.0))
+    told = worker._edition(EditionFacts(1, now.reward.parts, 0.0))
+    weights = [[part.weight for part in setup.reward.parts] for setup in (first, told)]
+    assert [each[0] for each in weights] == [1.0, 3.0]
+    same = Worker(spec, began, nothing, training_setup(began, toy_model))
+    assert same._edition(EditionFacts(0, began.reward.parts, 0.0)) is same.setup
+
+
+def test_a_worker_that_is_away_is_given_no_rollouts_and_a_slow_one_costs_no_run(pool: Callable[[], WorkerPool]) -> None:
+    async def scene() -> None:
+        workers = pool()
+        workers.workers.append(workers._worker(1))
+        away, there = workers.workers
+        there.supervisor.up.set()
+        there.in_flight = 5
+        request = RolloutRequest("000001-00", TaskPlace("a", "digest"), 0, "", EditionFacts(0, [], 0.0))
+        assert workers._choose(request) is there
+        away.supervisor.up.set()
+        workers._of_group.clear()
+        assert workers._choose(request) is away
+
+        async def late(frame: Frame) -> Frame:
+            raise TimeoutError
+
+        for worker in workers.workers:
+            worker.caller.call = late  # type: ignore[method-assign,assignment]
+        await workers.write_readable(workers.spec.home)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("every", [0, 4])
+def test_a_sample_whose_engine_is_gone_is_waited_for_once(
+    toy_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """The engine's client waits where nobody listens to parts, and the recorded policy where somebody does."""
+    recipe = toy_recipe(f"cluster.save_tokens={every}")
+    policies: list[RecordedPolicy] = []
+
+    async def run(task: Task, policy: RecordedPolicy, *_: Any, **__: Any) -> Void:
+        policies.append(policy)
+        return Void(task, "policy", True, "gone")
+
+    monkeypatch.setattr(rollout_environment, "run_rollout", run)
+    nothing: Any = None
+    records = TurnRecords(tmp_path)
+    rolled = rollout_environment.recorded_rollout(
+        nothing, nothing, nothing, recipe, 0, Terms(), print, nothing, records, "000000-00"
+    )
+    asyncio.run(rolled)
+    assert [policy.patience for policy in policies] == [recipe.rl.start_seconds if every else 0.0]

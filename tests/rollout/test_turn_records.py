@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import numpy as np
 import pytest
@@ -59,6 +61,9 @@ def test_finished_turns_are_answered_from_the_file_exactly(tmp_path: Path) -> No
     # another observation than before: what was sampled behind the old one is not used
     other = sample(second, (1, 2, 4, 5, STOP, 8))
     assert other.ids == (8, STOP) and len(engine.asked) == 1
+    # less room than before: what was sampled then may be too long
+    engine.answers.append(made((STOP,)))
+    assert sample(second, (1, 2), replace(SAMPLING, max_tokens=1)).ids == (STOP,)
 
 
 def test_a_sample_that_was_cut_short_is_continued_with_other_random_numbers(tmp_path: Path) -> None:
@@ -118,6 +123,47 @@ def test_a_file_that_was_cut_off_or_damaged_counts_up_to_there(tmp_path: Path) -
         again.add("three", made((6, STOP)))
         again.close()
         assert list(TurnRecord(path).turns) == ["one", "three"]
+
+
+@pytest.mark.parametrize("written", [0, 40, 150, -1])
+def test_a_disk_that_is_full_for_a_moment_leaves_no_tokens_behind_others_than_their_own(
+    tmp_path: Path, written: int
+) -> None:
+    """Only some bytes of the first part are written (-1: an error says so), and then there is room again."""
+
+    class Full:
+        def __init__(self, file: BinaryIO) -> None:
+            self.file, self.full = file, True
+
+        def write(self, data: bytes) -> int:
+            full, self.full = self.full, False
+            if full and written < 0:
+                raise OSError(28, "no space left")
+            return self.file.write(data[:written] if full else data)
+
+        def close(self) -> None:
+            self.file.close()
+
+    path = tmp_path / "a.turns"
+    record = TurnRecord(path)
+    record._file = cast(BinaryIO, Full(path.open("ab", buffering=0)))
+    record.add_part("one", made((4, 5), "abort"))
+    record.add_part("one", made((6, 7), "abort"))
+    record.add("two", made((8, STOP)))
+    record.close()
+    again = TurnRecord(path)
+    assert not again.parts and not again.turns
+    assert record.parts["one"].ids == (4, 5, 6, 7)  # the rollout itself goes on
+
+
+def test_a_part_without_its_beginning_is_not_read(tmp_path: Path) -> None:
+    record = TurnRecord(tmp_path / "a.turns")
+    record.add_part("one", made((4, 5), "abort"))
+    size = record.path.stat().st_size
+    record.add_part("one", made((6, 7), "abort"))
+    record.close()
+    record.path.write_bytes(record.path.read_bytes()[size:])
+    assert not TurnRecord(record.path).parts
 
 
 def test_records_of_rollouts_that_are_over_are_removed(tmp_path: Path) -> None:

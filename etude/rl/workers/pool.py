@@ -160,7 +160,7 @@ class WorkerPool:
         for worker in self.workers:
             try:
                 await worker.caller.call(request)
-            except ConnectionLost:
+            except (ConnectionLost, TimeoutError):  # nothing depends on them
                 continue
 
     @property
@@ -215,7 +215,9 @@ class WorkerPool:
     def _choose(self, request: RolloutRequest) -> _Worker:
         """The worker of a rollout's group; the one with least to do for a new one, or where that has far too much."""
         group = request.task.digest
-        least = min(self.workers, key=lambda worker: worker.in_flight)
+        # One that is being started again has nothing to do, and is not the one to ask.
+        there = [worker for worker in self.workers if worker.supervisor.up.is_set()] or self.workers
+        least = min(there, key=lambda worker: worker.in_flight)
         known = self._of_group.get(group)
         mean = sum(worker.in_flight for worker in self.workers) / len(self.workers)
         if known is None or known.in_flight > UNEVEN * mean + 1:

@@ -68,7 +68,7 @@ class Worker:
         self.newest: deque[tuple[str, Scored]] = deque(maxlen=recipe.rl.keep_trajectories)
         self._engines: dict[str, EngineClient] = {}
         self._tasks: OrderedDict[str, Task] = OrderedDict()
-        self._setups: dict[int, RolloutSetup] = {0: setup}  # by edition; the first is the recipe
+        self._setups: dict[int, RolloutSetup] = {}  # by edition
 
     async def handle(self, frame: Frame, send: Send) -> Frame:
         verb, body = frame.header.get("verb"), frame.header.get("message")
@@ -146,8 +146,11 @@ class Worker:
 
     def _edition(self, facts: EditionFacts) -> RolloutSetup:
         if facts.number not in self._setups:
+            # The first is the recipe that the run began with, which a later command may have changed.
+            same = facts.number == 0 and facts.parts == self.recipe.reward.parts
             copies = self.spec.home / "editions"
-            built = build_edition(Edition(**vars(facts)), copies, self.recipe.audit, self.setup)
+            edition = Edition(**vars(facts))
+            built = self.setup if same else build_edition(edition, copies, self.recipe.audit, self.setup)
             self._setups[facts.number] = built
         return self._setups[facts.number]
 
