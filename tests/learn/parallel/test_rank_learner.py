@@ -7,6 +7,7 @@ started for all tests of this file.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from benchmarks.scale import layouts
 from etude.core.errors import EtudeError
@@ -22,6 +24,7 @@ from etude.learn.learner import Learner
 from etude.learn.parallel.launch import Ranks
 from etude.learn.parallel.layout import Layout
 from etude.model.checkpoint.directory import load_model, named_weights
+from etude.model.checkpoint.tensors import INDEX
 from etude.model.weight_transfer.shared_memory import WeightBoard
 
 STEPS = 4  # the benchmark makes ten
@@ -125,6 +128,17 @@ def test_what_is_refused_is_refused_on_all_ranks(ranks: Ranks, tmp_path: Path) -
     wrong = replace(items[0], experts_TBK=np.zeros((len(items[0].tokens_T), 1, 2), np.int16))
     with pytest.raises(EtudeError, match="recorded of other tokens or by another model"):
         learner.score([wrong])
+    learner.save(tmp_path)
+    path = next(tmp_path.glob("model-00002-of-*.safetensors"))
+    tensors = load_file(path)
+    lost = min(tensors)
+    del tensors[lost]
+    save_file(tensors, path)
+    index = json.loads((tmp_path / INDEX).read_text())
+    del index["weight_map"][lost]
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    with pytest.raises(EtudeError, match=f"lacks.*{lost}"):
+        learner.restore(tmp_path)
     # And the ranks go on.
     assert np.isfinite(learner.score(items)[0]).all()
     learner.close()
