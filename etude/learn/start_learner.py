@@ -55,6 +55,7 @@ def start_learner(
         lora or LoraSettings(),
         frozen is not None,
         ranks.dispatch,
+        ranks.seconds,
     )
     own = max(1, (threads or available_cores()) // layout.ranks)  # ranks on one machine share its cores
     with Ranks(layout.ranks, threads=own, deadline=ranks.seconds) as others:

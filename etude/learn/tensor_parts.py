@@ -61,11 +61,9 @@ class StoredParts:
                 raise FileNotFoundError("files are missing")
             for path in paths:
                 self._open(path)
-        except (SafetensorError, OSError, ValueError, TypeError) as broken:
+        except (SafetensorError, OSError, ValueError, TypeError, RecursionError) as broken:
             self._files.close()
-            raise EtudeError(
-                f"{self.where} cannot be read ({broken}); the checkpoint is damaged or cut short"
-            ) from None
+            raise self._damaged(broken) from None
         except EtudeError:
             self._files.close()
             raise
@@ -73,9 +71,13 @@ class StoredParts:
     def _open(self, path: Path) -> None:
         file = self._files.enter_context(safe_open(path, framework="pt", device="cpu"))
         header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
+        if not isinstance(header, dict):
+            raise ValueError(f"{HEADER} in its header is no table")
         for key in file.keys():  # noqa: SIM118 (safe_open cannot be iterated)
             shape = tuple(file.get_slice(key).get_shape())
             whole, start = header.get(key, (shape, 0))
+            if any(type(number) is not int for number in (*whole, start)) or len(whole) != len(shape):
+                raise ValueError(f"{HEADER} in its header does not say which rows {key!r} are")
             whole, stop = tuple(whole), start + (shape[0] if shape else 1)
             rows = whole[0] if whole else 1
             if whole[1:] != shape[1:] or self.shapes.setdefault(key, whole) != whole or not 0 <= start < stop <= rows:
@@ -99,9 +101,7 @@ class StoredParts:
                     pieces.append(piece)
                     at += len(piece)
         except SafetensorError as broken:
-            raise EtudeError(
-                f"{self.where} cannot be read ({broken}); the checkpoint is damaged or cut short"
-            ) from None
+            raise self._damaged(broken) from None
         if at < stop:
             raise EtudeError(f"{self.where} and its parts lack row {at} of {key!r}; the checkpoint is damaged")
         return torch.cat(pieces) if pieces else torch.empty((0, *shape[1:]))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from etude.core.errors import EtudeError
 from etude.learn.mtp import attach
@@ -65,6 +65,27 @@ def test_what_training_left_alone_is_copied_and_the_rest_quantised_as_the_refere
         # compressed-tensors: x / scale, rounded to the nearest and cut to -8..7
         wanted = torch.clamp(torch.round(weights[name] / step), -8, 7) * step
         assert torch.equal(named_weights(values)[name], wanted)
+
+
+def test_fp8_scales_that_are_rounded_are_those_that_values_are_divided_by(tmp_path: Path) -> None:
+    original, trained = tmp_path / "original", tmp_path / "trained"
+    write_quantised(original, "fp8")
+    for path in original.glob("*.safetensors"):
+        tensors = {key: x.bfloat16() if key.endswith("_scale_inv") else x for key, x in load_file(path).items()}
+        save_file(tensors, path)
+    decoder = load_model(original)
+    weights = named_weights(decoder)
+    name = next(name for name in weights if ".experts.0.up_proj" in name)
+    weights[name] += 0.01 * torch.randn(weights[name].shape, generator=torch.Generator().manual_seed(0))
+    save_model(trained, decoder)
+    write_back(trained, original, tmp_path / "out")
+    after = stored(tmp_path / "out")
+    assert after[f"{name}_scale_inv"].dtype == torch.bfloat16
+    for i in range(0, weights[name].shape[0], 128):
+        for j in range(0, weights[name].shape[1], 128):
+            scale = after[f"{name}_scale_inv"][i // 128, j // 128].float()
+            wanted = (weights[name][i : i + 128, j : j + 128] / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+            assert same(after[name][i : i + 128, j : j + 128], wanted)
 
 
 def test_new_heads_and_positions_are_written_beside_what_came(tmp_path: Path) -> None:

@@ -28,12 +28,14 @@ from etude.model.checkpoint.directory import (
     CONFIG,
     EMBEDDING,
     HEAD,
+    check_weights,
     copies,
     named_weights,
     on_disk,
     open_stored,
     outline,
     read_config,
+    read_config_and_names,
 )
 from etude.model.checkpoint.tensors import INDEX, WEIGHTS
 from etude.model.lora_linear import ADAPTER, adapted
@@ -175,15 +177,17 @@ def _read_weights(learner: RankLearner, directory: Path) -> None:
             shards[name].local.copy_(tensor[shards[name].start : shards[name].stop])
         return
     with open_stored(directory) as stored:
+        config, names = read_config_and_names(directory, stored)
+        check_weights(directory, config, names, _outlined(learner), stored)
         for name, held in shards.items():
             whole = torch.empty(held.shape)
             for key, part in on_disk(name, whole, learner.config).items():
-                part.copy_(stored.read(key, tuple(part.shape)))
+                part.copy_(stored.read(names[key], tuple(part.shape)))
             held.local.copy_(whole[held.start : held.stop])
         for name, bias in learner.decoder.named_buffers():
             if name.endswith(BIAS):
                 for key, part in on_disk(name, bias, learner.config).items():
-                    part.copy_(stored.read(key, tuple(part.shape)))
+                    part.copy_(stored.read(names[key], tuple(part.shape)))
 
 
 def _together(learner: RankLearner, work: Callable[[], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import numpy as np
 import torch
@@ -13,10 +14,11 @@ from torch import Tensor
 class HostGroup:
     """Over a group on the host, whatever device the model is on."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
         # nccl moves device memory only
         host = dist.get_backend() == "gloo"
-        self.group = dist.group.WORLD if host else dist.new_group(backend="gloo")
+        wait = timedelta(seconds=seconds)  # a new group would have torch's own deadline
+        self.group = dist.group.WORLD if host else dist.new_group(backend="gloo", timeout=wait)
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
 
     def broadcast(self, data: bytes | None) -> bytes:

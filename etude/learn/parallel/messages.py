@@ -31,6 +31,7 @@ class RankSpec:
     lora: LoraSettings = field(default_factory=LoraSettings)
     frozen: bool = False  # whether there are reference weights for twins
     dispatch: Wire = "same"  # numbers in which tokens travel to experts of other ranks
+    seconds: float = 600.0  # longest that ranks wait for each other
 
 
 @dataclass(frozen=True)

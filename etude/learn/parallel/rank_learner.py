@@ -45,9 +45,9 @@ Sources = Mapping[str, Decoder]  # whole decoders by the name of their weights; 
 
 class RankLearner:
     def __init__(self, spec: RankSpec, sources: Sources) -> None:
-        self.spec, self.optim, self.host = spec, spec.optim, HostGroup()
+        self.spec, self.optim, self.host = spec, spec.optim, HostGroup(spec.seconds)
         self.total_steps, self.micro_tokens = spec.total_steps, spec.micro_tokens
-        self.meshes = Meshes(spec.layout, torch.device(spec.device).type)
+        self.meshes = Meshes(spec.layout, torch.device(spec.device).type, spec.seconds)
         self.config = ModelConfig.from_hf(json.loads(spec.config), "the model of rank 0")
         self.base: str | None = None  # of the frozen weights that adapters belong to
         if spec.lora.rank:

@@ -132,9 +132,10 @@ class Stored:
             scale = quantise.int4_scale(weight, group, stored[base + SCALE].dtype)
             return stored | {base + SCALE: scale, base + PACKED: quantise.quantise_int4(weight, scale, group)}
         if name + SCALE_INV in stored:
-            scale = quantise.fp8_scale(weight, self.quantisation.block)
+            # rounded first: a reader multiplies by what is stored
+            scale = quantise.fp8_scale(weight, self.quantisation.block).to(stored[name + SCALE_INV].dtype)
             made = quantise.quantise_fp8(weight, scale, self.quantisation.block)
-            return {name: made, name + SCALE_INV: scale.to(stored[name + SCALE_INV].dtype)}
+            return {name: made, name + SCALE_INV: scale}
         return {name: weight.to(stored[name].dtype)}
 
     def check_shape(self, name: str, wanted: tuple[int, ...]) -> None:

@@ -7,6 +7,7 @@ started for all tests of this file.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from benchmarks.scale import layouts
 from etude.core.errors import EtudeError
@@ -21,7 +23,9 @@ from etude.core.policy import Version
 from etude.learn.learner import Learner
 from etude.learn.parallel.launch import Ranks
 from etude.learn.parallel.layout import Layout
+from etude.learn.streams import Batch, Sampled
 from etude.model.checkpoint.directory import load_model, named_weights
+from etude.model.checkpoint.tensors import INDEX
 from etude.model.weight_transfer.shared_memory import WeightBoard
 
 STEPS = 4  # the benchmark makes ten
@@ -56,6 +60,33 @@ def test_several_ranks_do_what_one_does(ranks: Ranks, model: str, layout: Layout
     assert found["weights"] < 1e-4
     assert found["scores"] < 1e-4
     assert found["metrics"] < 1e-3
+
+
+def odd_batches(model: str) -> list[Batch]:
+    """Of one item, with a gradient that is not finite, of nothing, of items that do not count; then a plain one."""
+    items, correction = layouts.batch(1, model).items, layouts.batch(1, model).correction
+    stream = items[1].streams[0]
+    assert isinstance(stream.target, Sampled)
+    broken = replace(stream, target=replace(stream.target, advantage_T=stream.target.advantage_T * np.nan))
+    silent = replace(stream, weight_T=0 * stream.weight_T)
+    chosen = [[items[5]], [replace(items[1], streams=[broken]), *items[2:]], [], [replace(items[1], streams=[silent])]]
+    return [*(Batch(some, correction) for some in chosen), layouts.batch(2, model)]
+
+
+def test_batches_that_leave_ranks_idle_or_are_skipped_do_what_they_do_on_one(ranks: Ranks) -> None:
+    live, frozen = layouts.starting("moe")
+    one = Learner(live, layouts.OPTIM, layouts.STEPS, layouts.MICRO, frozen=frozen)
+    several = layouts.open_ranks(ranks, "moe", Layout(4, 1, 2, expert=4, context=2))
+    close = functools.partial(pytest.approx, rel=1e-3, abs=1e-4, nan_ok=True)
+    for batch in odd_batches("moe"):
+        expected, found = ({**each.forward_backward(batch), **each.step()} for each in (one, several))
+        assert found == {name: close(value) for name, value in expected.items()}
+    assert one.skipped == several.skipped == 1
+    weights, items = several.whole_weights(), layouts.batch(9, "moe").items
+    assert max(layouts.apart(weights[name], p.detach()) for name, p in one.decoder.named_parameters()) < 1e-4
+    for theirs, ours in zip(one.score(items, "ema"), several.score(items, "ema"), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    several.close()
 
 
 def test_a_checkpoint_of_four_ranks_continues_on_two_and_on_one(ranks: Ranks, tmp_path: Path) -> None:
@@ -125,6 +156,17 @@ def test_what_is_refused_is_refused_on_all_ranks(ranks: Ranks, tmp_path: Path) -
     wrong = replace(items[0], experts_TBK=np.zeros((len(items[0].tokens_T), 1, 2), np.int16))
     with pytest.raises(EtudeError, match="recorded of other tokens or by another model"):
         learner.score([wrong])
+    learner.save(tmp_path)
+    path = next(tmp_path.glob("model-00002-of-*.safetensors"))
+    tensors = load_file(path)
+    lost = min(tensors)
+    del tensors[lost]
+    save_file(tensors, path)
+    index = json.loads((tmp_path / INDEX).read_text())
+    del index["weight_map"][lost]
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    with pytest.raises(EtudeError, match=f"lacks.*{lost}"):
+        learner.restore(tmp_path)
     # And the ranks go on.
     assert np.isfinite(learner.score(items)[0]).all()
     learner.close()
