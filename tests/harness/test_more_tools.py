@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +170,17 @@ def test_calls_that_are_nearly_right_run_where_an_environment_is_not_strict(sand
             seen = asyncio.run(one(context, tools, name, **arguments))
             assert seen.error == error
             assert strict or seen.text == "x = 1"
+
+
+def test_services_answer_in_a_thread_and_read_a_short_query() -> None:
+    asked: list[tuple[str, int, bool]] = []
+
+    class Backend:
+        def ask(self, service: str, query: str) -> str:
+            asked.append((service, len(query), threading.current_thread() is threading.main_thread()))
+            return "ok"
+
+    [tool] = build_tools([{"use": "service"}]).values()
+    context = ToolContext(None, backend=Backend())
+    assert asyncio.run(tool.call({"name": "logs", "query": "e " * 9000}, context)).text == "ok"
+    assert asked == [("logs", 500, False)]  # the event loop is all rollouts'
