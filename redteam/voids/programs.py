@@ -163,6 +163,12 @@ for fd in range(64):
         with contextlib.suppress(OSError, struct.error):
             os.write(fd, struct.pack(start, *[len(frame)] * (len(start) - 1)) + frame)
 """,
+    # a line for whoever reads results, nested deeper than their parser goes
+    "nested-lines": """
+for fd in range(1, 1000):
+    with contextlib.suppress(OSError):
+        os.write(fd, b"\\n" + b"[" * 3000 + b"\\n")
+""",
     "others-descriptors": """
 for pid in others():
     for fd in range(32):

@@ -18,6 +18,7 @@ QUICK = (
     "signal-by-descriptor",
     "descriptors",
     "forged-frames",
+    "nested-lines",
     "workspace-gone",
     "control-groups",
     "trace",
