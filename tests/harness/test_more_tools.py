@@ -88,6 +88,23 @@ def test_lints_takes_the_recipes_own_linter_and_says_where_there_is_none(sandbox
 
 
 @pytest.mark.parametrize(
+    "written", ["{" * 5000 + "}", '{"file": 1, "line": 2, "text": "x"}', '{"a": 1}', '{"file": "a", "line": "b"}']
+)
+def test_an_interpreter_of_the_agents_is_no_bug_of_ours(sandbox: Any, written: str) -> None:
+    tools, context = build_tools([{"use": "lints", "python": "./mine"}]), ToolContext(sandbox, str(sandbox.root))
+    program = sandbox.root / "mine"
+
+    async def play() -> Observation:
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        await begin_tools(tools, context)
+        program.write_text(f"#!/bin/sh\necho '{written}'\n")
+        return await one(context, tools, "lints")
+
+    assert asyncio.run(play()).error == "UnexpectedEnvironment"
+
+
+@pytest.mark.parametrize(
     ("text", "found"),
     [
         ("def f(a, *b, c=1, **d):\n    e: int = a\n    return [x for x in (b, c, d, e)]\n", []),
