@@ -273,7 +273,7 @@ class _Rollout:
             taken = self.earlier + self.conversation.size
         else:
             taken = sum(len(segment.ids) - segment.copied for segment in self.trajectory.segments)
-            taken += sum(each.tokens for each in self.sub_agents)
+        taken += sum(each.tokens for each in self.sub_agents)
         return self.trajectory.limits.rollout_tokens - taken
 
     def open(self) -> StopCause:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from etude.core.policy import Assistant, Call, System, ToolResult, User, Version
-from etude.core.settings import AgentLimits
+from etude.core.settings import AgentLimits, SummarySettings
 from etude.harness.failures import PolicyFailure, SandboxLost
 from etude.harness.metrics import measure
 from etude.harness.tools.table import build_tools
@@ -107,6 +107,21 @@ def test_tokens_of_a_sub_agent_count_for_the_rollout(rollouts: Any, script: Any,
         sum(sizes) - 2 - sizes[0] - sizes[1],
     ]
     assert (trajectory.stop, trajectory.sampled_tokens) == ("tokens", limits.sampled_tokens)
+
+
+def test_text_of_a_sub_agent_counts_for_the_rollout(rollouts: Any, script: Any, say_call: Any, files: Any) -> None:
+    from etude.core.policy import Sample
+    from etude.harness.text_turns import write_turn
+
+    asks, words = say_call("agent", task="Look."), Assistant(final="it is there " * 100)
+    texts = [Sample(write_turn(turn), "stop") for turn in (asks, words, asks, words, asks, Assistant(final="enough"))]
+    policy, tools = script(None, texts), build_tools([{"use": "agent", "max_chars": 20}])
+    limits = AgentLimits(context_tokens=400, rollout_tokens=1000)
+    trajectory = rollouts.play(
+        policy, tools=tools, limits=limits, dialect=None, summary=SummarySettings(use="trained", max_tokens=20)
+    )
+    own = [e.error for e in trajectory.entries if isinstance(e.message, ToolResult)]
+    assert own == [None, None, "InvalidArguments"] and trajectory.answer == "enough"
 
 
 def test_a_sub_agent_cannot_call_another(rollouts: Any, script: Any, say_call: Any, files: Any) -> None:
