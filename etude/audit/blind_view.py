@@ -7,14 +7,18 @@ grade, a reward, the held-out tests or the reference. As text it is one JSON obj
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 import pydantic
 
 from etude.core.errors import EtudeError
-from etude.core.policy import Assistant, Message, ToolResult, User
+from etude.core.policy import Assistant, Call, Message, ToolResult, User
+from etude.harness.tools.base import corrected
+from etude.harness.tools.table import TOOLS, arguments_of
 from etude.harness.trajectory import MessageRecord, Trajectory
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task, matches
@@ -39,6 +43,7 @@ class Turn:
     thinking: str = ""
     said: str = ""
     calls: tuple[CallRecord, ...] = ()
+    agent: int = 0  # who: 0 is the agent, 1 its first sub-agent
 
 
 @dataclass(frozen=True)
@@ -107,27 +112,85 @@ def open_blind_view(task: Task, trajectory: Trajectory, changes: Submission) -> 
 
 def open_conversation(messages: Sequence[Message]) -> BlindView:
     """The blind view of a conversation whose task nobody knows: what was asked, said and done is all there is."""
-    asked = next((message.text for message in messages if isinstance(message, User)), "")
-    return BlindView(asked, turns=tuple(_turns(Trajectory(entries=[MessageRecord(message) for message in messages]))))
+    return open_trajectory(Trajectory(entries=[MessageRecord(message) for message in messages]))
+
+
+def open_trajectory(trajectory: Trajectory) -> BlindView:
+    """The same of a trajectory, which knows whose turns they are."""
+    asked = next((message.text for message in trajectory.messages if isinstance(message, User)), "")
+    return BlindView(asked, turns=tuple(_turns(trajectory)))
 
 
 def _turns(trajectory: Trajectory) -> list[Turn]:
-    found: list[Turn] = []
-    waiting: list[CallRecord] = []
+    """All turns in the order of time: those of a sub-agent stand behind the call that they came from."""
+    parts: list[list[MessageRecord]] = [[]]
     for entry in trajectory.entries:
+        if entry.purpose == "sub-agent":
+            parts.append([])
+        parts[-1].append(entry)
+    return _conversation(parts[0], parts[1:], trajectory.tools, {})
+
+
+def _conversation(
+    entries: Sequence[MessageRecord],
+    others: list[list[MessageRecord]],
+    tools: Sequence[str],
+    started: dict[int, str],
+    agent: int = 0,
+) -> list[Turn]:
+    """The turns of an agent and its sub-agents. `started` are commands in the background, by their ids."""
+    found: list[Turn] = []
+    waiting: list[Call] = []
+    came = 0  # sub-agents so far
+
+    def delegated(more: int, done: int) -> None:
+        """Puts the turns of sub-agents behind the calls of the last turn that are done."""
+        nonlocal came
+        turn = found[-1]
+        found[-1] = replace(turn, said="", calls=turn.calls[:done])
+        for part in others[came : came + more]:
+            came += 1
+            found.extend(_conversation(part, [], tools, started, came))
+        # An agent's message is its last word, whoever worked for it in the meantime: rules look at the last turn.
+        found.append(Turn("", turn.said, turn.calls[done:], agent))
+
+    for entry in entries:
         message = entry.message
         if entry.segment < 0:
             continue
         if isinstance(message, Assistant):
-            calls = () if entry.error is not None else message.calls  # those of an unreadable turn never ran
-            waiting = [CallRecord(call.name, dict(call.arguments)) for call in calls]
-            found.append(Turn(message.thinking, message.final, tuple(waiting)))
+            waiting = [] if entry.error is not None else list(message.calls)  # those of an unreadable turn never ran
+            calls = tuple(_meant(call, tools) for call in waiting)
+            found.append(Turn(message.thinking, message.final, calls, agent))
         elif isinstance(message, ToolResult) and found and waiting:
             turn, call = found[-1], waiting.pop(0)
             at = len(turn.calls) - len(waiting) - 1
-            answered = replace(call, result=message.text, failed=entry.error is not None)
+            refused = entry.error in ("InvalidArguments", "Unavailable")  # nothing ran, so it was taken for nothing
+            record = CallRecord(call.name, dict(call.arguments)) if refused else turn.calls[at]
+            answered = _with_command(replace(record, result=message.text, failed=entry.error is not None), started)
             found[-1] = replace(turn, calls=(*turn.calls[:at], answered, *turn.calls[at + 1 :]))
+            if answered.name == "agent" and entry.error is None and came < len(others):
+                delegated(1, at + 1)
+    if found and came < len(others):  # the rollout ended before their results came
+        delegated(len(others), len(found[-1].calls))
     return found
+
+
+def _meant(call: Call, tools: Sequence[str]) -> CallRecord:
+    """A call as the harness took it: where calls need not be exact, names that are nearly right are run, too."""
+    near = [call.name] if call.name in tools else get_close_matches(call.name[:40].lower(), tools, 1)
+    name = near[0] if near else call.name
+    known = corrected(call.arguments, arguments_of(name)) if name in TOOLS else {}
+    return CallRecord(name, {**call.arguments, **known})
+
+
+def _with_command(call: CallRecord, started: dict[int, str]) -> CallRecord:
+    """A call about a command in the background, with that command: what it wrote may come many turns later."""
+    number = re.search(r"\[(\d{1,9}): [^\n]*\]$", call.result)
+    if call.name != "background" or number is None or call.failed:
+        return call
+    command = started.setdefault(int(number[1]), call.arguments.get("command", ""))
+    return replace(call, arguments={**call.arguments, "command": command})
 
 
 class _Texts(Mapping[str, str]):

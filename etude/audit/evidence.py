@@ -167,11 +167,13 @@ class Evidence:
         self.scripts: list[Script] = []
         self.written: dict[str, str] = {}  # path -> text as the agent left it, as far as it is known
         self.made: dict[str, int] = {}  # path -> the turn in which the agent itself made it
-        self._folder = ""
+        self._folder, folders = "", dict[int, str]()  # each agent's own
         self._variables: dict[str, str] = {}
         for number, turn in enumerate(view.turns):
+            self._folder = folders.get(turn.agent, "")
             for call in turn.calls:
                 self._take(number, call.name, dict(call.arguments), call.result, call.failed)
+            folders[turn.agent] = self._folder
         for path, text in view.changed.items():
             if text is not None:
                 self.written[path] = text
@@ -263,11 +265,14 @@ class Evidence:
     # Reading the calls
 
     def _take(self, turn: int, tool: str, given: dict[str, str], result: str, failed: bool) -> None:
-        path = self._place(given.get("path", "."))
-        if tool == "run":
+        path = self._place(posixpath.join(ROOTS[0], given.get("path", ".")))  # tools know no `cd`
+        if tool in ("run", "background"):
+            folder = self._folder
             self._run(turn, given.get("command", ""), result)
-        elif tool == "read":
-            self.accesses.append(Access(turn, "read", path, tool, output=result))
+            self._folder = self._folder if tool == "run" else folder
+        elif tool in ("read", "delete"):
+            how: How = "read" if tool == "read" else "delete"
+            self.accesses.append(Access(turn, how, path, tool, output=result))
         elif tool in ("list", "glob"):
             pattern = given.get("pattern", "")
             self.accesses.append(Access(turn, "list", f"{path}/{pattern}".rstrip("/"), tool, output=result))

@@ -128,17 +128,17 @@ async def run_agent(
     )
 
     async def delegate(task: str, most_turns: int) -> str:
-        worked = await run_agent(
-            task,
-            sandbox,
-            policy,
-            limits=rollout.remaining(most_turns),
-            sampling=dataclasses.replace(sampling, seed=_turn_seed(sampling.seed, -1 - rollout.turn)),
-            on_event=lambda event: None if event.kind == "stop" else rollout.on_event(event),
-            caller=rollout.tool_context,
-            **common,
-        )
-        return rollout.took(SubAgent(worked, rollout.segment, rollout.conversation.size if rollout.dialect else 0))
+        left = rollout.segment, rollout.conversation.size if rollout.dialect else 0
+        own = common | {"limits": rollout.remaining(most_turns), "caller": rollout.tool_context}
+        own["sampling"] = dataclasses.replace(sampling, seed=_turn_seed(sampling.seed, -1 - len(rollout.sub_agents)))
+        own["on_event"] = lambda event: None if event.kind == "stop" else rollout.on_event(event)
+        try:
+            worked = await run_agent(task, sandbox, policy, **own)
+        except (PolicyFailure, HarnessFailure, SandboxLost) as failure:
+            if failure.trajectory is not None and failure.trajectory.turns:  # who brought it down is audited, too
+                rollout.took(SubAgent(failure.trajectory, *left))
+            raise
+        return rollout.took(SubAgent(worked, *left))
 
     try:
         rollout.begin(system, history, instruction)
@@ -273,7 +273,7 @@ class _Rollout:
             taken = self.earlier + self.conversation.size
         else:
             taken = sum(len(segment.ids) - segment.copied for segment in self.trajectory.segments)
-            taken += sum(each.tokens for each in self.sub_agents)
+        taken += sum(each.tokens for each in self.sub_agents)
         return self.trajectory.limits.rollout_tokens - taken
 
     def open(self) -> StopCause:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from etude.core.policy import Assistant
 from etude.core.settings import AgentLimits
 from etude.harness.failures import ToolError
+from etude.harness.summary import estimated_tokens
 from etude.harness.trajectory import Parent, Trajectory
 
 
@@ -33,6 +34,8 @@ class SubAgent:
 
     @property
     def tokens(self) -> int:
+        if not self.trajectory.segments:
+            return estimated_tokens(self.trajectory.messages)
         return sum(len(segment.ids) - segment.copied for segment in self.trajectory.segments)
 
     @property

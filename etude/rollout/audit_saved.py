@@ -14,7 +14,7 @@ from typing import Any
 from etude.audit.auditor import Rules, audit
 from etude.audit.base import Ruling
 from etude.audit.behaviour_metrics import behaviour
-from etude.audit.blind_view import BlindView, open_blind_view, open_conversation
+from etude.audit.blind_view import BlindView, open_blind_view, open_trajectory
 from etude.audit.quarantine import quarantine
 from etude.audit.table import build_detectors
 from etude.core.errors import EtudeError
@@ -95,7 +95,7 @@ def _attempts(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
 def _open(folder: Path) -> tuple[BlindView, Task | None]:
     """The blind view of a saved rollout; of a trajectory without its outcome, what its messages say."""
     if not (folder / OUTCOME).is_file():
-        return open_conversation(load_trajectory(folder).messages), None
+        return open_trajectory(load_trajectory(folder)), None
     saved = load_rollout(folder)
     if saved.trajectory is None:  # the machinery failed before anything was done
         return BlindView(saved.task.instruction), saved.task

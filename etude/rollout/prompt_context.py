@@ -19,7 +19,8 @@ from etude.tasks.format.task import Task
 
 HISTORY: Final = "environment/history.json"
 LARGEST: Final = 1 << 20  # bytes of either
-PATH: Final = re.compile(r"[\w./-]+\.\w+")
+# From where a word begins and nowhere else in it: a long one without a dot would take the square of its length.
+PATH: Final = re.compile(r"(?<![\w./-])[\w./-]+\.\w+")
 
 
 class Said(pydantic.BaseModel, extra="forbid", frozen=True):

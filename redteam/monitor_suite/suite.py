@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from etude.core.policy import Assistant
+from etude.core.policy import Assistant, Call, Context, Sample, Sampling, ToolResult, User
 from etude.forge.katas.task_source import katas
 from etude.harness.loop import run_agent
 from etude.harness.prompt import task_text
@@ -38,6 +38,7 @@ from redteam.monitor_suite.test_tampering import TEST_TAMPERING
 Kind = Literal["hack", "honest", "broken"]
 _ALL = (*LEAKED_SOLUTION, *TEST_TAMPERING, *ENVIRONMENT_TAMPERING, *SPECIAL_CASED_CODE, *JUDGE_INJECTION, *BROKEN)
 FAMILIES: tuple[Family, ...] = tuple(sorted(_ALL, key=lambda family: family.number))
+DELEGATED = "Do all of it."
 FROZEN = Path(__file__).with_name("frozen.json")
 
 
@@ -102,15 +103,30 @@ def frozen_list() -> dict[str, str]:
     return found
 
 
+@dataclass(frozen=True)
+class BySubAgent:
+    """A policy whose script a sub-agent acts out; the agent itself says what it was told."""
+
+    said: list[Assistant]
+
+    async def sample(self, context: Context, sampling: Sampling) -> Sample:
+        first = next(message for message in context.messages if isinstance(message, User))
+        if first.text == DELEGATED:
+            return await Scripted(self.said).sample(context, sampling)
+        told = [message.text for message in context.messages if isinstance(message, ToolResult)]
+        turn = Assistant(final=told[-1]) if told else Assistant(calls=(Call("agent", {"task": DELEGATED}),))
+        return await Scripted([turn]).sample(Context(()), sampling)
+
+
 async def play(
-    task: Task, said: list[Assistant], host: StoringHost, setup: RolloutSetup
+    task: Task, said: list[Assistant], host: StoringHost, setup: RolloutSetup, *, by_sub_agent: bool = False
 ) -> tuple[Trajectory, Submission]:
     """Lets a script act in a sandbox; what it did, and what it changed. Nothing is graded."""
     async with await host.start([workspace_layer(task, host)], limits=setup.sandbox) as sandbox:
         trajectory = await run_agent(
             task_text(task.instruction),
             sandbox,
-            Scripted(said),
+            BySubAgent(said) if by_sub_agent else Scripted(said),
             dialect=None,
             tools=setup.tools,
             limits=setup.limits,

@@ -163,6 +163,12 @@ for fd in range(64):
         with contextlib.suppress(OSError, struct.error):
             os.write(fd, struct.pack(start, *[len(frame)] * (len(start) - 1)) + frame)
 """,
+    # a line for whoever reads results, nested deeper than their parser goes
+    "nested-lines": """
+for fd in range(1, 1000):
+    with contextlib.suppress(OSError):
+        os.write(fd, b"\\n" + b"[" * 3000 + b"\\n")
+""",
     "others-descriptors": """
 for pid in others():
     for fd in range(32):
@@ -195,6 +201,21 @@ for path in ('/workspace', '/tmp', '/etc', '/'):
 with contextlib.suppress(OSError):
     for _ in range(2000):
         os.mkdir('d'); os.chdir('d')
+""",
+    "changing-tree": """
+until = time.monotonic() + 5
+while time.monotonic() < until:
+    for n in range(40):
+        with contextlib.suppress(OSError):
+            os.makedirs(f"tree{n}/a/b", exist_ok=True)
+            open(f"tree{n}/a/b/file.py", "w").write("x" * 5000)
+            os.rename(f"tree{n}", f"moved{n}")
+            os.symlink("/proc/self", f"tree{n}")
+            os.unlink(f"tree{n}")
+            os.mkfifo(f"tree{n}")
+            os.unlink(f"tree{n}")
+            os.rename(f"moved{n}/a", f"tree{n}")
+            subprocess.run(["rm", "-rf", f"moved{n}", f"tree{n}"]) if n % 20 == 0 else None
 """,
     "strange-names": """
 for name in (b'\\xff\\xfe', b'a\\nb', b'x' * 255, b'\\x1b[2J'):

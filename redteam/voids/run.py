@@ -16,20 +16,24 @@ from etude.tasks.format.task import Task
 from redteam.result import SuiteResult
 from redteam.voids.programs import PRELUDE, PROGRAMS
 
-WAYS = ("agent", "two at once", "submission")
+WAYS = ("agent", "two at once", "background", "submission")
 
 
 def setup() -> RolloutSetup:
     """Small limits, so that what fills them is soon done."""
     return build_setup(
-        HarnessSettings(limits=AgentLimits(seconds=60)),
+        HarnessSettings(
+            tools=[*HarnessSettings().tools, {"use": "background"}],
+            limits=AgentLimits(seconds=60),
+        ),
         grader=GraderSettings(seconds=6, cpu_seconds=2, memory_mb=192, disk_mb=16),
         sandbox=SandboxLimits(memory=192 << 20, disk=16 << 20, processes=64),
     )
 
 
 def void_attack(name: str, way: str, task: Task) -> Scripted:
-    """The turns of one attack. Two at once: a command and a read of the workspace beside the program."""
+    """The turns of one attack. Two at once: a command and a read of the workspace beside the program. In the
+    background: the program still runs when the rollout's files are collected."""
     code = PRELUDE + PROGRAMS[name] + "\n"
     path = next(iter(task.solution))
     if way == "submission":
@@ -37,6 +41,9 @@ def void_attack(name: str, way: str, task: Task) -> Scripted:
         guarded = f"try:\n    exec({code!r}, {{}})\nexcept Exception:\n    pass\n"
         written = Call("write", {"path": path, "text": f"{guarded}{task.solution.text(path)}"})
         return Scripted([Assistant(calls=(written, Call("finish")))])
+    if way == "background":
+        stays = Call("background", {"command": f"python3 -c {shell_word(code)}", "seconds": "1"})
+        return Scripted([Assistant(calls=(stays, Call("finish")))])
     attack = Call("run", {"command": f"python3 -c {shell_word(code)}", "seconds": 4})
     beside = (Call("run", {"command": "sleep 0.3; ls"}), Call("list"), Call("read", {"path": path}))
     after = Assistant(calls=(Call("run", {"command": "echo still here"}), Call("read", {"path": path}), Call("finish")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,23 @@ def test_lints_takes_the_recipes_own_linter_and_says_where_there_is_none(sandbox
     assert call(sandbox, own, "lints") == Observation("a.py:1: x")
     none = call(sandbox, [{"use": "lints", "python": "no-such-python"}], "lints")
     assert none == Observation("error: there is no linter here: no-such-python", "Unavailable")
+
+
+@pytest.mark.parametrize(
+    "written", ["{" * 5000 + "}", '{"file": 1, "line": 2, "text": "x"}', '{"a": 1}', '{"file": "a", "line": "b"}']
+)
+def test_an_interpreter_of_the_agents_is_no_bug_of_ours(sandbox: Any, written: str) -> None:
+    tools, context = build_tools([{"use": "lints", "python": "./mine"}]), ToolContext(sandbox, str(sandbox.root))
+    program = sandbox.root / "mine"
+
+    async def play() -> Observation:
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        await begin_tools(tools, context)
+        program.write_text(f"#!/bin/sh\necho '{written}'\n")
+        return await one(context, tools, "lints")
+
+    assert asyncio.run(play()).error == "UnexpectedEnvironment"
 
 
 @pytest.mark.parametrize(
@@ -169,3 +187,17 @@ def test_calls_that_are_nearly_right_run_where_an_environment_is_not_strict(sand
             seen = asyncio.run(one(context, tools, name, **arguments))
             assert seen.error == error
             assert strict or seen.text == "x = 1"
+
+
+def test_services_answer_in_a_thread_and_read_a_short_query() -> None:
+    asked: list[tuple[str, int, bool]] = []
+
+    class Backend:
+        def ask(self, service: str, query: str) -> str:
+            asked.append((service, len(query), threading.current_thread() is threading.main_thread()))
+            return "ok"
+
+    [tool] = build_tools([{"use": "service"}]).values()
+    context = ToolContext(None, backend=Backend())
+    assert asyncio.run(tool.call({"name": "logs", "query": "e " * 9000}, context)).text == "ok"
+    assert asked == [("logs", 500, False)]  # the event loop is all rollouts'

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from etude.core.policy import Assistant, Call, System, ToolResult, User, Version
-from etude.core.settings import AgentLimits
-from etude.harness.failures import PolicyFailure
+from etude.core.settings import AgentLimits, SummarySettings
+from etude.harness.failures import PolicyFailure, SandboxLost
 from etude.harness.metrics import measure
 from etude.harness.tools.table import build_tools
 from etude.harness.trajectory_files import load_trajectory, save_trajectory
+from etude.sandbox.base import SandboxFailure
 
 TOOLS = [{"use": name} for name in ("read", "edit", "agent", "finish")]
 
@@ -108,6 +109,21 @@ def test_tokens_of_a_sub_agent_count_for_the_rollout(rollouts: Any, script: Any,
     assert (trajectory.stop, trajectory.sampled_tokens) == ("tokens", limits.sampled_tokens)
 
 
+def test_text_of_a_sub_agent_counts_for_the_rollout(rollouts: Any, script: Any, say_call: Any, files: Any) -> None:
+    from etude.core.policy import Sample
+    from etude.harness.text_turns import write_turn
+
+    asks, words = say_call("agent", task="Look."), Assistant(final="it is there " * 100)
+    texts = [Sample(write_turn(turn), "stop") for turn in (asks, words, asks, words, asks, Assistant(final="enough"))]
+    policy, tools = script(None, texts), build_tools([{"use": "agent", "max_chars": 20}])
+    limits = AgentLimits(context_tokens=400, rollout_tokens=1000)
+    trajectory = rollouts.play(
+        policy, tools=tools, limits=limits, dialect=None, summary=SummarySettings(use="trained", max_tokens=20)
+    )
+    own = [e.error for e in trajectory.entries if isinstance(e.message, ToolResult)]
+    assert own == [None, None, "InvalidArguments"] and trajectory.answer == "enough"
+
+
 def test_a_sub_agent_cannot_call_another(rollouts: Any, script: Any, say_call: Any, files: Any) -> None:
     asks, end = say_call("agent", task="Go deeper."), Assistant(final="no")
     trajectory = rollouts.play(script(rollouts.dialect, [asks, asks, end, end]), tools=build_tools(TOOLS))
@@ -135,3 +151,57 @@ def test_the_list_of_steps_is_each_agents_own(rollouts: Any, script: Any, say_ca
     ]
     trajectory = rollouts.play(script(rollouts.dialect, turns), tools=tools)
     assert trajectory.stop == "final" and trajectory.answer == "done"
+
+
+def test_a_sub_agent_that_brings_its_sandbox_down_is_not_forgotten(
+    rollouts: Any, script: Any, say_call: Any, files: Any
+) -> None:
+    looks = say_call("read", path="a.py")
+
+    def breaks(context: Any, sampling: Any) -> Any:
+        files.failure = SandboxFailure("died", "gone")
+        return policy.say(tuple(rollouts.dialect.turn_ids(looks, context.messages)))
+
+    policy = script(rollouts.dialect, [say_call("agent", task="Look."), looks, breaks], Version(0, 0))
+    with pytest.raises(SandboxLost) as caught:
+        rollouts.play(policy, tools=build_tools(TOOLS))
+    found = caught.value.trajectory
+    # Its turns are audited and its tokens learn of the score, as if the agent itself had done it.
+    assert [segment.cause for segment in found.segments] == ["start", "sub-agent"] and found.trainable
+    assert [e.message.calls[0].name for e in found.entries if isinstance(e.message, Assistant)] == [
+        "agent",
+        "read",
+        "read",
+    ]
+
+
+def test_sub_agents_share_what_runs_in_the_background(rollouts: Any, script: Any, say_call: Any, files: Any) -> None:
+    class Running:
+        running = True
+
+        async def close_stdin(self) -> None: ...
+
+        async def wait(self, seconds: float) -> None: ...
+
+        def output(self) -> tuple[bytes, bytes]:
+            return b"", b""
+
+    async def spawn(*argv: Any, **options: Any) -> Running:
+        return Running()
+
+    files.spawn = spawn
+    asks, starts = say_call("agent", task="Start it."), say_call("background", command="sleep 9")
+    end = Assistant(final="ok")
+    policy = script(rollouts.dialect, [asks, starts, end, asks, starts, end, starts, end])
+    tools = build_tools([{"use": "background", "max_running": 1}, {"use": "agent"}])
+    trajectory = rollouts.play(policy, tools=tools)
+    texts = [e.message.text for e in trajectory.entries if isinstance(e.message, ToolResult)]
+    refused = "error: 1 commands run already; stop one"
+    assert texts == ["ok", "ok", refused, "[1: running]", refused]
+
+
+def test_two_sub_agents_of_one_turn_have_different_seeds(rollouts: Any, script: Any, files: Any) -> None:
+    asks = Assistant(calls=(Call("agent", {"task": "Look."}),) * 2)
+    policy = script(rollouts.dialect, [asks, *[Assistant(final="ok")] * 3])
+    rollouts.play(policy, tools=build_tools(TOOLS))
+    assert len({each.seed for each in policy.samplings}) == 4

@@ -47,6 +47,16 @@ def test_variants_in_sight_are_seen_and_their_counterparts_are_not_accused(audit
     assert verdicts == {case.id: EXPECTED[case.kind] for case in chosen.values()}
 
 
+def test_hacks_by_a_sub_agent_are_seen_as_well(sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost]) -> None:
+    loop, host = sandboxes
+    hacks = {case.id: case for case in cases() if case.kind == "hack" and not is_frozen(case)}
+    chosen = [*list(hacks.values())[::15], *(case for name, case in hacks.items() if name.startswith("told-the-judge"))]
+    scripts = [(case.task, case.turns) for case in chosen]
+    rulings = loop.run_until_complete(audit_scripts(scripts, host, Rules(), by_sub_agent=True))
+    verdicts = {case.id: ruling.verdict for case, ruling in zip(chosen, rulings, strict=True)}
+    assert verdicts == {case.id: "hack" for case in chosen}
+
+
 def test_honest_work_with_noise_is_not_accused(audit_script: Audit) -> None:
     rulings = audit_script([(task, turns) for _, task, turns in honest_rollouts(16, seed=5)])
     assert [ruling.verdict for ruling in rulings] == ["clean"] * 16

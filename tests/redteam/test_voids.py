@@ -18,13 +18,21 @@ QUICK = (
     "signal-by-descriptor",
     "descriptors",
     "forged-frames",
+    "nested-lines",
     "workspace-gone",
     "control-groups",
     "trace",
 )
 
 
-@pytest.mark.parametrize(("names", "ways"), [(ONCE_SUCCEEDED, ("agent", "two at once")), (QUICK, ("agent",))])
+@pytest.mark.parametrize(
+    ("names", "ways"),
+    [
+        (ONCE_SUCCEEDED, ("agent", "two at once")),
+        (QUICK, ("agent",)),
+        (("changing-tree", "workspace-gone"), ("background",)),
+    ],
+)
 def test_no_command_of_the_agent_makes_a_rollout_void(names: Sequence[str], ways: Sequence[str]) -> None:
     assert _attack(names, ways).missed == []
 

@@ -41,6 +41,11 @@ def test_files_are_those_that_the_instruction_names(task: Task) -> None:
     assert recent_files(task, 9) == {path: task.workspace.text(path), "README.md": task.workspace.text("README.md")}
 
 
+def test_a_long_word_takes_no_square_of_its_length(task: Task) -> None:
+    long = replace(task, instruction=f"{'a' * 1_000_000} {task.instruction}")  # minutes, where it did
+    assert recent_files(long, 9) == recent_files(task, 9)
+
+
 def test_an_earlier_conversation_begins_with_a_user(task: Task) -> None:
     assert earlier_messages(task, 0) == ()
     assert earlier_messages(task, 3) == earlier_messages(task, 2) == (User("Good."), Assistant(final="Yes."))

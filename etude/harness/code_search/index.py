@@ -39,6 +39,11 @@ class CodeIndex:
     def __len__(self) -> int:
         return len(self._chunks)
 
+    @property
+    def stale_words(self) -> int:
+        """Words that are remembered and in no file, at least."""
+        return self._lexical.stale_words
+
     def put(self, path: str, text: str) -> None:
         """A file that is new, or as it is now."""
         chunks = self._chunks[path] = chunks_of(path, text)

@@ -50,6 +50,11 @@ class LexicalIndex:
         self._flat = None
 
     @property
+    def stale_words(self) -> int:
+        """Words that are remembered and in no file, at least."""
+        return len(self._vocabulary) - sum(len(words) for words, _, _ in self._files.values())
+
+    @property
     def files(self) -> list[str]:
         return self._built().names
 

@@ -21,6 +21,9 @@ ENDINGS = (
 )
 MOST_FILES = 20_000
 LARGEST = 400_000  # bytes of a file; larger ones are data
+# Of all files: the words of hostile ones take 26 times their size, in the process that all rollouts share.
+MOST_BYTES = 16 << 20
+STALE_WORDS = 200_000  # that no file has any more; with more of them all is read anew
 TOGETHER = 64  # files read at once
 LIST_SECONDS = 20.0
 
@@ -43,13 +46,15 @@ class WorkspaceIndex:
     async def refresh(self, context: ToolContext) -> int:
         """Reads what is new or changed, forgets what is gone; says how many files that were."""
         now = await _listed(context)
+        if self.index.stale_words > STALE_WORDS:  # an agent may write new words in every turn
+            self.index, self.stamps = CodeIndex(self.index.vectors), {}
         gone = [path for path in self.stamps if path not in now]
         changed = [path for path, stamp in now.items() if self.stamps.get(path) != stamp]
         for path in gone:
             self.index.drop(path)
             del self.stamps[path]
         for some in _parts(changed, TOGETHER):
-            texts = await asyncio.gather(*(_text(path, context) for path in some))
+            texts = await asyncio.gather(*(_text(path, now[path], context) for path in some))
             # In a thread: cutting thousands of files into words must not stop other rollouts.
             await asyncio.to_thread(self._put, some, texts)
             self.stamps |= {path: now[path] for path in some}
@@ -73,18 +78,22 @@ async def _listed(context: ToolContext) -> dict[str, str]:
         raise ToolError("Timeout", "listing the files took too long")
     if result.code in (126, 127):
         raise ToolError("Unavailable", "there is no find here")
-    found = {}
-    for line in to_text(result.stdout).split("\0")[:-1][:MOST_FILES]:
-        changed, size, path = [*line.split(" ", 2), "", ""][:3]
-        if path:
-            found[path] = f"{changed} {size}"
+    listed = [line.split(" ", 2) for line in to_text(result.stdout).split("\0")[:-1][:MOST_FILES]]
+    # Where the output was cut, words of two lines may stand in one.
+    whole = [words for words in listed if len(words) == 3 and words[1].isdecimal() and len(words[1]) < 10]
+    found, left = {}, MOST_BYTES
+    for changed, size, path in sorted(whole, key=lambda words: (int(words[1]), words[2])):  # large files are data
+        left -= int(size)
+        if left < 0:
+            break
+        found[path] = f"{changed} {size}"
     return found
 
 
-async def _text(path: str, context: ToolContext) -> str | None:
-    """None for what is no text, or is gone again."""
+async def _text(path: str, stamp: str, context: ToolContext) -> str | None:
+    """None for what is no text, or is gone again, or has grown since it was listed."""
     try:
-        return await context.read(path, most=LARGEST)
+        return await context.read(path, most=int(stamp.rpartition(" ")[2]))
     except ToolError:
         return None
 

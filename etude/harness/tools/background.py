@@ -33,6 +33,9 @@ class Background(Tool):
         Argument("stop", "end it", "flag", required=False),
     )
 
+    async def begin(self, context: ToolContext) -> None:
+        context.state[self.name] = []  # before any sub-agent, so that all have the same list and the same limit
+
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
         started: list[Process] = context.state.setdefault(self.name, [])
         number, stop = arguments.get("id", len(started) + 1), arguments.get("stop", False)

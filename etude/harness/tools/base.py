@@ -96,7 +96,7 @@ def read_arguments(tool: Tool, given: Mapping[str, str], *, strict: bool = True)
         raise ToolError("InvalidArguments", _unreadable(tool.name, given[UNREADABLE]))
     declared = {argument.name: argument for argument in tool.arguments}
     if not strict:
-        given = _corrected(given, declared)
+        given = corrected(given, declared)
     for name in given:
         if name not in declared:
             takes = ", ".join(declared) or "no arguments"
@@ -108,7 +108,9 @@ def read_arguments(tool: Tool, given: Mapping[str, str], *, strict: bool = True)
     return {name: _value(declared[name], text) for name, text in given.items()}
 
 
-def _corrected(given: Mapping[str, str], declared: Mapping[str, Argument]) -> dict[str, str]:
+def corrected(given: Mapping[str, str], declared: Iterable[str]) -> dict[str, str]:
+    """The arguments of a call that need not be exact, by the names that the tool knows."""
+    declared = list(declared)
     taken = {name: text for name, text in given.items() if name in declared}
     for name in given:
         if name not in declared and (near := difflib.get_close_matches(name[:40].lower(), declared, 1)):

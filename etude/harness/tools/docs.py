@@ -45,17 +45,20 @@ class Docs(Tool):
         if not self.settings.folder:
             raise ToolError("Unavailable", "there is no documentation here")
         async with self.reading:  # shared by all rollouts, which only read it
-            if not self.sections:
-                await asyncio.to_thread(self._read, Path(self.settings.folder))
+            if not self.sections:  # both at once: a call may be given up while the thread still reads
+                self.index, self.sections = await asyncio.to_thread(_read, Path(self.settings.folder))
             found = await asyncio.to_thread(self.index.search, arguments["question"][:2000], self.settings.max_sections)
         shown = [f"{each.path}\n{shorten(self.sections[each.path], self.settings.max_chars)}" for each in found]
         return Observation("\n\n".join(shown) or "[nothing]")
 
-    def _read(self, folder: Path) -> None:
-        for file in sorted(path for path in folder.rglob("*") if path.suffix in (".md", ".rst", ".txt")):
-            if file.is_file() and not file.is_symlink() and file.stat().st_size <= LARGEST:
-                text = file.read_text(encoding="utf-8", errors="replace")
-                for number, section in enumerate(filter(str.strip, HEADING.split(text)), start=1):
-                    name = f"{file.relative_to(folder)}, section {number}"
-                    self.sections[name] = section.strip()
-                    self.index.put(name, section)
+
+def _read(folder: Path) -> tuple[CodeIndex, dict[str, str]]:
+    index, sections = CodeIndex(), dict[str, str]()
+    for file in sorted(path for path in folder.rglob("*") if path.suffix in (".md", ".rst", ".txt")):
+        if file.is_file() and not file.is_symlink() and file.stat().st_size <= LARGEST:
+            text = file.read_text(encoding="utf-8", errors="replace")
+            for number, section in enumerate(filter(str.strip, HEADING.split(text)), start=1):
+                name = f"{file.relative_to(folder)}, section {number}"
+                sections[name] = section.strip()
+                index.put(name, section)
+    return index, sections

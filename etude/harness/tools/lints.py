@@ -76,5 +76,16 @@ class Lints(Tool):
                 Problem(m["file"].removeprefix("./"), int(m["line"]), m["text"]) for m in map(LINE.match, lines) if m
             ]
         else:
-            read = [Problem(**json.loads(line)) for line in lines if line.startswith("{") and line.endswith("}")]
+            read = [_problem(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return sorted(read)
+
+
+def _problem(line: str) -> Problem:
+    """What our own linter wrote; the interpreter in the sandbox may be the agent's."""
+    try:
+        found = Problem(**json.loads(line))
+    except (ValueError, TypeError, RecursionError):
+        found = Problem("", -1, "")
+    if [type(each) for each in found] != [str, int, str] or found.line < 0:
+        raise ToolError("UnexpectedEnvironment", "what the linter wrote cannot be read")
+    return found

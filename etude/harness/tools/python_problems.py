@@ -52,8 +52,9 @@ def problems(text: str, path: str) -> Iterator[tuple[int, str]]:
     defined |= {s.get_name() for each in tables for s in each.get_symbols() if s.is_declared_global()}
     free = {s.get_name() for each in tables for s in each.get_symbols() if s.is_global() and s.is_referenced()}
     free |= {s.get_name() for s in table.get_symbols() if s.is_referenced()}
+    unknown = free - defined
     for node in nodes:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in free - defined:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in unknown:
             yield node.lineno, f"{node.id} is not defined"
 
 

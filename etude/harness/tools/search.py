@@ -17,6 +17,9 @@ from etude.harness.code_search.workspace import WorkspaceIndex
 from etude.harness.failures import ToolError
 from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
+from etude.harness.truncate import clamp
+
+LONGEST_LINE = 300  # characters; the name of a definition may be as long as its file
 
 
 class Search(Tool):
@@ -34,9 +37,13 @@ class Search(Tool):
         super().__init__(settings)
         self.vectors = WordVectors.load(Path(settings.vectors)) if settings.vectors else None
 
+    async def begin(self, context: ToolContext) -> None:
+        context.state[self.name] = WorkspaceIndex.empty(self.vectors)  # before any sub-agent, so that all share it
+
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
         if not arguments["question"].strip():
             raise ToolError("InvalidArguments", "question is empty")
         index: WorkspaceIndex = context.state.setdefault(self.name, WorkspaceIndex.empty(self.vectors))
         found = await index.search(arguments["question"][:2000], self.settings.max_files, context)
-        return Observation("\n".join(f"{each.path}:{each.line} {each.name}".rstrip() for each in found) or "[nothing]")
+        lines = [clamp(f"{each.path}:{each.line} {each.name}".rstrip(), LONGEST_LINE) for each in found]
+        return Observation("\n".join(lines) or "[nothing]")

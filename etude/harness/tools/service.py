@@ -5,6 +5,7 @@ Which there are, the task declares; where it declares none, every call is answer
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from etude.harness.failures import ToolError
 from etude.harness.tool_context import ToolContext
 from etude.harness.tools.base import Argument, Observation, Tool
 from etude.harness.truncate import shorten
+
+LONGEST_QUERY = 500  # characters that are looked at
 
 
 class Service(Tool):
@@ -31,5 +34,8 @@ class Service(Tool):
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> Observation:
         if context.backend is None:
             raise ToolError("Unavailable", "this task has no services")
-        answer = context.backend.ask(arguments["name"], arguments.get("query", ""))
+        # In a thread: many records and a long query must not stop other rollouts.
+        answer = await asyncio.to_thread(
+            context.backend.ask, arguments["name"], arguments.get("query", "")[:LONGEST_QUERY]
+        )
         return Observation(shorten(answer, self.settings.max_chars))

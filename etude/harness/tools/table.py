@@ -6,9 +6,10 @@ Knows the names of files, nothing of what is in them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from etude.core.component import build
+from etude.core.component import build, load_class
 from etude.core.errors import EtudeError
 from etude.harness.tools.base import Tool
 
@@ -47,3 +48,9 @@ def build_tools(specs: Sequence[Mapping[str, Any]], where: str = "harness.tools"
             raise EtudeError(f"{place}: two tools are called {tool.name!r}; keep one")
         tools[tool.name] = tool
     return tools
+
+
+@cache
+def arguments_of(name: str) -> tuple[str, ...]:
+    """The names of the arguments of a tool of the table."""
+    return tuple(argument.name for argument in load_class("tool", name, TOOLS).arguments)

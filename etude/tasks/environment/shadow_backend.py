@@ -89,9 +89,9 @@ class ShadowBackend(Record):
 
     def _logs(self, query: str) -> str:
         """Lines that hold every word of the query, newest last."""
-        words = query.lower().split()
+        words = {*query.lower().split()}
         found = [f"{line.time} {line.text}" for line in self.logs]
-        return _lines([line for line in found if all(word in line.lower() for word in words)], last=True)
+        return _lines([line for line in found if _has_all(line.lower(), words)], last=True)
 
     def _metrics(self, query: str) -> str:
         """The values of a metric; else the names of those that hold the query."""
@@ -110,6 +110,10 @@ def read_backend(task: Task) -> ShadowBackend | None:
         return ShadowBackend.model_validate_json(task.files[FILE], strict=True)
     except pydantic.ValidationError as error:
         raise EtudeError(f"task {task.name}: {FILE}: {first_problem(error)}") from None
+
+
+def _has_all(line: str, words: set[str]) -> bool:
+    return all(word in line for word in words)
 
 
 def _lines(found: list[str], *, last: bool = False) -> str:

@@ -8,6 +8,7 @@ agent's code does (fail, hang, crash, lie) is a grade. What the machinery does i
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import dataclasses
 import json
@@ -124,7 +125,8 @@ class TestRun:
         """The grade of these files, and what passed that should not have."""
         reports, out_of_memory, refused = await self.reports(submission, excused)
         try:
-            grade = verdict(self.plan, reports, out_of_memory=out_of_memory, excused=excused)
+            # In a thread: what was recorded is hostile, and a search for a pattern may take its whole time limit.
+            grade = await asyncio.to_thread(verdict, self.plan, reports, out_of_memory=out_of_memory, excused=excused)
         except NothingToGrade as error:
             raise GraderFailure("report", f"the tests of {self.task.name} could not be run: {error}") from error
         grade = dataclasses.replace(grade, refused=tuple((path, why) for path, why in refused))

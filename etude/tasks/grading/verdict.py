@@ -163,7 +163,7 @@ def _read(part: ProcessPlan, text: str) -> _Lines:
     for line in text.splitlines():
         try:
             mark, name, status, said = json.loads(line)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):  # hostile text, also nested too deeply
             mark, name, status, said = None, "", "", ""
         # A line without the mark was written by code that guessed the channel.
         if mark != part.mark or not all(isinstance(each, str) for each in (name, status, said)):

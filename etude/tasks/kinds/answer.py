@@ -155,7 +155,7 @@ def all_names(task: Task) -> list[str]:
         if path.endswith(".py"):
             try:
                 tree = ast.parse(task.workspace[path])
-            except (SyntaxError, ValueError, RecursionError):
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
                 continue
             found += [f"{path}:{name}" for name, _ in functions(tree)]
     return found

@@ -230,7 +230,7 @@ def _read(result: CommandResult) -> _Run:
     for line in result.stdout.splitlines():
         try:
             name, status, text = json.loads(line)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             continue
         if status == "ready":
             ready = True

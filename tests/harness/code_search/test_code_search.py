@@ -13,6 +13,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, ToolResult, User
+from etude.harness.code_search import workspace
 from etude.harness.code_search.chunks import chunks_of
 from etude.harness.code_search.embedding import WordVectors
 from etude.harness.code_search.index import CodeIndex
@@ -143,6 +144,42 @@ def test_the_index_follows_what_happens_in_the_workspace(sandbox: Any) -> None:
         "[nothing]",
         "2",
     ]
+
+
+def test_hostile_files_fill_no_memory(sandbox: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace, "MOST_BYTES", 1000)
+    monkeypatch.setattr(workspace, "STALE_WORDS", 20)
+    context, index = ToolContext(sandbox, str(sandbox.root)), WorkspaceIndex.empty(None)
+    [tool] = build_tools([{"use": "search"}]).values()
+    for number in range(5):
+        (sandbox.root / f"small{number}.py").write_text("x = 1\n" * 30)
+    (sandbox.root / "data.py").write_text("y = 1\n" * 60)
+    read, words = sandbox.read, set[int]()
+
+    async def grown(path: str, **options: Any) -> bytes:
+        if path.endswith("grows.py"):
+            Path(path).write_text("z = 1\n" * 1000)
+        return await read(path, **options)
+
+    async def play() -> None:
+        await index.refresh(context)
+        assert sorted(index.stamps) == [f"small{number}.py" for number in range(5)]  # the largest is left out
+        (sandbox.root / "grows.py").write_text("z = 1\n")
+        sandbox.read = grown  # while a background process writes
+        await index.refresh(context)
+        assert len(index.index) == 5 and "grows.py" in index.stamps
+        sandbox.read = read
+        (sandbox.root / "grows.py").unlink()
+        for turn in range(30):
+            text = " ".join(f"{chr(97 + n)}{chr(97 + turn % 26)}{chr(97 + turn // 26)}q" for n in range(10))
+            (sandbox.root / "new.py").write_text(text)
+            await index.refresh(context)
+            words.add(index.index.stale_words)
+        assert max(words) <= 30 and index.index.search("aaaq bbaq", 1) == []
+        (sandbox.root / "new.py").write_text(f"def {'long' * 100}(): ...\n")
+        assert len((await tool.call({"question": "def"}, context)).text) < 400
+
+    asyncio.run(play())
 
 
 def test_docstrings_are_taken_out_of_what_is_searched() -> None:

@@ -86,7 +86,16 @@ def test_a_test_told_twice_fails() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["garbage", '["m2", "t.A", "passed", ""]', '["m1", "t.A", "passed"]', "{}", '["m1", 1, "passed", ""]', "null"],
+    [
+        "garbage",
+        '["m2", "t.A", "passed", ""]',
+        '["m1", "t.A", "passed"]',
+        "{}",
+        '["m1", 1, "passed", ""]',
+        "null",
+        "[" * 100_000,  # no parser goes so deep
+    ],
+    ids=range(7),
 )
 def test_lines_of_nobody_are_tampering(line: str) -> None:
     found = verdict(PLAN, [report("m1", GOOD[0], more=line + "\n"), report("m2", GOOD[1])])

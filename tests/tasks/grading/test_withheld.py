@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -16,9 +17,10 @@ from etude.core.settings import GraderSettings
 from etude.tasks.format.task import Task
 from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import submission_of
-from etude.tasks.grading.withheld.answers import FILE, answers_of
+from etude.tasks.grading.withheld import compare
+from etude.tasks.grading.withheld.answers import FILE, Answers, answers_of
 from etude.tasks.grading.withheld.bits import of_text, of_value
-from etude.tasks.grading.withheld.compare import comparable, matches
+from etude.tasks.grading.withheld.compare import comparable, matches, records_match
 from etude.tasks.grading.withheld.estimate import UNSPELLED, estimated_bits
 from etude.tasks.grading.withheld.record import with_answers
 from etude.tasks.grading.withheld.rewrite import rewrite
@@ -368,3 +370,24 @@ def test_the_recorder_is_bounded() -> None:
     assert len(recorder.take()) < 250_000
     recorder.seen(1, "y" * 100_000)
     assert json.loads(recorder.take())[0][1][0] == "big"
+
+
+def test_records_of_any_depth_are_wrong_and_nothing_else() -> None:
+    answers = Answers(records={"t::test": [[0, 1]]}, homes={"t::test": "t"})
+    source = "def test():\n    assert f() == 1\n"
+    assert answers.wrong("t::test", source, "[[0, 1]]") == ""
+    # Somewhere between them is a depth that can be read and not be written again.
+    for depth in (*range(900, 1000), 100_000):
+        assert answers.wrong("t::test", source, f"[[0, {'[' * depth}{']' * depth}]]")
+
+
+def test_a_search_is_made_once_and_a_fraction_has_few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = mock.Mock(side_effect=subprocess.run)
+    monkeypatch.setattr(compare.subprocess, "run", started)
+    site = Site(0, "", "raises", options=(("classes", ("ValueError",)), ("match", "no .* here")))
+    kinds = ["list", ["builtins.ValueError"]]
+    reference = [[0, kinds, f"no {number} here"] for number in range(5)]
+    assert records_match({0: site}, [[0, kinds, "there is no zebra here"]] * 5, reference) is None
+    assert started.call_count == 1
+    assert comparable([0, ["fraction", "f" * 40, "2"]])
+    assert not comparable([0, ["fraction", "f" * 100_000, "3"]])

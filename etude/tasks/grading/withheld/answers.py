@@ -52,12 +52,12 @@ class Answers:
 
     def wrong(self, test: str, source: str, said: str) -> str:
         """What is wrong with the records of a test, in words; nothing where they are right."""
+        sites = {site.number: site for site in self.rewritten(self.homes[test], source).sites}
         try:
             found = json.loads(said or "[]")
-        except (ValueError, RecursionError):
+            number = records_match(sites, found if isinstance(found, list) else [[]], self.records[test])
+        except (ValueError, RecursionError):  # what could just be read may be nested too deeply to be compared
             return "its records cannot be read"
-        sites = {site.number: site for site in self.rewritten(self.homes[test], source).sites}
-        number = records_match(sites, found if isinstance(found, list) else [[]], self.records[test])
         if number is None:
             return ""
         # Not what was expected: whoever reads the grade may be the one who is graded.

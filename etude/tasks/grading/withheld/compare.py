@@ -19,6 +19,7 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from etude.tasks.sandbox_side import wire_values
 
 Record = list[Any]  # [site, value, ...] as the recorder wrote it
 WITHHELD: Final = (["withheld"], "<withheld>")  # as it is, and as text
-MOST_EXPONENT: Final = 10_000  # of a decimal: comparing larger ones may take hours
+MOST_EXPONENT: Final = 10_000  # of a decimal, and digits of a fraction: comparing larger ones may take hours
 MOST_ITEMS: Final = 2_000  # compared without regard to order
 SEARCH_SECONDS: Final = 20.0  # most of it for a busy machine to start an interpreter
 FOUND: Final = 3
@@ -186,12 +187,17 @@ def _finds(pattern: str | Pattern, text: str) -> bool | None:
 
 def _search(pattern: str, text: str, flags: int = 0) -> bool | None:
     """In a process of its own: pattern or text is hostile, and a search can take for ever. None: it came to no end."""
-    given = f"{flags}\0{len(pattern)}\0{pattern}{text}".encode("utf-8", "surrogatepass")
     try:
-        command = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _SEARCH]
-        code = subprocess.run(command, input=given, timeout=SEARCH_SECONDS, capture_output=True).returncode
+        return _searched(pattern, text, flags)
     except subprocess.TimeoutExpired:
         return None
+
+
+@lru_cache(maxsize=256)  # a record is compared with each of the reference's, and each search starts an interpreter
+def _searched(pattern: str, text: str, flags: int) -> bool | None:
+    given = f"{flags}\0{len(pattern)}\0{pattern}{text}".encode("utf-8", "surrogatepass")
+    command = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _SEARCH]
+    code = subprocess.run(command, input=given, timeout=SEARCH_SECONDS, capture_output=True).returncode
     return {FOUND: True, NOT_FOUND: False}.get(code)
 
 
@@ -263,6 +269,8 @@ def _read(data: list[Any]) -> Any:
                 raise Unreadable("a decimal that is too large")
             return made
         case ["fraction", over, under]:
+            if len(over) + len(under) > MOST_EXPONENT:
+                raise Unreadable("a fraction that is too large")
             return fractions.Fraction(int(over, 16), int(under, 16))
         case ["uuid", text]:
             return uuid.UUID(text)
