@@ -50,7 +50,7 @@ def run_arms(
             seed=seed,
             seconds=round(time.monotonic() - started, 1),
             date=time.strftime("%Y-%m-%d"),
-            machine=machine_facts(),
+            machine={name: fact for name, fact in machine_facts().items() if name != "command"},
             # As somebody else would type them: without the folders of this machine.
             commands=[[_plain(word, runs) for word in command] for command in commands],
             values=study.study.measure(run),
