@@ -1,8 +1,8 @@
 """Supervisors of local processes: one that dies is started again at the same address, as often as a budget allows.
 
-All processes of a run share one budget, which is full again whenever the run has made progress: a process that dies in
-every step ends the run, and one that dies once a day does not. Knows child processes; not what they compute, and
-nothing of reinforcement learning.
+All processes of a run share one budget, which is full again whenever the run has made progress: a process that dies
+again and again within one step ends the run, and one that dies once a day does not. Knows child processes; not what
+they compute, and nothing of reinforcement learning.
 """
 
 from __future__ import annotations

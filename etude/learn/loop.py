@@ -17,8 +17,10 @@ import numpy as np
 from etude.core.errors import EtudeError
 from etude.core.progress import track
 from etude.core.run import Run
+from etude.core.settings import PretrainSettings, SftSettings
 from etude.learn.learner import AnyLearner
 from etude.learn.streams import Batch, Floats, Ids, Item, Label, MainHead, Stream
+from etude.model.config import ModelConfig
 from etude.tokens.dialect import Dialect
 from etude.tokens.text_tokenizer import TextTokenizer
 
@@ -51,6 +53,12 @@ def labelled(
         items.append(Item(tokens_T, streams))
     size = sum(int(sizes_V[tokens_T[1:]][counts_T[1:] != 0].sum()) for tokens_T, counts_T in pieces)
     return Draw(Batch(items), predicted, size)
+
+
+def trained_heads(config: ModelConfig, settings: PretrainSettings | SftSettings) -> list[tuple[str, float]]:
+    """The MTP heads that learn beside the main one, each with its weight; adapters leave heads as they are."""
+    modules = 0 if settings.lora.rank else config.num_nextn_predict_layers
+    return [(f"mtp.{d}", settings.mtp_weight) for d in range(1, modules + 1)]
 
 
 def token_bytes(tokenizer: TextTokenizer | Dialect) -> Ids:

@@ -88,10 +88,7 @@ def _train(
 ) -> Path:
     text = open_tokenizer(tokenizer)
     sizes_V = loop.token_bytes(text)
-    modules = (
-        0 if settings.lora.rank else learner.decoder.config.num_nextn_predict_layers
-    )  # adapters leave heads as they are
-    heads = [(f"mtp.{d}", settings.mtp_weight) for d in range(1, modules + 1)]
+    heads = loop.trained_heads(learner.decoder.config, settings)
     saved = run.latest(stage)
     if saved is not None:
         learner.restore(saved)

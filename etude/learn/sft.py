@@ -17,7 +17,7 @@ from etude.core.policy import Assistant, Message, User
 from etude.core.progress import track
 from etude.core.run import Run
 from etude.core.settings import LearnerRanks, RunSettings, SftSettings
-from etude.learn.loop import Draw, labelled, token_bytes, train
+from etude.learn.loop import Draw, labelled, token_bytes, train, trained_heads
 from etude.learn.lora import adapt
 from etude.learn.start_learner import start_learner
 from etude.learn.streams import Floats, Ids
@@ -58,10 +58,7 @@ def sft(
         if saved is not None:
             learner.restore(saved)
         sizes_V = token_bytes(dialect)
-        modules = (
-            0 if settings.lora.rank else decoder.config.num_nextn_predict_layers
-        )  # adapters leave heads as they are
-        heads = [(f"mtp.{d}", settings.mtp_weight) for d in range(1, modules + 1)]
+        heads = trained_heads(decoder.config, settings)
 
         def draw() -> Draw:
             return labelled([pieces[i] for i in steps[learner.steps]], heads, sizes_V)

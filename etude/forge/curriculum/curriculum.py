@@ -121,6 +121,7 @@ class Curriculum:
         if not self._ladders.keys() - self._listed:
             raise EtudeError(f"every instruction in {root} is longer than longest = {settings.longest} characters")
         self._base = _open(":memory:")
+        self._without_pair: list[str] = []  # retired tasks of which no pair is left to try
         self._made: Path | None = None  # folder of harder tasks; None: nothing is remembered, so none are made
 
     def remember(self, path: Path) -> None:
@@ -136,9 +137,11 @@ class Curriculum:
         names = [name for name in self._paths if name.startswith(f"{HARDER}/")]
         if self._made is None or len(names) >= self.settings.combine:
             return ""
-        standings = self.standings()
         # A combined task is not combined again: three pieces in one prompt are past what a context holds.
-        retired = [Task.load(self._paths[n]) for n, s in standings.items() if s.state == "retired" and n not in names]
+        solved = [n for n, s in self.standings().items() if s.state == "retired" and n not in names]
+        if solved == self._without_pair:
+            return ""
+        retired = [Task.load(self._paths[name]) for name in solved]
         unfit = {pair for (pair,) in self._base.execute("SELECT pair FROM unfit")}
         for first, second in pairs(retired):
             name = f"{first.name}--{second.name}"
@@ -149,6 +152,7 @@ class Curriculum:
                 return f"{first.name} and {second.name} make no harder task: {why}"
             self._add(self._made / name)
             return f"made the harder task {name} out of two that are solved"
+        self._without_pair = solved
         return ""
 
     def _add(self, path: Path) -> None:

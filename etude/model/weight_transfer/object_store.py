@@ -98,7 +98,7 @@ class DirectoryStore:
 class BucketStore:
     """A bucket, or a folder of one. Credentials come from the environment, as each provider's own tools read them."""
 
-    def __init__(self, address: str, **options: Any) -> None:
+    def __init__(self, address: str) -> None:
         try:
             import obstore
             from obstore.store import from_url
@@ -107,9 +107,9 @@ class BucketStore:
         self.address, self._obstore = address, obstore
         # Options of a client hide what the environment says, so this one is read here: servers on one's own machine.
         plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
-        client = {"timeout": timedelta(seconds=_SECONDS), "allow_http": plain} | options.pop("client_options", {})
+        client: Any = {"timeout": timedelta(seconds=_SECONDS), "allow_http": plain}
         try:
-            self._store: Any = from_url(address, client_options=client, **options)
+            self._store: Any = from_url(address, client_options=client)
         except Exception as error:  # the library's errors have no common base
             raise EtudeError(f"{address} cannot be opened: {error}") from None
 
