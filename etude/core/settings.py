@@ -291,6 +291,9 @@ class EngineSettings:
     block_tokens: int = setting(16, "tokens in one cache block", least=1)
     max_length: int = setting(2048, "longest prompt and answer together, tokens", least=2)
     prefill_tokens: int = setting(1024, "prompt tokens computed in one step beside the running requests", least=1)
+    prefill_every: int = setting(
+        1, "steps that prompts wait at most for others to be computed with, while more requests decode", least=1
+    )
     speculate: int = setting(
         0, "tokens that MTP heads draft for each request in a step; at most as many as the model has", least=0
     )

@@ -30,7 +30,9 @@ from etude.model.packed_forward import Packed
 
 V0 = Version(0, 0)
 SMALL = EngineSettings(max_running=6, cache_tokens=512, block_tokens=8, max_length=128, prefill_tokens=32)
-TIGHT = EngineSettings(max_running=8, cache_tokens=160, block_tokens=4, max_length=128, prefill_tokens=7)
+TIGHT = EngineSettings(
+    max_running=8, cache_tokens=160, block_tokens=4, max_length=128, prefill_tokens=7, prefill_every=3
+)
 SHAPES = {
     "grouped": ModelConfig(97, 32, 64, 2, 4, 2, 8, max_position_embeddings=256),
     "biased": ModelConfig(

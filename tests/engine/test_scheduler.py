@@ -194,3 +194,29 @@ def test_blocks_of_one_version_are_not_found_by_another() -> None:
     assert desk.step(Version(0, 2)) == {late.number: 14}
     back = desk.add(distinct(0, 14), 1)
     assert desk.step(Version(0, 1)) == {back.number: 2}
+
+
+def test_prompts_are_held_back_while_more_requests_decode() -> None:
+    desk = Desk(max_running=8, prefill_every=3, prefill_tokens=32)
+    early = [desk.add([1, 2, 3 + i], 20) for i in range(3)]
+    desk.step()
+    late = desk.add([9, 9, 9], 2)
+    steps = [desk.step() for _ in range(4)]
+    decoding = {request.number: 1 for request in early}
+    assert steps[:3] == [decoding, decoding, decoding | {late.number: 3}]
+    assert steps[3] == decoding | {late.number: 1}
+
+
+def test_prompts_are_not_held_back_when_as_many_wait_as_decode() -> None:
+    desk = Desk(max_running=8, prefill_every=100, prefill_tokens=32)
+    desk.add([1, 2, 3], 20)
+    desk.step()
+    desk.add([9, 9, 9], 2)
+    assert desk.step() == {0: 1, 1: 3}
+
+
+def test_everybody_is_served_though_prompts_are_held_back() -> None:
+    desk = Desk(max_running=3, cache_tokens=24, max_length=20, prefill_every=4)
+    for number in range(12):
+        desk.add(distinct(number, 3 + number % 5), 6)
+    desk.finish()
