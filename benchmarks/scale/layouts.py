@@ -46,9 +46,7 @@ def config(model: str) -> ModelConfig:
     latent: dict[str, Any] = {"model_type": "deepseek_v3", "scoring": "sigmoid", "tie_word_embeddings": False}
     latent |= {"q_lora_rank": 16, "kv_lora_rank": 16, "v_head_dim": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4}
     latent |= {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1}
-    # No MTP head here: at a sequence's end it reads its neighbour in the micro-batch, so the load of its router, and
-    # with it the bias, would differ with how sequences are packed, on one rank as well.
-    latent |= {"first_k_dense_replace": 1, "num_nextn_predict_layers": 0}
+    latent |= {"first_k_dense_replace": 1}
     return ModelConfig.from_hf(ModelConfig(**(plain | latent)).to_hf())  # as a checkpoint gives it back
 
 
@@ -87,8 +85,6 @@ def batch(seed: int, model: str) -> Batch:
             [Stream("main", weight_T, Twin(tokens_U=twin_U, align_T=align_T, weights="frozen", trust=0.3))],
             [Stream("main", weight_T, Label(tokens_T))],
         ][number]
-        if model == "moe":
-            streams = [stream for stream in streams if stream.head == "main"]
         experts = None
         if model == "moe" and number in (1, 4):
             experts = np.sort(rng.permuted(np.tile(np.arange(8), (length, 1, 1)), axis=-1)[..., :2], -1).astype(

@@ -47,7 +47,8 @@ class Packed:
         )
         # whole distributions of two models, and what is made of them, exist side by side
         self.chunk_whole = max(CHUNK_ROWS, self.chunk // 4) if self.device.type == "cuda" else self.chunk
-        self.lengths = lengths = [len(t) for t in tokens]
+        self.sequences, self.lengths = tokens, [len(t) for t in tokens]
+        lengths = self.lengths
         before = [0] * len(lengths) if behind is None else [length for _, length in behind.places]
         self.share = None if decoder.share is None or behind is not None else decoder.share(lengths, self.device)
         if behind is not None:
@@ -101,9 +102,11 @@ class Packed:
         hidden = [self.decoder(self.mine(self.tokens_T), positions_T, attend, self.longest, self.routing)]
         self.kept = keeping.kept
         for d in range(1, depth + 1):
-            # At a sequence's end this brings in its neighbour's tokens. No stream counts those places, and as attention
-            # is causal they reach no earlier one.
-            ahead_T = self.mine(self.tokens_T.roll(-d))
+            # A sequence's last places get its first tokens. No stream counts those places, and as attention is causal
+            # they reach no earlier one; but routers count them, and a neighbour's tokens would make that count depend
+            # on what lies beside it.
+            ahead = [np.roll(tokens_L, -d) for tokens_L in self.sequences]
+            ahead_T = self.mine(self.put(np.concatenate(ahead).astype(np.int64)))
             facts = positions_T, self.attend, self.longest
             hidden.append(self.decoder.mtp_hidden(d, hidden[-1], ahead_T, *facts))
         return hidden
