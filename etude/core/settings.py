@@ -212,6 +212,9 @@ class PretrainSettings:
     weights: dict[str, float] = setting({}, "shares of the corpus's sources, by name; empty: as in corpus.sources")
     quality: int = setting(0, "least level of corpus.quality that is trained on; 0 takes everything", least=0)
     steps: int = setting(600, "optimiser steps", least=1)
+    seconds: float = setting(
+        0.0, "fewer steps where all would take longer than this; the rate decays in time. 0 is no limit", least=0
+    )
     batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
     sequence: int = setting(512, "longest training sequence, tokens", least=2)
@@ -235,6 +238,9 @@ class MtpSettings:
     quality: int = setting(0, "least level of corpus.quality that is trained on; 0 takes everything", least=0)
     heads: int = setting(1, "heads: how many tokens further ahead than the model itself they predict", least=1)
     steps: int = setting(0, "optimiser steps; 0 leaves this stage out", least=0)
+    seconds: float = setting(
+        0.0, "fewer steps where all would take longer than this; the rate decays in time. 0 is no limit", least=0
+    )
     batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
     sequence: int = setting(512, "longest training sequence, tokens", least=2)
@@ -252,6 +258,9 @@ class ExtendSettings:
     weights: dict[str, float] = setting({}, "shares of the corpus's sources, by name; empty: as in corpus.sources")
     quality: int = setting(0, "least level of corpus.quality that is trained on; 0 takes everything", least=0)
     steps: int = setting(0, "optimiser steps; 0 leaves this stage out", least=0)
+    seconds: float = setting(
+        0.0, "fewer steps where all would take longer than this; the rate decays in time. 0 is no limit", least=0
+    )
     sequence: int = setting(4096, "longest training sequence, tokens", least=2, most=1 << 20)
     batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
     micro_tokens: int = setting(8192, "tokens in one forward and backward", least=2)
@@ -272,6 +281,9 @@ class SftSettings:
     data: str = setting("", "JSONL file of conversations, one a line; empty takes this run's demonstrations")
     model: str = setting("", "checkpoint to start from; empty takes this run's pretraining")
     epochs: int = setting(2, "passes over the conversations", least=1)
+    seconds: float = setting(
+        0.0, "fewer steps where all would take longer than this; the rate decays in time. 0 is no limit", least=0
+    )
     batch_tokens: int = setting(8192, "tokens in one optimiser step", least=2)
     micro_tokens: int = setting(4096, "tokens in one forward and backward", least=2)
     sequence: int = setting(1024, "longest conversation, tokens; longer ones are refused by name", least=2)

@@ -17,6 +17,7 @@ import numpy as np
 from etude.core.errors import EtudeError
 from etude.core.progress import track
 from etude.core.run import Run
+from etude.core.run_files import read_metrics
 from etude.core.settings import PretrainSettings, SftSettings
 from etude.learn.learner import AnyLearner
 from etude.learn.streams import Batch, Floats, Ids, Item, Label, MainHead, Stream
@@ -70,6 +71,39 @@ def bits_per_byte(nats: float, size: int) -> float:
     return nats / math.log(2) / max(1, size)
 
 
+class TimeBudget:
+    """Seconds of a stage, those of earlier commands included, and how many steps fit into them.
+
+    The learner's last step moves with the speed of the steps so far, so that its rate decays before the time is over.
+    """
+
+    def __init__(self, most: float, learner: AnyLearner, run: Run, stage: str) -> None:
+        self.most, self.learner, self.planned = most, learner, learner.total_steps
+        spent = [row["seconds"] for row in read_metrics(run.path) if row["stage"] == stage and "seconds" in row]
+        self.before, self.began = max(spent, default=0.0), time.monotonic()
+        self.first: tuple[int, float] | None = None  # after the first step here, which also prepares what all need
+
+    @property
+    def seconds(self) -> float:
+        return round(self.before + time.monotonic() - self.began, 2)
+
+    def fit(self) -> float:
+        """Called after each step: sets the last one anew; returns the seconds spent."""
+        steps, spent = self.learner.steps, self.seconds
+        if self.first is None:
+            self.first = steps, spent
+        done, since = steps - self.first[0], spent - self.first[1]
+        self.learner.total_steps = last_step(steps, self.planned, self.most - spent, since / done if done else 0.0)
+        return spent
+
+
+def last_step(steps: int, planned: int, left: float, each: float) -> int:
+    """The last step that fits, of `planned`, after `steps` of them with so many seconds left; one takes `each`."""
+    if left <= 0:
+        return steps
+    return min(planned, steps + max(1, int(left / each))) if each else planned
+
+
 def train(
     run: Run,
     stage: str,
@@ -80,12 +114,14 @@ def train(
     save_every: int,
     eval_every: int = 0,
     evaluate: Callable[[], dict[str, float]] | None = None,
+    seconds: float = 0.0,
 ) -> Path:
     """Trains from the learner's step to its last, or until the run is stopped; returns the last checkpoint.
 
-    `write` adds to a checkpoint what `draw` needs to go on.
+    `write` adds to a checkpoint what `draw` needs to go on. With `seconds` the last step is the last that fits.
     """
     found: dict[str, float] = {}
+    time_budget = TimeBudget(seconds, learner, run, stage) if seconds else None
     saved = run.latest(stage)
     last_save = run.step_of(saved) if saved else -1
 
@@ -114,6 +150,8 @@ def train(
             if "label_loss" in metrics:
                 report |= {"loss": loss, "bits_per_byte": bits_per_byte(loss * drawn.predicted, drawn.bytes)}
             report |= {"mtp_loss": metrics["mainhead_loss"]} if "mainhead_loss" in metrics else {}
+            if time_budget is not None:
+                report["seconds"] = time_budget.fit()
             run.log(stage, learner.steps, tokens_per_second=round(speed), **report)
             bar.note(loss=loss, tokens_per_second=speed)
             bar.advance()
@@ -129,6 +167,8 @@ def train(
     if learner.steps == learner.total_steps:
         if evaluate is not None and not found:  # killed between the last checkpoint and here
             found = evaluate()
+        if time_budget is not None:
+            found = found | {"seconds": time_budget.seconds}
         run.finish(stage, steps=learner.steps, skipped=learner.skipped, **found)
     directory = run.latest(stage)
     assert directory is not None

@@ -134,6 +134,7 @@ def _train(
         save_every=settings.save_every,
         eval_every=every,
         evaluate=evaluate if every else None,
+        seconds=settings.seconds,
     )
 
 

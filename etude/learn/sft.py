@@ -63,7 +63,7 @@ def sft(
         def draw() -> Draw:
             return labelled([pieces[i] for i in steps[learner.steps]], heads, sizes_V)
 
-        return train(run, stage, learner, draw, dialect.save, save_every=settings.save_every)
+        return train(run, stage, learner, draw, dialect.save, save_every=settings.save_every, seconds=settings.seconds)
 
 
 def tokenise(

@@ -126,10 +126,15 @@ class PackedAttend:
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         if q_THD.device.type == "cpu":
             return causal_attention(q_THD, k_TKD, v_TKD, self.groups)
+        # Keys of latent attention are wider than its values, which not every kernel takes, backwards least of all.
+        dims = v_TKD.shape[2]
+        return self._on_gpu(q_THD, k_TKD, _as_wide(v_TKD, q_THD.shape[2]))[..., :dims]
+
+    def _on_gpu(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         if self.groups:
             return _causal(q_THD, k_TKD, v_TKD, len(self.lengths)).flatten(0, 1)
-        # What the flash kernel takes; keys of latent attention are wider than its values.
-        if self.ends is not None and q_THD.dtype == torch.bfloat16 and q_THD.shape[2] == v_TKD.shape[2] <= 256:
+        # What the flash kernel takes.
+        if self.ends is not None and q_THD.dtype == torch.bfloat16 and q_THD.shape[2] <= 256:
             return _bounded(q_THD, k_TKD, v_TKD, self.ends, max(self.lengths))
         return self.padded(q_THD, k_TKD, v_TKD)
 
@@ -203,8 +208,14 @@ def masked_attention(q_THD: Tensor, k_UKD: Tensor, v_UKD: Tensor, seen_TU: Tenso
     share = q_THD.shape[1] // k_UKD.shape[1]
     if share > 1:
         k_UKD, v_UKD = k_UKD.repeat_interleave(share, 1), v_UKD.repeat_interleave(share, 1)
-    q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_UKD, v_UKD))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen_TU)[0].transpose(0, 1)
+    dims = v_UKD.shape[2]
+    q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_UKD, _as_wide(v_UKD, q_THD.shape[2])))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen_TU)[0].transpose(0, 1)[..., :dims]
+
+
+def _as_wide(v_TKD: Tensor, width: int) -> Tensor:
+    """Values with zeros behind them, as wide as keys."""
+    return F.pad(v_TKD, (0, width - v_TKD.shape[2])) if v_TKD.shape[2] < width else v_TKD
 
 
 def _bucket(length: int) -> int:

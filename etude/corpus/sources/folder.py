@@ -67,6 +67,9 @@ class Folder:
 
 class InstalledSettings(SourceSettings):
     tests: bool = Field(default=False, description="with the test suites, which can be twice the size of the rest")
+    without: list[str] = Field(
+        default=[], description="folders and modules at the top that are left out: packages that tasks are held out of"
+    )
 
 
 class Packages:
@@ -86,11 +89,15 @@ class Packages:
         files = RepositoriesSettings(
             path=str(root),
             suffixes=[".py"],
-            exclude=[] if self.settings.tests else list(TEST_FOLDERS),
+            exclude=self._excluded(),
             max_file_bytes=self.settings.max_file_bytes,
             repositories="children",
         )
         return read_documents(self.name, files, partial(read_folder, root), partial(files.repository_of, self.name))
+
+    def _excluded(self) -> list[str]:
+        left_out = [pattern for name in self.settings.without for pattern in (f"{name}/*", f"{name}.py")]
+        return left_out if self.settings.tests else [*TEST_FOLDERS, *left_out]
 
 
 class Stdlib(Packages):

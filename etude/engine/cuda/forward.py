@@ -125,6 +125,8 @@ class Forward:
         q_TX, kv_TX = torch.split(joint_TX, layer.inward.widths, -1)
         if attention.q_rank:
             q_TX = ops.linear(ops.norm(q_TX, read(attention.q_a_layernorm)), attention.q_b_proj.weight)
+        else:
+            q_TX = q_TX.contiguous()  # a part of wider rows, and the kernel that rotates queries knows none
         q_THX = q_TX.view(len(q_TX), attention.heads, -1)
         ops.place_latent(q_THX, kv_TX, read(attention.kv_a_layernorm), attention.interleaved, planes, step.places)
         scale = attention.sharper * q_THX.shape[-1] ** -0.5

@@ -1,0 +1,34 @@
+#!/bin/bash
+# Starts the flagship on a machine that has torch and no network, or goes on with it.
+#
+#     bash benchmarks/flagship.sh SECONDS OUT [LADDER] [flagship.py's words ...]
+#
+# SECONDS: all that this command may take, installing included. LADDER: a folder of the ladder's tasks or an archive
+# (.tar, .tar.gz, .tar.xz, .tar.zst) of one; "" for katas alone. Wheels of what is missing lie in .wheels.
+# FLAGSHIP_WORK says where the runs lie.
+set -u
+began=$SECONDS
+cd "$(dirname "$0")/.." || exit 1
+until=$1 out=$2 ladder=${3:-}
+shift $(( $# < 3 ? $# : 3 ))
+work=${FLAGSHIP_WORK:-runs/flagship}
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+mkdir -p "$work" "$out"
+
+if ! python -c "import pydantic, tomli_w, psutil, yaml, pytest" 2>/dev/null; then
+    python -m pip install -q --no-index --find-links .wheels pydantic tomli-w psutil pyyaml pytest 2>&1 | tail -2
+fi
+if [ -f "$ladder" ]; then
+    if [ ! -d "$work/ladder" ]; then
+        mkdir -p "$work/ladder.part"
+        case $ladder in
+            *.zst) zstd -dc "$ladder" | tar xf - -C "$work/ladder.part" ;;
+            *) tar xf "$ladder" -C "$work/ladder.part" ;;
+        esac && mv "$work/ladder.part" "$work/ladder"
+    fi
+    ladder=$work/ladder
+fi
+words=()
+if [ -d "$ladder" ]; then words=(--ladder "$ladder"); else echo "no ladder: katas alone"; fi
+left=$(( until - (SECONDS - began) ))
+python benchmarks/flagship.py --work "$work" --out "$out" --until "$left" "${words[@]}" "$@"
