@@ -1,4 +1,4 @@
-"""Commands about tasks: `etude tasks katas`, `import`, `make`, `ladder`, `split`, `check`, `combine`, `near-duplicates`."""
+"""Commands about tasks: `etude tasks katas`, `import`, `make`, `ladder`, `split`, `check` and others."""
 
 from __future__ import annotations
 

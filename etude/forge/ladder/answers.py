@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +53,17 @@ class PackageAnswers:
             ids={test: self.answers.ids[test] for test in required if test in self.answers.ids},
             demoted={path: sites for path, sites in self.answers.demoted.items() if path in files},
             left={path: names for path, names in self.answers.left.items() if path in files},
+        )
+
+    @cached_property
+    def telling(self) -> frozenset[str]:
+        """Tests that record something and have lost their answers: those that may judge."""
+        owners = {test: ".".join(test.partition("[")[0].split("::")[1:]) for test in self.answers.records}
+        kept = {path: set(names) for path, names in self.answers.left.items()}
+        return frozenset(
+            test
+            for test, records in self.answers.records.items()
+            if records and owners[test] not in kept.get(self.answers.homes[test], ())
         )
 
     @property

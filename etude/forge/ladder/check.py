@@ -3,7 +3,8 @@
     trial        its tests fail over the changed code, and over two other edits of one token in the place of the fix
     facts        lint finds no error, and every required test was recorded (the grading plan of made tasks is in force)
     worth        the answers that hidden tests withhold are worth at least `LEAST_BITS`
-    reference    the grader accepts the package's own code, under another hash seed
+    reference    accepted twice under different hash seeds, for all tests of the package at once (`answers`): it is the
+                 same code and the same tests for each of its tasks, which only ask for fewer of them
     nothing      the grader rejects the workspace as it is
 
 What is left out, since a task here lacks one token or a few lines and not a feature: second solutions, the search of
@@ -25,7 +26,7 @@ from etude.tasks.grade import grade
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.lint import lint
 
-LEAST_BITS: Final = 5.0  # of hidden answers: whoever fills in values without mending the code fails 31 times in 32
+LEAST_BITS: Final = 4.0  # of hidden answers: whoever fills in values without mending the code fails 15 times in 16
 WRONG_EDITS: Final = 2
 
 
@@ -41,11 +42,8 @@ def check_facts(task: Task) -> None:
         raise Refused("too few tests can be held out")
 
 
-async def check_grades(context: MakeContext, task: Task) -> None:
-    """The grader accepts the reference, and not the workspace as it is."""
-    found = await grade(task, context.host, submission_of(task, task.reference), hash_seed=1)
-    if not found.passed:
-        raise Refused("the grader rejects the reference", found.reason)
+async def check_null(context: MakeContext, task: Task) -> None:
+    """The grader does not accept the workspace as it is."""
     if (await grade(task, context.host, submission_of(task, {}), quick=True)).passed:
         raise Refused("a test passes before the work is done")
 

@@ -23,28 +23,36 @@ TERSE: Final = {
 }
 PLAIN: Final = {
     1: (
-        "The test `{test}` fails. One token is wrong in `{name}` in `{path}`, lines {first} to {last}. Please fix it.\n",
-        "Since the last change `{test}` fails. The mistake is a single token of `{name}` (`{path}`, lines {first}-{last}). Mend it there and leave the test alone.\n",
-        "`{name}` in `{path}` (lines {first}-{last}) has a bug: one token is wrong, and so `{test}` fails. Fix the bug.\n",
+        "The test `{test}` fails. One token is wrong in `{name}` in `{path}`, lines {first} to {last}. Fix it.\n",
+        "Since the last change `{test}` fails. The mistake is a single token of `{name}` (`{path}`, lines "
+        "{first}-{last}). Mend it there and leave the test alone.\n",
+        "`{name}` in `{path}` (lines {first}-{last}) has a bug: one token is wrong, so `{test}` fails. Fix it.\n",
     ),
     2: (
-        "A test of `{package}` fails since the last change. One token of the code is wrong. Please find it and fix it.\n",
-        "There is a bug in `{package}`: a single token is wrong somewhere. Run the tests, find the bug and fix it. The tests are right.\n",
+        "A test of `{package}` fails since the last change. One token of the code is wrong. Find it and fix it.\n",
+        "There is a bug in `{package}`: a single token is wrong somewhere. Run the tests, find the bug and fix it. "
+        "The tests are right.\n",
     ),
     3: (
-        "The body of `{name}` in `{path}` (lines {first}-{last}) is gone. It was one line. Write it again so that `{test}` passes.\n",
-        "`{name}` in `{path}`, lines {first} to {last}, has no body any more. One line is enough. `{test}` should pass again.\n",
+        "The body of `{name}` in `{path}` (lines {first}-{last}) is gone. It was one line. Write it again so that "
+        "`{test}` passes.\n",
+        "`{name}` in `{path}`, lines {first} to {last}, has no body any more. One line is enough. `{test}` should "
+        "pass again.\n",
     ),
     4: (
-        "The body of `{name}` in `{path}` (lines {first}-{last}) is gone. It had at most three lines. Write it again so that `{test}` passes.\n",
-        "`{name}` in `{path}`, lines {first} to {last}, has no body any more. Up to three lines are enough. `{test}` should pass again.\n",
+        "The body of `{name}` in `{path}` (lines {first}-{last}) is gone. It had at most three lines. Write it again "
+        "so that `{test}` passes.\n",
+        "`{name}` in `{path}`, lines {first} to {last}, has no body any more. Up to three lines are enough. `{test}` "
+        "should pass again.\n",
     ),
 }
+_WHERE: Final = "Test: `{test}`\nFile: `{path}`\nFunction: `{name}`, lines {first} to {last}\n\n"
 DETAILED: Final = {
-    1: "# One token is wrong\n\nTest: `{test}`\nFile: `{path}`\nFunction: `{name}`, lines {first} to {last}\n\nThe test passed before and is right. Change that one token; nothing else should change.\n",
-    2: "# One token is wrong\n\nThe tests of `{package}` passed before; now some fail. The tests are right. One token of the code is wrong: find it by running the tests, and change it. Nothing else should change.\n",
-    3: "# A body is missing\n\nTest: `{test}`\nFile: `{path}`\nFunction: `{name}`, lines {first} to {last}\n\nIts body was one line. Write it again; nothing else should change.\n",
-    4: "# A body is missing\n\nTest: `{test}`\nFile: `{path}`\nFunction: `{name}`, lines {first} to {last}\n\nIts body had at most three lines. Write it again; nothing else should change.\n",
+    1: f"# One token is wrong\n\n{_WHERE}The test passed before and is right. Change that token and nothing else.\n",
+    2: "# One token is wrong\n\nThe tests of `{package}` passed before; now some fail. The tests are right. One token "
+    "of the code is wrong: find it by running the tests, and change it and nothing else.\n",
+    3: f"# A body is missing\n\n{_WHERE}Its body was one line. Write it again and change nothing else.\n",
+    4: f"# A body is missing\n\n{_WHERE}Its body had at most three lines. Write it again and change nothing else.\n",
 }
 
 

@@ -46,22 +46,23 @@ SIBLINGS: Final = (
 _OF_NAME: Final = {name: group for group in SIBLINGS for name in group}
 MOST_NAMES: Final = 8  # alternatives of one name: in a long function the nearest ones
 
-Change = Callable[[Module, Definition, ast.AST], Iterator[Edit]]
+Change = Callable[[Module, list[str], ast.AST], Iterator[Edit]]  # with the locals of the function
 
 
 def one_token_mistakes(module: Module, definition: Definition) -> list[Mutation[Definition]]:
-    """Every mistake of one token that this function can have; `while` conditions are left alone, as they may not end."""
+    """Every mistake of one token that this function can have; the condition of a `while` is left alone."""
     found: list[Mutation[Definition]] = []
+    names = local_names(definition)
     for statement in statements(definition.code):
         if isinstance(statement, ast.While):
             continue
         for node in own_expressions(statement):
             for kind, change in OPERATORS.items():
-                found += [Mutation(kind, definition, edit) for edit in change(module, definition, node)]
+                found += [Mutation(kind, definition, edit) for edit in change(module, names, node)]
     return found
 
 
-def comparison(module: Module, definition: Definition, node: ast.AST) -> Iterator[Edit]:
+def comparison(module: Module, names: list[str], node: ast.AST) -> Iterator[Edit]:
     if not isinstance(node, ast.Compare) or len(node.ops) != 1:
         return
     left, right, kind = node.left, node.comparators[0], type(node.ops[0])
@@ -73,7 +74,7 @@ def comparison(module: Module, definition: Definition, node: ast.AST) -> Iterato
         yield from operator_between(module, left, right, *OPPOSITE_TESTS[kind])
 
 
-def arithmetic(module: Module, definition: Definition, node: ast.AST) -> Iterator[Edit]:
+def arithmetic(module: Module, names: list[str], node: ast.AST) -> Iterator[Edit]:
     if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC and not is_text(node.left) | is_text(node.right):
         old = ARITHMETIC[type(node.op)]
         for new in ARITHMETIC.values():
@@ -84,13 +85,13 @@ def arithmetic(module: Module, definition: Definition, node: ast.AST) -> Iterato
         yield from operator_between(module, node.target, node.value, old, new)
 
 
-def boolean(module: Module, definition: Definition, node: ast.AST) -> Iterator[Edit]:
+def boolean(module: Module, names: list[str], node: ast.AST) -> Iterator[Edit]:
     if isinstance(node, ast.BoolOp) and len(node.values) == 2:
         old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
         yield from operator_between(module, node.values[0], node.values[1], old, new)
 
 
-def negation(module: Module, definition: Definition, node: ast.AST) -> Iterator[Edit]:
+def negation(module: Module, names: list[str], node: ast.AST) -> Iterator[Edit]:
     if isinstance(node, ast.If | ast.IfExp):
         test = node.test
         start = module.span(test)[0]
@@ -100,7 +101,7 @@ def negation(module: Module, definition: Definition, node: ast.AST) -> Iterator[
             yield Edit(start, start, b"not ")
 
 
-def constant(module: Module, definition: Definition, node: ast.AST) -> Iterator[Edit]:
+def constant(module: Module, names: list[str], node: ast.AST) -> Iterator[Edit]:
     if not isinstance(node, ast.Constant) or type(node.value) not in (int, bool):
         return
     start, end = module.span(node)
@@ -112,22 +113,20 @@ def constant(module: Module, definition: Definition, node: ast.AST) -> Iterator[
             yield Edit(start, end, str(node.value - 1).encode())
 
 
-def wrong_name(module: Module, definition: Definition, node: ast.AST) -> Iterator[Edit]:
+def wrong_name(module: Module, names: list[str], node: ast.AST) -> Iterator[Edit]:
     """Another local of the function or parameter, where one is read."""
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-        locals_ = local_names(definition)
-        if node.id in locals_:
-            place = locals_.index(node.id)
-            others = sorted((name for name in locals_ if name != node.id), key=lambda n: abs(locals_.index(n) - place))
-            for name in others[:MOST_NAMES]:
-                yield Edit(*module.span(node), name.encode())
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names:
+        place = names.index(node.id)
+        others = sorted((name for name in names if name != node.id), key=lambda each: abs(names.index(each) - place))
+        for name in others[:MOST_NAMES]:
+            yield Edit(*module.span(node), name.encode())
 
 
-def swapped_arguments(module: Module, definition: Definition, node: ast.AST) -> Iterator[Edit]:
+def swapped_arguments(module: Module, names: list[str], node: ast.AST) -> Iterator[Edit]:
     yield from swapped(module, node)
 
 
-def slice_bound(module: Module, definition: Definition, node: ast.AST) -> Iterator[Edit]:
+def slice_bound(module: Module, names: list[str], node: ast.AST) -> Iterator[Edit]:
     """The other side of a slice, `[n:]` for `[:n]`; a number in it is a constant."""
     if not isinstance(node, ast.Slice) or node.step is not None or (node.lower is None) == (node.upper is None):
         return
@@ -137,16 +136,14 @@ def slice_bound(module: Module, definition: Definition, node: ast.AST) -> Iterat
     yield Edit(*module.span(node), b":" + text if node.lower is not None else text + b":")
 
 
-def sibling(module: Module, definition: Definition, node: ast.AST) -> Iterator[Edit]:
+def sibling(module: Module, names: list[str], node: ast.AST) -> Iterator[Edit]:
     """A function or method that is easily mistaken for the right one."""
     if not isinstance(node, ast.Call):
         return
     function = node.func
     end = module.span(function)[1]
-    name = (
-        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
-    )
-    if name in _OF_NAME and name not in local_names(definition):
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if name in _OF_NAME and name not in names:
         for other in _OF_NAME[name]:
             if other != name:
                 yield Edit(end - len(name.encode()), end, other.encode())
