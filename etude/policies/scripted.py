@@ -17,6 +17,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling
 from etude.harness.summary import is_request
 from etude.harness.text_turns import write_turn
+from etude.policies.ladder_script import ladder_reference
 from etude.policies.script_summaries import summary_words, turns_before
 from etude.tasks.format.task import Task
 from etude.tasks.kinds.table import kind_of
@@ -87,6 +88,8 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
     kind = kind_of(task)
     if kind.reads_answer and (known := kind.reference(task)) is not None:
         return _answer(kind.accepted_answers(task), known.answer, rng, habits)
+    if task.facts.rung:
+        return ladder_reference(task, rng, edits_between, habits)
     changed = [path for path in task.solution if task.workspace.get(path) != task.solution[path]]
     if not changed:
         raise EtudeError(f"task {task.name} has no solution/files that differ from its workspace")
