@@ -28,14 +28,9 @@ class LadderHabits(Protocol):
     @property
     def think(self) -> float: ...
     @property
-    def look(self) -> float:
-        """Runs the failing test before it reads."""
-        ...
-
+    def test_first(self) -> float: ...
     @property
-    def check(self) -> float:
-        """Runs the test again after the edit."""
-        ...
+    def test_after(self) -> float: ...
 
     @property
     def report(self) -> float: ...
@@ -63,13 +58,13 @@ def ladder_reference(
     if not named:
         turns.append(turn("Run the tests.", Call("run", {"command": f"{PYTEST} -x | {TAIL}"})))
         turns.append(turn(f"Where is {short}?", Call("grep", {"pattern": f"def {short}\\b"})))
-    elif rng.random() < habits.look:
+    elif rng.random() < habits.test_first:
         turns.append(turn("See how it fails.", run_test))
     turns.append(turn(f"Read {short}.", Call("read", {"path": path, "start": first, "end": last})))
     for old, new in edits_between(before, after):
         call = Call("edit", {"path": path, "old": old, "new": new})
         turns.append(turn(f"Mend {short}." if task.facts.category == "debugging" else f"Write {short}.", call))
-    if rng.random() < habits.check:
+    if rng.random() < habits.test_after:
         turns.append(turn("Run it again.", run_test))
     message = {"message": f"Fixed {short}."} if rng.random() < habits.report else {}
     return [*turns, turn("Done.", Call("finish", message))]

@@ -72,12 +72,15 @@ class Habits:
     one_by_one: float = 0.0  # reads a file and changes it before it reads the next
     summary: float = 1.0  # works in the recipe's context and sums up when it is full; else one context holds it all
     verify: float = 0.0  # reads each changed file again before it finishes
+    test_first: float = 0.7  # of a ladder task: runs the failing test before it reads the code
+    test_after: float = 0.8  # likewise: runs it again after the edit
     hint: float = 0.0  # is told above a turn what would go wrong there, and heeds it
 
     def at_effort(self, level: str) -> Habits:
         """The same task the short way or the long way; without a level as the habits say."""
         if level == "low":
-            return replace(self, think=0.0, look=0.0, check=0.0, report=0.0, verify=0.0)
+            short = replace(self, think=0.0, look=0.0, check=0.0, report=0.0, verify=0.0)
+            return replace(short, test_first=0.0, test_after=0.0)
         return replace(self, think=1.0, verify=1.0) if level == "high" else self
 
 
