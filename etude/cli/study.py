@@ -1,4 +1,4 @@
-"""Commands on studies: `etude study list`, `run`, `page`."""
+"""Commands on studies: `etude study list`, `run`, `add`, `page`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ study_app = typer.Typer(no_args_is_help=True, help="Studies of published claims:
 Root = Annotated[Path, typer.Option("--studies", help="Folder of studies.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A study, such as average-and-best.")]
 SizeOption = Annotated[str, typer.Option("--size", help="Arms for cpu or for h200.")]
+Runs = Annotated[Path, typer.Option("--runs", help="Folder for the runs of arms and the models they start from.")]
 FOLDER = Path("studies")
 
 
@@ -30,15 +31,16 @@ def study_list(root: Root = FOLDER, size: SizeOption = "cpu", json: Json = False
             if size not in study.study.arms:
                 continue
             arms = study.arms(_size(size))
-            verdict, missing = study.verdict(_size(size)), study.missing(_size(size))
+            verdict, missing, every = study.verdict(_size(size)), study.missing(_size(size)), study.every(_size(size))
             rows.append(
                 {
                     "name": name,
                     "claim": study.study.claim,
                     "arms": list(arms),
-                    "results": len(arms) * study.study.seeds - len(missing),
-                    "of": len(arms) * study.study.seeds,
-                    "minutes_left": study.study.minutes * len(missing),
+                    "results": len(every) - len(missing),
+                    "of": len(every),
+                    "minutes": sum(study.minutes(_size(size), arm) for arm, _ in every),
+                    "minutes_left": sum(study.minutes(_size(size), arm) for arm, _ in missing),
                     "verdict": verdict.verdict,
                     "sentence": verdict.sentence,
                 }
@@ -68,28 +70,74 @@ def study_run(
     arm: Annotated[str, typer.Option("--arm", help="Only this arm.")] = "",
     seed: Annotated[int, typer.Option("--seed", help="Only this seed; -1 is all.")] = -1,
     minutes: Annotated[float, typer.Option("--minutes", help="Begin no arm after so many; 0 is no limit.")] = 0.0,
-    runs: Annotated[Path, typer.Option("--runs", help="Folder for the runs of the arms.")] = Path("runs/studies"),
+    runs: Runs = Path("runs/studies"),
     keep: Annotated[bool, typer.Option("--keep", help="Keep each arm's run, which is deleted otherwise.")] = False,
+    results: Annotated[
+        Path | None, typer.Option("--results", help="Folder for results in place of the study's; no page is written.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE for all commands, to try it smaller; needs --results.")
+    ] = None,
+    bases_only: Annotated[
+        bool, typer.Option("--bases-only", help="Only make the models that the arms start from.")
+    ] = False,
     root: Root = FOLDER,
     json: Json = False,
 ) -> None:
     """Run the arms and seeds that have no result yet, and write the study's page."""
 
     def work() -> dict[str, Any]:
+        from dataclasses import replace
+
+        from etude.bench.studies.bases import Places, make_base
         from etude.bench.studies.page import write_page
-        from etude.bench.studies.run_arms import run_arms
+        from etude.bench.studies.run_arms import run_arms, run_command
         from etude.bench.studies.study import open_study
         from etude.core.errors import EtudeError
 
-        study = open_study(name, root)
-        if arm and arm not in study.arms(_size(size)):
-            raise EtudeError(f"{name} has no arm {arm!r}; it has {', '.join(study.arms(_size(size)))}")
-        wanted = [(a, s) for a, s in study.missing(_size(size)) if arm in ("", a) and seed in (-1, s)]
-        done = run_arms(study, _size(size), runs, only=wanted, seconds=60 * minutes, keep=keep) if wanted else []
-        page, verdict = write_page(study, _size(size)), study.verdict(_size(size))
-        return {"ran": done, "page": str(page), "verdict": verdict.verdict, "sentence": verdict.sentence}
+        study, cpu = open_study(name, root), _size(size)
+        if arm and arm not in study.arms(cpu):
+            raise EtudeError(f"{name} has no arm {arm!r}; it has {', '.join(study.arms(cpu))}")
+        if changes and results is None and not bases_only:
+            raise EtudeError("--set tries a study at another size: give --results DIR too, so that none is mixed up")
+        if results is not None:
+            study = replace(study, results_in=results / study.name)
+        wanted = [(a, s) for a, s in study.missing(cpu) if arm in ("", a) and seed in (-1, s)]
+        if bases_only:
+            for a, s in wanted:
+                for base in study.arms(cpu)[a].bases:
+                    make_base(base, Places(runs, s, study.path), run_command, changes or ())
+            return {"bases": True, "ran": []}
+        seconds = 60 * minutes
+        done = (
+            run_arms(study, cpu, runs, only=wanted, seconds=seconds, keep=keep, changes=changes or ()) if wanted else []
+        )
+        verdict = study.verdict(cpu)
+        page = str(write_page(study, cpu)) if results is None else ""
+        return {"ran": done, "page": page, "verdict": verdict.verdict, "sentence": verdict.sentence}
 
     answer(work, _show_verdict, json)
+
+
+@study_app.command("add")
+def study_add(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="results.json of `studies/run_many.py`.")],
+    root: Root = FOLDER,
+    json: Json = False,
+) -> None:
+    """Take in results that were made on another machine, and write the pages of their studies."""
+
+    def work() -> dict[str, Any]:
+        from etude.bench.studies.many_arms import spread
+        from etude.bench.studies.page import write_page
+        from etude.bench.studies.study import open_study
+
+        written = [path for file in files for path in spread(file, root)]
+        for name, size in sorted({(path.parts[-3], path.parts[-2].partition("-")[2] or "cpu") for path in written}):
+            write_page(open_study(name, root), _size(size))
+        return {"results": [str(path) for path in written]}
+
+    answer(work, lambda found: print(f"{len(found['results'])} results taken in"), json)
 
 
 @study_app.command("page")
@@ -108,7 +156,8 @@ def study_page(name: Name, size: SizeOption = "cpu", root: Root = FOLDER, json: 
 
 
 def _show_verdict(found: dict[str, Any]) -> None:
-    print(f"{found['verdict']}: {found['sentence']}\n{found['page']}")
+    if "verdict" in found:
+        print(f"{found['verdict']}: {found['sentence']}\n{found['page']}")
 
 
 def _size(size: str) -> Literal["cpu", "h200"]:

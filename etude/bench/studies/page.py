@@ -35,7 +35,7 @@ def write_page(study: StudyFolder, size: Size) -> Path:
         *pictures,
         _table(study, results) if done else "",
         f"`etude study run {study.name}{'' if size == 'cpu' else f' --size {size}'}` runs what is missing: "
-        f"{done} of {study.study.seeds * len(results)} results are here"
+        f"{done} of {len(study.every(size))} results are here"
         + (f", {sum(seconds) / len(seconds) / 60:.0f} minutes each, {dates[0]} to {dates[-1]}" if done else "")
         + ".",
     ]

@@ -7,6 +7,7 @@ a file of their own, so a study is the union of what was run, on whatever day, a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,7 +19,20 @@ from etude.core.durable import write_whole
 from etude.core.errors import EtudeError
 
 Size = Literal["cpu", "h200"]
-Command = tuple[str, ...]  # words behind `etude`, with {run}, {base}, {seed} filled in
+Words = tuple[str, ...]  # behind `etude`, with {run}, {arm}, {seed}, {study} and the names of bases filled in
+Command = Words | Callable[[Path], Words]  # the second from what earlier commands left in the run
+
+
+@dataclass(frozen=True)
+class Base:
+    """A model that arms start from: {NAME} is its folder, {NAME}/model the model. Studies that name it share it."""
+
+    name: str
+    commands: tuple[Command, ...]  # their {run} is thrown away once the model is taken out of it
+    stage: str = "sft"  # whose last checkpoint is the model
+    needs: tuple[Base, ...] = ()
+    seeded: bool = True  # False: the same one for all seeds
+    minutes: float = 2.5  # on two cores, about
 
 
 @dataclass(frozen=True)
@@ -27,6 +41,10 @@ class Arm:
 
     about: str
     commands: tuple[Command, ...]
+    bases: tuple[Base, ...] = ()
+    seeds: int = 0  # fewer than the study's, where an arm is only reported; 0: the study's
+    minutes: float = 0.0  # of one seed on two cores, about; 0: the study's
+    compared: bool = True  # False: the verdict needs no result of it
 
 
 @dataclass(frozen=True)
@@ -61,12 +79,14 @@ class Figure:
     note: str = ""
 
 
+NAMED = re.compile(r"\{([\w-]+)\}")  # {run}, {seed}, {nano}; a recipe's tables have more than a name in them
+FEWEST = 2  # seeds of a verdict
 Results = Mapping[str, Sequence[ArmResult]]  # by arm, in the order of their seeds
 
 
 @dataclass(frozen=True)
 class Study:
-    """A claim and how it is tried. `prepare` makes the run that all arms of a seed start from, {base}."""
+    """A claim and how it is tried."""
 
     claim: str  # as it was published, in a sentence
     shown: str  # what would confirm it
@@ -75,7 +95,6 @@ class Study:
     conclude: Callable[[Results], Verdict]
     figures: Callable[[Results], Sequence[Figure]]
     columns: Mapping[str, str] = field(default_factory=dict)  # heading -> name of a value
-    prepare: tuple[Command, ...] = ()
     seeds: int = 3
     minutes: float = 12.0  # of one arm and seed on two cores, about
 
@@ -86,6 +105,7 @@ class StudyFolder:
 
     path: Path
     study: Study
+    results_in: Path | None = None  # where results lie; None: in the study's folder
 
     @property
     def name(self) -> str:
@@ -98,12 +118,20 @@ class StudyFolder:
 
     def result_file(self, size: Size, arm: str, seed: int) -> Path:
         folder = "results" if size == "cpu" else f"results-{size}"
-        return self.path / folder / f"{arm}-{seed}.json"
+        return (self.results_in or self.path) / folder / f"{arm}-{seed}.json"
 
     def missing(self, size: Size) -> list[tuple[str, int]]:
         """Arms and seeds without a result, seed by seed: so that what there is can always be compared."""
-        every = [(arm, seed) for seed in range(self.study.seeds) for arm in self.arms(size)]
-        return [(arm, seed) for arm, seed in every if not self.result_file(size, arm, seed).is_file()]
+        return [(arm, seed) for arm, seed in self.every(size) if not self.result_file(size, arm, seed).is_file()]
+
+    def every(self, size: Size) -> list[tuple[str, int]]:
+        """All arms and seeds, seed by seed."""
+        arms = self.arms(size).items()
+        return [(n, seed) for seed in range(self.study.seeds) for n, arm in arms if seed < (arm.seeds or seed + 1)]
+
+    def minutes(self, size: Size, arm: str) -> float:
+        """Of one seed of an arm, without the bases that it starts from."""
+        return self.arms(size)[arm].minutes or self.study.minutes
 
     def results(self, size: Size) -> dict[str, list[ArmResult]]:
         found: dict[str, list[ArmResult]] = {}
@@ -113,13 +141,21 @@ class StudyFolder:
         return found
 
     def verdict(self, size: Size) -> Verdict:
-        """By the seeds that every arm has."""
-        results = self.results(size)
-        seeds = set.intersection(*({each.seed for each in some} for some in results.values())) if results else set()
+        """By the seeds that every arm which is compared has; at least two, since one says nothing of the spread."""
+        results, arms = self.results(size), self.arms(size)
+        compared = [{each.seed for each in some} for arm, some in results.items() if arms[arm].compared]
+        seeds = set.intersection(*compared) if compared else set()
         if not seeds:
             return Verdict("open", f"no seed of all arms has been run yet: etude study run {self.name}")
+        if len(seeds) < FEWEST:
+            return Verdict("open", f"one seed of {self.study.seeds} is here, and one says nothing about the spread")
         paired = {arm: [each for each in some if each.seed in seeds] for arm, some in results.items()}
         return self.study.conclude(paired)
+
+
+def fill(words: Words, values: Mapping[str, object]) -> list[str]:
+    """A command with its {names} filled in; other braces are the recipe's own."""
+    return [NAMED.sub(lambda found: str(values.get(found[1], found[0])), word) for word in words]
 
 
 def open_study(name: str, root: Path) -> StudyFolder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,16 +11,25 @@ import pytest
 from typer.testing import CliRunner
 
 from etude.bench.studies import run_arms as running
+from etude.bench.studies.bases import Places, is_made, make_base, missing_bases
+from etude.bench.studies.many_arms import Job, collect, run_many, spread
+from etude.bench.studies.measures import mean_lines, paired_by_seed, paired_by_task, ratio_by_seed
 from etude.bench.studies.page import write_page
 from etude.bench.studies.run_arms import run_arms
-from etude.bench.studies.study import StudyFolder, open_study, study_names
+from etude.bench.studies.study import ArmResult, StudyFolder, open_study, study_names
 from etude.cli.main import app
 from etude.core.errors import EtudeError
 
 OWN = """
 from etude.bench.report.charts import Line
 from etude.bench.stats import mean_interval
-from etude.bench.studies.study import Arm, Figure, Study, Verdict
+from etude.bench.studies.study import Arm, Base, Figure, Study, Verdict
+
+ROOT = Base("root", (("base", "root", "{seed}", "--run", "{run}"),), seeded=False)
+TUNED = Base("tuned", (("base", "{root}/model", "{seed}", "--run", "{run}"),), needs=(ROOT,))
+
+def later(run):
+    return ("score", run.name, "{seed}", "--run", "{run}", "{tuned}/model")
 
 def measure(run):
     return {"score": float((run / "score").read_text())}
@@ -34,9 +44,11 @@ def figures(results):
 
 STUDY = Study(
     claim="New is better.", shown="A higher score.",
-    arms={"cpu": {n: Arm(n, (("score", n, "{seed}", "--run", "{run}", "{base}"),)) for n in ("old", "new")}},
-    measure=measure, conclude=conclude, figures=figures, columns={"score": "score"},
-    prepare=(("base", "{seed}", "--run", "{base}"),), seeds=2,
+    arms={"cpu": {
+        n: Arm(n, (("score", n, "{seed}", "--run", "{run}", "{tuned}/model"), *more), (TUNED,))
+        for n, more in (("old", ()), ("new", (later,)))
+    }},
+    measure=measure, conclude=conclude, figures=figures, columns={"score": "score"}, seeds=2,
 )
 """
 
@@ -53,7 +65,13 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[StudyFolder, l
         run = Path(words[words.index("--run") + 1])
         run.mkdir(parents=True, exist_ok=True)
         if words[0] == "score":
-            (run / "score").write_text(str(int(words[2]) + (10 if words[1] == "new" else 0)))
+            assert (Path(words[-1]) / "weights").read_text() == words[2]
+            (run / "score").write_text(str(int(words[2]) + (0 if words[1] == "old" else 10)))
+        else:
+            saved = run / "checkpoints" / "sft-0000007"
+            saved.mkdir(parents=True)
+            (saved / "weights").write_text(words[2])
+            (saved / "optimiser.safetensors").write_text("large")
         return 0
 
     monkeypatch.setattr(running, "run_command", play)
@@ -68,7 +86,10 @@ def test_missing_arms_are_run_seed_by_seed_and_finished_ones_never_again(
     done = run_arms(study, "cpu", tmp_path / "runs", only=[("old", 0)])
     assert done == [("old", 0)] and study.missing("cpu") == [("new", 0), ("old", 1), ("new", 1)]
     run_arms(study, "cpu", tmp_path / "runs")
-    assert [words[0] for words in typed] == ["base", "score", "score", "base", "score", "score"]
+    # One base for all seeds, one for each, and every arm of a seed from the same; the new arm has a command more.
+    assert [words[0] for words in typed] == [*("base", "base", "score", "score", "score"), "base", *["score"] * 3]
+    assert sorted(path.name for path in (tmp_path / "runs" / "base-tuned-1").iterdir()) == ["base.json", "model"]
+    assert not (tmp_path / "runs" / "base-tuned-1" / "model" / "optimiser.safetensors").exists()
     assert study.missing("cpu") == [] and run_arms(study, "cpu", tmp_path / "runs") == []
     kept = json.loads((study.path / "results" / "new-1.json").read_text())
     assert kept["values"] == {"score": 11.0} and kept["commands"][0][:2] == ["score", "new"]
@@ -93,7 +114,7 @@ def test_a_command_that_fails_is_named(
     own: tuple[StudyFolder, list[list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "run_command", lambda words: 2)
-    with pytest.raises(EtudeError, match=r"`etude base 0 .* ended with status 2"):
+    with pytest.raises(EtudeError, match=r"`etude base root 0 .* ended with status 2"):
         run_arms(own[0], "cpu", tmp_path / "runs")
 
 
@@ -116,8 +137,79 @@ def test_the_studies_of_the_project_are_listed() -> None:
     root = Path(__file__).parents[3] / "studies"
     found = CliRunner().invoke(app, ["study", "list", "--studies", str(root), "--json"])
     rows = json.loads(found.stdout.splitlines()[-1])["studies"]
-    assert [row["name"] for row in rows] == study_names(root) and len(rows) >= 3
+    assert [row["name"] for row in rows] == study_names(root) and len(rows) >= 10
     for row in rows:
         assert row["claim"] and row["verdict"] and row["results"] <= row["of"]
     for path in root.glob("*/study.py"):
         assert len(path.read_text().splitlines()) <= 150
+
+
+def test_a_base_is_made_again_when_its_commands_change(
+    own: tuple[StudyFolder, list[list[str]]], tmp_path: Path
+) -> None:
+    study, _ = own
+    (base,) = study.arms("cpu")["old"].bases
+    places = Places(tmp_path / "runs", 0)
+    make_base(base, places, running.run_command)
+    assert is_made(base, places) and missing_bases((base,), places) == []
+    other = replace(base, commands=(*base.commands, ("base", "more", "{seed}", "--run", "{run}")))
+    assert not is_made(other, places) and missing_bases((other,), places) == [other]
+
+
+def test_settings_are_added_before_a_commands_options_and_recorded(
+    own: tuple[StudyFolder, list[list[str]]], tmp_path: Path
+) -> None:
+    study, typed = own
+    run_arms(study, "cpu", tmp_path / "runs", only=[("new", 0)], changes=["rl.steps=3"])
+    assert typed[-1][2:5] == ["0", "rl.steps=3", "--run"]
+    assert "rl.steps=3" in study.results("cpu")["new"][0].commands[0]
+
+
+def test_many_arms_run_side_by_side_and_what_fails_is_told(tmp_path: Path) -> None:
+    (tmp_path / "studies" / "better").mkdir(parents=True)
+    (tmp_path / "studies" / "better" / "study.py").write_text(OWN.replace('"score", n,', '"version", n,'))
+    study, said = open_study("better", tmp_path / "studies"), list[str]()
+    jobs = [Job(study, "old", 0), Job(study, "new", 0)]
+    # No such command as `base`: its jobs are left out, and the log's end is told.
+    found = run_many(jobs, tmp_path / "runs", tmp_path / "out", slots=2, seconds=3600.0, say=said.append)
+    assert found.done == [] and sorted(found.failed) == ["better-new-0", "better-old-0"]
+    assert any("No such command" in line for line in said) and any(
+        "base root could not be made" in line for line in said
+    )
+    assert (tmp_path / "out" / "logs" / "base-root.log").is_file()
+    # Nothing that would not end in time is begun.
+    late = run_many(jobs, tmp_path / "runs", tmp_path / "out", slots=2, seconds=1.0, say=said.append)
+    assert late.left == ["better-old-0", "better-new-0"] and late.failed == []
+
+
+def test_results_of_another_machine_are_taken_in(own: tuple[StudyFolder, list[list[str]]], tmp_path: Path) -> None:
+    study, _ = own
+    away = replace(study, results_in=tmp_path / "out" / "better")
+    run_arms(away, "cpu", tmp_path / "runs")
+    assert study.verdict("cpu").verdict == "open" and away.verdict("cpu").verdict == "confirmed"
+    root = str(tmp_path / "studies")
+    found = CliRunner().invoke(app, ["study", "add", str(collect(tmp_path / "out")), "--studies", root, "--json"])
+    assert found.exit_code == 0 and len(json.loads(found.stdout.splitlines()[-1])["results"]) == 4
+    assert study.verdict("cpu").verdict == "confirmed" and (study.path / "README.md").is_file()
+    (tmp_path / "bad.json").write_text(json.dumps({"../x/results/a-0.json": json.loads(_one(study))}))
+    with pytest.raises(EtudeError, match="belongs to no study"):
+        spread(tmp_path / "bad.json", tmp_path / "studies")
+
+
+def _one(study: StudyFolder) -> str:
+    return study.result_file("cpu", "old", 0).read_text()
+
+
+def test_differences_are_paired_by_task_and_by_seed() -> None:
+    def result(arm: str, seed: int, tasks: dict[str, str], rate: float) -> ArmResult:
+        return ArmResult(arm, seed, 1.0, "", {}, [], {"tasks": tasks, "rate": rate, "curve": [[5, rate], [10, rate]]})
+
+    old = [result("old", 0, {"a": "1/4", "b": "0/4"}, 0.5), result("old", 1, {"a": "2/4"}, 0.25)]
+    new = [result("new", 1, {"a": "4/4", "c": "4/4"}, 0.5), result("new", 0, {"a": "2/4", "b": "1/4"}, 1.0)]
+    gain = paired_by_task(old, new)
+    assert gain is not None and gain.mean == pytest.approx((0.25 + 0.25 + 0.5) / 3) and gain.low < gain.mean
+    assert paired_by_task(old[:1], new[:1]) is None  # no seed in common
+    assert paired_by_seed(old, new, "rate").mean == pytest.approx((0.5 + 0.25) / 2)
+    assert ratio_by_seed(old, new, "rate") == pytest.approx((2.0, 2.0, 2.0))
+    (line,) = mean_lines({"old": old}, "curve")
+    assert line.points == [(5.0, 0.375), (10.0, 0.375)]

@@ -1,0 +1,133 @@
+"""Models that arms start from: each made once for a seed, in a folder small enough to carry, and shared by studies.
+
+The folder `base-NAME-SEED` has `model/` (without the optimiser's state), the run's `demos.jsonl` where it made some,
+and `base.json`, which says how. Two commands that need the same one wait for each other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from etude.bench.studies.study import Base, Command, fill
+from etude.core.durable import write_whole
+from etude.core.errors import EtudeError
+from etude.core.run_files import checkpoints_in
+
+FACTS = "base.json"  # written last: a folder with it is whole
+NOT_CARRIED = ("optimiser.safetensors", "learner.json", "checkpoint.json")  # the last lists the others
+DEMOS = "demos.jsonl"
+WAIT = 3600.0  # seconds for another command that makes the same base
+PAUSE = 1.0
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a command's words point to."""
+
+    runs: Path
+    seed: int
+    study: Path = Path()  # {study}: the folder of the study, for components of its own
+
+    def base(self, base: Base) -> Path:
+        return self.runs / (f"base-{base.name}-{self.seed}" if base.seeded else f"base-{base.name}")
+
+    def words(self, run: Path, bases: Sequence[Base]) -> dict[str, object]:
+        fixed = {"run": run, "arm": run.parent, "seed": self.seed, "study": self.study.resolve()}
+        return fixed | {base.name: self.base(base) for base in bases}
+
+
+def is_made(base: Base, places: Places) -> bool:
+    """Whether the base is there, made by the commands that it has now."""
+    try:
+        facts = json.loads((places.base(base) / FACTS).read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(facts, dict) and facts.get("commands") == _plain(base, places)
+
+
+def missing_bases(bases: Sequence[Base], places: Places) -> list[Base]:
+    """Those that have to be made, what they start from first."""
+    found: list[Base] = []
+    for base in bases:
+        if not is_made(base, places):
+            found += [each for each in (*missing_bases(base.needs, places), base) if each not in found]
+    return found
+
+
+def make_base(base: Base, places: Places, execute: Callable[[Sequence[str]], int], changes: Sequence[str] = ()) -> Path:
+    """Makes the base unless it is there, with settings changed to try it smaller; its folder."""
+    target = places.base(base)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _only_one(target.with_name(f"{target.name}.lock")):
+        if is_made(base, places):
+            return target
+        for need in base.needs:
+            make_base(need, places, execute, changes)
+        run, began = target.with_name(f"{target.name}.run"), time.monotonic()
+        seed = places if base.seeded else replace(places, seed=0)
+        run_commands(base.commands, run, seed, base.needs, execute, changes)
+        saved = [folder for stage, _, folder in checkpoints_in(run) if stage == base.stage]
+        if not saved:
+            raise EtudeError(f"{run} has no checkpoint of {base.stage}, which the base {base.name} is to be")
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(saved[-1], target / "model", ignore=shutil.ignore_patterns(*NOT_CARRIED))
+        if (run / DEMOS).is_file():
+            shutil.copy2(run / DEMOS, target / DEMOS)
+        facts = {"seconds": round(time.monotonic() - began, 1), "date": time.strftime("%Y-%m-%d")}
+        write_whole(target / FACTS, json.dumps(facts | {"commands": _plain(base, places)}, indent=1) + "\n")
+        shutil.rmtree(run, ignore_errors=True)
+    return target
+
+
+def run_commands(
+    commands: Sequence[Command],
+    run: Path,
+    places: Places,
+    bases: Sequence[Base],
+    execute: Callable[[Sequence[str]], int],
+    changes: Sequence[str] = (),
+) -> list[list[str]]:
+    """Each command in its turn, as it was run; the first that fails ends it."""
+    done = []
+    for command in commands:
+        words = fill(command(run) if callable(command) else command, places.words(run, bases))
+        words = _changed(words, changes)
+        if status := execute(words):
+            raise EtudeError(f"`etude {' '.join(words)}` ended with status {status}; run the study again")
+        done.append(words)
+    return done
+
+
+def _changed(words: list[str], changes: Sequence[str]) -> list[str]:
+    """The command with settings added where its own end: before its options."""
+    end = next((place for place, word in enumerate(words) if word.startswith("--")), len(words))
+    return words if words[0] == "tasks" else [*words[:end], *changes, *words[end:]]
+
+
+def _plain(base: Base, places: Places) -> list[list[str]]:
+    """Its commands without folders of this machine."""
+    seed = places.seed if base.seeded else 0
+    names = {"run": "RUN", "seed": seed} | {need.name: need.name for need in base.needs}
+    return [fill(command, names) for command in base.commands if not callable(command)]
+
+
+@contextmanager
+def _only_one(lock: Path) -> Iterator[None]:
+    deadline = time.monotonic() + WAIT
+    with lock.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise EtudeError(f"another command has held {lock} for {WAIT / 60:.0f} minutes; end it") from None
+                time.sleep(PAUSE)
+        yield

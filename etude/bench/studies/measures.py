@@ -1,0 +1,112 @@
+"""What studies measure alike: benchmarks as values of a result, differences in pairs of tasks or of seeds, curves.
+
+Values are small, since results are committed: of a benchmark the tasks' passes as `3/4`, of a curve its points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from etude.bench.report.charts import Line
+from etude.bench.result import TaskSet, load_result, mean_tokens
+from etude.bench.run_data import RunData
+from etude.bench.stats import Interval, Tally, mean_interval, paired_gain
+from etude.bench.studies.study import ArmResult, Results
+
+BENCH = "bench.json"  # beside an arm's run: {arm}/bench.json, where a command saved a benchmark
+
+
+def bench_values(run: Path, which: TaskSet = "held_out", prefix: str = "") -> dict[str, Any]:
+    """Pass rates, tokens and each task's passes of the benchmark beside a run."""
+    result = load_result(run.parent / BENCH)
+    rows = result.rows(which)
+    if not rows:
+        return {}
+    best = result.pass_at(result.samples, which)
+    found: dict[str, Any] = {"pass_rate": _mean(which, result.pass_at(1, which)), "tokens": mean_tokens(rows)}
+    found |= {"best": best.mean if best is not None else None}
+    found |= {"tasks": {row.name: f"{row.tally.passed}/{row.tally.rollouts}" for row in rows}}
+    return {f"{prefix}{name}": value for name, value in found.items()}
+
+
+def _mean(which: str, found: Interval | None) -> float:
+    if found is None:
+        raise ValueError(f"no rollout of the {which} tasks counts")
+    return found.mean
+
+
+def tallies(result: ArmResult, name: str = "tasks") -> dict[tuple[int, str], Tally]:
+    """By seed and task: how many rollouts count and how many passed."""
+    found = {}
+    for task, shown in result.values.get(name, {}).items():
+        passed, _, rollouts = str(shown).partition("/")
+        found[result.seed, task] = Tally(int(rollouts), int(passed))
+    return found
+
+
+def paired_by_task(
+    before: Sequence[ArmResult], after: Sequence[ArmResult], name: str = "tasks", k: int = 1
+) -> Interval | None:
+    """How much pass@k is higher in the second arm, over the tasks that both tried under the same seed."""
+    old = {key: tally for each in before for key, tally in tallies(each, name).items()}
+    new = {key: tally for each in after for key, tally in tallies(each, name).items()}
+    both = sorted(old.keys() & new.keys())
+    return paired_gain(k, [old[key] for key in both], [new[key] for key in both]) if both else None
+
+
+def paired_by_seed(before: Sequence[ArmResult], after: Sequence[ArmResult], name: str) -> Interval:
+    """How much a value is higher in the second arm, over the seeds that both have."""
+    old = {each.seed: float(each.values[name]) for each in before}
+    new = {each.seed: float(each.values[name]) for each in after}
+    return mean_interval([new[seed] - old[seed] for seed in sorted(old.keys() & new.keys())])
+
+
+def ratio_by_seed(before: Sequence[ArmResult], after: Sequence[ArmResult], name: str) -> Interval:
+    """The second arm's value as a multiple of the first's: the geometric mean over seeds, 0 counted as 1e-6."""
+    old = {each.seed: max(1e-6, float(each.values[name])) for each in before}
+    new = {each.seed: max(1e-6, float(each.values[name])) for each in after}
+    found = mean_interval([math.log(new[seed] / old[seed]) for seed in sorted(old.keys() & new.keys())])
+    return Interval(*(math.exp(min(found_at, 700.0)) for found_at in found))
+
+
+def mean_of(results: Sequence[ArmResult], name: str) -> float:
+    return sum(float(each.values[name]) for each in results) / len(results)
+
+
+def last_third(run: RunData, name: str, stage: str = "rl") -> float:
+    """Mean of a metric over the last third of the steps; a step that does not have it counts 0."""
+    values = [float(row.get(name, 0.0)) for row in run.rows(stage)]
+    late = values[-max(1, len(values) // 3) :]
+    return sum(late) / len(late) if late else 0.0
+
+
+def curve(run: RunData, name: str, every: int = 5, stage: str = "rl") -> list[list[float]]:
+    """[step, mean] of a metric over each `every` steps; a step that does not have it counts 0."""
+    rows = run.rows(stage)
+    parts = [rows[start : start + every] for start in range(0, len(rows), every)]
+    return [[part[-1]["step"], sum(float(row.get(name, 0.0)) for row in part) / len(part)] for part in parts]
+
+
+def mean_lines(results: Results, name: str, label: Callable[[str], str] = str) -> list[Line]:
+    """One line an arm: the mean over seeds of a curve, where all of them have the step."""
+    lines = []
+    for colour, (arm, some) in enumerate(results.items()):
+        curves = [dict(map(tuple, each.values[name])) for each in some if each.values.get(name)]
+        steps = sorted(set.intersection(*map(set, curves))) if curves else []
+        points = [(float(step), sum(each[step] for each in curves) / len(curves)) for step in steps]
+        if points:
+            lines.append(Line(label(arm), points, colour % 5 + 1))
+    return lines
+
+
+def points(found: Interval) -> str:
+    """A difference of shares, as people read it."""
+    return f"{100 * found.mean:+.1f} points ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+
+
+def times(found: Interval) -> str:
+    """A ratio, as people read it."""
+    return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"

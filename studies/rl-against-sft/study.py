@@ -1,0 +1,124 @@
+"""RL against SFT for the same seconds on the same demonstrations; and families that no demonstration shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from etude.bench.report.charts import Line
+from etude.bench.run_data import read_run
+from etude.bench.studies.measures import bench_values, mean_of, paired_by_seed, paired_by_task, points
+from etude.bench.studies.nano import NANO, benched, reinforced, tuned
+from etude.bench.studies.study import Arm, Base, Figure, Results, Study, Verdict, Words
+
+SECONDS = 240
+# Families of level 1 that the last arms' demonstrations leave out, and those that they have.
+HIDDEN = "['clamp', 'multiples', 'lookup', 'recent', 'initials', 'pad']"
+SHOWN = (
+    "['percent', 'crates', 'line', 'fallback', 'ring', 'column', 'worth', 'remap', 'best', 'keep', 'each', 'rotate', "
+    "'slices', 'order', 'slug', 'caption', 'trim', 'letters', 'shorten', 'parts', 'clock']"
+)
+FEW = tuned("nano300", "demos.count=300", "sft.epochs=10")  # as many steps as 1,500 demonstrations twice
+MANY = tuned("nano6000", "demos.count=6000", "sft.epochs=1", minutes=6)
+HALF = tuned("nanoshown", f"demos.tasks.families={SHOWN}")
+BENCH = ("bench.count=100", "bench.samples=4", "bench.unseen_count=25")
+ON_HIDDEN = (f"bench.tasks.families={HIDDEN}", "bench.count=60", "bench.samples=4")
+
+
+def more_sft(base: Base) -> tuple[Words | Callable[[Path], Words], ...]:
+    """One epoch to learn how fast this machine is, then as many from the start as fit the seconds."""
+    start = ("sft", "nano", f"sft.model={{{base.name}}}/model", f"sft.data={{{base.name}}}/demos.jsonl")
+
+    def rest(run: Path) -> Words:
+        rows = read_run(run.parent / "speed").rows("sft")
+        # From the second row on: the first step waits for what is loaded.
+        epoch = (rows[-1]["time"] - rows[0]["time"]) * rows[-1]["step"] / (rows[-1]["step"] - rows[0]["step"])
+        return (*start, "run.seed={seed}", f"sft.epochs={max(1, round(SECONDS / epoch))}", "--run", "{run}")
+
+    return ((*start, "run.seed={seed}", "sft.epochs=1", "--run", "{arm}/speed"), rest)
+
+
+def rl(base: Base, *keys: str) -> Words:
+    # Behind the tasks of every set of demonstrations.
+    return reinforced(base, f"rl.seconds={SECONDS}", "rl.eval_every=0", "rl.first_task=6000", *keys)
+
+
+def pair(base: Base, count: int, **how: Any) -> dict[str, Arm]:
+    end = "" if count == 1500 else f"-{count}"
+    return {
+        f"rl{end}": Arm(f"RL for {SECONDS} s from {count} demonstrations", (rl(base), benched(*BENCH)), (base,), **how),
+        f"sft{end}": Arm(f"SFT for {SECONDS} s on {count}", (*more_sft(base), benched(*BENCH)), (base,), **how),
+    }
+
+
+def hidden_arms() -> dict[str, Arm]:
+    on, how = (f"rl.tasks.families={HIDDEN}",), {"compared": False, "seeds": 2}
+    softer = ("reward.parts=[{use='tests', partial=0.3}, {use='ending', weight=0.2}]", "rl.temperature=1.2")
+    before = (benched(*ON_HIDDEN, model="{nanoshown}/model"),)
+    return {
+        "hidden-before": Arm("families that no demonstration shows, before", before, (HALF,), minutes=1, **how),
+        "hidden-rl": Arm("the same after RL on them", (rl(HALF, *on), benched(*ON_HIDDEN)), (HALF,), **how),
+        "hidden-soft": Arm(
+            "the same, temperature 1.2, credit for tests passed",
+            (rl(HALF, *on, *softer), benched(*ON_HIDDEN)),
+            (HALF,),
+            **how,
+        ),
+        "hidden-sft": Arm("the same after SFT on the others", (*more_sft(HALF), benched(*ON_HIDDEN)), (HALF,), **how),
+    }
+
+
+def measure(run: Path) -> dict[str, Any]:
+    found = bench_values(run) | bench_values(run, "unseen", "unseen_")
+    data = read_run(run) if run.exists() else None
+    rows = [row for row in data.metrics if row["stage"] in ("rl", "sft")] if data else []
+    return found | {"train_seconds": round(rows[-1]["time"] - rows[0]["time"], 1) if rows else 0.0, "steps": len(rows)}
+
+
+def conclude(results: Results) -> Verdict:
+    tasks, seeds = (
+        paired_by_task(results["sft"], results["rl"]),
+        paired_by_seed(results["sft"], results["rl"], "pass_rate"),
+    )
+    said = (
+        f"RL against SFT for the same {SECONDS} s on 1,500 demonstrations: {points(tasks or seeds)} in pairs of tasks, "
+    )
+    said += f"{points(seeds)} over {len(results['rl'])} seeds"
+    for count in ("300", "6000"):
+        if some := paired_by_task(results[f"sft-{count}"], results[f"rl-{count}"]):
+            said += f"; on {int(count):,}: {points(some)}"
+    unseen = mean_of(results["rl"], "unseen_pass_rate")
+    said += f". Families unseen in text and demonstrations: {unseen:.1%} after RL"
+    shown = {arm: mean_of(results[arm], "pass_rate") for arm in hidden_arms() if results[arm]}
+    if shown:
+        told = ", ".join(f"{arm.removeprefix('hidden-')} {rate:.1%}" for arm, rate in shown.items())
+        said += f"; families that no demonstration shows: {told}"
+    return Verdict("confirmed" if tasks is not None and tasks.low > 0 else "not confirmed", f"{said}.")
+
+
+def figures(results: Results) -> list[Figure]:
+    lines = []
+    for colour, kind in enumerate(("rl", "sft"), 1):
+        arms = {300: f"{kind}-300", 1500: kind, 6000: f"{kind}-6000"}
+        at = [(float(x), mean_of(results[arm], "pass_rate")) for x, arm in arms.items() if results[arm]]
+        lines.append(Line(kind.upper(), at, colour, marked=True))
+    return [Figure(f"Held-out pass rate after {SECONDS} s more", lines, "demonstrations", percent=True)]
+
+
+STUDY = Study(
+    claim="Reinforcement learning is worth more than the same seconds of more fine-tuning on the same demonstrations.",
+    shown="Held-out pass rate of RL above that of SFT, in pairs of tasks, the lower bound above 0, on 1,500 fixed "
+    "demonstrations.",
+    arms={
+        "cpu": pair(NANO, 1500)
+        | pair(FEW, 300, compared=False, seeds=2)
+        | pair(MANY, 6000, compared=False, seeds=2)
+        | hidden_arms()
+    },
+    measure=measure,
+    conclude=conclude,
+    figures=figures,
+    columns={"held-out": "pass_rate", "best of 4": "best", "unseen families": "unseen_pass_rate", "s": "train_seconds"},
+    minutes=5.7,
+)
