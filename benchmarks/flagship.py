@@ -57,9 +57,10 @@ CHAINS = (
 class Limits:
     """Seconds of the evaluations and how large they are; training's own seconds are the recipe's."""
 
-    ladder_tasks: int = 200
+    ladder_tasks: int = 60
     ladder_samples: int = 4
-    ladder_train: float = 0.4  # share of groups and demonstrations from the ladder
+    ladder_demos: float = 0.4  # share of demonstrations from the ladder
+    ladder_rl: float = 0.25  # of groups: a suite of a real package costs forty times a kata's tests
     evaluation: float = 150.0  # most that one may take
     evaluation_needs: float = 60.0  # left in a command, or it waits for the next
     start: float = 60.0  # most that a stage takes beside its seconds: start, evaluations, saving
@@ -187,7 +188,7 @@ class Flagship:
         """Katas and, where its folder is given, the ladder."""
         if self.ladder is None:
             return []
-        share = self.limits.ladder_train
+        share = self.limits.ladder_demos if section == "demos" else self.limits.ladder_rl
         ladder = f"{{ use = 'ladder', tasks = '{self.ladder}', split = 'train', name = 'ladder', weight = {share} }}"
         rest = 1 - share
         katas, chains = KATAS % round(0.85 * rest, 3), CHAINS % round(0.15 * rest, 3)
