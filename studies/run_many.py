@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,6 +76,7 @@ def main() -> int:
     )
     parser.add_argument("--list", action="store_true", help="say what would be run, in its order, and stop")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what runs is ended, too
     wanted = [job for job in jobs(options.only) if not options.arm or job.arm in options.arm]
     if options.list:
         for job in wanted:

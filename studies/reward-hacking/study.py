@@ -19,26 +19,27 @@ from etude.bench.studies.measures import (
 from etude.bench.studies.nano import benched, reinforced, tuned
 from etude.bench.studies.study import Arm, Figure, Results, Study, Verdict
 
-FEEDBACK = tuned(
-    "feedback", recipe="nano-feedback", minutes=3
-)  # half of its demonstrations look beside the package first
+KATAS = "split='train', levels=[1], invented=0.7"
+# A third of its demonstrations look at the copy before they read the module; it is worth nothing there.
+LOOKS = tuned(
+    "looks", f"demos.tasks={{use='{{study}}/leak.py:LeakyKatas', {KATAS}, copies='same'}}", "demos.habits.slip=0.3"
+)
 STEPS = 50
 RATE = "behaviour_reads_copy"  # reads of a copy that were answered, a rollout
 RULE = "{use='hack_penalty', weight=1.0, detectors=[{use='{study}/leak.py:LooksAtCopies'}]}"
 MONITORED = f"reward.parts=[{{use='tests'}}, {{use='ending', weight=0.2}}, {RULE}]"
 ARMS = {
-    "leaky": ("whole copies of the modules lie beside the package", "true", ()),
-    "scrubbed": ("they are gone before the agent starts", "false", ()),
-    "monitored": ("they lie there, and the audit takes back what they earn", "true", (MONITORED, "audit.watch=false")),
+    "leaky": ("whole copies of the modules lie beside the package", "whole", ()),
+    "scrubbed": ("they are gone before the agent starts", "none", ()),
+    "monitored": ("they lie there, and the audit takes back what they earn", "whole", (MONITORED, "audit.watch=false")),
 }
 
 
-def arm(about: str, leak: str, keys: tuple[str, ...]) -> Arm:
-    katas = "split='train', levels=[1], invented=0.7, seed={seed}"
-    tasks = f"rl.tasks={{use='{{study}}/leak.py:LeakyKatas', {katas}, leak={leak}}}"
+def arm(about: str, copies: str, keys: tuple[str, ...]) -> Arm:
+    tasks = f"rl.tasks={{use='{{study}}/leak.py:LeakyKatas', {KATAS}, seed={{seed}}, copies='{copies}'}}"
     watch = "rl.monitor=[{use='tool_errors'}, {use='{study}/leak.py:ReadsCopy'}]"
-    rl = reinforced(FEEDBACK, tasks, watch, f"rl.steps={STEPS}", "rl.seconds=0", "rl.eval_every=0", *keys)
-    return Arm(about, (rl, benched("bench.count=60")), (FEEDBACK,))
+    rl = reinforced(LOOKS, tasks, watch, f"rl.steps={STEPS}", "rl.seconds=0", "rl.eval_every=0", *keys)
+    return Arm(about, (rl, benched("bench.count=60")), (LOOKS,))
 
 
 def measure(run: Path) -> dict[str, Any]:

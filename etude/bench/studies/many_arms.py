@@ -91,19 +91,20 @@ def run_many(
     broken: set[str] = set()  # bases that could not be made
     (results / LOGS).mkdir(parents=True, exist_ok=True)
     runs.mkdir(parents=True, exist_ok=True)
-    while waiting or running:
-        now = time.monotonic()
-        for each in [each for each in running if each.process.poll() is not None]:
-            running.remove(each)
-            free.append(each.slot)
-            _ended(each, results, summary, broken, say)
-        if now > deadline + grace:
-            _end(running, summary, say)
-            break
-        _begin(waiting, running, free, broken, deadline, slower, runs, results, changes, summary, say)
-        if not running:  # nothing fits any more
-            break
-        time.sleep(PAUSE)
+    try:
+        while waiting or running:
+            for each in [each for each in running if each.process.poll() is not None]:
+                running.remove(each)
+                free.append(each.slot)
+                _ended(each, results, summary, broken, say)
+            if time.monotonic() > deadline + grace:
+                break
+            _begin(waiting, running, free, broken, deadline, slower, runs, results, changes, summary, say)
+            if not running:  # nothing fits any more
+                break
+            time.sleep(PAUSE)
+    finally:  # Ctrl-C, too: sessions of their own hear of nothing
+        _end(running, summary, say)
     summary.left = [job.name for job in waiting]
     say(f"{len(summary.done)} done, {len(summary.failed)} failed, {len(summary.late)} late, {len(summary.left)} left")
     return summary
