@@ -1,4 +1,4 @@
-"""Commands about tasks: `etude tasks katas`, `import`, `make`, `split`, `check`, `combine`, `near-duplicates`."""
+"""Commands about tasks: `etude tasks katas`, `import`, `make`, `ladder`, `split`, `check` and others."""
 
 from __future__ import annotations
 
@@ -114,6 +114,41 @@ def tasks_make(
             print(f"split: {sides}")
         if found["ended"]:
             print(f"ended as {found['ended']}; the reason of each candidate stands in {out}/make.jsonl")
+
+    answer(work, show, json)
+
+
+@tasks_app.command("ladder")
+def tasks_ladder(
+    packages: Annotated[list[str], typer.Argument(help="Packages, folders or git checkouts, as for `tasks make`.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for a folder of tasks for each package.")],
+    rungs: Annotated[str, typer.Option("--rungs", help="Any of 1, 2, 3 and 4, such as 1,2.")] = "1,2,3,4",
+    count: Annotated[int, typer.Option("--count", min=1, help="Tasks of each rung from each package.")] = 40,
+    held_out: Annotated[str, typer.Option("--held-out", help="Packages whose tasks training refuses.")] = "",
+    workers: Annotated[int, typer.Option("--workers", min=1, max=256, help="Tasks checked at once.")] = 2,
+    store: StoreFolder = None,
+    find_links: FindLinks = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Make tasks that a small model can learn: one wrong token, or a short body gone. Started again, it resumes."""
+
+    def work() -> dict[str, Any]:
+        from etude.core.errors import EtudeError
+        from etude.forge.ladder.command import make_ladders
+
+        chosen = _listed(rungs)
+        if not chosen or not all(each.isdigit() for each in chosen):
+            raise EtudeError(f"--rungs takes numbers such as 1,2, not {rungs!r}")
+        numbers = [int(each) for each in chosen]
+        return make_ladders(packages, out, numbers, count, _listed(held_out), seed, workers, store, find_links)
+
+    def show(found: dict[str, Any]) -> None:
+        table(("package", "why not"), list(found["refused"].items()))
+        table(("rejected", "why"), [(number, reason) for reason, number in found["rejected"].items()])
+        rows = [(name, each["split"], each["tried"], each["rungs"]) for name, each in found["packages"].items()]
+        table(("package", "split", "tried", "tasks by rung"), rows)
+        print(f"{found['valid']} tasks of {found['tried']} candidates in {found['seconds']:.0f} s; they lie in {out}")
 
     answer(work, show, json)
 

@@ -1,6 +1,7 @@
 """Policies: who can act. None of them loads torch.
 
-In reading order: `table` (policies by name), `scripted` (the reference, nobody, a stub), `script_summaries` (how
+In reading order: `table` (policies by name), `scripted` (the reference, nobody, a stub), `ladder_script` (the
+reference on ladder tasks), `script_summaries` (how
 they sum up), `engine_client` (an engine by its address), `replicas` (several engines as one policy), `endpoint/`
 (hosted models).
 """

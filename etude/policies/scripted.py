@@ -17,6 +17,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Call, Context, Sample, Sampling
 from etude.harness.summary import is_request
 from etude.harness.text_turns import write_turn
+from etude.policies.ladder_script import ladder_reference
 from etude.policies.script_summaries import summary_words, turns_before
 from etude.tasks.format.task import Task
 from etude.tasks.kinds.table import kind_of
@@ -71,12 +72,15 @@ class Habits:
     one_by_one: float = 0.0  # reads a file and changes it before it reads the next
     summary: float = 1.0  # works in the recipe's context and sums up when it is full; else one context holds it all
     verify: float = 0.0  # reads each changed file again before it finishes
+    test_first: float = 0.7  # of a ladder task: runs the failing test before it reads the code
+    test_after: float = 0.8  # likewise: runs it again after the edit
     hint: float = 0.0  # is told above a turn what would go wrong there, and heeds it
 
     def at_effort(self, level: str) -> Habits:
         """The same task the short way or the long way; without a level as the habits say."""
         if level == "low":
-            return replace(self, think=0.0, look=0.0, check=0.0, report=0.0, verify=0.0)
+            short = replace(self, think=0.0, look=0.0, check=0.0, report=0.0, verify=0.0)
+            return replace(short, test_first=0.0, test_after=0.0)
         return replace(self, think=1.0, verify=1.0) if level == "high" else self
 
 
@@ -87,6 +91,8 @@ def reference(task: Task, seed: int = 0, habits: Habits | None = None) -> list[A
     kind = kind_of(task)
     if kind.reads_answer and (known := kind.reference(task)) is not None:
         return _answer(kind.accepted_answers(task), known.answer, rng, habits)
+    if task.facts.rung:
+        return ladder_reference(task, rng, edits_between, habits)
     changed = [path for path in task.solution if task.workspace.get(path) != task.solution[path]]
     if not changed:
         raise EtudeError(f"task {task.name} has no solution/files that differ from its workspace")

@@ -30,6 +30,7 @@ SOURCES = {
     "reported_katas": "etude.forge.katas.reported_katas:ReportedKatas",
     "folder": "etude.forge.curriculum.sources:Folder",
     "curriculum": "etude.forge.curriculum.curriculum:Curriculum",
+    "ladder": "etude.forge.ladder.source:Ladder",
     "questions": "etude.forge.curriculum.questions:Questions",
     "mixture": "etude.forge.curriculum.mixture:Mixture",
 }

@@ -99,8 +99,11 @@ async def run_variants(
     each: float = 120.0,
     timeout: float = 600.0,
     limits: SandboxLimits = LIMITS,
+    own_tests: Sequence[Sequence[str]] | None = None,
 ) -> list[SuiteRun]:
     """The same tests over several variants of the workspace, each until its first failure or all: one start for them.
+
+    With `own_tests` each variant has tests of its own.
 
     Each variant has a process and services of its own but they share a sandbox, so that one may find what another left
     behind. One that takes more than `each` seconds is stopped, and not complete.
@@ -111,6 +114,8 @@ async def run_variants(
         "most_failures": 1 if until_failure else _ALL_FAILURES,
         "trace": trace,
     }
+    if own_tests is not None:
+        job["variant_tests"] = [{"places": _files_of(some), "tests": list(some)} for some in own_tests]
     result = await _start(host, environment, [workspace], job, {"PYTHONHASHSEED": "0"}, timeout, limits)
     parts: list[list[bytes]] = []
     for line in result.stdout.splitlines():
@@ -129,7 +134,7 @@ def _job(environment: Environment, changes: Mapping[str, bytes | None], tests: S
         "files": encoded(changes),
         "variants": None,
         # Only the files of the tests that are asked for: collecting the others costs time and can fail.
-        "places": files if tests is None else list(dict.fromkeys(name.partition("::")[0] for name in tests)),
+        "places": files if tests is None else _files_of(tests),
         "tests": None if tests is None else list(tests),
         "options": environment.suite.options,
         "paths": environment.paths,
@@ -137,6 +142,10 @@ def _job(environment: Environment, changes: Mapping[str, bytes | None], tests: S
         "trace": None,
         "services": as_job(environment.services),
     }
+
+
+def _files_of(tests: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(name.partition("::")[0] for name in tests))
 
 
 async def _start(

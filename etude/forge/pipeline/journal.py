@@ -41,8 +41,8 @@ class JournalEntry:
 class Journal:
     """The file, read when it is opened and then written line by line."""
 
-    def __init__(self, folder: Path, asked: dict[str, Any]) -> None:
-        self.path = folder / FILE
+    def __init__(self, folder: Path, asked: dict[str, Any], name: str = FILE) -> None:
+        self.path = folder / name
         self.entries: list[JournalEntry] = []
         self.stopped = ""  # why no more candidates were tried
         folder.mkdir(parents=True, exist_ok=True)

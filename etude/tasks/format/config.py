@@ -335,6 +335,8 @@ class Facts(Table):
     provenance: str = ""  # where the task comes from: a generator and its version, or a repository and commit
     family: str = ""  # tasks of one family differ in parameters only
     level: int = 0  # 1 is the easiest; 0 is unknown
+    rung: int = 0  # of the ladder to real repositories, from 1 on; 0: it stands on none
+    bits: float | None = None  # log2 of what a searcher would have to try where the instruction points, where measured
     seed: int | None = None  # with split and family, makes the same task again
     split: Split | None = None
     prompt_style: PromptStyle | None = None  # how the instruction speaks

@@ -64,7 +64,8 @@ def main() -> None:
                 services.stop(serving)
                 serving = services.start(job["services"])
             say("", "variant", "")
-            _apart(files, lambda: _run(job, root, say), job["variant_seconds"])
+            own = job | (job["variant_tests"][number] if job.get("variant_tests") else {})
+            _apart(files, lambda own=own: _run(own, root, say), job["variant_seconds"])  # type: ignore[misc]
     else:
         _run(job, root, say)
     os._exit(0)  # threads that a test left behind keep nobody waiting

@@ -49,7 +49,7 @@ def mutations(module: Module, definition: Definition) -> list[Mutation[Definitio
             found.append(Mutation("lost statement", definition, edit))
         if isinstance(statement, ast.While):
             continue  # a condition that stays true is no bug that a test could point at
-        for node in _own(statement):
+        for node in own_expressions(statement):
             for kind, change in KINDS.items():
                 found += [Mutation(kind, definition, edit) for edit in change(module, node)]
     return found
@@ -63,6 +63,12 @@ class _Block:
     part: str
     alone: bool
     around: _Block | None = None  # where the owner stands
+
+
+def statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Every statement below a body, the outer ones first."""
+    for each, _, _ in _statements(body, _Block(None, "", alone=len(body) == 1)):
+        yield each
 
 
 def _statements(body: list[ast.stmt], block: _Block, endless: bool = False) -> Iterator[tuple[ast.stmt, _Block, bool]]:
@@ -95,7 +101,7 @@ def _lost(module: Module, statement: ast.stmt, block: _Block) -> Edit | None:
     return module.lost_statement(owner)
 
 
-def _own(statement: ast.stmt) -> Iterator[ast.AST]:
+def own_expressions(statement: ast.stmt) -> Iterator[ast.AST]:
     """A statement and its expressions, without the statements inside and without formatted strings."""
     yield statement
     todo = [each for each in ast.iter_child_nodes(statement) if isinstance(each, ast.expr)]
@@ -108,7 +114,7 @@ def _own(statement: ast.stmt) -> Iterator[ast.AST]:
         todo += [one.value for one in ast.iter_child_nodes(each) if isinstance(one, ast.keyword)]
 
 
-def _between(module: Module, left: ast.expr, right: ast.expr, old: str, new: str) -> Iterator[Edit]:
+def operator_between(module: Module, left: ast.expr, right: ast.expr, old: str, new: str) -> Iterator[Edit]:
     """Replaces an operator that stands between two expressions."""
     start, end = module.span(left)[1], module.span(right)[0]
     named = old.replace(" ", "").isalpha()
@@ -121,16 +127,16 @@ def _between(module: Module, left: ast.expr, right: ast.expr, old: str, new: str
 
 def comparison(module: Module, node: ast.AST) -> Iterator[Edit]:
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARISONS:
-        yield from _between(module, node.left, node.comparators[0], *COMPARISONS[type(node.ops[0])])
+        yield from operator_between(module, node.left, node.comparators[0], *COMPARISONS[type(node.ops[0])])
 
 
 def operator(module: Module, node: ast.AST) -> Iterator[Edit]:
     # Text and lists know no minus: that would be a type error, and nothing to look for.
-    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC and not _is_text(node.left) | _is_text(node.right):
-        yield from _between(module, node.left, node.right, *ARITHMETIC[type(node.op)])
+    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC and not is_text(node.left) | is_text(node.right):
+        yield from operator_between(module, node.left, node.right, *ARITHMETIC[type(node.op)])
 
 
-def _is_text(node: ast.expr) -> bool:
+def is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.JoinedStr | ast.List | ast.Tuple) or (
         isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
     )
@@ -139,7 +145,7 @@ def _is_text(node: ast.expr) -> bool:
 def junction(module: Module, node: ast.AST) -> Iterator[Edit]:
     if isinstance(node, ast.BoolOp) and len(node.values) == 2:
         old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-        yield from _between(module, node.values[0], node.values[1], old, new)
+        yield from operator_between(module, node.values[0], node.values[1], old, new)
 
 
 def condition(module: Module, node: ast.AST) -> Iterator[Edit]:
@@ -152,7 +158,7 @@ def condition(module: Module, node: ast.AST) -> Iterator[Edit]:
         elif not isinstance(node, ast.While):
             # As somebody would write it: `not (x is None)` gives itself away.
             if isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in OPPOSITES:
-                yield from _between(module, test.left, test.comparators[0], *OPPOSITES[type(test.ops[0])])
+                yield from operator_between(module, test.left, test.comparators[0], *OPPOSITES[type(test.ops[0])])
             elif isinstance(test, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
                 yield Edit(start, start, b"not ")
 

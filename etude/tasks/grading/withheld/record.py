@@ -58,8 +58,13 @@ class _Decisions:
 async def with_answers(job: GradeJob, others: Sequence[Submission] = ()) -> Task:
     """The task with its answers beside its tests, and what they are worth in its facts."""
     answers, unshared = await find_answers(job, others)
+    return give_answers(job.task, answers, unshared, len(others))
+
+
+def give_answers(task: Task, answers: Answers, unshared: Mapping[str, set[int]], solutions: int = 0) -> Task:
+    """The task with these answers, which tell of its required tests alone."""
     before = len(answers.records)
-    task, answers = _without_verdicts(job.task, answers)
+    task, answers = _without_verdicts(task, answers)
     gone = before - len(answers.records)
     sources = sources_of(task)
     held_out = [test for test in answers.records if test in set(task.facts.held_out)]
@@ -70,7 +75,7 @@ async def with_answers(job: GradeJob, others: Sequence[Submission] = ()) -> Task
         bits=answers.bits(sources, held_out),
         tests=len(held_out) + gone,
         unrecorded=len(answers.without(held_out)) + gone,
-        solutions=len(others),
+        solutions=solutions,
         assertions=len(asked),
         unshared=round(len(alone) / max(1, len(asked)), 4),
     )
@@ -118,7 +123,9 @@ def _owners(task: Task) -> dict[str, str]:
     return {test: function.name for function in functions for test in function.ids}
 
 
-async def find_answers(job: GradeJob, others: Sequence[Submission] = ()) -> tuple[Answers, Mapping[str, set[int]]]:
+async def find_answers(
+    job: GradeJob, others: Sequence[Submission] = (), rounds: int = ROUNDS
+) -> tuple[Answers, Mapping[str, set[int]]]:
     """What the reference records, with as much asked for as is the same each time; and, by file, the assertions whose
     value another right solution does not share."""
     task = job.task
@@ -129,7 +136,7 @@ async def find_answers(job: GradeJob, others: Sequence[Submission] = ()) -> tupl
     reference = submission_of(task, task.reference)
     decisions = _Decisions(defaultdict(set), defaultdict(set), defaultdict(set))
     originals = await _run(job, _as_it_is(task, required, sources), reference, SEEDS[0])
-    for number in range(ROUNDS):
+    for number in range(rounds):
         answers = decisions.answers(homes)
         plan = recorded_plan(task, answers, required, sources, whole=True)
         runs = [await _run(job, plan, reference, seed) for seed in SEEDS]
