@@ -63,7 +63,7 @@ class Limits:
     ladder_samples: int = 4
     ladder_train: float = 0.3  # share of groups and demonstrations from the ladder
     evaluation: float = 150.0  # most that one may take
-    evaluation_needs: float = 60.0  # left in a command, or it waits for the next
+    evaluation_needs: float = 80.0  # left in a command, or it waits for the next
     start: float = 60.0  # most that a stage takes beside its seconds: start, evaluations, saving
     demos: float = 90.0  # most that is waited for demonstrations after pretraining
     fair_seconds: float = 0.0  # of the fair arm; 0: as long as reinforcement learning took
