@@ -145,7 +145,7 @@ def test_the_reference_looks_runs_edits_runs_and_finishes(shop_repository: Pytho
     assert [call.name for turn in short for call in turn.calls].count("run") == (1 if rung == 2 else 0)
     path, _, name = task.facts.deleted[0].partition(":")
     read = next(call.arguments for turn in turns for call in turn.calls if call.name == "read")
-    assert (read["start"], read["end"]) == lines_of(task.workspace.text(path), name)
+    assert (int(read["start"]), int(read["end"])) == lines_of(task.workspace.text(path), name)
     assert edits_between(task.workspace.text(path), task.solution.text(path))
 
 
