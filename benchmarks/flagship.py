@@ -36,6 +36,8 @@ from typing import Any
 
 from etude.core import recipe as recipes
 from etude.core.run_files import checkpoints_in, read_facts
+from etude.tasks.format.config import read
+from etude.tasks.format.task import CONFIG, task_folders
 
 SHARD = 15 << 20  # bytes of one file of weights; whoever carries them takes files under 16 MiB
 ARCHIVE = 15 << 20
@@ -48,7 +50,7 @@ OTHER_SHAPE = ("model.shape=qwen3_moe", "model.head_dim=64")
 SMALL_CORPUS = ("corpus.max_bytes=20000000",)
 KATAS = "{ use = 'katas', split = 'train', levels = [1], invented = 0.7, name = 'katas', weight = %s }"
 CHAINS = (
-    "{ use = 'kata_chains', split = 'train', pieces = 6, prompt_styles = ['terse'], levels = [1], invented = 0.7, "
+    "{ use = 'kata_chains', split = 'train', pieces = 10, prompt_styles = ['terse'], levels = [1], invented = 0.7, "
     "name = 'chains', weight = %s }"
 )
 
@@ -62,7 +64,7 @@ class Limits:
     ladder_demos: float = 0.4  # share of demonstrations from the ladder
     ladder_rl: float = 0.25  # of groups: a suite of a real package costs forty times a kata's tests
     evaluation: float = 150.0  # most that one may take
-    evaluation_needs: float = 60.0  # left in a command, or it waits for the next
+    evaluation_needs: float = 80.0  # left in a command, or it waits for the next
     start: float = 60.0  # most that a stage takes beside its seconds: start, evaluations, saving
     demos: float = 90.0  # most that is waited for demonstrations after pretraining
     fair_seconds: float = 0.0  # of the fair arm; 0: as long as reinforcement learning took
@@ -189,9 +191,12 @@ class Flagship:
         if self.ladder is None:
             return []
         share = self.limits.ladder_demos if section == "demos" else self.limits.ladder_rl
-        ladder = f"{{ use = 'ladder', tasks = '{self.ladder}', split = 'train', name = 'ladder', weight = {share} }}"
+        ladder = (
+            f"{{ use = 'ladder', tasks = '{self.ladder}', split = 'train', styles = ['terse', 'plain', 'detailed'], "
+            f"name = 'ladder', weight = {share} }}"
+        )
         rest = 1 - share
-        katas, chains = KATAS % round(0.85 * rest, 3), CHAINS % round(0.15 * rest, 3)
+        katas, chains = KATAS % round(0.9 * rest, 3), CHAINS % round(0.1 * rest, 3)
         return [f"{section}.tasks={{ use = 'mixture', sources = [{katas}, {chains}, {ladder}] }}"]
 
     def train(self) -> Iterator[bool]:
@@ -250,8 +255,12 @@ class Flagship:
         fine = self.step(f"eval-{arm}-katas", [[*words, *save]], most, needs, optional=True)
         if not ladder or self.ladder is None or not fine:
             return fine
-        tasks = f"bench.tasks={{ use = 'ladder', tasks = '{self.ladder}', split = 'held_out' }}"
-        size = [f"bench.count={self.limits.ladder_tasks}", f"bench.samples={self.limits.ladder_samples}"]
+        tasks = f"bench.tasks={{ use = 'ladder', tasks = '{self.ladder}', split = 'held_out', again = false }}"
+        there = [task for task in ladder_tasks(self.ladder) if task[1] == "held_out"]
+        size = [
+            f"bench.count={min(len(there), self.limits.ladder_tasks)}",
+            f"bench.samples={self.limits.ladder_samples}",
+        ]
         save = ["--save", str(self.work / f"eval-{arm}-ladder.json")]
         return self.step(f"eval-{arm}-ladder", [[*words, tasks, *size, *save]], most, needs, optional=True)
 
@@ -351,7 +360,7 @@ class Flagship:
 
     def collect(self) -> None:
         """OUT: the newest model in bfloat16, and the archive."""
-        for old in self.out.glob("model-*.safetensors"):
+        for old in self.out.glob("model*.safetensors"):
             old.unlink()
         model = self.rl_model() or self.newest("sft", "sft") or self.base_model()
         keep = self.work / "carried-model"
@@ -412,13 +421,19 @@ def rl_seconds(run: Path) -> float:
     return 0.0
 
 
+def ladder_tasks(tasks: Path) -> list[tuple[str, str]]:
+    """(package, split) of each of the ladder's first tasks."""
+    found = []
+    for path in task_folders(tasks):
+        _, facts = read((path / CONFIG).read_bytes(), str(path / CONFIG))
+        if facts.rung == 1:
+            found.append((path.parent.name, facts.split or "train"))
+    return found
+
+
 def held_out_packages(tasks: Path) -> list[str]:
     """Names of the packages whose tasks are held out, as their folders in site-packages are called."""
-    listed = tasks / "packages.json"
-    if not listed.is_file():
-        return []
-    names = json.loads(listed.read_text()).get("held_out", [])
-    return sorted({str(name).lower().replace("-", "_") for name in names})
+    return sorted({package.lower().replace("-", "_") for package, split in ladder_tasks(tasks) if split == "held_out"})
 
 
 def carry_model(model: Path, out: Path) -> None:

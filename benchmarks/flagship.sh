@@ -3,8 +3,8 @@
 #
 #     bash benchmarks/flagship.sh SECONDS OUT [LADDER] [flagship.py's words ...]
 #
-# SECONDS: all that this command may take, installing included. LADDER: a folder of the ladder's tasks or an archive
-# (.tar, .tar.gz, .tar.xz, .tar.zst) of one; "" for katas alone. Wheels of what is missing lie in .wheels.
+# SECONDS: all that this command may take, installing included. LADDER: a folder of the ladder's tasks, or the archive
+# that benchmarks/learning/carry_ladder.py packs; "" for katas alone. Wheels of what is missing lie in .wheels.
 # FLAGSHIP_WORK says where the runs lie.
 set -u
 began=$SECONDS
@@ -20,11 +20,7 @@ if ! python -c "import pydantic, tomli_w, psutil, yaml, pytest" 2>/dev/null; the
 fi
 if [ -f "$ladder" ]; then
     if [ ! -d "$work/ladder" ]; then
-        mkdir -p "$work/ladder.part"
-        case $ladder in
-            *.zst) zstd -dc "$ladder" | tar xf - -C "$work/ladder.part" ;;
-            *) tar xf "$ladder" -C "$work/ladder.part" ;;
-        esac && mv "$work/ladder.part" "$work/ladder"
+        python benchmarks/learning/carry_ladder.py unpack "$ladder" "$work/ladder.part" && mv "$work/ladder.part" "$work/ladder"
     fi
     ladder=$work/ladder
 fi

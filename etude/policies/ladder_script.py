@@ -60,7 +60,7 @@ def ladder_reference(
         turns.append(turn(f"Where is {short}?", Call("grep", {"pattern": f"def {short}\\b"})))
     elif rng.random() < habits.test_first:
         turns.append(turn("See how it fails.", run_test))
-    turns.append(turn(f"Read {short}.", Call("read", {"path": path, "start": first, "end": last})))
+    turns.append(turn(f"Read {short}.", Call("read", {"path": path, "start": str(first), "end": str(last)})))
     for old, new in edits_between(before, after):
         call = Call("edit", {"path": path, "old": old, "new": new})
         turns.append(turn(f"Mend {short}." if task.facts.category == "debugging" else f"Write {short}.", call))
@@ -79,6 +79,6 @@ def lines_of(text: str, name: str) -> tuple[int, int]:
         found = next((each for each in reversed(body) if isinstance(each, kinds) and each.name == part), None)
         if found is None:
             raise EtudeError(f"the file has no {name}")
-        body = found.body  # type: ignore[attr-defined]
+        body = found.body
     assert isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     return min([found.lineno, *(each.lineno for each in found.decorator_list)]), found.end_lineno or found.lineno

@@ -139,7 +139,7 @@ async def _trial(context: MakeContext, batch: Sequence[Step], answers: PackageAn
         sizes.append(len(made))
     each = 4 * context.base.seconds + 15
     found = iter(await context.run_variants(variants, (), each=each, until_failure=False, own_tests=tests))
-    trials = []
+    trials: list[Trial] = []
     for size in sizes:
         runs = list(islice(found, size))
         trials.append(Trial(tuple(tests[sum(len(each.wrong) + 1 for each in trials)]), runs[0], tuple(runs[1:])))
