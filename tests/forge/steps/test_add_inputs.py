@@ -22,12 +22,12 @@ from etude.sandbox.hosts import StoringHost
 from tests.forge.small_repositories import write_tree
 
 Sandboxes = tuple[asyncio.AbstractEventLoop, StoringHost]
-# Above 500 it does what no test asks for, by another way through the code; and by chance it takes negative ones.
+# Odd ones take another way through the code, which no test asks for.
 CODE = """
 def fee(cents, words):
-    if cents > 500:
-        return cents * 3 + len(words)
-    return f"{cents * 7} for {' and '.join(words)}"
+    if cents % 2:
+        return -cents
+    return cents * 7 + len(words)
 
 
 def at(cents):
@@ -38,15 +38,15 @@ from fees import rules
 
 
 def test_shown():
-    assert rules.fee(490, ["tea"]) == "3430 for tea"
+    assert rules.fee(490, ["tea"]) == 3431
 
 
 def test_hidden():
-    assert rules.fee(120, ["jam", "cake"]) == "840 for jam and cake"
+    assert rules.fee(120, ["jam", "cake"]) == 842
 
 
 def test_large():
-    assert rules.fee(499, ["pie"]) == "3493 for pie"
+    assert rules.fee(498, ["pie"]) == 3487
 
 
 def test_place():
@@ -107,4 +107,4 @@ def test_they_expect_what_the_reference_gives(proof: tuple[CodeChange, str]) -> 
 
 def test_no_other_way_through_the_code_is_asked_for(proof: tuple[CodeChange, str]) -> None:
     added = proof[1].split("_with_other_inputs_")[1:]
-    assert added and all(" for " in each or "rules.at" in each for each in added)
+    assert added and not any("== -" in each for each in added)

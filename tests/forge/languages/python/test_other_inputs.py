@@ -78,7 +78,7 @@ def test_a_row_of_a_table_becomes_a_test_of_its_own() -> None:
 
 def test_it_stands_behind_the_test_that_it_was_made_of_and_expects_what_it_is_told() -> None:
     lines = [
-        "class TestA:",
+        "class A:",
         "\tdef test_it(self):",
         "\t\tself.assertEqual(size('abc'), 4)",
         "",
@@ -86,9 +86,9 @@ def test_it_stands_behind_the_test_that_it_was_made_of_and_expects_what_it_is_to
     ]
     text = "".join(f"{line}\r\n" for line in lines)
     module = Module("tests/test_a.py", text.encode())
-    test = made(text, name="TestA.test_it")[0]
-    data = with_tests(module, {"TestA.test_it": [test.closed([5])]})
-    assert test.id == f"tests/test_a.py::TestA::{test.name}"
+    test = made(text, name="A.test_it")[0]
+    data = with_tests(module, {"A.test_it": [test.closed([5])]})
+    assert test.id == f"tests/test_a.py::A::{test.name}"
     tree = Module("tests/test_a.py", data)
-    assert list(tree.definitions) == ["TestA", "TestA.test_it", f"TestA.{test.name}", "TestA.test_b"]
+    assert list(tree.definitions) == ["A", "A.test_it", f"A.{test.name}", "A.test_b"]
     assert b"== 5\r\n" in data and data.startswith(text.encode()[:40])
