@@ -36,7 +36,7 @@ TOO_FEW: Final = "too few answers can be withheld"
 ORACLE_ACCEPTED: Final = "the tests tell which value is right"
 ORACLE_SECONDS: Final = 30.0  # for a test process that runs each test a dozen times
 MOST_CONSTANTS: Final = 6  # of the deleted code, looked at for those that visible tests do not tell
-MOST_ASKED: Final = 3  # of these, each of which costs a grade with each test run a dozen times
+MOST_ASKED: Final = 2  # of these, each of which costs a grade with each test run a dozen times
 VISIBLE_SECONDS: Final = 5.0  # more than twice the suite, for the visible tests with one value
 
 
