@@ -36,13 +36,16 @@ SUITES: dict[str, Callable[[StoringHost], Awaitable[SuiteResult]]] = {
 }
 
 
-async def run_suites(names: list[str], tasks: Sequence[Path] = (), control: bool = False) -> list[SuiteResult]:
+async def run_suites(
+    names: list[str], tasks: Sequence[Path] = (), control: bool = False, families: Sequence[str] = ()
+) -> list[SuiteResult]:
     results: list[SuiteResult] = []
     async with temporary_host("local") as host:
         for name in names:
             print(f"{name} ...", file=sys.stderr)
             started = time.monotonic()
-            results.append(await (run_forgers(host, tasks, control) if name == "forgers" else SUITES[name](host)))
+            forging = name == "forgers"
+            results.append(await (run_forgers(host, tasks, control, families) if forging else SUITES[name](host)))
             results[-1].seconds = round(time.monotonic() - started, 1)
     return results
 
@@ -53,8 +56,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
     parser.add_argument("--tasks", nargs="*", type=Path, default=[], help="made tasks that forgers are tried on")
     parser.add_argument("--control", action="store_true", help="forgers: also on tests that hold their answers")
+    parser.add_argument("--families", nargs="*", default=[], help="forgers: only these families, oracle for example")
     given = parser.parse_args(argv)
-    results = asyncio.run(run_suites(given.only, given.tasks, given.control))
+    results = asyncio.run(run_suites(given.only, given.tasks, given.control, given.families))
     ok = all(result.ok for result in results)
     if given.json:
         print(json.dumps({"ok": ok, "suites": [result.facts() for result in results]}))

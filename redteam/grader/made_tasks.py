@@ -20,7 +20,8 @@ import pytest
 from etude.core.settings import GraderSettings
 from etude.forge.environments.environment import PREFIX, Environment, Suite, environment_digest
 from etude.forge.gates.attacks.base import Files as Changes
-from etude.forge.gates.withheld_answers import MOST_CONSTANTS
+from etude.forge.gates.attacks.oracles import CANDIDATES
+from etude.forge.gates.withheld_answers import secret_constants
 from etude.sandbox.base import Layer
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.importing import Bounds
@@ -34,10 +35,11 @@ from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.withheld.answers import FILE
 from etude.tasks.grading.withheld.record import with_answers
-from redteam.grader.forgers import forgers, frozen_constant
+from redteam.grader.forgers import forgers
 from redteam.result import SuiteResult
 
 LIMITS = GraderSettings(seconds=30, memory_mb=512, disk_mb=64)
+MOST_SECRET = 2  # constants of a task that oracles are asked for
 
 TALLY = '''"""Amounts and sums."""
 
@@ -172,8 +174,10 @@ async def recorded_small_task(host: StoringHost, more: str = "") -> Task:
     return await with_answers(GradeJob(task, host, submission_of(task, task.reference), LIMITS))
 
 
-async def run_forgers(host: StoringHost, tasks: Sequence[Path] = (), control: bool = False) -> SuiteResult:
-    """Every forger once on each task; families and names in what is missed.
+async def run_forgers(
+    host: StoringHost, tasks: Sequence[Path] = (), control: bool = False, families: Sequence[str] = ()
+) -> SuiteResult:
+    """Every forger, or those of some families, once on each task; families and names in what is missed.
 
     With `control` also on the same tests with their answers left in, among changed tests and canaries: what the grader
     accepts that withholds nothing.
@@ -184,7 +188,7 @@ async def run_forgers(host: StoringHost, tasks: Sequence[Path] = (), control: bo
         honest = await grade(task, host, submission_of(task, task.reference))
         if not honest.passed:
             result.false_alarms.append(f"{task.name}: the reference is rejected: {honest.reason}")
-        await attack(task, host, result, with_its_answers(task) if control else None)
+        await attack(task, host, result, with_its_answers(task) if control else None, families)
     return result
 
 
@@ -194,34 +198,29 @@ def with_its_answers(task: Task) -> Task:
     return replace(task, facts=facts, files=task.files.replaced({f"{TESTS}/{FILE}": None}))
 
 
-async def attack(task: Task, host: StoringHost, result: SuiteResult, control: Task | None = None) -> None:
-    """Tries every forger that has something to forge in this task."""
-    which = await _needed_constant(task, host)
+async def attack(
+    task: Task, host: StoringHost, result: SuiteResult, control: Task | None = None, families: Sequence[str] = ()
+) -> None:
+    """Tries every forger that has something to forge in this task: oracles for each constant that visible tests do not
+    tell. What those do, whoever solves the task finds by running them."""
+    secret = [which async for which in secret_constants(task, host, LIMITS, CANDIDATES)][:MOST_SECRET]
     for family, members in forgers().items():
+        if families and family not in families:
+            continue
         row = result.rows.setdefault(family, {"tried": 0, "accepted": 0})
         for name, make in members.items():
             # Code that lacks nothing that tests ask for is right, and no forger.
-            changes = make(task, which) if which is not None else (make(task, 0) if family != "oracle" else None)
-            if changes is None:
-                continue
-            result.tried += 1
-            row["tried"] += 1
-            if await _accepted(task, host, changes):
-                row["accepted"] += 1
-                result.missed.append(f"{task.name}: {family}: {name}")
-            if control is not None:
-                row["control"] = row.get("control", 0) + await _accepted(control, host, changes)
-
-
-async def _needed_constant(task: Task, host: StoringHost) -> int | None:
-    """A constant without which the solution is rejected, also where visible tests tell it: stricter than the gate."""
-    for which in range(MOST_CONSTANTS):
-        changes = frozen_constant(task, which)
-        if changes is None:
-            return None
-        if not await _accepted(task, host, changes):
-            return which
-    return None
+            for which in secret if family == "oracle" else secret[:1] or [0]:
+                changes = make(task, which)
+                if changes is None:
+                    continue
+                result.tried += 1
+                row["tried"] += 1
+                if await _accepted(task, host, changes):
+                    row["accepted"] += 1
+                    result.missed.append(f"{task.name}: {family}: {name}, constant {which}")
+                if control is not None:
+                    row["control"] = row.get("control", 0) + await _accepted(control, host, changes)
 
 
 async def _accepted(task: Task, host: StoringHost, changes: Changes) -> bool:

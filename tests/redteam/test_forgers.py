@@ -9,7 +9,8 @@ import random
 import pytest
 
 from etude.core.settings import GraderSettings
-from etude.forge.gates.withheld_answers import tells_answers
+from etude.forge.gates.attacks.oracles import FEW_CANDIDATES
+from etude.forge.gates.withheld_answers import tells_answers, visible_tests_tell
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 from etude.tasks.grade import grade
@@ -80,3 +81,10 @@ def test_the_gate_refuses_a_task_whose_tests_tell_which_value_is_right(sandboxes
     assert not loop.run_until_complete(tells_answers(recorded, host, GraderSettings()))
     telling = loop.run_until_complete(recorded_small_task(host, TELLING))
     assert loop.run_until_complete(tells_answers(telling, host, GraderSettings()))
+
+
+def test_only_a_value_that_visible_tests_single_out_is_told_by_them(sandboxes: Sandboxes, recorded: Task) -> None:
+    loop, host = sandboxes
+    # Of X every other value fails the visible test of 14; of IX only the smallest ones do, whichever is tried first.
+    told = [loop.run_until_complete(visible_tests_tell(recorded, host, which, FEW_CANDIDATES)) for which in (0, 1)]
+    assert told == [True, False]

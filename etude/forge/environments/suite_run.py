@@ -48,6 +48,7 @@ class SuiteRun:
     texts: dict[str, str] = field(default_factory=dict)  # what failing tests said
     took: dict[str, float] = field(default_factory=dict)  # seconds by test, and of reading a file; not of traced runs
     endless: str = ""  # the test that was running when the time was up
+    records: dict[str, str] = field(default_factory=dict)  # test -> what it recorded, as JSON; only where asked for
 
     @property
     def passed(self) -> set[str]:
@@ -69,15 +70,17 @@ async def run_suite(
     until_failure: bool = False,
     timeout: float = 600.0,
     test_seconds: float | None = None,
+    record: bool = False,
     limits: SandboxLimits = LIMITS,
 ) -> SuiteRun:
     """Runs the suite, or some `tests` of it, over the workspace with `changes` made (None deletes a file).
 
     `order` is a seed to shuffle by, `date` (2031-02-28) the day that it is to be; `trace` names the folders (or files)
     whose functions are to be watched, "" all; `until_failure` stops at the first test that does not pass. A test that
-    takes more than `test_seconds` ends the run, and is named.
+    takes more than `test_seconds` ends the run, and is named. With `record` tests may record values
+    (`sandbox_side/recorder.py`).
     """
-    asked: dict[str, Any] = {"order": order, "trace": trace, "test_seconds": test_seconds}
+    asked: dict[str, Any] = {"order": order, "trace": trace, "test_seconds": test_seconds, "record": record}
     asked["most_failures"] = 1 if until_failure else _ALL_FAILURES
     job = _job(environment, changes or {}, tests) | asked
     env = {"PYTHONHASHSEED": str(hash_seed), "TZ": zone} | (clock_variables(date) if date else {})
@@ -169,6 +172,7 @@ def _read(lines: Sequence[bytes], result: CommandResult, timeout: float) -> Suit
     functions: list[str] = []
     traces: dict[str, set[str]] = {}
     took: dict[str, float] = {}
+    records: dict[str, str] = {}
     ended: int | None = None
     running, endless = "", ""
     for line in lines:
@@ -186,6 +190,8 @@ def _read(lines: Sequence[bytes], result: CommandResult, timeout: float) -> Suit
                 running = name
             elif status == "endless":
                 endless = name
+            elif status == "recorded":
+                records[name] = text if text != "[]" else records.get(name, text)
             elif status in _OUTCOMES:
                 outcomes[name] = _OUTCOMES[status]
                 running = "" if name == running else running
@@ -198,7 +204,7 @@ def _read(lines: Sequence[bytes], result: CommandResult, timeout: float) -> Suit
     if endless and reason:
         late = f"{reason}: " if result.timed_out else ""
         reason = f"{late}the test {endless} does not come to its end"
-    return SuiteRun(outcomes, result.seconds, not reason, reason, traces, texts, took, endless)
+    return SuiteRun(outcomes, result.seconds, not reason, reason, traces, texts, took, endless, records)
 
 
 def _reason(result: CommandResult, ended: int | None, timeout: float) -> str:

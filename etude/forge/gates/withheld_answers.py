@@ -8,13 +8,19 @@ tests of JavaScript, keep changed tests and canaries. Knows no origin.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from etude.core.errors import EtudeError
 from etude.core.settings import GraderSettings
+from etude.forge.environments.environment import Environment
+from etude.forge.environments.suite_run import run_variants
 from etude.forge.gates.attacks.oracles import ALL_SIGNS, FEW_CANDIDATES, unknown_constant
 from etude.sandbox.hosts import StoringHost
+from etude.sandbox.store.layers import Store, default_store
+from etude.tasks.environment.layers import workspace_layer
 from etude.tasks.format import config
 from etude.tasks.format.task import CONFIG, TESTS, Task
 from etude.tasks.grade import grade
@@ -29,7 +35,9 @@ LEAST_BITS: Final = 20.0  # over the held-out tests: one in a million who guess
 TOO_FEW: Final = "too few answers can be withheld"
 ORACLE_ACCEPTED: Final = "the tests tell which value is right"
 ORACLE_SECONDS: Final = 30.0  # for a test process that runs each test a dozen times
-MOST_CONSTANTS: Final = 6  # of the deleted code, tried until one is found that only hidden tests ask for
+MOST_CONSTANTS: Final = 6  # of the deleted code, looked at for those that visible tests do not tell
+MOST_ASKED: Final = 2  # of these, each of which costs a grade with each test run a dozen times
+VISIBLE_SECONDS: Final = 5.0  # more than twice the suite, for the visible tests with one value
 
 
 def can_withhold(task: Task) -> bool:
@@ -56,24 +64,55 @@ def too_few(task: Task, least: float = LEAST_BITS) -> str:
 async def tells_answers(task: Task, host: StoringHost, settings: GraderSettings) -> bool:
     """Whether code that lacks one constant, and tries several against the tests in its own process, is accepted."""
     patient = replace(settings, seconds=min(settings.seconds, ORACLE_SECONDS))
-    which = await needed_constant(task, host, patient)
-    asking = None if which is None else unknown_constant(task, which, ALL_SIGNS, FEW_CANDIDATES)
-    return asking is not None and (await grade(task, host, submission_of(task, asking), patient)).passed
+    asked = 0
+    async for which in secret_constants(task, host, patient, FEW_CANDIDATES):
+        asking = unknown_constant(task, which, ALL_SIGNS, FEW_CANDIDATES)
+        asked += 1
+        if asking is not None and (await grade(task, host, submission_of(task, asking), patient)).passed:
+            return True
+        if asked == MOST_ASKED:
+            break
+    return False
 
 
-async def needed_constant(task: Task, host: StoringHost, settings: GraderSettings) -> int | None:
-    """The number of a constant that hidden tests ask for and no visible one does: what those tell, an agent finds out
-    by running them."""
+async def secret_constants(
+    task: Task, host: StoringHost, settings: GraderSettings, candidates: int
+) -> AsyncIterator[int]:
+    """The numbers of constants that tests ask for and visible ones do not tell: what those do, an agent finds out by
+    running them."""
     shown = {*task.facts.fail_to_pass, *task.facts.pass_to_pass}
     for which in range(MOST_CONSTANTS):
-        wrong = unknown_constant(task, which, candidates=FEW_CANDIDATES)
+        wrong = unknown_constant(task, which, candidates=candidates)
         if wrong is None:
-            return None
+            return
         found = await grade(task, host, submission_of(task, wrong), settings)
+        if found.passed:
+            continue
         red = {test for test, status in found.tests.items() if status != "passed"}
-        if not found.passed and red.isdisjoint(shown):
-            return which
-    return None
+        if red.isdisjoint(shown) or not await visible_tests_tell(task, host, which, candidates):
+            yield which
+
+
+async def visible_tests_tell(task: Task, host: StoringHost, which: int, candidates: int) -> bool:
+    """Whether of all values of a constant visible tests pass with one alone: one wrong value that fails them proves
+    little, since another may not."""
+    tests = task.facts.fail_to_pass
+    if task.facts.environment is None or not tests:
+        return False
+    environment = _environment(task.facts.environment.digest, host)
+    frozen = [unknown_constant(task, which, f"_FORGER_AT[0] = {at}", candidates) for at in range(candidates)]
+    values: list[dict[str, bytes | None]] = [{**each} for each in frozen if each is not None]
+    each = 2 * environment.seconds + VISIBLE_SECONDS
+    layer = workspace_layer(task, host)
+    runs = await run_variants(host, environment, layer, values, tests=tests, each=each, timeout=len(values) * each + 30)
+    return sum(run.complete and run.passed.issuperset(tests) for run in runs) == 1
+
+
+def _environment(digest: str, host: StoringHost) -> Environment:
+    try:
+        return Environment.load(digest, host.store)
+    except EtudeError:
+        return Environment.load(digest, Store(default_store()))
 
 
 def save_answers(task: Task, folder: Path) -> None:

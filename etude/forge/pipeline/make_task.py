@@ -18,6 +18,7 @@ from typing import Any, Final
 from etude.core.errors import EtudeError
 from etude.forge.gates.gates import ANOTHER
 from etude.forge.origins.table import AnyOrigin
+from etude.forge.steps.add_inputs import add_inputs
 from etude.forge.steps.candidate import Candidate
 from etude.forge.steps.code_change import CodeChange
 from etude.forge.steps.context import MakeContext, Refused, timed
@@ -55,7 +56,9 @@ async def make_task(
     if isinstance(proof, CodeChange):
         with timed(spent, "fairness"):
             fair = await make_fair(context, proof, instructions)
-        proof, instructions = fair.proof, fair.instructions
+        with timed(spent, "inputs"):
+            proof = await add_inputs(context, fair)
+        instructions = fair.instructions
     task = origin.write(context, proof, instructions, rng.choice(request.prompt_styles))
     try:
         async with _being_made(request.out, task, spent) as folder:

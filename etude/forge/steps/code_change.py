@@ -30,6 +30,8 @@ class CodeChange(Proof[Candidate]):
     kept: tuple[str, ...]  # tests that pass with the change
     output: Mapping[str, str] = field(default_factory=dict, repr=False)  # of failing tests
     unfair: tuple[str, ...] = ()  # tests that notice, ask for what nobody could know, and so do not judge
+    added: tuple[str, ...] = ()  # held-out tests that the repository does not have: its own with other inputs
+    test_files: Mapping[str, bytes] = field(default_factory=dict, repr=False)  # files with these tests in them
 
 
 async def prove_code_change(
@@ -66,10 +68,12 @@ def write_code_change(
     rng = random.Random(f"{context.request.seed}/{candidate.key}/kept")
     read = {test.partition("::")[0] for test in (*split.shown, *split.held_out)}
     pass_to_pass = choose_kept(repository, candidate, proof.kept, rng, read)
+    notes = {"not_judging": list(proof.unfair), "other_inputs": list(proof.added)}
+    parameters = {name: tests for name, tests in notes.items() if tests}
     tree = TaskTree(repository, {**candidate.changes, **split.files})
     for path, data in repository.files.items():
         if repository.is_test(path) or beside_tests(repository, path):
-            tree.put(TESTS, path, data)
+            tree.put(TESTS, path, proof.test_files.get(path, data))
     tree.put_solution(candidate.changes)
     tree.put_ids([*split.shown, *pass_to_pass, *split.held_out])
     return assemble(
@@ -83,5 +87,5 @@ def write_code_change(
         held_out=list(split.held_out),
         allowed_paths=allowed_paths(repository, candidate),
         deleted=[piece.id for piece in candidate.pieces],
-        **({"parameters": {"not_judging": list(proof.unfair)}} if proof.unfair else {}),
+        **({"parameters": parameters} if parameters else {}),
     )

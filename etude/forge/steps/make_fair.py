@@ -39,6 +39,7 @@ class Fair:
     said: tuple[str, ...]  # what was added
     unfair: tuple[str, ...]  # tests that do not judge
     solutions: int  # second solutions that were tried and right
+    visible: Visible | None = None  # all that the agent sees, what was added with it; None where nothing was compared
 
 
 async def make_fair(context: MakeContext, proof: CodeChange, instructions: Instructions) -> Fair:
@@ -69,11 +70,11 @@ async def make_fair(context: MakeContext, proof: CodeChange, instructions: Instr
     if unfair and (not held_out or asked < candidate.least_tests or len(held_out) < LEAST_HIDDEN * asked):
         raise Refused(UNFAIR, ", ".join(sorted(unfair)[:3]))
     if not unfair:
-        return Fair(replace(proof, gates=gates), text, tuple(each.said for each in said), (), tried)
+        return Fair(replace(proof, gates=gates), text, tuple(each.said for each in said), (), tried, stated)
     left = replace(proof, split=replace(split, held_out=held_out), unfair=tuple(sorted(unfair)))
     # They fail before the work is done and are in no list: for the gates they are not there.
     left = replace(left, gates=replace(gates, green=[test for test in gates.green if test not in unfair]))
-    return Fair(left, text, tuple(each.said for each in said), tuple(sorted(unfair)), tried)
+    return Fair(left, text, tuple(each.said for each in said), tuple(sorted(unfair)), tried, stated)
 
 
 def say(instructions: Instructions, demands: Sequence[Demand]) -> Instructions:

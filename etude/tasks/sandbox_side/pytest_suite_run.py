@@ -2,7 +2,7 @@
 
     descriptor 0   the job: files to lay over the workspace, which tests, in which order, whether to trace; and modules
                    (`code`) that are to do something else than their files say, and whose code may not be
-                   read (`unread`) by what has this file name
+                   read (`unread`) by what has this file name; and whether tests record values (`record`)
     descriptor 1   "ready", for each test a line when it begins and one with its outcome, or "endless" for one that
                    takes longer than any may (`test_seconds`), which ends the run; then what each test took, or reached;
                    then "done"
@@ -158,7 +158,7 @@ def _run(job: dict[str, Any], root: str, say: Callable[..., None]) -> None:
         root,
         job["places"],
         job["options"],
-        say,
+        test_process.with_records(say) if job.get("record") else say,
         chosen=None if job["tests"] is None else frozenset(job["tests"]),
         order=job["order"],
         watcher=Announcer(tracer or watch, say, job.get("test_seconds")),

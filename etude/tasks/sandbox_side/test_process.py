@@ -147,7 +147,7 @@ def _run_repository(header: dict[str, Any], job: dict[str, Any], report: Report)
     root = os.getcwd()  # noqa: PTH109 - as modules spell their files
     repository.keep(root, job["tests"])
     if header["recorded"]:
-        report = _with_records(report)
+        report = with_records(report)
     report("", "ready", "")
     site.main()  # the environment's packages; and what they load on the way, which may be the agent's
     add_workspace(header["paths"])
@@ -155,17 +155,17 @@ def _run_repository(header: dict[str, Any], job: dict[str, Any], report: Report)
     repository.run(root, paths, header["options"], report, chosen=frozenset(job["run"]), order=header["order"])
 
 
-def _with_records(report: Report) -> Report:
+def with_records(report: Report) -> Report:
     """Reports what each test recorded before it reports how the test ended."""
     recorder = Recorder()
     recorder.install()
 
-    def with_records(name: str, status: str, text: str) -> None:
+    def recorded(name: str, status: str, text: str) -> None:
         if name:
             report(name, "recorded", recorder.take())
         report(name, status, text)
 
-    return with_records
+    return recorded
 
 
 def _run_node(header: dict[str, Any], job: dict[str, Any], report: Report, mark_forged: Callable[[], None]) -> None:

@@ -124,6 +124,12 @@ def hidden_demands(
     return [Demand(said, frozenset(tests)) for said, tests in found.items()]
 
 
+def demands_of(node: ast.AST, pieces: Sequence[DeletedPiece], visible: Visible) -> set[str]:
+    """The same for one test, which need not be the repository's: what it asks that nothing says, in words."""
+    asked = [_mentions(node, ("",))]
+    return {said for piece in pieces for said, _ in _of_piece(piece, asked, visible, is_shown=True)}
+
+
 @dataclass
 class _Asked:
     """What one hidden test function mentions."""

@@ -49,7 +49,7 @@ def blank_columns(function: Function, constants: Mapping[str, ast.expr]) -> dict
     blanked: dict[str, str] = {}
     for call, names, rows in tables(function, constants):
         unread = [number for number, name in enumerate(names) if name not in read]
-        cells = [_cells(row, len(names)) for row in rows]
+        cells = [row_cells(row, len(names)) for row in rows]
         if not unread or any(each is None for each in cells):
             continue
         table = call.args[1]
@@ -57,7 +57,7 @@ def blank_columns(function: Function, constants: Mapping[str, ast.expr]) -> dict
             # Its own copy: other tests may have the same table.
             rows = [_copy(row) for row in rows]
             call.args[1] = ast.List(rows, ast.Load())
-            cells = [_cells(row, len(names)) for row in rows]
+            cells = [row_cells(row, len(names)) for row in rows]
         for number in unread:
             for row, each in zip(rows, cells, strict=True):
                 assert each is not None
@@ -76,7 +76,7 @@ def _copy(node: ast.expr) -> ast.expr:
     return ast.parse(ast.unparse(node), mode="eval").body
 
 
-def _cells(row: ast.expr, count: int) -> list[ast.expr] | None:
+def row_cells(row: ast.expr, count: int) -> list[ast.expr] | None:
     """The values of a row, as a list that can be written to."""
     if isinstance(row, ast.Call) and isinstance(row.func, ast.Attribute) and row.func.attr == "param":
         return row.args if len(row.args) == count else None
@@ -91,7 +91,7 @@ def table_values(function: Function, constants: Mapping[str, ast.expr]) -> Itera
     """Each value that a table gives to a parameter, by the name of the parameter."""
     for _, names, rows in tables(function, constants):
         for row in rows:
-            yield from zip(names, _cells(row, len(names)) or [], strict=False)
+            yield from zip(names, row_cells(row, len(names)) or [], strict=False)
 
 
 def arguments(call: ast.Call, helper: Function) -> Iterator[tuple[str, ast.expr]]:
