@@ -20,7 +20,8 @@ from etude.core.errors import EtudeError
 
 WORKSPACE = "/workspace"
 
-FailureCause = Literal["start", "launcher", "died", "deadline", "protocol", "store", "closed"]
+# "host": the machine that the sandbox was on is gone or broken, and others may be there.
+FailureCause = Literal["start", "launcher", "died", "deadline", "protocol", "store", "closed", "host"]
 
 
 class SandboxFailure(EtudeError):
