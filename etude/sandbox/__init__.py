@@ -10,6 +10,7 @@ Reading order:
 - `local/`             Linux namespaces: launcher, init, root filesystem, confinement of programs, CRIU
 - `docker/`            containers of docker or podman
 - `remote/`            sandboxes of other machines: the server there, the client here, placement over several
+- `egress/`            the one way out of a sandbox with an allow-list of hosts: a proxy on its loopback
 - `serve.py`           `etude sandbox serve`: a backend of this machine behind that server
 - `plain/`             the weaker backend without isolation, asked for by name
 - `environment.py`, `identity.py`    what a program finds, and whose files and processes a sandbox's are outside

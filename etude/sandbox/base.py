@@ -50,6 +50,14 @@ class SandboxLimits:
 
 
 @dataclass(frozen=True)
+class Egress:
+    """A network that reaches these hosts alone, through a proxy: `name`, `*.name`, either with `:port` (80 and 443)."""
+
+    hosts: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()  # that may be at addresses which are not public: a mirror of one's own
+
+
+@dataclass(frozen=True)
 class Capabilities:
     """What a backend really does on this machine; goes into every report."""
 
@@ -279,7 +287,7 @@ class Host(Protocol):
         base: Sequence[Layer] | Snapshot,
         *,
         limits: SandboxLimits | None = None,
-        network: bool = False,
+        network: bool | Egress = False,
         env: Mapping[str, str] | None = None,
         workdir: str = WORKSPACE,
     ) -> Sandbox:

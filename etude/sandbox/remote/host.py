@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from etude.core.errors import EtudeError
 from etude.sandbox.backend import SandboxRecipe
-from etude.sandbox.base import WORKSPACE, Capabilities, Layer, SandboxFailure, SandboxLimits, Snapshot
+from etude.sandbox.base import WORKSPACE, Capabilities, Egress, Layer, SandboxFailure, SandboxLimits, Snapshot
 from etude.sandbox.remote import placement
 from etude.sandbox.remote.layer_transfer import names_of
 from etude.sandbox.remote.machine import Machine
@@ -111,7 +111,7 @@ class RemoteHost:
         base: Sequence[Layer] | Snapshot,
         *,
         limits: SandboxLimits | None = None,
-        network: bool = False,
+        network: bool | Egress = False,
         env: Mapping[str, str] | None = None,
         workdir: str = WORKSPACE,
     ) -> RemoteSandbox:
@@ -133,8 +133,16 @@ class RemoteHost:
         """None where another machine has to be asked."""
         number = machine.number()
         digest = base.digest if isinstance(base, Snapshot) else ""
+        network = recipe.network
         request = StartRequest(
-            number, names_of(recipe.layers), digest, recipe.limits, recipe.network, dict(recipe.env), recipe.workdir
+            number,
+            names_of(recipe.layers),
+            digest,
+            recipe.limits,
+            network is True,
+            network if isinstance(network, Egress) else None,
+            dict(recipe.env),
+            recipe.workdir,
         )
         machine.asked += 1
         made: RemoteSandbox | None = None
@@ -259,14 +267,14 @@ class _OneMachine:
         base: Sequence[Layer] | Snapshot,
         *,
         limits: SandboxLimits | None = None,
-        network: bool = False,
+        network: bool | Egress = False,
         env: Mapping[str, str] | None = None,
         workdir: str = WORKSPACE,
     ) -> RemoteSandbox:
         layers = base.layers if isinstance(base, Snapshot) else tuple(base)
         recipe = SandboxRecipe(layers, limits or SandboxLimits(), network, dict(env or {}), workdir)
         number = self._machine.number()
-        request = StartRequest(number, names_of(layers), "", recipe.limits, network, {}, workdir, sentinel=True)
+        request = StartRequest(number, names_of(layers), "", recipe.limits, False, None, {}, workdir, sentinel=True)
         try:
             started = await self._machine.start(request, layers)
         except BaseException:

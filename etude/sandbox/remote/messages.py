@@ -14,7 +14,15 @@ import numpy.typing as npt
 
 from etude.core.errors import EtudeError
 from etude.core.transport import Frame
-from etude.sandbox.base import Capabilities, CommandResult, FailureCause, NotFrozen, SandboxFailure, SandboxLimits
+from etude.sandbox.base import (
+    Capabilities,
+    CommandResult,
+    Egress,
+    FailureCause,
+    NotFrozen,
+    SandboxFailure,
+    SandboxLimits,
+)
 
 PROTOCOL: Final = 1  # both sides compare it: another number is another set of messages
 BLOCK: Final = 4 << 20  # bytes of a layer that travel in one frame
@@ -76,6 +84,7 @@ class StartRequest:
     snapshot: str  # its digest; empty: none
     limits: SandboxLimits
     network: bool
+    egress: Egress | None
     env: dict[str, str]
     workdir: str
     sentinel: bool = False  # made to see whether this machine works: without regard to places

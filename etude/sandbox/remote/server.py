@@ -235,7 +235,7 @@ class SandboxServer:
             return pack(Started(full=why, load=load))
 
         async def make() -> Sandbox:
-            given: dict[str, Any] = {"limits": asked.limits, "network": asked.network, "env": asked.env}
+            given: dict[str, Any] = {"limits": asked.limits, "network": asked.egress or asked.network, "env": asked.env}
             sandbox: Sandbox = await self.host.start(base, workdir=asked.workdir, **given)
             return sandbox
 
