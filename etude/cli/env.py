@@ -162,7 +162,8 @@ def sandbox_serve(
         from etude.sandbox.store.layers import default_store
         from etude.tasks.grading.grader import RUNNER
 
-        given: dict[str, Any] = {"places": places, "lease": lease, "shows": tuple(show or ()), "store_bytes": int(store_gb * 2**30)}
+        given: dict[str, Any] = {"places": places, "lease": lease, "store_bytes": int(store_gb * 2**30)}
+        given["shows"] = tuple(show or ())
         folder = store or default_store().parent / "sandbox-host"
         asyncio.run(serve_sandboxes(listen, sandbox, folder, read_token(token_file), (RUNNER,), **given))
         return {}

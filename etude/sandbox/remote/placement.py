@@ -21,12 +21,15 @@ class Candidate(Protocol):
         ...
 
 
+def taken(load: Load, asked: int) -> float:
+    return (load.live + load.starting + asked) / max(1, load.places)
+
+
 def crowding(load: Load, asked: int) -> float:
     """How full a machine is, from 0 to 1 and above: the scarcest thing counts."""
-    taken = (load.live + load.starting + asked) / max(1, load.places)
     memory = 1 - load.available / max(1, load.memory)
     # Waiting for memory means that it is about to run out; waiting for a processor or a disk only makes all slower.
-    return max(taken, memory, 2 * load.memory_pressure, load.cpu / 2, load.io / 2)
+    return max(taken(load, asked), memory, 2 * load.memory_pressure, load.cpu / 2, load.io / 2)
 
 
 def has_place(load: Load, asked: int) -> bool:
@@ -36,11 +39,11 @@ def has_place(load: Load, asked: int) -> bool:
 def choose(machines: Sequence[Candidate]) -> int | None:
     """The place in the list of the machine to ask; None where none has a place.
 
-    Equally crowded ones take turns by what they were asked for since: a burst of starts spreads before any load is
-    told again.
+    Of machines that are about equally crowded (to a tenth), the one with fewer of its places taken, those asked for
+    since included: a burst of starts spreads before any load is told again.
     """
     found = [
-        (crowding(each.load, each.asked), each.asked, number)
+        (round(crowding(each.load, each.asked), 1), taken(each.load, each.asked), number)
         for number, each in enumerate(machines)
         if each.usable and each.load is not None and has_place(each.load, each.asked)
     ]
