@@ -166,7 +166,7 @@ class EgressProxy:
                 await writer.drain()
                 shown: list[str | None] = []
                 context = self._authority.context(name)
-                context.sni_callback = lambda _, sni, __: shown.append(sni)  # type: ignore[assignment]
+                context.sni_callback = lambda _, sni, __: shown.append(sni)
                 await writer.start_tls(context)
             if shown and shown[-1] is not None and shown[-1].lower().removesuffix(".") != name:
                 raise Refused("TLS names another host than the tunnel")
