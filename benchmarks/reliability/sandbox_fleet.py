@@ -218,7 +218,8 @@ def main() -> int:
             print(name, answer[name])
     ok = answer.get("live", {}).get("left", 0) == 0
     ok &= answer.get("burst", {}).get("remote_starts_per_second", 100) >= 100
-    ok &= answer.get("chaos", {}).get("programs_left", 0) == answer.get("chaos", {}).get("launchers_left", 0) == 0
+    # Launchers of other commands on this machine may end meanwhile, so the difference can be below 0.
+    ok &= answer.get("chaos", {}).get("programs_left", 0) == 0 >= answer.get("chaos", {}).get("launchers_left", 0)
     if options.json:
         print(json.dumps({"ok": ok, **answer}))
     return 0 if ok else 1
