@@ -28,7 +28,7 @@ from etude.sandbox.hosts import backend_of, open_host
 from etude.sandbox.remote import placement
 from etude.sandbox.remote.host import RemoteHost
 from etude.sandbox.remote.messages import BlockRequest, Load, PublishRequest, as_array
-from etude.sandbox.remote.pressure import read_pressure
+from etude.sandbox.remote.pressure import Pressure, read_pressure
 from etude.sandbox.remote.server import SandboxServer, ServerSettings
 from etude.sandbox.store.layers import Store
 from etude.tasks.grading.grader import RUNNER
@@ -108,6 +108,10 @@ async def one_machine(folder: Path) -> AsyncIterator[tuple[SandboxServer, Remote
 def test_two_machines_share_sandboxes_and_a_broken_one_is_cordoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Both alike, whatever this machine does meanwhile.
+    calm = Pressure(1 << 34, 1 << 33, 0.0, 0.0, 0.0)
+    monkeypatch.setattr("etude.sandbox.remote.server.read_pressure", lambda: calm)
+
     async def go() -> None:
         async with served(tmp_path, "a") as (first, a), served(tmp_path, "b") as (second, b):
             with pytest.raises(EtudeError, match="another token"):
@@ -183,7 +187,10 @@ def test_a_rollout_is_run_and_graded_on_a_sandbox_host(tmp_path: Path) -> None:
 SERVER = """
 import asyncio, sys
 from pathlib import Path
+from etude.sandbox.remote import server
+from etude.sandbox.remote.pressure import Pressure
 from etude.sandbox.serve import serve_sandboxes
+server.read_pressure = lambda: Pressure(1 << 34, 1 << 33, 0.0, 0.0, 0.0)  # both alike, whatever this machine does
 asyncio.run(serve_sandboxes(sys.argv[1], "local", Path(sys.argv[2]), sys.argv[3], places=16, lease=4.0))
 """
 CLIENT = """
