@@ -12,6 +12,7 @@ from pathlib import Path
 
 from etude.rollout.rollout import temporary_host
 from etude.sandbox.hosts import StoringHost
+from redteam.egress.run import run_egress_ways
 from redteam.grader.made_tasks import run_forgers
 from redteam.grader.run import run_grader_attacks
 from redteam.leaks.run import run_hiding_places, run_leak_probes
@@ -33,6 +34,7 @@ SUITES: dict[str, Callable[[StoringHost], Awaitable[SuiteResult]]] = {
     "voids": run_void_attacks,
     "forgers": run_forgers,
     "running-hacks": run_running_hacks,
+    "egress": run_egress_ways,
 }
 
 

@@ -1,4 +1,4 @@
-"""Commands about environments and sandboxes: `etude env install`, `etude sandbox bench`."""
+"""Commands about environments and sandboxes: `etude env install`, `etude sandbox bench`, `etude sandbox serve`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NAMED = 10  # tests that are shown by name
 
 env_app = typer.Typer(no_args_is_help=True, help="Install repositories.")
-sandbox_app = typer.Typer(no_args_is_help=True, help="Look at sandboxes.")
+sandbox_app = typer.Typer(no_args_is_help=True, help="Measure sandboxes, or offer them to other machines.")
 
 
 @env_app.command("install")
@@ -134,3 +134,38 @@ def sandbox_bench(
         print(f"{found['starts_per_second']:.0f} starts each second; all bars reached: {found['passed']}")
 
     answer(work, show, json)
+
+
+@sandbox_app.command("serve")
+def sandbox_serve(
+    listen: Annotated[
+        str, typer.Option("--listen", help="HOST:PORT (port 0 takes a free one), or the path of a local socket.")
+    ] = "127.0.0.1:7433",
+    sandbox: Backend = "local",
+    places: Annotated[int, typer.Option("--places", min=0, help="Sandboxes at once; 0 goes by memory.")] = 0,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="File with the token; else the variable ETUDE_SANDBOX_TOKEN.")
+    ] = None,
+    store: StoreFolder = None,
+    store_gb: Annotated[float, typer.Option("--store-gb", min=0.1, help="Layers that are kept.")] = 50.0,
+    lease: Annotated[
+        float, typer.Option("--lease", min=1, help="Seconds of silence after which a client's sandboxes end.")
+    ] = 30.0,
+    show: Annotated[list[str] | None, typer.Option("--show", help="A folder that layers may show, too.")] = None,
+) -> None:
+    """Offer this machine's sandboxes to other machines until Ctrl-C (cluster.sandbox_hosts names it there)."""
+
+    def work() -> dict[str, Any]:
+        import asyncio
+
+        from etude.sandbox.serve import read_token, serve_sandboxes
+        from etude.sandbox.store.layers import default_store
+        from etude.tasks.grading.grader import RUNNER
+
+        given: dict[str, Any] = {"places": places, "lease": lease, "store_bytes": int(store_gb * 2**30)}
+        given["shows"] = tuple(show or ())
+        folder = store or default_store().parent / "sandbox-host"
+        asyncio.run(serve_sandboxes(listen, sandbox, folder, read_token(token_file), (RUNNER,), **given))
+        return {}
+
+    answer(work, lambda _: None, False)

@@ -15,6 +15,9 @@ class ClusterSettings:
     kind: Literal["local"] = setting("local", "local: processes on this machine")
     engines: int = setting(1, "engine processes that sample, each with the whole model", least=1)
     rollout_workers: int = setting(0, "processes that run rollouts; 0 runs them in the orchestrator", least=0)
+    sandbox_hosts: list[str] = setting(
+        [], "HOST:PORT of each machine that runs sandboxes (etude sandbox serve); empty: this machine"
+    )
     learner: LearnerRanks = setting(LearnerRanks(), "the learner's ranks")
     restarts: int = setting(
         3,

@@ -1,9 +1,10 @@
-"""Calls between our processes over a local socket: many at once on one connection, each a frame out and a frame back.
+"""Calls between our processes over a socket, local or TCP: many at once on one connection, each a frame out and back.
 
 A request's header has a `number`, which its answer repeats, and a `verb`. A caller that is cancelled sends `cancel`
 with the number, and a connection that closes cancels all its calls. While a call is under way its side may send news,
-frames with the same number and `news` set. Errors travel as one sentence. Knows frames (`transport`) and asyncio; no
-verb and no message.
+frames with the same number and `news` set. Errors travel as one sentence. A server that strangers can reach may ask
+for a greeting, the first frame of a connection, before it reads anything larger. Knows frames (`transport`) and
+asyncio; no verb and no message.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import asyncio
 import contextlib
 import socket as sockets
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from etude.core.errors import EtudeError
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, write_frame
 
 CANCEL = "cancel"
 LARGEST = 1 << 30  # bytes of one frame, unless a server asks for fewer
+GREETING_BYTES = 4096  # of the frame that comes before a stranger is admitted
+GREETING_SECONDS = 10.0  # for it to come
 Send = Callable[[Frame], None]
 Handle = Callable[[Frame, Send], Awaitable[Frame]]
 
@@ -31,8 +34,9 @@ class _Frames(asyncio.Protocol):
     """Splits what arrives into frames."""
 
     def __init__(self, on_frame: Callable[[Frame], None], on_end: Callable[[str], None], largest: int) -> None:
-        self._on_frame, self._on_end, self._largest = on_frame, on_end, largest
+        self._on_frame, self._on_end = on_frame, on_end
         self._buffer = bytearray()
+        self.largest = largest
         self._sizes: tuple[int, int] | None = None
         self.transport: asyncio.Transport | None = None
 
@@ -54,8 +58,8 @@ class _Frames(asyncio.Protocol):
             if len(buffer) < PREFIX_BYTES:
                 return False
             self._sizes = read_prefix(bytes(buffer[:PREFIX_BYTES]))
-            if sum(self._sizes) > self._largest:
-                raise EtudeError(f"a frame of {sum(self._sizes)} bytes is too large; at most {self._largest} go")
+            if sum(self._sizes) > self.largest:
+                raise EtudeError(f"a frame of {sum(self._sizes)} bytes is too large; at most {self.largest} go")
         header, body = self._sizes
         end = PREFIX_BYTES + header + body
         if len(buffer) < end:
@@ -74,6 +78,11 @@ class _Frames(asyncio.Protocol):
             raise ConnectionLost("the connection is closed")
         self.transport.write(write_frame(frame))
 
+    def end(self) -> None:
+        """Close once everything is sent."""
+        if self.transport is not None:
+            self.transport.close()
+
     def _close(self, why: str) -> None:
         if self.transport is not None:
             self.transport.abort()
@@ -81,10 +90,14 @@ class _Frames(asyncio.Protocol):
 
 
 class Caller:
-    """One connection to a server of frames. Lost, it is opened again by the next call."""
+    """One connection to a server of frames. Lost, it is opened again by the next call.
 
-    def __init__(self, path: str, *, deadline: float = 60.0) -> None:
-        self.path, self.deadline = path, deadline
+    `path` is that of a local socket, or HOST:PORT; `greeting` is sent first, where the server asks for one.
+    """
+
+    def __init__(self, path: str, *, deadline: float = 60.0, greeting: Mapping[str, object] | None = None) -> None:
+        self.path, self.deadline, self._greeting = path, deadline, greeting
+        self._refused = ""  # what the server said about the greeting
         self._link: _Frames | None = None
         self._opening = asyncio.Lock()
         self._number = 0
@@ -116,8 +129,8 @@ class Caller:
         return found
 
     def close(self) -> None:
-        if self._link is not None and self._link.transport is not None:
-            self._link.transport.close()
+        if self._link is not None:
+            self._link.end()
 
     async def _connected(self) -> _Frames:
         async with self._opening:
@@ -125,14 +138,24 @@ class Caller:
             if link is not None and link.transport is not None and not link.transport.is_closing():
                 return link
             made = _Frames(self._on_frame, lambda why: self._on_end(made, why), LARGEST)
+            loop = asyncio.get_running_loop()
             try:
-                await asyncio.get_running_loop().create_unix_connection(lambda: made, self.path)
-            except OSError as refused:
+                if "/" in self.path:
+                    await loop.create_unix_connection(lambda: made, self.path)
+                else:
+                    host, _, port = self.path.rpartition(":")
+                    await loop.create_connection(lambda: made, host.strip("[]"), int(port))
+            except (OSError, ValueError) as refused:
                 raise ConnectionLost(f"nobody answers at {self.path} ({refused})") from None
-            self._link = made
+            self._link, self._refused = made, ""
+            if self._greeting is not None:
+                made.send(Frame(dict(self._greeting)))
             return made
 
     def _on_frame(self, frame: Frame) -> None:
+        if "refused" in frame.header:
+            self._refused = str(frame.header["refused"])
+            return
         answer, on_news = self._waiting.get(int(frame.header.get("number", 0)), (None, None))
         if answer is None or answer.done():
             return  # its caller has left
@@ -147,35 +170,55 @@ class Caller:
         self._link = None
         for answer, _ in self._waiting.values():
             if not answer.done():
+                why = self._refused or why
                 answer.set_exception(ConnectionLost(f"the connection to {self.path} is lost: {why}"))
 
 
 class Answering:
-    """A server of frames on a listening local socket; `handle` answers a request, or raises `EtudeError`.
+    """A server of frames on a listening socket; `handle` answers a request, or raises `EtudeError`.
 
-    With `ConnectionLost` it says that it is about to end.
+    With `ConnectionLost` it says that it is about to end. With `admit`, the first frame of a connection is a greeting:
+    its header goes there, and a sentence that comes back refuses the connection.
     """
 
-    def __init__(self, handle: Handle, *, largest: int = LARGEST) -> None:
-        self._handle, self._largest = handle, largest
+    def __init__(
+        self, handle: Handle, *, largest: int = LARGEST, admit: Callable[[dict[str, object]], str] | None = None
+    ) -> None:
+        self._handle, self._largest, self._admit = handle, largest, admit
         self._links: set[_Frames] = set()
         self._server: asyncio.AbstractServer | None = None
 
     async def listen(self, listener: sockets.socket) -> None:
-        self._server = await asyncio.get_running_loop().create_unix_server(self._made, sock=listener)
+        loop = asyncio.get_running_loop()
+        make = loop.create_unix_server if listener.family == sockets.AF_UNIX else loop.create_server
+        self._server = await make(self._made, sock=listener)
 
     async def close(self) -> None:
         """Takes no more connections, and ends those that are there."""
         if self._server is not None:
             self._server.close()
         for link in list(self._links):
-            if link.transport is not None:
-                link.transport.close()
+            link.end()
 
     def _made(self) -> _Frames:
         running: dict[int, asyncio.Task[None]] = {}
+        admitted = self._admit is None
+
+        def greet(frame: Frame) -> None:
+            nonlocal admitted
+            assert self._admit is not None
+            refusal = self._admit(frame.header)
+            if refusal:
+                link.send(Frame({"refused": refusal}))
+                link.end()
+                return
+            admitted, link.largest = True, self._largest
+            too_late.cancel()
 
         def on_frame(frame: Frame) -> None:
+            if not admitted:
+                greet(frame)
+                return
             number = frame.header.get("number")
             if not isinstance(number, int):
                 raise EtudeError("a request has no number")
@@ -192,8 +235,10 @@ class Answering:
             for task in list(running.values()):
                 task.cancel()
 
-        link = _Frames(on_frame, on_end, self._largest)
+        link = _Frames(on_frame, on_end, self._largest if admitted else GREETING_BYTES)
         self._links.add(link)
+        if not admitted:
+            too_late = asyncio.get_running_loop().call_later(GREETING_SECONDS, link.end)
         return link
 
     async def _answer(self, link: _Frames, number: int, frame: Frame) -> None:

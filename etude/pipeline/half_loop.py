@@ -15,6 +15,7 @@ from etude.pipeline.execute import open_run
 from etude.pipeline.find_model import check_device
 from etude.pipeline.stages.base import starting_model
 from etude.pipeline.stages.reinforcement import RL
+from etude.sandbox.hosts import backend_of
 
 
 def rollouts_only(recipe: Recipe, path: Path, *, fresh: bool = False) -> dict[str, Any]:
@@ -22,7 +23,13 @@ def rollouts_only(recipe: Recipe, path: Path, *, fresh: bool = False) -> dict[st
     from etude.rl.orchestrator import train
     from etude.rl.rollouts_only import collect
 
-    return _half(recipe, path, fresh, partial(train, backend=recipe.run.sandbox, work=collect), None)
+    return _half(
+        recipe,
+        path,
+        fresh,
+        partial(train, backend=backend_of(recipe.run.sandbox, recipe.cluster.sandbox_hosts), work=collect),
+        None,
+    )
 
 
 def train_only(recipe: Recipe, path: Path, journal: Path, *, fresh: bool = False) -> dict[str, Any]:

@@ -74,6 +74,7 @@ RETRIED: dict[FailureCause, bool] = {
     "died": True,
     "deadline": True,
     "protocol": True,
+    "host": True,  # on another machine
     "launcher": False,
     "store": False,
     "closed": False,

@@ -9,6 +9,9 @@ Reading order:
 - `store/`             layers, snapshots and frozen sandboxes, by content; hostile trees are refused
 - `local/`             Linux namespaces: launcher, init, root filesystem, confinement of programs, CRIU
 - `docker/`            containers of docker or podman
+- `remote/`            sandboxes of other machines: the server there, the client here, placement over several
+- `egress/`            the one way out of a sandbox with an allow-list of hosts: a proxy on its loopback
+- `serve.py`           `etude sandbox serve`: a backend of this machine behind that server
 - `plain/`             the weaker backend without isolation, asked for by name
 - `environment.py`, `identity.py`    what a program finds, and whose files and processes a sandbox's are outside
 - `program_exec.py`, `process_table.py`    exec with limits, and /proc; for `local/` and `plain/`

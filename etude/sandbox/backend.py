@@ -22,6 +22,7 @@ from etude.sandbox.base import (
     Capabilities,
     Change,
     CommandResult,
+    Egress,
     Layer,
     SandboxFailure,
     SandboxLimits,
@@ -40,7 +41,7 @@ class SandboxRecipe:
 
     layers: tuple[Layer, ...]
     limits: SandboxLimits = field(default_factory=SandboxLimits)
-    network: bool = False
+    network: bool | Egress = False
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str = WORKSPACE
 
@@ -184,6 +185,7 @@ SandboxType = TypeVar("SandboxType", bound=BackendSandbox)
 class BackendHost(ABC, Generic[SandboxType]):
     """The part of the `StoringHost` protocol that needs nothing of a backend but how it makes one sandbox."""
 
+    egress = False  # whether its sandboxes can have a proxy as their only way out
     preload: tuple[str, ...] = ()  # only a backend that forks from a loaded process has any
 
     def __init__(self, store: Store | Path) -> None:
@@ -208,10 +210,14 @@ class BackendHost(ABC, Generic[SandboxType]):
         base: Sequence[Layer] | Snapshot,
         *,
         limits: SandboxLimits | None = None,
-        network: bool = False,
+        network: bool | Egress = False,
         env: Mapping[str, str] | None = None,
         workdir: str = WORKSPACE,
     ) -> SandboxType:
+        if isinstance(network, Egress) and not self.egress:
+            raise EtudeError(
+                f"{self.capabilities.backend} sandboxes have no egress proxy; use local ones for this task"
+            )
         changes = base.path if isinstance(base, Snapshot) else None
         layers = base.layers if isinstance(base, Snapshot) else tuple(base)
         recipe = SandboxRecipe(layers, limits or SandboxLimits(), network, dict(env or {}), workdir)

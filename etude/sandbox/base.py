@@ -20,7 +20,8 @@ from etude.core.errors import EtudeError
 
 WORKSPACE = "/workspace"
 
-FailureCause = Literal["start", "launcher", "died", "deadline", "protocol", "store", "closed"]
+# "host": the machine that the sandbox was on is gone or broken, and others may be there.
+FailureCause = Literal["start", "launcher", "died", "deadline", "protocol", "store", "closed", "host"]
 
 
 class SandboxFailure(EtudeError):
@@ -46,6 +47,14 @@ class SandboxLimits:
     cpus: float = 0.0  # processors used at once, where a cgroup can say so; 0 is no limit
     open_files: int = 1024  # descriptors of any one process
     output: int = 1 << 20  # bytes kept of each stream of one run, unless `max_output` says otherwise
+
+
+@dataclass(frozen=True)
+class Egress:
+    """A network that reaches these hosts alone, through a proxy: `name`, `*.name`, either with `:port` (80 and 443)."""
+
+    hosts: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()  # that may be at addresses which are not public: a mirror of one's own
 
 
 @dataclass(frozen=True)
@@ -278,7 +287,7 @@ class Host(Protocol):
         base: Sequence[Layer] | Snapshot,
         *,
         limits: SandboxLimits | None = None,
-        network: bool = False,
+        network: bool | Egress = False,
         env: Mapping[str, str] | None = None,
         workdir: str = WORKSPACE,
     ) -> Sandbox:

@@ -35,10 +35,27 @@ async def open_host(backend: str, store: Store | Path, preload: Sequence[str] = 
     """A host over the layer store at `store`; close it, or use it with `async with`.
 
     `backend` is a name of the table, or `./mine.py:MyHost` for a class derived from `BackendHost`. `preload` names
-    modules of ours for `run_apart`: loaded once, by a backend that can fork from there.
+    modules of ours for `run_apart`: loaded once, by a backend that can fork from there. `remote:HOST:PORT,...` are
+    sandbox hosts elsewhere (`etude sandbox serve`), `remote/plain:...` such without isolation.
     """
+    kind, _, addresses = backend.partition(":")
+    if kind in ("remote", "remote/plain"):
+        # Only here: it needs numpy, and a host of ours opens where that is not installed.
+        from etude.sandbox.remote.host import RemoteHost
+
+        given = [address.strip() for address in addresses.split(",") if address.strip()]
+        return await RemoteHost.open(store, preload, addresses=given, isolated=kind == "remote")
     host: StoringHost = await _host_class(backend).open(store, preload)
     return host
+
+
+def backend_of(backend: str, sandbox_hosts: Sequence[str]) -> str:
+    """The backend of a recipe: `run.sandbox`, on the machines of `cluster.sandbox_hosts` where there are any."""
+    if not sandbox_hosts:
+        return backend
+    if backend not in ("local", "docker", "plain"):
+        raise EtudeError(f"sandbox hosts have local, docker or plain sandboxes, not {backend!r}; set run.sandbox so")
+    return f"remote{'/plain' if backend == 'plain' else ''}:{','.join(sandbox_hosts)}"
 
 
 def _host_class(backend: str) -> Any:
@@ -50,7 +67,8 @@ def _host_class(backend: str) -> Any:
     if backend not in BACKENDS:
         raise EtudeError(
             f"there is no sandbox backend {backend!r}; choose local, docker for tasks with a Dockerfile, plain where "
-            "there are neither namespaces nor an engine, or your own as ./file.py:Class"
+            "there are neither namespaces nor an engine, remote:HOST:PORT for a sandbox host, or your own as "
+            "./file.py:Class"
         )
     module, _, name = BACKENDS[backend].partition(":")
     return getattr(importlib.import_module(module), name)

@@ -10,7 +10,7 @@ import os
 import subprocess
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from etude.sandbox.base import CommandResult
@@ -18,24 +18,23 @@ from etude.sandbox.base import CommandResult
 _BLOCK: Final = 1 << 16  # bytes of one read or write: what a Linux pipe holds
 
 
-class Collector:
-    """Reads one stream of a program as it comes, and keeps at most `limit` bytes: its start and its end."""
+class KeptOutput:
+    """At most `limit` bytes of a stream: its start and its end, and how much was left out between them."""
 
-    def __init__(self, descriptor: int, limit: int) -> None:
-        os.set_blocking(descriptor, False)
-        self._descriptor = descriptor
+    def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._loop = asyncio.get_running_loop()
         self._start = bytearray()
         self._end: deque[bytes] = deque()
         self._end_size = 0
         self._dropped = 0
-        self._open = True
-        self._loop.add_reader(descriptor, self._read)
 
     @property
     def truncated(self) -> bool:
         return self._dropped > 0
+
+    @property
+    def empty(self) -> bool:
+        return not self._start and not self._end_size
 
     def take(self) -> bytes:
         """What was kept since the last call."""
@@ -49,6 +48,36 @@ class Collector:
         self._end.clear()
         self._end_size = self._dropped = 0
         return text
+
+    def add(self, data: bytes) -> None:
+        # Half for the start and half for the end: the command shows in the one, the error in the other.
+        room = self._limit - self._limit // 2 - len(self._start)
+        if room > 0:
+            self._start += data[:room]
+            data = data[room:]
+        if data:
+            self._end.append(data)
+            self._end_size += len(data)
+        while self._end_size > self._limit // 2:
+            first = self._end.popleft()
+            excess = min(len(first), self._end_size - self._limit // 2)
+            self._end_size -= excess
+            self._dropped += excess
+            if excess < len(first):
+                self._end.appendleft(first[excess:])
+
+
+class Collector(KeptOutput):
+    """Reads one stream of a program as it comes, and keeps at most `limit` bytes of it."""
+
+    def __init__(self, descriptor: int, limit: int) -> None:
+        super().__init__(limit)
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._open = True
+        self.on_data: Callable[[], None] = lambda: None  # called when there is more to take
+        self._loop.add_reader(descriptor, self._read)
 
     def finish(self) -> None:
         """Take what is still in the pipe and close it. Called when the program is dead: nothing can follow."""
@@ -70,25 +99,9 @@ class Collector:
         if not data:
             self.close()
             return False
-        self._keep(data)
+        self.add(data)
+        self.on_data()
         return True
-
-    def _keep(self, data: bytes) -> None:
-        # Half for the start and half for the end: the command shows in the one, the error in the other.
-        room = self._limit - self._limit // 2 - len(self._start)
-        if room > 0:
-            self._start += data[:room]
-            data = data[room:]
-        if data:
-            self._end.append(data)
-            self._end_size += len(data)
-        while self._end_size > self._limit // 2:
-            first = self._end.popleft()
-            excess = min(len(first), self._end_size - self._limit // 2)
-            self._end_size -= excess
-            self._dropped += excess
-            if excess < len(first):
-                self._end.appendleft(first[excess:])
 
 
 class Feeder:
@@ -161,6 +174,17 @@ class StreamedProcess(ABC):
 
     def output(self) -> tuple[bytes, bytes]:
         return self._stdout.take(), self._stderr.take()
+
+    async def more_output(self) -> None:
+        """Wait until there is output to take, or the program has ended."""
+        if self._stdout.empty and self._stderr.empty and not self._ended.done():
+            more = asyncio.Event()
+            self._stdout.on_data = self._stderr.on_data = more.set
+            waiting = asyncio.ensure_future(more.wait())
+            try:
+                await asyncio.wait({waiting, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
 
     async def wait(self, timeout: float) -> CommandResult | None:
         await asyncio.wait({self._ended}, timeout=timeout)

@@ -17,10 +17,14 @@ from typing import Any, TypeVar
 import pytest
 
 import etude.sandbox
+from etude.core.child_process import listen
 from etude.core.errors import EtudeError
+from etude.core.frame_calls import Answering
 from etude.sandbox.base import Host, Layer
 from etude.sandbox.docker.engine import Engine
 from etude.sandbox.hosts import open_host
+from etude.sandbox.remote.host import RemoteHost
+from etude.sandbox.remote.server import SandboxServer, ServerSettings
 from etude.sandbox.store.layers import Store
 
 Value = TypeVar("Value")
@@ -57,7 +61,7 @@ def _engine() -> bool:
     return True
 
 
-BACKENDS = ["local", "plain", *(["docker"] if _engine() else [])]
+BACKENDS = ["local", "remote", "plain", *(["docker"] if _engine() else [])]
 
 
 def _world(backend: str, folder: Path, seconds: float = 60.0) -> Iterator[World]:
@@ -76,6 +80,31 @@ def _world(backend: str, folder: Path, seconds: float = 60.0) -> Iterator[World]
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The local backend. On a machine without namespaces this fails and says why: these tests are not optional."""
     yield from _world("local", tmp_path_factory.mktemp("local"))
+
+
+@pytest.fixture(scope="session")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A sandbox host in this process behind a local socket, with a store of its own, and its client."""
+    folder = tmp_path_factory.mktemp("remote")
+    loop = asyncio.new_event_loop()
+    store = Store(folder / "client")
+
+    async def open_both() -> tuple[Any, Any, Any, Any]:
+        served = await open_host("local", folder / "server")
+        server = SandboxServer(served, ServerSettings("a token of the tests", 64))
+        answering = Answering(server.handle, admit=server.admit)
+        await answering.listen(listen(folder / "s"))
+        client = await RemoteHost.open(store, addresses=[str(folder / "s")], token="a token of the tests")
+        return served, server, answering, client
+
+    served, server, answering, client = loop.run_until_complete(open_both())
+    try:
+        yield World(loop, client, store, store.add_files(FILES))
+    finally:
+        for each in (client, answering, server, served):
+            loop.run_until_complete(each.close())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
 
 
 @pytest.fixture(scope="session")

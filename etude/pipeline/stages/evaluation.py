@@ -13,6 +13,7 @@ from etude.core.run import Run
 from etude.pipeline.find_model import find_model
 from etude.pipeline.stages.base import Stage, check_agent, check_tasks, starting_model
 from etude.pipeline.stages.reinforcement import ROLLOUTS_READ
+from etude.sandbox.hosts import backend_of
 
 READS = ("run.sandbox", "bench", *ROLLOUTS_READ)
 
@@ -26,7 +27,7 @@ def benchmark(arm: str, model_of: Callable[[Run, Recipe], Path], run: Run, recip
         result = bench_checkpoint(
             model,
             recipe,
-            backend=recipe.run.sandbox,
+            backend=backend_of(recipe.run.sandbox, recipe.cluster.sandbox_hosts),
             save=run.path / "bench" / f"{arm}.json",
             label=f"benchmark of {arm}",
         )

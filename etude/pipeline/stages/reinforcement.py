@@ -23,6 +23,7 @@ from etude.pipeline.stages.base import (
     starting_model,
     trained_weights,
 )
+from etude.sandbox.hosts import backend_of
 
 ROLLOUTS_READ = ("harness", "grader", "engine.max_length")  # recipe keys that any rollout of a model depends on
 
@@ -32,7 +33,7 @@ def reinforce(run: Run, recipe: Recipe) -> None:
 
     start = starting_model(run, recipe.rl.model, "sft", "rl")
     announce(run, recipe, start)
-    asyncio.run(train(run, recipe, start, backend=recipe.run.sandbox))
+    asyncio.run(train(run, recipe, start, backend=backend_of(recipe.run.sandbox, recipe.cluster.sandbox_hosts)))
 
 
 def check_rl(recipe: Recipe) -> None:

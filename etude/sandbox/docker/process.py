@@ -48,23 +48,23 @@ class _ErrorCollector(Collector):
 
     def close(self) -> None:
         if self._open and self._held:
-            super()._keep(self._held)
+            super().add(self._held)
             self._held = b""
         super().close()
 
-    def _keep(self, data: bytes) -> None:
+    def add(self, data: bytes) -> None:
         data = self._held + data
         while True:
             at = data.find(self._mark)
             end = data.find(b"\n", at)
             if at < 0 or end < 0:
                 break
-            super()._keep(data[:at])
+            super().add(data[:at])
             self._on_mark(data[at + len(self._mark) : end].decode("ascii", "replace"))
             data = data[end + 1 :]
         # What may be the start of a mark waits for the rest of it.
         tail = len(data) - at if at >= 0 else _overlap(data, self._mark)
-        super()._keep(data[: len(data) - tail])
+        super().add(data[: len(data) - tail])
         self._held = data[len(data) - tail :]
 
 

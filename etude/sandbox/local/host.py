@@ -18,7 +18,10 @@ from typing import Any, Final
 
 from etude.core.errors import EtudeError
 from etude.sandbox.backend import BackendHost, SandboxRecipe, isolated_python, open_changes
-from etude.sandbox.base import Capabilities, FrozenSandbox, NotFrozen, SandboxFailure, SandboxLimits
+from etude.sandbox.base import Capabilities, Egress, FrozenSandbox, NotFrozen, SandboxFailure, SandboxLimits
+from etude.sandbox.egress.authority import CertificateAuthority
+from etude.sandbox.egress.policy import EgressPolicy
+from etude.sandbox.egress.proxy import CA_FILE, EgressProxy
 from etude.sandbox.local import wire
 from etude.sandbox.local.channel import Channel, Signal
 from etude.sandbox.local.criu import Criu
@@ -34,6 +37,8 @@ _PAST: Final = {"dump": "saved", "restore": "restored"}
 
 class LocalHost(BackendHost[LocalSandbox]):
     """Makes sandboxes out of Linux namespaces. `await LocalHost.open(store)`, then `start`."""
+
+    egress = True
 
     def __init__(
         self,
@@ -57,6 +62,8 @@ class LocalHost(BackendHost[LocalSandbox]):
             "files": "",
         }  # what the launcher found out
         self._criu: Criu | None = None
+        self._authority: CertificateAuthority | None = None
+        self.egress_options: dict[str, Any] = {}  # of every `EgressProxy`: another resolver, other roots of trust
 
     @classmethod
     async def open(cls, store: Store | Path, preload: Sequence[str] = ()) -> LocalHost:
@@ -175,6 +182,20 @@ class LocalHost(BackendHost[LocalSandbox]):
             os.close(self._log)
             self._log = -1
 
+    def authority(self) -> CertificateAuthority:
+        """Who signs what the egress proxies show; made for this host, with the first sandbox that needs it."""
+        if self._authority is None:
+            self._authority = CertificateAuthority()
+        return self._authority
+
+    def egress_proxy(self, egress: Egress, number: int) -> EgressProxy:
+        policy = EgressPolicy.of(egress.hosts, egress.private)
+        return EgressProxy(policy, self.authority(), self._log_egress, name=str(number), **self.egress_options)
+
+    def _log_egress(self, line: str) -> None:
+        with (self.store.root / "egress.jsonl").open("a") as file:
+            file.write(f"{line}\n")
+
     def begin(
         self, recipe: SandboxRecipe, changes: tuple[int, ...] = (), shows: tuple[str, ...] | None = None
     ) -> LocalSandbox:
@@ -201,7 +222,8 @@ class LocalHost(BackendHost[LocalSandbox]):
                     # The store lists layers bottom first, an overlay wants the top one first.
                     "layers": [str(layer.path) for layer in reversed(recipe.layers)],
                     "shows": recipe.shows if shows is None else shows,
-                    "network": recipe.network,
+                    "network": recipe.network is True,
+                    "etc": {CA_FILE: self.authority().pem} if isinstance(recipe.network, Egress) else {},
                     "workdir": recipe.workdir,
                     "limits": asdict(recipe.limits),
                 }
@@ -216,6 +238,7 @@ class LocalHost(BackendHost[LocalSandbox]):
         """Wait until it takes requests."""
         try:
             await self.within(_START_SECONDS, sandbox.ready, "a sandbox to start")
+            await sandbox.open_egress()
         except BaseException:
             await sandbox.close()
             raise

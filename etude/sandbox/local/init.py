@@ -152,6 +152,8 @@ class Init:
                 return {}, self._expect(message["id"])
             case "supervised":
                 self._live_numbered(message["program"]).supervisor = message["supervisor"]
+            case "listen":
+                return {}, (_listen(message["port"]),)
             case "reset":
                 self._end_all()
                 self._files.reset()
@@ -429,6 +431,14 @@ def _loopback_up() -> None:
         request = ioctl(any_socket, get_flags, struct.pack("16sh14x", b"lo", 0))
         name, flags = struct.unpack("16sh14x", request)
         ioctl(any_socket, set_flags, struct.pack("16sh14x", name, flags | up))
+
+
+def _listen(port: int) -> int:
+    """A listening socket of this network namespace. Who gets it accepts from in here, wherever they are."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(128)
+    return listener.detach()
 
 
 def _in_memory(value: Any) -> int:

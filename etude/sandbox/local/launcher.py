@@ -152,7 +152,15 @@ class Launcher:
                     confinement = Confinement(self._calls, limits, counted_memory=group is not None)
                     network, workdir = message["network"], message["workdir"]
                     plan = RootPlan(
-                        message["layers"], shows, limits.disk, network, workdir, self._machine, trees, devices
+                        message["layers"],
+                        shows,
+                        limits.disk,
+                        network,
+                        workdir,
+                        self._machine,
+                        trees,
+                        devices,
+                        message["etc"],
                     )
                     _become_init(plan, descriptors, wait, confinement, group, self._preloaded)
                 # The child waits for both: before the maps are written it is nobody, and its files would be nobody's.

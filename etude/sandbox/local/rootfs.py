@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from etude.sandbox.environment import HOME
@@ -55,6 +55,7 @@ class RootPlan:
     machine: MachineFiles
     trees: list[int]  # the layers as mounts that were made outside, where there are such
     devices: int | None  # a folder of device nodes of this sandbox's own, made outside, where there is one
+    etc: dict[str, str] = field(default_factory=dict)  # further files of /etc, by name
 
 
 class RootFilesystem:
@@ -92,7 +93,7 @@ class RootFilesystem:
         layers = [] if plan.trees else [_open_path(path) for path in plan.layers]
         shows = [(path, _open_path(path)) for path in plan.shows.paths]
         devices = [] if plan.devices is not None else [(name, _open_path(f"/dev/{name}")) for name in DEVICES]
-        etc = dict(_ETC)
+        etc = _ETC | plan.etc
         for name in _ETC_OF_THE_NETWORK if plan.network else ():
             if os.path.exists(f"/etc/{name}"):
                 with open(f"/etc/{name}") as file:

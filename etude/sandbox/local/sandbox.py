@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from etude.sandbox.backend import MAX_READ, BackendSandbox, Command, SandboxRecipe
-from etude.sandbox.base import Capabilities, CommandResult, FrozenSandbox, NotFrozen, SandboxFailure
+from etude.sandbox.base import Capabilities, CommandResult, Egress, FrozenSandbox, NotFrozen, SandboxFailure
+from etude.sandbox.egress.proxy import PORT, PROXY_VARIABLES, EgressProxy
 from etude.sandbox.environment import ENVIRONMENT
 from etude.sandbox.local import wire
 from etude.sandbox.local.channel import Answer, Channel, Signal
@@ -47,7 +48,9 @@ class LocalSandbox(BackendSandbox):
         self.number = number
         # `python` is the interpreter that we run on, which a layer shows unless it says otherwise.
         path = f"{Path(sys.executable).parent}:{ENVIRONMENT['PATH']}"
-        self._env = {**ENVIRONMENT, "PATH": path, "PWD": recipe.workdir, **recipe.env}
+        proxy = PROXY_VARIABLES if isinstance(recipe.network, Egress) else {}
+        self._env = {**ENVIRONMENT, "PATH": path, "PWD": recipe.workdir, **proxy, **recipe.env}
+        self._proxy: EgressProxy | None = None
         self.ready: asyncio.Future[bool] = loop.create_future()  # whether no file in it is an inode of the host's
         self._dead: asyncio.Future[None] = loop.create_future()
         self._channel = Channel(connection, f"sandbox {number}", self._on_event)
@@ -80,6 +83,13 @@ class LocalSandbox(BackendSandbox):
             text = f"a program did not end {_GRACE_SECONDS:g} s after its deadline"
             raise self.give_up(SandboxFailure("deadline", text))
         return result
+
+    async def open_egress(self) -> None:
+        """The proxy on its loopback, where it may use a network through one: its only way out."""
+        if isinstance(self._recipe.network, Egress):
+            _, (listener,) = await self._request({"do": "listen", "port": PORT})
+            self._proxy = self._host.egress_proxy(self._recipe.network, self.number)
+            await self._proxy.listen(socket.socket(fileno=listener))
 
     @property
     def programs(self) -> tuple[LocalProcess, ...]:
@@ -193,6 +203,8 @@ class LocalSandbox(BackendSandbox):
     async def close(self) -> None:
         if self._channel.failure is None or self._channel.failure.cause != "closed":
             self.give_up(SandboxFailure("closed", f"sandbox {self.number} is closed"))
+        if self._proxy is not None:
+            await self._proxy.close()
         try:
             await self._host.within(_ANSWER_SECONDS, self._dead, f"sandbox {self.number} to end")
         except SandboxFailure as failure:

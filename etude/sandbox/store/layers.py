@@ -30,12 +30,14 @@ from etude.sandbox.base import WORKSPACE, Layer, SandboxFailure, Snapshot
 from etude.sandbox.identity import outside_identity
 from etude.sandbox.store.importing import Bounds, TreeEntry, Walk, check_path, digest_of
 from etude.sandbox.store.overlay_changes import opened
-from etude.sandbox.store.packed_changes import BadChanges, unpack
+from etude.sandbox.store.packed_changes import BadChanges, pack, unpack
 
 _SYSTEM: Final = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
     *("/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl/certs", "/etc/mime.types"),
 )
+# No limits: it was inside them when it was made, perhaps under other bounds.
+_ANY: Final = Bounds(bytes=1 << 62, file_bytes=1 << 62, entries=1 << 62, hard_links_out=True, link_loops=True)
 
 
 def system_folders() -> tuple[str, ...]:
@@ -136,8 +138,44 @@ class Store:
                     unpack(source.fileno(), target, owner=self._owner)
             except BadChanges as error:
                 raise EtudeError(f"snapshot {snapshot.digest[:12]} cannot be unpacked: {error}") from None
-            digest = hashlib.sha256(b"changes\0" + snapshot.digest.encode()).hexdigest()
-            return self._publish(partial, None, (), snapshot.size, digest)
+            return self._publish(partial, None, (), snapshot.size, _digest_of_changes(snapshot.digest))
+
+    def add_packed(self, file: int, digest: str, shows: tuple[str, ...], *, listed: bool) -> Layer:
+        """A layer that another store packed; refused where its content is not what its digest says."""
+        with suppress(FileNotFoundError):
+            return self._load(digest)
+        with self._explained(), self.scratch() as partial:
+            tree = partial / "tree"
+            tree.mkdir()
+            self._give(tree)
+            try:
+                with opened(str(tree)) as target:
+                    unpack(file, target, owner=self._owner)
+            except BadChanges as error:
+                raise EtudeError(f"layer {digest[:12]} cannot be unpacked: {error}") from None
+            entries = Walk(tree, "/", _ANY).into(None) if listed else None
+            found = _digest_of_changes(_file_digest(file)) if entries is None else digest_of(entries, shows)
+            if found != digest:
+                raise EtudeError(f"layer {digest[:12]} came with another content than its name says; send it again")
+            return self._publish(partial, entries, shows, os.fstat(file).st_size, digest)
+
+    def pack_layer(self, layer: Layer) -> tuple[int, bool]:
+        """A file without a name that `add_packed` of another store takes, which the caller closes; whether listed."""
+        listed = bool(_facts(layer.path.parent)["listed"])
+        file = self.unnamed_file()
+        try:
+            with opened(str(layer.path)) as root:
+                pack(root, file)
+            if not listed and _digest_of_changes(_file_digest(file)) != layer.digest:
+                # Its name is of the bytes that a sandbox's changes were packed into, and other file systems have holes
+                # elsewhere.
+                raise EtudeError(f"layer {layer.digest[:12]} cannot be packed as it was; make it again in this store")
+        except BaseException as error:
+            os.close(file)
+            if isinstance(error, OSError | BadChanges):
+                raise SandboxFailure("store", f"layer {layer.digest[:12]} cannot be packed: {error}") from error
+            raise
+        return file, listed
 
     def layer(self, digest: str) -> Layer:
         try:
@@ -258,11 +296,7 @@ class Store:
         if facts["boot"] != boot():
             # The machine went down since; only a layer that was on the disk by then still matches its name.
             if facts["listed"]:
-                # No limits: it was inside them when it was made, perhaps under other bounds.
-                bounds = Bounds(
-                    bytes=1 << 62, file_bytes=1 << 62, entries=1 << 62, hard_links_out=True, link_loops=True
-                )
-                entries = Walk(folder / "tree", "/", bounds).into(None)
+                entries = Walk(folder / "tree", "/", _ANY).into(None)
                 if digest_of(entries, layer.shows) != digest:
                     with self.scratch() as partial:
                         folder.rename(partial / "damaged")
@@ -340,6 +374,17 @@ class Store:
             yield
         finally:
             os.close(handle)
+
+
+def _digest_of_changes(packed: str) -> str:
+    """The name of a layer that is a snapshot's changes."""
+    return hashlib.sha256(b"changes\0" + packed.encode()).hexdigest()
+
+
+def _file_digest(file: int) -> str:
+    with open(os.dup(file), "rb") as stream:  # noqa: PTH123 - a descriptor
+        stream.seek(0)
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _shown(shows: Sequence[str] | None) -> tuple[str, ...]:

@@ -1,0 +1,309 @@
+"""All sandbox hosts of a run as one host: each new sandbox goes to the least loaded machine that has a place.
+
+A machine that does not answer takes none until it does; one that fails its sentinel is cordoned: its sandboxes fail
+for the machine's reason, and it is tried again later and later. A start that a machine spoils is tried on another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from etude.core.errors import EtudeError
+from etude.sandbox.backend import SandboxRecipe
+from etude.sandbox.base import WORKSPACE, Capabilities, Egress, Layer, SandboxFailure, SandboxLimits, Snapshot
+from etude.sandbox.remote import placement
+from etude.sandbox.remote.layer_transfer import names_of
+from etude.sandbox.remote.machine import Machine
+from etude.sandbox.remote.messages import Started, StartRequest
+from etude.sandbox.remote.sandbox import RemoteApartSandbox, RemoteSandbox
+from etude.sandbox.sentinel import host_works
+from etude.sandbox.store.layers import Store
+
+TOKEN: Final = "ETUDE_SANDBOX_TOKEN"  # noqa: S105 - the variable's name
+_PLACE_SECONDS: Final = 600.0  # that a start waits for a place
+_LOOK_SECONDS: Final = 0.5  # between two looks whether there is one
+_FIRST_CHECK: Final = 30.0  # seconds until a cordoned machine is tried again; twice as long after each failure
+_LAST_CHECK: Final = 3600.0
+
+
+class RemoteHost:
+    """Makes sandboxes on other machines. `await RemoteHost.open(store, addresses=...)`, then `start`."""
+
+    def __init__(self, store: Store | Path, machines: Sequence[Machine], place_seconds: float = _PLACE_SECONDS) -> None:
+        self.store = store if isinstance(store, Store) else Store(store)
+        self.machines = tuple(machines)
+        self._place_seconds = place_seconds
+        self._sandboxes: set[RemoteSandbox] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._checks: dict[str, asyncio.Task[bool]] = {}  # sentinels under way, by address
+        self._prefetched: set[str] = set()
+        self._more = asyncio.Event()  # a place may have become free
+
+    @classmethod
+    async def open(
+        cls,
+        store: Store | Path,
+        preload: Sequence[str] = (),
+        *,
+        addresses: Sequence[str],
+        token: str = "",
+        isolated: bool = True,
+        place_seconds: float = _PLACE_SECONDS,
+    ) -> RemoteHost:
+        """Reaches all machines; at least one must answer, the others are tried again until they do.
+
+        `preload` is what the servers should have loaded: where one has not, programs are started anew there and
+        everywhere. With `isolated`, machines with the plain backend are refused.
+        """
+        token = token or os.environ.get(TOKEN, "")
+        if not token:
+            raise EtudeError(f"sandbox hosts ask for a token: set {TOKEN} to the one that they were started with")
+        if not addresses:
+            raise EtudeError("give at least one sandbox host, as HOST:PORT")
+        store = store if isinstance(store, Store) else Store(store)
+        host = cls(store, [Machine(address, token, store) for address in dict.fromkeys(addresses)], place_seconds)
+        found = await asyncio.gather(*(machine.open() for machine in host.machines), return_exceptions=True)
+        for machine, error in zip(host.machines, found, strict=True):
+            if isinstance(error, EtudeError):
+                machine.down = str(error)
+            elif isinstance(error, BaseException):
+                raise error
+        try:
+            host._check_machines(isolated)
+        except BaseException:
+            await host.close()
+            raise
+        host._tasks = [asyncio.ensure_future(machine.keep()) for machine in host.machines]
+        return host
+
+    def _check_machines(self, isolated: bool) -> None:
+        up = [machine for machine in self.machines if machine.facts is not None]
+        if not up:
+            raise EtudeError("; ".join(f"{machine.address}: {machine.down}" for machine in self.machines))
+        backends = {machine.facts.capabilities.backend: machine.address for machine in up if machine.facts}
+        if len(backends) > 1:
+            listed = ", ".join(f"{name} at {address}" for name, address in backends.items())
+            raise EtudeError(f"the sandbox hosts have different backends ({listed}); give hosts of one kind")
+        if isolated and not self.capabilities.isolated:
+            raise EtudeError(
+                f"the sandbox host {up[0].address} isolates nothing (backend plain); ask for that by name: remote/plain"
+            )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of its machines: all have one backend."""
+        return next(machine.facts.capabilities for machine in self.machines if machine.facts is not None)
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """What all machines that answered have loaded."""
+        found = [machine.facts.preload for machine in self.machines if machine.facts is not None]
+        return tuple(name for name in found[0] if all(name in each for each in found))
+
+    async def start(
+        self,
+        base: Sequence[Layer] | Snapshot,
+        *,
+        limits: SandboxLimits | None = None,
+        network: bool | Egress = False,
+        env: Mapping[str, str] | None = None,
+        workdir: str = WORKSPACE,
+    ) -> RemoteSandbox:
+        layers = base.layers if isinstance(base, Snapshot) else tuple(base)
+        recipe = SandboxRecipe(layers, limits or SandboxLimits(), network, dict(env or {}), workdir)
+        deadline = asyncio.get_running_loop().time() + self._place_seconds
+        while True:
+            chosen = placement.choose(self.machines)
+            if chosen is None:
+                await self._await_place(deadline)
+                continue
+            found = await self._start_on(self.machines[chosen], base, recipe)
+            if found is not None:
+                return found
+
+    async def _start_on(
+        self, machine: Machine, base: Sequence[Layer] | Snapshot, recipe: SandboxRecipe
+    ) -> RemoteSandbox | None:
+        """None where another machine has to be asked."""
+        number = machine.number()
+        digest = base.digest if isinstance(base, Snapshot) else ""
+        network = recipe.network
+        request = StartRequest(
+            number,
+            names_of(recipe.layers),
+            digest,
+            recipe.limits,
+            network is True,
+            network if isinstance(network, Egress) else None,
+            dict(recipe.env),
+            recipe.workdir,
+        )
+        machine.asked += 1
+        made: RemoteSandbox | None = None
+        try:
+            started = await machine.start(request, base)
+            if not started.full:
+                made = self.made(machine, number, recipe, started)
+        except SandboxFailure as failure:
+            if failure.cause == "host":
+                machine.down = machine.down or str(failure)
+            elif await self.machine_works(machine, recipe.layers):
+                raise  # the machine works for others: it is what was asked for
+        finally:
+            machine.asked -= 1
+            if made is None:
+                machine.alive.discard(number)  # one whose answer was lost is closed at the next beat
+        if made is not None:
+            self._prefetch(recipe.layers)
+        return made
+
+    async def _await_place(self, deadline: float) -> None:
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            states = "; ".join(f"{each.address}: {_state(each)}" for each in self.machines)
+            text = f"waited {self._place_seconds:g} s for a place on the sandbox hosts ({states})"
+            raise SandboxFailure("host", text)
+        self._more.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(left, _LOOK_SECONDS)):
+                await self._more.wait()
+        for machine in self.machines:
+            # Asked again, as other clients' sandboxes end without our being told.
+            if machine.usable:
+                with contextlib.suppress(EtudeError):
+                    await machine.beat()
+
+    def made(self, machine: Machine, number: int, recipe: SandboxRecipe, started: Started) -> RemoteSandbox:
+        kind = RemoteApartSandbox if started.apart else RemoteSandbox
+        sandbox = kind(self, machine, number, recipe, started)
+        self._sandboxes.add(sandbox)
+        return sandbox
+
+    def forget(self, sandbox: RemoteSandbox) -> None:
+        self._sandboxes.discard(sandbox)
+        self._more.set()
+
+    def _prefetch(self, layers: tuple[Layer, ...]) -> None:
+        """Sends layers that are used for the first time to the other machines as well, before they are asked for."""
+        new = [layer for layer in layers if layer.digest not in self._prefetched]
+        self._prefetched.update(layer.digest for layer in new)
+        if new and len(self.machines) > 1:
+            task = asyncio.ensure_future(self.prefetch(new))
+            self._tasks.append(task)
+            task.add_done_callback(self._tasks.remove)
+
+    async def prefetch(self, layers: Sequence[Layer]) -> None:
+        """Has every machine take these layers; one that cannot take them now takes them when it needs them."""
+
+        async def send(machine: Machine) -> None:
+            with contextlib.suppress(EtudeError):
+                missing = await machine.missing(layers)
+                await machine.send_layers(layers, missing)
+
+        await asyncio.gather(*(send(machine) for machine in self.machines if machine.usable))
+
+    async def machine_works(self, machine: Machine, layers: Sequence[Layer]) -> bool:
+        """The sentinel on this machine. One that fails is cordoned, and its sandboxes with it."""
+        if machine.cordoned:
+            return False
+        if machine.address not in self._checks:
+            task = asyncio.ensure_future(host_works(_OneMachine(self, machine), layers))
+            self._checks[machine.address] = task
+            task.add_done_callback(lambda _: self._checks.pop(machine.address, None))
+        works = await asyncio.shield(self._checks[machine.address])
+        if not works and not machine.cordoned:
+            self._cordon(machine, layers)
+        return works
+
+    def _cordon(self, machine: Machine, layers: Sequence[Layer]) -> None:
+        machine.cordoned = "it failed its sentinel: a sandbox that does nothing could not be made there"
+        print(f"sandbox host {machine.address} is cordoned: {machine.cordoned}", file=sys.stderr, flush=True)
+        failure = SandboxFailure("host", f"the sandbox host {machine.address} is cordoned: {machine.cordoned}")
+        for sandbox in [each for each in self._sandboxes if each.machine == machine.address]:
+            sandbox.fail(failure)
+        self._tasks.append(asyncio.ensure_future(self._uncordon(machine, tuple(layers))))
+
+    async def _uncordon(self, machine: Machine, layers: tuple[Layer, ...]) -> None:
+        pause = _FIRST_CHECK
+        while machine.cordoned:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_CHECK)
+            if not machine.down and await host_works(_OneMachine(self, machine), layers):
+                machine.cordoned = ""
+                self._more.set()
+                print(f"sandbox host {machine.address} works again", file=sys.stderr, flush=True)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(machine.close() for machine in self.machines))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+
+class _OneMachine:
+    """One machine as a host of its own, for its sentinel: places and cordons do not count."""
+
+    def __init__(self, host: RemoteHost, machine: Machine) -> None:
+        self._host, self._machine = host, machine
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._host.capabilities
+
+    async def start(
+        self,
+        base: Sequence[Layer] | Snapshot,
+        *,
+        limits: SandboxLimits | None = None,
+        network: bool | Egress = False,
+        env: Mapping[str, str] | None = None,
+        workdir: str = WORKSPACE,
+    ) -> RemoteSandbox:
+        layers = base.layers if isinstance(base, Snapshot) else tuple(base)
+        recipe = SandboxRecipe(layers, limits or SandboxLimits(), network, dict(env or {}), workdir)
+        number = self._machine.number()
+        request = StartRequest(number, names_of(layers), "", recipe.limits, False, None, {}, workdir, sentinel=True)
+        try:
+            started = await self._machine.start(request, layers)
+        except BaseException:
+            self._machine.alive.discard(number)
+            raise
+        return RemoteSandbox(self, self._machine, number, recipe, started)
+
+    # What a sandbox asks of its host.
+
+    def made(self, machine: Machine, number: int, recipe: SandboxRecipe, started: Started) -> RemoteSandbox:
+        return RemoteSandbox(self, machine, number, recipe, started)
+
+    def forget(self, sandbox: RemoteSandbox) -> None: ...
+
+    async def machine_works(self, machine: Machine, layers: Sequence[Layer]) -> bool:
+        return True  # a failure of the sentinel's own sandbox must not start another sentinel
+
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+
+def _state(machine: Machine) -> str:
+    if machine.cordoned or machine.down:
+        return f"cordoned, {machine.cordoned}" if machine.cordoned else f"gone, {machine.down}"
+    load = machine.load
+    return (
+        "no load told" if load is None else f"{load.live} of {load.places} places taken, {load.available >> 20} MB left"
+    )

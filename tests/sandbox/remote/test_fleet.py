@@ -1,0 +1,285 @@
+"""Several sandbox hosts as one: placement, machines that die or are broken, clients that die, layers by digest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.core.child_process import listen
+from etude.core.errors import EtudeError
+from etude.core.frame_calls import Answering
+from etude.core.transport import Frame, pack
+from etude.forge.katas.task_source import katas
+from etude.policies.scripted import scripted
+from etude.rollout.rollout import Scored, build_setup, run_rollout
+from etude.sandbox.base import SandboxFailure
+from etude.sandbox.hosts import backend_of, open_host
+from etude.sandbox.remote import placement
+from etude.sandbox.remote.host import RemoteHost
+from etude.sandbox.remote.messages import BlockRequest, Load, PublishRequest, as_array
+from etude.sandbox.remote.pressure import Pressure, read_pressure
+from etude.sandbox.remote.server import SandboxServer, ServerSettings
+from etude.sandbox.store.layers import Store
+from etude.tasks.grading.grader import RUNNER
+
+TOKEN = "a token of these tests"
+LOAD = Load(10, 0, 0, 1000, 900, 0.0, 0.0, 0.0)
+
+
+@dataclass
+class Candidate:
+    load: Load | None
+    asked: int = 0
+    usable: bool = True
+
+
+def test_the_least_crowded_machine_is_chosen_and_a_burst_spreads() -> None:
+    machines = [Candidate(LOAD), Candidate(LOAD), Candidate(replace(LOAD, live=10)), Candidate(LOAD, usable=False)]
+    counts = [0] * 4
+    for _ in range(20):
+        chosen = placement.choose(machines)
+        assert chosen is not None
+        counts[chosen] += 1
+        machines[chosen].asked += 1
+    assert counts == [10, 10, 0, 0]
+    assert placement.choose(machines) is None
+    pressed = [Candidate(replace(LOAD, memory_pressure=0.4)), Candidate(replace(LOAD, live=5))]
+    assert placement.choose(pressed) == 1
+    assert placement.choose([Candidate(replace(LOAD, available=0))]) is None
+
+
+def test_memory_and_pressure_are_those_of_the_container_where_it_has_limits(tmp_path: Path) -> None:
+    proc, group = tmp_path / "proc", tmp_path / "group"
+    (proc / "pressure").mkdir(parents=True)
+    group.mkdir()
+    (proc / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 900 kB\n")
+    (proc / "pressure" / "cpu").write_text("some avg10=12.50 avg60=0 avg300=0 total=1\n")
+    found = read_pressure(proc, group)
+    assert (found.memory_bytes, found.available, found.cpu, found.io) == (1000 << 10, 900 << 10, 0.125, 0.0)
+    (group / "memory.max").write_text(str(500 << 10))
+    (group / "memory.current").write_text(str(400 << 10))
+    (group / "memory.stat").write_text(f"inactive_file {50 << 10}\n")
+    (group / "cpu.pressure").write_text("some avg10=50.00 avg60=0 avg300=0 total=1\nfull avg10=1.0\n")
+    found = read_pressure(proc, group)
+    assert (found.memory_bytes, found.available, found.cpu) == (500 << 10, 150 << 10, 0.5)
+
+
+def test_the_recipes_hosts_become_a_backend() -> None:
+    assert backend_of("local", []) == "local"
+    assert backend_of("local", ["a:1", "b:2"]) == "remote:a:1,b:2"
+    assert backend_of("plain", ["a:1"]) == "remote/plain:a:1"
+    with pytest.raises(EtudeError, match="local, docker or plain"):
+        backend_of("./mine.py:Mine", ["a:1"])
+
+
+@contextlib.asynccontextmanager
+async def served(folder: Path, name: str, **given: Any) -> AsyncIterator[tuple[SandboxServer, str]]:
+    address = str(folder / name)
+    async with await open_host("local", folder / f"{name}-store", [RUNNER]) as host:
+        server = SandboxServer(host, ServerSettings(TOKEN, **{"places": 8, **given}))  # type: ignore[arg-type]
+        answering = Answering(server.handle, admit=server.admit)
+        await answering.listen(listen(Path(address)))
+        try:
+            yield server, address
+        finally:
+            await answering.close()
+            await server.close()
+
+
+@contextlib.asynccontextmanager
+async def one_machine(folder: Path) -> AsyncIterator[tuple[SandboxServer, RemoteHost]]:
+    async with served(folder, "a") as (server, address):
+        host = await RemoteHost.open(folder / "c", [RUNNER], addresses=[address], token=TOKEN)
+        async with host:
+            yield server, host
+
+
+def test_two_machines_share_sandboxes_and_a_broken_one_is_cordoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both alike, whatever this machine does meanwhile.
+    calm = Pressure(1 << 34, 1 << 33, 0.0, 0.0, 0.0)
+    monkeypatch.setattr("etude.sandbox.remote.server.read_pressure", lambda: calm)
+
+    async def go() -> None:
+        async with served(tmp_path, "a") as (first, a), served(tmp_path, "b") as (second, b):
+            with pytest.raises(EtudeError, match="another token"):
+                await RemoteHost.open(tmp_path / "c", addresses=[a], token="a wrong one of that length")
+            async with await RemoteHost.open(
+                tmp_path / "c", addresses=[a, b, str(tmp_path / "none")], token=TOKEN
+            ) as host:
+                layer = host.store.add_files({"x": b"1"})
+                sandboxes = await asyncio.gather(*(host.start([layer]) for _ in range(4)))
+                assert sorted(each.machine for each in sandboxes) == [a, a, b, b]
+                assert first.host.store.layer(layer.digest).digest == layer.digest
+                # What a layer shows is not the client's to choose.
+                shown = host.store.add_files({"x": b"1"}, shows=["/root"])
+                with pytest.raises(EtudeError, match="shows /root"):
+                    await host.start([shown])
+
+                async def broken(*_: Any, **__: Any) -> Any:
+                    raise SandboxFailure("start", "no more processes")
+
+                monkeypatch.setattr(first.host, "start", broken)
+                on_a = [each for each in sandboxes if each.machine == a]
+                on_b = [each for each in sandboxes if each.machine == b]
+                # A program that kills its own sandbox is believed only where the machine works.
+                held = next(iter(next(iter(first.sessions.values())).sandboxes.values()))
+                await held.sandbox.close()
+                monkeypatch.setattr(held.sandbox, "run", lambda *_, **__: broken_run())
+                failures = await asyncio.gather(*(each.run(["true"]) for each in on_a), return_exceptions=True)
+                assert "host" in [each.cause for each in failures if isinstance(each, SandboxFailure)]
+                for each in on_a:
+                    with pytest.raises(SandboxFailure) as caught:
+                        await each.run(["true"])
+                    assert caught.value.cause == "host"
+                assert [(await each.run(["cat", "x"])).stdout for each in on_b] == [b"1", b"1"]
+                assert (await host.start([layer])).machine == b
+            assert not first.sessions and not second.sessions
+
+    async def broken_run() -> Any:
+        raise SandboxFailure("died", "sandbox ended unexpectedly")
+
+    asyncio.run(asyncio.wait_for(go(), 120))
+
+
+def test_layers_with_another_content_than_their_name_are_refused(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with one_machine(tmp_path) as (server, host):
+            machine = host.machines[0]
+            layer = host.store.add_files({"x": b"1"})
+            file, _ = host.store.pack_layer(layer)
+            data = os.pread(file, 1 << 20, 0)
+            os.close(file)
+            for kind, name in (("tree", "0" * 64), ("changes", "0" * 64), ("snapshot", "0" * 64)):
+                number = (await machine.call("transfer", Frame({}))).header["transfer"]
+                await machine.call("put block", pack(BlockRequest(number, 0, as_array(data))))
+                with pytest.raises(EtudeError, match="another content"):
+                    await machine.call("publish", pack(PublishRequest(number, name, layer.shows, (), kind)))
+            assert list((server.host.store.root / "layers").iterdir()) == []
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_a_rollout_is_run_and_graded_on_a_sandbox_host(tmp_path: Path) -> None:
+    async def go() -> None:
+        task = next(katas("train", 1, seed=3))
+        async with one_machine(tmp_path) as (_, host):
+            assert host.preload == (RUNNER,)
+            outcome = await run_rollout(task, scripted("reference", task), host, build_setup())
+            assert isinstance(outcome, Scored), outcome
+            assert outcome.passed
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+SERVER = """
+import asyncio, sys
+from pathlib import Path
+from etude.sandbox.remote import server
+from etude.sandbox.remote.pressure import Pressure
+from etude.sandbox.serve import serve_sandboxes
+server.read_pressure = lambda: Pressure(1 << 34, 1 << 33, 0.0, 0.0, 0.0)  # both alike, whatever this machine does
+asyncio.run(serve_sandboxes(sys.argv[1], "local", Path(sys.argv[2]), sys.argv[3], places=16, lease=4.0))
+"""
+CLIENT = """
+import asyncio, sys
+from pathlib import Path
+from etude.sandbox.remote.host import RemoteHost
+
+async def go():
+    host = await RemoteHost.open(Path(sys.argv[2]), addresses=[sys.argv[1]], token=sys.argv[3])
+    layer = host.store.add_files({"x": b"1"})
+    for _ in range(3):
+        await (await host.start([layer])).spawn(["sleep", "86391.5"])
+    print("ready", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(go())
+"""
+
+
+def test_nothing_is_left_when_a_client_or_a_host_is_killed(tmp_path: Path) -> None:
+    def start(code: str, *arguments: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        return process
+
+    def left(marker: str) -> int:
+        found = 0
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                found += entry.name.isdigit() and marker.encode() in (entry / "cmdline").read_bytes().split(b"\0")
+        return found
+
+    async def until(count: int, marker: str) -> None:
+        async with asyncio.timeout(60):
+            while left(marker) != count:
+                await asyncio.sleep(0.02)
+
+    async def go() -> None:
+        servers = [start(SERVER, str(tmp_path / name), str(tmp_path / f"{name}-store"), TOKEN) for name in "ab"]
+        client = start(CLIENT, str(tmp_path / "a"), str(tmp_path / "other"), TOKEN)
+        try:
+            await until(3, "86391.5")
+            client.send_signal(signal.SIGKILL)
+            await until(0, "86391.5")
+            addresses = [str(tmp_path / name) for name in "ab"]
+            async with await RemoteHost.open(tmp_path / "c", addresses=addresses, token=TOKEN) as host:
+                assert [machine.load and machine.load.live for machine in host.machines] == [0, 0]
+                layer = host.store.add_files({"x": b"1"})
+                sandboxes = [await host.start([layer]) for _ in range(4)]
+                for sandbox in sandboxes:
+                    await sandbox.spawn(["sleep", "86392.5" if sandbox.machine == addresses[0] else "86393.5"])
+                running = asyncio.ensure_future(
+                    next(each for each in sandboxes if each.machine == addresses[0]).run(
+                        ["sleep", "86392.5"], timeout=600
+                    )
+                )
+                await asyncio.sleep(0)
+                servers[0].send_signal(signal.SIGKILL)
+                with pytest.raises(SandboxFailure) as caught:
+                    await running
+                assert caught.value.cause == "host"
+                await until(0, "86392.5")
+                # What was there is lost; what comes now goes elsewhere.
+                assert [(await host.start([layer])).machine for _ in range(2)] == [addresses[1]] * 2
+                kept = sum(each.machine == addresses[1] for each in sandboxes)
+                await until(kept, "86393.5")
+            await until(0, "86393.5")
+        finally:
+            for process in (*servers, client):
+                process.kill()
+                process.wait()
+                assert process.stdout is not None
+                process.stdout.close()
+
+    asyncio.run(asyncio.wait_for(go(), 120))
+
+
+def test_a_layer_made_from_a_snapshot_travels_under_its_name(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with one_machine(tmp_path) as (_, host):
+            base = host.store.add_files({"x": b"1", "y/z": b"2"})
+            async with await host.start([base]) as sandbox:
+                await sandbox.run(["sh", "-c", "rm x; echo 3 > y/w; ln y/w y/v"])
+                snapshot = await sandbox.snapshot()
+            assert hashlib.sha256(snapshot.path.read_bytes()).hexdigest() == snapshot.digest
+            layer = host.store.add_snapshot(snapshot)
+            async with await host.start([base, layer]) as sandbox:
+                assert (await sandbox.run(["sh", "-c", "cat y/v; ls"])).stdout == b"3\ny\n"
+        assert Store(tmp_path / "a-store").layer(layer.digest).shows == ()
+
+    asyncio.run(asyncio.wait_for(go(), 60))
