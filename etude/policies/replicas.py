@@ -20,6 +20,7 @@ from etude.core.policy import Context, Sample, Sampling, Version
 from etude.policies.engine_client import EngineClient
 
 LOOK = 0.2  # seconds between two tries to bring an engine to a version
+WORK = ("steps", "computed_tokens", "sampled_tokens", "cached_tokens")  # of an engine's own counts
 TIMES = 10  # connections to one engine that may be lost in a row
 
 
@@ -56,6 +57,12 @@ class EngineReplicas:
 
     async def health(self) -> None:
         await self._all(lambda engine: engine.health())
+
+    async def work(self) -> dict[str, float]:
+        """What all engines did since they started, by kind; one that does not answer now is left out."""
+        answers = await asyncio.gather(*(engine.stats() for engine in self.engines), return_exceptions=True)
+        found = [stats for stats in answers if isinstance(stats, dict)]
+        return {f"engine_{name}": sum(stats.get(name, 0) for stats in found) for name in WORK}
 
     async def restore(self, engine: EngineClient, started: Version) -> None:
         """An engine that was started again with the weights of `started`: pins and swaps as the others did."""
