@@ -11,8 +11,9 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from etude.core.errors import EtudeError
 from etude.core.terms import Terms
 from etude.plan.simulator.engine import SimulatedEngine, Spans
 from etude.plan.simulator.processors import Processors, Queue, compute
@@ -36,6 +37,20 @@ class Faults:
     slow_sandboxes: float = 0.0  # share of the rollouts
     slow_engines: float = 0.0  # share of the replicas
     slower: float = 4.0  # times as long
+
+
+def read_faults(words: Sequence[str]) -> Faults:
+    """`engines=0.1`, `slow_sandboxes=0.02`, ..."""
+    known, given = [each.name for each in fields(Faults)], {}
+    for word in words:
+        name, equals, number = word.partition("=")
+        try:
+            given[name] = float(number)
+        except ValueError:
+            equals = ""
+        if not equals or name not in known or not 0 <= given[name] < math.inf:
+            raise EtudeError(f"cannot read --fault {word!r}; write one of {', '.join(known)} as engines=0.1")
+    return Faults(**given)
 
 
 class SimulatedEnvironment:

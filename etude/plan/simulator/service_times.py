@@ -17,6 +17,7 @@ from etude.core.errors import EtudeError
 from etude.core.transport import from_json
 
 FORMAT = 1
+SAVED = 48  # groups in a file
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ class ServiceTimes:
     def data(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}
 
+    def grown(self, times: float, learner: float) -> ServiceTimes:
+        """On so many times as many cores, with a learner `learner` times as fast."""
+        return replace(self.faster_learner(learner), cores=self.cores * times, others=self.others * times)
+
     def faster_learner(self, times: float) -> ServiceTimes:
         """With a learner so many times as fast, as more ranks make it."""
         found = self.learner
@@ -83,7 +88,9 @@ class ServiceTimes:
         return sum(tokens for shape in shapes for _, tokens in shape.turns) / len(shapes)
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(self.data()) + "\n")
+        """With a sample of its groups: a few dozen say as much as hundreds, and the file stays small."""
+        every = max(1, len(self.groups) // SAVED)
+        path.write_text(json.dumps(replace(self, groups=self.groups[::every][:SAVED]).data()) + "\n")
 
 
 def load_times(path: Path) -> ServiceTimes:

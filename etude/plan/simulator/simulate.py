@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -41,6 +41,7 @@ class Scenario:
     rollout_workers: int = 0
     faults: Faults = field(default_factory=Faults)
     seed: int = 0
+    steps: int = 0  # that are simulated; 0 is all of the recipe's
     warm: int = 2  # steps that are left out of the figures
     most_turns: int = 1_000  # of a rollout; more are merged, which makes a simulation of very many rollouts fast
 
@@ -71,9 +72,9 @@ class Forecast:
 
 def simulate(times: ServiceTimes, scenario: Scenario) -> Forecast:
     """Runs it. The same arguments give the same figures."""
-    rl = scenario.rl
-    if rl.steps <= scenario.warm:
-        raise EtudeError(f"{rl.steps} steps are simulated and the first {scenario.warm} left out; ask for more")
+    steps = scenario.steps or scenario.rl.steps
+    if steps <= scenario.warm:
+        raise EtudeError(f"{steps} steps are simulated and the first {scenario.warm} left out; ask for more")
     return run_simulated(_simulate(check(times), scenario))
 
 
@@ -170,7 +171,7 @@ class _Loop:
         try:
             self.dispatcher.fill()
             probing = self.tasks.create_task(self._probe())
-            while self.step < self.rl.steps:
+            while self.step < (self.scenario.steps or self.rl.steps):
                 groups = await self._next_groups()
                 await self._learn(groups)
                 await probing
@@ -292,7 +293,7 @@ class _Loop:
     def _forecast(self) -> Forecast:
         end, mark = self._now(), self.mark
         seconds, steps = end.at - mark.at, self.step - self.scenario.warm
-        # On shared cores work is not time: what was computed is held against what the cores could have.
+        # On shared cores these are shares of a core, as in a run's own rows.
         known = sorted(self.age_tokens.items())
         tokens = sum(count for _, count in known)
         sampled = end.sampled - mark.sampled
@@ -325,10 +326,3 @@ class _Loop:
     def _void_tokens(self, groups: int) -> float:
         """Of finished members of groups that became void: at most all but two of each."""
         return groups * max(0, self.rl.group - 2) * self.times.rollout_tokens
-
-
-def sized(rl: RLSettings, sandboxes: int, steps: int) -> RLSettings:
-    """The recipe's loop with so many sandboxes; a step grows with them as it was in the recipe."""
-    times = sandboxes / rl.concurrency
-    groups = max(1, round(rl.groups * times))
-    return replace(rl, concurrency=sandboxes, groups=groups, steps=steps, eval_every=0)
