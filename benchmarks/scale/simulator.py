@@ -31,6 +31,7 @@ from etude.plan.simulator.simulate import Scenario, simulate
 
 BAR = 0.15
 WARM = 2  # steps left out
+SEEDS = 5  # simulations of a run, whose mean is compared: each draws other groups
 ALIKE = ["rl.seconds=0", "rl.eval_every=0", "rl.save_every=100000", "rl.keep_trajectories=4000"]
 ARMS = {
     "fit": ["rl.steps=32"],
@@ -55,17 +56,20 @@ def compare(run: Path, times: ServiceTimes) -> dict[str, Any]:
     if times.cores:
         times = replace(times, others=others(rows, times.cores))
     cluster = recipe.cluster
-    found = simulate(
-        times,
-        Scenario(recipe.rl, cluster.engines, cluster.rollout_workers, seed=1, steps=len(rows), warm=WARM),
-    )
+    forecasts = [
+        simulate(
+            times,
+            Scenario(recipe.rl, cluster.engines, cluster.rollout_workers, seed=seed, steps=len(rows), warm=WARM),
+        )
+        for seed in range(SEEDS)
+    ]
     rows = rows[WARM:]
     seconds, tokens = (sum(row[name] for row in rows) for name in ("seconds", "sampled_tokens"))
     real = {
         "rollouts_per_second": sum(row["rollouts"] for row in rows) / seconds,
         "staleness_mean": sum(row["staleness_mean"] * row["sampled_tokens"] for row in rows) / tokens,
     }
-    simulated = {name: getattr(found, name) for name in real}
+    simulated = {name: sum(getattr(each, name) for each in forecasts) / SEEDS for name in real}
     apart = {name: simulated[name] / real[name] - 1 for name in real}
     within = all(abs(each) <= BAR for each in apart.values())
     return {"real": real, "simulated": simulated, "apart": apart, "within": within, "others": times.others}
@@ -78,6 +82,9 @@ def main() -> int:
     parser.add_argument("--recipe", default="nano")
     parser.add_argument("--check", type=Path, action="append", default=[], help="a finished run to compare")
     parser.add_argument("--fit", type=Path, help="the finished run whose service times are used")
+    parser.add_argument(
+        "--own-rollouts", action="store_true", help="also with each run's own rollouts: only service times are foreign"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.check:
@@ -93,6 +100,10 @@ def main() -> int:
                 execute("rl", recipes.load(options.recipe, words), path)
         times = service_times(runs["fit"])
     found = {name: compare(path, times) for name, path in runs.items()}
+    if options.own_rollouts:
+        for name, path in runs.items():
+            own = replace(times, groups=service_times(path).groups)
+            found[f"{name}, its own rollouts"] = compare(path, own)
     for name, facts in found.items():
         said = [
             f"{figure} {facts['real'][figure]:.3g}, simulated {facts['simulated'][figure]:.3g} ({apart:+.1%})"
