@@ -15,7 +15,7 @@ from etude.core.errors import EtudeError
 N = TypeVar("N", bound=Hashable)  # what an engine is called
 
 UNEVEN = 2.0  # times the mean of rollouts in flight, from which on a group's next rollout goes elsewhere
-SPARE = 4  # rollouts more than the mean that are never too many: a small group must not be torn apart
+SPARE = 16  # rollouts more than the mean that are never too many: a group must not be torn apart
 KEPT = 65_536  # groups that are remembered, more than are in flight
 
 

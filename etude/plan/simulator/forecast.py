@@ -24,8 +24,9 @@ from etude.plan.simulator.simulate import Forecast, Scenario, simulate
 
 LEAST, MOST = 1, 100_000  # sandboxes
 NO_END = 1_000_000  # steps of the run: the few that are simulated are from its middle
+ENOUGH = 250_000  # rollouts: with more of them in a step, fewer steps say as much
 MANY = 2_000  # sandboxes from which on turns are merged
-FEW_TURNS = 2  # of a rollout then: a step's figures moved by 2% at most in the sizes of tests/plan
+FEW_TURNS = 1  # of a rollout then, with all its tokens: events are what a simulation takes its time for
 
 
 @dataclass(frozen=True)
@@ -94,16 +95,17 @@ def _size(question: Question, recipe: Recipe, base: Recipe, times: ServiceTimes,
     rl = replace(recipe.rl, concurrency=sandboxes, groups=groups, steps=NO_END, eval_every=0)
     speed = learner_speed(question, base.rl.groups, groups, cluster.learner.ranks, ranks)
     # After the first steps the queue is as full as admission lets it become.
-    warm = recipe.rl.staleness + 2
+    warm = recipe.rl.staleness + 1
+    steps = max(2, min(question.steps, ENOUGH // (groups * rl.group) - warm))
     scenario = Scenario(
         rl,
         engines=engines,
         rollout_workers=workers,
         faults=question.faults,
         seed=question.seed,
-        steps=warm + question.steps,
+        steps=warm + steps,
         warm=warm,
-        most_turns=FEW_TURNS if sandboxes > MANY else 1_000,
+        most_turns=1_000 if sandboxes <= MANY else FEW_TURNS,
     )
     began = time.process_time()
     # Whoever else used the machine when it was measured will not be there.
