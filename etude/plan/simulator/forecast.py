@@ -24,7 +24,7 @@ from etude.plan.simulator.simulate import Forecast, Scenario, simulate
 
 LEAST, MOST = 1, 100_000  # sandboxes
 NO_END = 1_000_000  # steps of the run: the few that are simulated are from its middle
-ENOUGH = 250_000  # rollouts: with more of them in a step, fewer steps say as much
+ENOUGH = 200_000  # rollouts: with more of them in a step, fewer steps say as much
 MANY = 2_000  # sandboxes from which on turns are merged
 FEW_TURNS = 1  # of a rollout then, with all its tokens: events are what a simulation takes its time for
 
@@ -95,7 +95,7 @@ def _size(question: Question, recipe: Recipe, base: Recipe, times: ServiceTimes,
     rl = replace(recipe.rl, concurrency=sandboxes, groups=groups, steps=NO_END, eval_every=0)
     speed = learner_speed(question, base.rl.groups, groups, cluster.learner.ranks, ranks)
     # After the first steps the queue is as full as admission lets it become.
-    warm = recipe.rl.staleness + 1
+    warm = max(1, recipe.rl.staleness)
     steps = max(2, min(question.steps, ENOUGH // (groups * rl.group) - warm))
     scenario = Scenario(
         rl,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
+SAME = 0.005  # of a speed: changes below this are not followed
 NEAR = 1e-9  # seconds that rounding may leave undone
 
 
@@ -64,10 +65,7 @@ class SharedCores:
         self._timers: list[tuple[float, int, _Timer]] = []
         self._number = count()
         self._alarm: asyncio.TimerHandle | None = None
-
-    @property
-    def _speed(self) -> float:
-        return min(1.0, self._cores / self._threads) if self._threads else 1.0
+        self._speed = min(1.0, cores / others) if others else 1.0
 
     def now(self) -> float:
         return self._work + (self._loop.time() - self._since) * self._speed
@@ -80,9 +78,12 @@ class SharedCores:
         return timer
 
     def runnable(self, change: int) -> None:
-        self._work, self._since = self.now(), self._loop.time()
-        before, self._threads = self._speed, self._threads + change
-        if self._speed != before:
+        self._threads += change
+        speed = min(1.0, self._cores / self._threads) if self._threads > 0 else 1.0
+        # One of thousands of threads is not worth a new alarm.
+        if abs(speed - self._speed) > SAME * self._speed:
+            self._work, self._since = self.now(), self._loop.time()
+            self._speed = speed
             self._arm()
 
     def _arm(self) -> None:
