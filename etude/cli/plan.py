@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,9 +31,28 @@ def plan(
     machine: Annotated[str, typer.Option("--machine", help="h200-8, h100-8 or cpu; else by run.device.")] = "",
     best: Annotated[int, typer.Option("--best", min=1, help="Layouts shown, and as many rejected ones.")] = 3,
     save: Annotated[Path | None, typer.Option("--save", help="Write the plan as a page of Markdown.")] = None,
+    simulated: Annotated[
+        Path | None,
+        typer.Option("--simulate", help="Simulate the loop with the service times of this finished run, or file."),
+    ] = None,
+    sandboxes: Annotated[str, typer.Option("--sandboxes", help="With --simulate: one number or several.")] = "",
+    engines: Annotated[int, typer.Option("--engines", min=0, help="With --simulate: replicas; 0 grows them.")] = 0,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option("--fault", help="With --simulate: engines=0.1 an hour, sandboxes, learner, slow_sandboxes=0.02."),
+    ] = None,
+    keep_times: Annotated[
+        Path | None, typer.Option("--keep-times", help="With --simulate: write the measured service times here.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Estimate what training takes on so many ranks: memory, traffic, time; the best layouts, why not the others."""
+    """Estimate what training takes on so many ranks: memory, traffic, time; the best layouts, why not the others.
+
+    With --simulate: rollouts a second, staleness, waste and utilisation of the whole loop for numbers of sandboxes.
+    """
+    if simulated is not None:
+        _simulate(recipe, overrides or (), simulated, sandboxes, engines, ranks, fault or (), save, keep_times, json)
+        return
     made: list[Answer] = []
 
     def work() -> dict[str, Any]:
@@ -48,6 +68,54 @@ def plan(
         return data(made[0], best) | ({"saved": str(save)} if save is not None else {})
 
     answer(work, lambda found: _show(found, made[0], best), json)
+
+
+def _simulate(
+    recipe: str,
+    overrides: Sequence[str],
+    measured: Path,
+    sandboxes: str,
+    engines: int,
+    ranks: str,
+    faults: Sequence[str],
+    save: Path | None,
+    keep_times: Path | None,
+    json: bool,
+) -> None:
+    rows: list[tuple[Any, ...]] = []
+
+    def work() -> dict[str, Any]:
+        from dataclasses import replace
+
+        from etude.core import durable
+        from etude.plan.request import read_ranks
+        from etude.plan.simulator import page
+        from etude.plan.simulator.environment import Faults, read_faults
+        from etude.plan.simulator.forecast import Question, forecast, read_sandboxes
+
+        for path in filter(None, (save, keep_times)):
+            durable.check_writable(path)
+        numbers = read_sandboxes(sandboxes) if sandboxes else ()
+        fixed = read_ranks(ranks)[0] if ranks else 0
+        asked = Question(recipe, overrides, measured, numbers, read_faults(faults), engines, fixed)
+        times, sizes = forecast(asked)
+        rows.extend(page.row(size) for size in sizes)
+        if keep_times is not None:
+            times.save(keep_times)
+        if save is not None:
+            plain = sizes if asked.faults == Faults() else forecast(replace(asked, faults=Faults()))[1]
+            durable.write_whole(save, page.markdown(asked, times, plain, [] if plain is sizes else sizes))
+        return page.data(asked, times, sizes) | ({"saved": str(save)} if save is not None else {})
+
+    def show(found: dict[str, Any]) -> None:
+        from etude.plan.simulator.page import HEADERS as COLUMNS
+
+        print(f"{recipe}, simulated with service times of {found['measured']['measured'] or measured}")
+        table(COLUMNS, rows)
+        if "saved" in found:
+            print(f"saved: {found['saved']}")
+
+    answer(work, show, json)
 
 
 def _show(found: dict[str, Any], made: Answer, most: int) -> None:

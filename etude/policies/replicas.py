@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +19,10 @@ from etude.core.errors import EtudeError
 from etude.core.frame_calls import ConnectionLost
 from etude.core.policy import Context, Sample, Sampling, Version
 from etude.policies.engine_client import EngineClient
+from etude.policies.placement import Placement
 
 LOOK = 0.2  # seconds between two tries to bring an engine to a version
+WORK = ("steps", "computed_tokens", "sampled_tokens", "cached_tokens")  # of an engine's own counts
 TIMES = 10  # connections to one engine that may be lost in a row
 
 
@@ -27,21 +30,70 @@ TIMES = 10  # connections to one engine that may be lost in a row
 class EngineReplicas:
     """A `Policy`. `version` is what all of them have, or are being brought to; `pinned` that of an evaluation."""
 
-    engines: Sequence[EngineClient]
+    engines: list[EngineClient]  # by number; one that was removed keeps its own
     version: Version
     deadline: float = 60.0  # seconds for an update of one engine, and for one that is gone to be back
     wait_up: Callable[[int], Awaitable[None]] | None = None  # for an engine that is started again
     pinned: Version | None = None
     _next: int = field(default=0, repr=False)
 
+    def __post_init__(self) -> None:
+        self.engines = list(self.engines)
+        self.placement: Placement[int] = Placement(range(len(self.engines)))
+        self._have_pin: set[int] = set()
+
+    @property
+    def present(self) -> list[int]:
+        """The numbers of the engines that are sampled from."""
+        return sorted(self.placement.in_flight)
+
     async def sample(self, context: Context, sampling: Sampling) -> Sample:
         """From one engine after another: for samples that belong to no rollout."""
-        self._next = (self._next + 1) % len(self.engines)
-        return await self.engines[self._next].sample(context, sampling)
+        present = self.present
+        self._next = (self._next + 1) % len(present)
+        return await self.engines[present[self._next]].sample(context, sampling)
 
     def of_rollout(self, key: str) -> EngineClient:
-        """The engine of a rollout or of a group of them, always the same."""
-        return self.engines[zlib.crc32(key.encode()) % len(self.engines)]
+        """The same engine for the same key, for as long as that one is there."""
+        present = self.present
+        return self.engines[present[zlib.crc32(key.encode()) % len(present)]]
+
+    def of_pinned(self, key: str) -> EngineClient:
+        """Likewise among those that were there when an evaluation pinned its version."""
+        there = [number for number in self.present if number in self._have_pin] or self.present
+        return self.engines[there[zlib.crc32(key.encode()) % len(there)]]
+
+    @contextmanager
+    def rollout(self, group: str) -> Iterator[PlacedRollout]:
+        """Where a rollout of `group` is sampled; its place is free again when this ends."""
+        placed = PlacedRollout(self, group, self.placement.begin(group))
+        try:
+            yield placed
+        finally:
+            self.placement.end(placed.number)
+
+    async def add(self, engine: EngineClient, started: Version) -> int:
+        """One engine more, which began with the weights of `started`: its number. It is sampled from at once."""
+        await self.restore(engine, started)
+        # Nothing is awaited from here on: it has the present version, and hears of the next.
+        number = len(self.engines)
+        self.engines.append(engine)
+        self.placement.add(number)
+        if self.pinned == started:
+            self._have_pin.add(number)
+        return number
+
+    async def remove(self, number: int, deadline: float) -> int:
+        """Takes an engine out: rollouts leave it at their next turn. How many had not after `deadline` seconds.
+
+        Those lose the connection when whoever owns the engine ends it, and go on elsewhere from their recorded tokens.
+        """
+        self.placement.remove(number)
+        for _ in range(max(1, int(deadline / LOOK))):
+            if not self.placement.leaving(number):
+                break
+            await asyncio.sleep(LOOK)
+        return self.placement.leaving(number)
 
     async def update(self, version: Version) -> None:
         """Swaps `version` in everywhere; one that is gone gets it when it is back."""
@@ -50,12 +102,19 @@ class EngineReplicas:
 
     async def pin(self, version: Version) -> PinnedReplicas:
         """Keeps the present weights, which must be `version`, beside those that come; a policy that samples them."""
-        self.pinned = version
+        self.pinned, self._have_pin = version, set(self.present)
         await self._all(lambda engine: engine.pin(version))
         return PinnedReplicas(self, version)
 
     async def health(self) -> None:
         await self._all(lambda engine: engine.health())
+
+    async def work(self) -> dict[str, float]:
+        """What all engines did since they started, by kind; one that does not answer now is left out."""
+        present = [self.engines[number] for number in self.present]
+        answers = await asyncio.gather(*(engine.stats() for engine in present), return_exceptions=True)
+        found = [stats for stats in answers if isinstance(stats, dict)]
+        return {f"engine_{name}": sum(stats.get(name, 0) for stats in found) for name in WORK}
 
     async def restore(self, engine: EngineClient, started: Version) -> None:
         """An engine that was started again with the weights of `started`: pins and swaps as the others did."""
@@ -82,7 +141,7 @@ class EngineReplicas:
             await engine.close()
 
     async def _all(self, ask: Callable[[EngineClient], Awaitable[Any]]) -> None:
-        await asyncio.gather(*(self._one(number, engine, ask) for number, engine in enumerate(self.engines)))
+        await asyncio.gather(*(self._one(number, self.engines[number], ask) for number in self.present))
 
     async def _one(self, number: int, engine: EngineClient, ask: Callable[[EngineClient], Awaitable[Any]]) -> None:
         for _ in range(TIMES):
@@ -94,12 +153,42 @@ class EngineReplicas:
                 said = f"engine {number} at {engine.address} did not answer within {self.deadline:g} s"
                 raise EtudeError(said) from None
             except ConnectionLost:
+                if number not in self.placement.in_flight:
+                    return  # it was removed meanwhile
                 if self.wait_up is None:
                     raise
             # It comes back at the present version, or the run ends. Asked again then: it may have begun to start before
             # this was wanted, and only its connection may have been lost.
             await self.wait_up(number)
         raise EtudeError(f"the connection to engine {number} at {engine.address} was lost {TIMES} times in a row")
+
+
+@dataclass
+class PlacedRollout:
+    """A `Policy` for the turns of one rollout: each is sampled by its group's engine, or by another if that left."""
+
+    engines: EngineReplicas
+    group: str
+    number: int
+
+    @property
+    def engine(self) -> EngineClient:
+        self.number = self.engines.placement.moved(self.number, self.group)
+        return self.engines.engines[self.number]
+
+    @property
+    def address(self) -> str:
+        return self.engine.address
+
+    async def sample(
+        self,
+        context: Context,
+        sampling: Sampling,
+        *,
+        on_part: Callable[[Sample], None] | None = None,
+        every: int = 0,
+    ) -> Sample:
+        return await self.engine.sample(context, sampling, on_part=on_part, every=every)
 
 
 @dataclass(frozen=True)
@@ -111,5 +200,5 @@ class PinnedReplicas:
 
     async def sample(self, context: Context, sampling: Sampling) -> Sample:
         # One prompt, one engine: the turns of a rollout begin alike.
-        engine = self.engines.of_rollout(str(hash((context.ids or ())[:64])))
+        engine = self.engines.of_pinned(str(hash((context.ids or ())[:64])))
         return await engine.sample(context, sampling, version=self.version)

@@ -53,6 +53,15 @@ class Admission:
             return None
         return [group.number for group in batch]
 
+    def youngest(self, waiting: Sequence[Waiting]) -> tuple[int, int] | None:
+        """The age of the last group that the next step would train; None where fewer are ready than a step has.
+
+        While a step waits although enough are ready, only an older group than this that becomes ready, or one that
+        leaves, can end the wait.
+        """
+        ready = sorted(_age(group) for group in waiting if group.ready)
+        return ready[self.groups - 1] if len(ready) >= self.groups else None
+
     def _in_time(self, ordered: Sequence[Waiting], first: int) -> bool:
         """Whether all of these can be trained, oldest first from step `first` on, before they are too old."""
         return all(first + place // self.groups <= group.began + self.staleness for place, group in enumerate(ordered))

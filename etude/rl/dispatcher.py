@@ -21,7 +21,7 @@ from etude.core.terms import Terms
 from etude.forge.curriculum.sources import Mixes, TaskSource
 from etude.rl.admission import Admission, Waiting
 from etude.rl.groups import RolloutGroup, Slot, State
-from etude.rl.journal import Journal
+from etude.rl.rollout_files import RolloutFile, RolloutFiles
 from etude.rl.workers.finished import Finished, packed, slot_name
 from etude.rollout.rollout import Outcome, Scored, Void
 from etude.rollout.scheduler import Scheduler, Work, retry_void
@@ -47,6 +47,23 @@ class Environment(Protocol):
         ...
 
 
+class SlotRecords(Protocol):
+    """What a dispatcher writes down: the journal, or nothing where a loop is simulated."""
+
+    lineage: int
+
+    @property
+    def files(self) -> RolloutFiles: ...
+
+    def admit(self, number: int, slots: int, step: int, terms: Terms | None = None) -> None: ...
+
+    def change(self, number: int, slot: int, state: State) -> None: ...
+
+    def ready(self, number: int, slot: int, data: bytes | RolloutFile) -> None: ...
+
+    def void_group(self, number: int) -> None: ...
+
+
 class Dispatcher:
     """Call `fill` whenever there may be room; `changed` is set when a group has become ready or void."""
 
@@ -54,7 +71,7 @@ class Dispatcher:
         self,
         settings: RLSettings,
         admission: Admission,
-        journal: Journal,
+        journal: SlotRecords,
         source: TaskSource,
         environment: Environment,
         tasks: asyncio.TaskGroup,
@@ -66,7 +83,9 @@ class Dispatcher:
         terms: Callable[[int], Terms] = lambda number: Terms(),
         refill: int = 0,
         on_settled: Callable[[str], None] = lambda name: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._on_settled = on_settled  # hears the name of a slot that is ready or void
         self.settings, self.admission, self.journal = settings, admission, journal
         self.environment, self.seed = environment, seed
@@ -74,7 +93,7 @@ class Dispatcher:
         self.groups = {group.number: group for group in groups}
         self.exhausted = False
         self.voids: Counter[str] = Counter()  # rollouts by whose failure it was, and "group"
-        self.finished_at = time.monotonic()
+        self.finished_at = self._clock()
         self.changed = asyncio.Event()
         self.newest: deque[tuple[str, Scored]] = deque(maxlen=settings.keep_trajectories)
         self.scheduler = Scheduler(settings.concurrency, self._next, tasks.create_task)
@@ -90,6 +109,10 @@ class Dispatcher:
             for index, slot in enumerate(group.slots)
             if slot.state not in ("ready", "void")
         )
+        # Looking at all groups takes milliseconds where there are ten thousand, and some become ready every one.
+        self._ready = sum(group.ready for group in groups)
+        self._look = True  # whether a step may begin that could not at the last look
+        self._blocked: tuple[int, int] | None = None  # age of the groups that the next step waits to be older than
         self._idle_since: float | None = None
         self._idle_seconds = 0.0
         self._voids_in_a_row = 0
@@ -107,14 +130,19 @@ class Dispatcher:
     def take(self) -> list[RolloutGroup] | None:
         """The groups of the next step, which are the learner's from now on; None while it has to wait."""
         self._set_silent_aside()
+        if not self.exhausted and (self._ready < self.settings.groups or not self._look):
+            return None
         waiting = [Waiting(group.number, group.began, group.ready) for group in self.groups.values()]
         chosen = self.admission.choose(waiting, self.steps_begun, last=self.exhausted)
+        self._look = chosen is not None
+        self._blocked = self.admission.youngest(waiting) if chosen is None else None
         if chosen is None and self.exhausted and not self.groups and self._silent:
             chosen = []  # nothing else will come
         if chosen is None:
             return None
         # A begun step makes room in admission, so new groups may begin at once.
         self.steps_begun += 1
+        self._ready -= len(chosen)
         groups = [self.groups.pop(number) for number in chosen] + self._silent
         self._silent = []
         self.fill()
@@ -122,9 +150,12 @@ class Dispatcher:
 
     def _set_silent_aside(self) -> None:
         """Groups that teach nothing make room for others, up to a bound: a policy that fails at all of them goes on."""
+        if not self._most_silent:
+            return
         silent = [group for group in self.groups.values() if group.ready and not group.signal]
         for group in silent[: max(0, self._most_silent - len(self._silent))]:
             self._silent.append(self.groups.pop(group.number))
+            self._ready, self._look = self._ready - 1, True
         if silent:
             self.fill()
 
@@ -173,7 +204,7 @@ class Dispatcher:
 
     def _next(self) -> Work | None:
         """What a free place does now, and how long it had nothing to do."""
-        now = time.monotonic()
+        now = self._clock()
         if self._idle_since is not None:
             self._idle_seconds += now - self._idle_since
         work = self._find()
@@ -228,7 +259,7 @@ class Dispatcher:
             slot.rollout, slot.state = rollout, "ready"
             self._voids_in_a_row = 0
             if group.ready:
-                self.changed.set()
+                self._count_ready(group)
             if rollout.verdict == "broken task":
                 await self.environment.check_broken(self.settings.first_task + number, outcome)
         self._on_settled(slot_name(number, index))
@@ -250,7 +281,7 @@ class Dispatcher:
         # Without ids or log-probabilities nothing can be learnt from it, and a second try would have none either.
         if isinstance(outcome, Scored) and not (trainable := outcome.trajectory.trainable):
             outcome = Void(outcome.task, "harness", False, f"it cannot be trained on: {trainable.why_not}")
-        self.finished_at = time.monotonic()
+        self.finished_at = self._clock()
         if isinstance(outcome, Void):
             # A dead engine or host ends the run here, before it voids group after group.
             await self.environment.check_void(outcome)
@@ -276,5 +307,12 @@ class Dispatcher:
             self.scheduler.drop(group.number)
             for other in range(len(group.slots)):  # those that are cancelled say nothing more
                 self._on_settled(slot_name(group.number, other))
-        if group.void or group.ready:
+            self._look = True
             self.changed.set()
+        elif group.ready:
+            self._count_ready(group)
+
+    def _count_ready(self, group: RolloutGroup) -> None:
+        self._ready += 1
+        self._look = self._look or self._blocked is None or (group.began, group.number) < self._blocked
+        self.changed.set()

@@ -18,11 +18,12 @@ from safetensors.numpy import load, save
 
 from etude.behaviours.base import Site
 from etude.core.errors import EtudeError
+from etude.core.policy import Assistant
 from etude.core.terms import Terms
 from etude.core.transport import from_json, to_json
 from etude.harness.hinted import Hinted
 from etude.harness.metrics import measure
-from etude.harness.trajectory import PARTS, Segment
+from etude.harness.trajectory import PARTS, Segment, Trajectory
 from etude.rollout.rollout import Scored
 from etude.tasks.format.task import Task
 
@@ -69,6 +70,7 @@ class Rollout:
     hints: tuple[Hinted, ...] = ()
     tools: dict[str, dict[str, int]] = field(default_factory=dict)  # of each: calls, and errors by class
     parallel_calls: float = 0.0  # share of the calling turns that made more than one call
+    spent: dict[str, float] = field(default_factory=dict)  # of `seconds`, by "sampling" and "tools"
 
     @property
     def behaviours(self) -> dict[str, int]:
@@ -129,7 +131,17 @@ def compact(scored: Scored, source: str = "", terms: Terms | None = None) -> Rol
         hints=scored.hints,
         tools=tools,
         parallel_calls=counts.parallel_rate,
+        spent=spent_seconds(trajectory),
     )
+
+
+def spent_seconds(trajectory: Trajectory) -> dict[str, float]:
+    """What sampling its turns and running its tools took."""
+    found = {"sampling": 0.0, "tools": 0.0}
+    for entry in trajectory.entries:
+        if entry.segment >= 0:
+            found["sampling" if isinstance(entry.message, Assistant) else "tools"] += entry.seconds
+    return found
 
 
 def _spans(segment: Segment, spans_S5: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -153,6 +165,7 @@ _LATER: dict[str, Any] = {
     "hints": tuple[Hinted, ...],
     "tools": dict[str, dict[str, int]],
     "parallel_calls": float,
+    "spent": dict[str, float],
 }
 _ARRAYS = {"ids_T": np.int32, "sampled_T": np.bool_, "logprob_T": np.float32, "version_T2": np.int32}
 

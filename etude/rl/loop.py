@@ -35,7 +35,7 @@ from etude.rl.evaluate import Evaluations
 from etude.rl.groups import RolloutGroup
 from etude.rl.journal import Journal
 from etude.rl.learner.client import LearnerClient
-from etude.rl.metrics import Clock, bug_alarm, by_source, describe, staleness
+from etude.rl.metrics import Clock, Deltas, bug_alarm, by_source, describe, staleness
 from etude.rl.no_passes import NoPasses
 from etude.rl.probe import Agreement, Probe
 from etude.rl.rollout_environment import RolloutEnvironment
@@ -91,7 +91,7 @@ class Training:
         self.not_finite = 0  # steps in a row
         self.branches = self.journal.branches()
         self.trained_tasks, self.no_passes = TrainedTasks(self.run.path), NoPasses(self.run.path)
-        self.clock = Clock(self._pids())
+        self.clock, self.engine_work = Clock(self._pids()), Deltas()
         self.watches = [self.tasks.create_task(self._watch(self.learner.child))]
         self.watches += [self.tasks.create_task(self._supervise(each)) for each in self.supervisors]
         self.agreement: Agreement | None = None
@@ -185,8 +185,11 @@ class Training:
         if moved:
             self.version = Version(self.run.lineage, self.step)
             # In this order: a rollout may begin at a version only when the engine has it.
+            publishing = time.monotonic()
             await self.learner.publish(self.version)
+            row["publish_seconds"] = time.monotonic() - publishing
             await self.environment.engine.update(self.version)
+            row["swap_seconds"] = time.monotonic() - publishing - row["publish_seconds"]
             self.probing = self._start_probe()
         else:
             # Equal weights under another name would empty the engine's prefix cache for nothing.
@@ -195,6 +198,7 @@ class Training:
         self.dispatcher.publish(self.step)
         self.clock.wait("learner", self.dispatcher.idle_seconds())
         row |= self.clock.row(self.learner.busy_seconds)
+        row |= self.engine_work.row(await self.environment.engine.work())
         self.run.log(STAGE, self.step, **row)
         display.step(row)
         heard = self.no_passes.heard(sum(each.passed for each in group.rollouts) for group in groups)

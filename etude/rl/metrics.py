@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from etude.audit.base import Verdict
+from etude.core import process
 from etude.harness.failures import ErrorClass
 from etude.rl.groups import Rollout
 
@@ -43,6 +45,7 @@ def describe(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "harness_bugs": sum(rollout.errors.get(BUG, 0) for rollout in rollouts),
         "malformed": sum(rollout.malformed for rollout in rollouts) / max(1, turns),
         "rollout_seconds": sum(rollout.seconds for rollout in rollouts) / count,
+        **{f"{name}_seconds": sum(r.spent.get(name, 0.0) for r in rollouts) / count for name in ("sampling", "tools")},
     }
     lengths = sorted(rollout.sampled_tokens for rollout in rollouts)
     found |= {f"sampled_tokens_p{share}": lengths[(count - 1) * share // 100] for share in (50, 90)}
@@ -131,18 +134,36 @@ def staleness(
     versions = [trace.version_T2[trace.sampled_T] for rollout in rollouts for trace in rollout.traces]
     if not versions or not sum(map(len, versions)):
         return {}
-    version_N2 = np.concatenate(versions)
-    common_N, past_N = version_N2[:, 1], np.zeros(len(version_N2), np.int64)
+    age_N = ages(np.concatenate(versions), step, branches, unmoved)
+    found = {"staleness_mean": float(age_N.mean()), "staleness_max": int(age_N.max())}
+    # A histogram: the share of tokens of each age, all from OLD on together.
+    counts = np.bincount(np.clip(age_N, 0, OLD), minlength=OLD + 1)
+    return found | {f"staleness_share_{age}": count / len(age_N) for age, count in enumerate(counts.tolist()) if count}
+
+
+def ages(
+    version_N2: npt.NDArray[np.int32], step: int, branches: Mapping[int, int], unmoved: Sequence[int] = ()
+) -> npt.NDArray[np.int64]:
+    """How many steps lie between each version (lineage and step) and the weights of `step`; see `staleness`."""
+    common_N, past_N = version_N2[:, 1].astype(np.int64), np.zeros(len(version_N2), np.int64)
     for before, last in branches.items():
         left_N = (version_N2[:, 0] == before) & (version_N2[:, 1] > last)
         past_N = np.where(left_N, version_N2[:, 1] - last, past_N)
         common_N = np.where(left_N, last, common_N)
     quiet = np.array([at for at in unmoved if at <= step], np.int64)
-    age_N = step - common_N - (len(quiet) - np.searchsorted(quiet, common_N, side="right")) + past_N
-    found = {"staleness_mean": float(age_N.mean()), "staleness_max": int(age_N.max())}
-    # A histogram: the share of tokens of each age, all from OLD on together.
-    counts = np.bincount(np.clip(age_N, 0, OLD), minlength=OLD + 1)
-    return found | {f"staleness_share_{age}": count / len(age_N) for age, count in enumerate(counts.tolist()) if count}
+    return np.asarray(step - common_N - (len(quiet) - np.searchsorted(quiet, common_N, side="right")) + past_N)
+
+
+class Deltas:
+    """What counters grew by since they were last asked; one that was started again counts from nothing."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+
+    def row(self, counts: Mapping[str, float]) -> dict[str, float]:
+        found = {name: value - self._last.get(name, 0.0) for name, value in counts.items()}
+        self._last = dict(counts)
+        return {name: max(0.0, grown) for name, grown in found.items()}
 
 
 @dataclass
@@ -178,7 +199,7 @@ class Clock:
         }
         self._waits = {"data": 0.0, "learner": 0.0, "probe": 0.0}
         self._at = time.monotonic()
-        self._used = self._processors()
+        self._used, self._machine = self._processors(), machine_seconds()
         self._learner = 0.0
 
     def wait(self, name: str, seconds: float) -> None:
@@ -186,7 +207,7 @@ class Clock:
 
     def row(self, learner_seconds: float) -> dict[str, float]:
         """Shares since the last row; `learner_seconds` is how long the learner has been busy in all."""
-        now, used = time.monotonic(), self._processors()
+        now, used, machine = time.monotonic(), self._processors(), machine_seconds()
         wall = max(now - self._at, 1e-9)
         found = {
             "seconds": wall,
@@ -197,10 +218,15 @@ class Clock:
         found |= {f"wait_{name}": seconds / wall for name, seconds in self._waits.items()}
         # A process that was started again counts from nothing.
         found |= {f"cpu_{name}": max(0.0, used[name] - self._used[name]) / wall for name in used}
+        ours = sum(max(0.0, used[name] - self._used[name]) for name in used)
+        # What other programs of this machine took: without it nobody can say afterwards why a step was slow.
+        found["cpu_others"] = max(0.0, machine - self._machine - ours) / wall
+        found["cores"] = process.available_cores()
         for name, pids in self._pids.items():
             facts = [held(pid) for pid in pids()]
             found[f"mb_{name}"], found[f"files_{name}"] = sum(mb for mb, _ in facts), sum(files for _, files in facts)
-        self._at, self._used, self._learner, self._waits = now, used, learner_seconds, dict.fromkeys(self._waits, 0.0)
+        self._at, self._used, self._machine, self._learner = now, used, machine, learner_seconds
+        self._waits = dict.fromkeys(self._waits, 0.0)
         return found
 
     def _processors(self) -> dict[str, float]:
@@ -228,3 +254,12 @@ def processor_seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return sum(map(int, fields[11:15])) / _TICKS
+
+
+def machine_seconds() -> float:
+    """Processor time that all programs of this machine have taken; 0 where the system does not say."""
+    try:
+        user, nice, system, _idle, _waiting, *rest = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+    except (OSError, ValueError):
+        return 0.0
+    return (user + nice + system + sum(rest[:2])) / _TICKS

@@ -17,7 +17,7 @@ from etude.core.recipe import Recipe
 from etude.core.terms import Terms
 from etude.harness.loop import Event
 from etude.policies.engine_client import EngineClient
-from etude.policies.replicas import EngineReplicas
+from etude.policies.replicas import EngineReplicas, PlacedRollout
 from etude.rl.broken_tasks import BrokenTasks
 from etude.rl.workers.finished import Finished, slot_of
 from etude.rollout.rollout import Outcome, RolloutSetup, Scored, Void, run_rollout
@@ -51,7 +51,8 @@ class RolloutEnvironment:
             recorded_rollout, task, self.host, self.setups(terms.edition), self.recipe, seed, terms, on_grading
         )
         group, _ = slot_of(name)
-        outcome, resumed = await run(self.engine.of_rollout(str(group)), self.records, name)
+        with self.engine.rollout(str(group)) as engine:
+            outcome, resumed = await run(engine, self.records, name)
         self.counts["resumed_tokens"] += resumed
         return outcome
 
@@ -97,7 +98,7 @@ async def recorded_rollout(
     seed: int,
     terms: Terms,
     on_grading: Callable[[], None],
-    engine: EngineClient,
+    engine: EngineClient | PlacedRollout,
     records: TurnRecords | None,
     name: str,
 ) -> tuple[Outcome, int]:

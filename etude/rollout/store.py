@@ -78,6 +78,7 @@ class SavedRollout:
     passed: bool
     reward: float | None  # None: it was void
     void: str  # whose failure, or nothing
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ def load_rollout(directory: Path) -> SavedRollout:
         passed=bool(saved.grade and saved.grade.get("passed")),
         reward=saved.reward,
         void=saved.void.cause if saved.void else "",
+        seconds=saved.seconds,
     )
 
 

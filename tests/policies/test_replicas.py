@@ -37,7 +37,9 @@ class Engine:
     async def health(self) -> None:
         await self._heard("health")
 
-    async def sample(self, context: Context, sampling: Sampling, version: Version | None = None) -> Sample:
+    async def sample(
+        self, context: Context, sampling: Sampling, version: Version | None = None, **options: Any
+    ) -> Sample:
         await self._heard("sample", version)
         return Sample(self.name, "stop")
 
@@ -117,5 +119,40 @@ def test_one_that_was_started_again_pins_and_swaps_as_the_others_did() -> None:
         fresh.asked.clear()
         await together.restore(fresh, FIRST)  # type: ignore[arg-type]
         assert fresh.asked == [("pin", FIRST), ("update", SECOND)]
+
+    asyncio.run(scene())
+
+
+def test_an_engine_that_joins_gets_the_version_and_the_next_groups() -> None:
+    async def scene() -> None:
+        together, fresh = replicas(Engine("a"), deadline=10.0), Engine("fresh")
+        await together.update(SECOND)
+        await together.pin(SECOND)
+        with together.rollout("1") as first:
+            assert await together.add(fresh, FIRST) == 1  # type: ignore[arg-type]
+            assert fresh.asked == [("update", SECOND)]
+            with together.rollout("2") as other, together.rollout("1") as second:
+                assert (first.address, other.address, second.address) == ("a", "fresh", "a")
+            assert (await first.sample(Context(), Sampling())).text == "a"
+        # What it never pinned it is not asked for.
+        assert {together.of_pinned(str(number)).address for number in range(20)} == {"a"}
+
+    asyncio.run(scene())
+
+
+def test_rollouts_leave_an_engine_that_is_removed_at_their_next_turn() -> None:
+    async def scene() -> None:
+        leaving, staying = Engine("leaving"), Engine("staying")
+        together = replicas(leaving, staying, deadline=10.0)
+        with together.rollout("1") as rollout:
+            assert (await rollout.sample(Context(), Sampling())).text == "leaving"
+            assert await together.remove(0, deadline=0.0) == 1
+            assert (await rollout.sample(Context(), Sampling())).text == "staying"
+            assert together.placement.leaving(0) == 0
+        assert together.placement.in_flight == {1: 0}
+        await together.update(SECOND)
+        assert leaving.asked[-1][0] == "sample" and staying.asked[-1] == ("update", SECOND)
+        with pytest.raises(EtudeError, match="the only one"):
+            await together.remove(1, deadline=0.0)
 
     asyncio.run(scene())

@@ -112,16 +112,17 @@ class WorkerPool:
         self, task: Task, seed: int, terms: Terms, on_grading: Callable[[], None], name: str
     ) -> Outcome | Finished:
         number, _ = slot_of(name)
-        request = RolloutRequest(
-            name,
-            self._place(task),
-            seed,
-            self.engine.of_rollout(str(number)).address,
-            EditionFacts(**vars(self.editions(terms.edition))),
-            terms.effort,
-            self.source_of(number),
-        )
-        found, answer = await self._ask(request, task, on_grading)
+        with self.engine.rollout(str(number)) as engine:
+            request = RolloutRequest(
+                name,
+                self._place(task),
+                seed,
+                engine.address,
+                EditionFacts(**vars(self.editions(terms.edition))),
+                terms.effort,
+                self.source_of(number),
+            )
+            found, answer = await self._ask(request, task, on_grading)
         if isinstance(found, Void):
             return found
         self.counts["resumed_tokens"] += answer.resumed_tokens
@@ -129,7 +130,7 @@ class WorkerPool:
 
     async def evaluate(self, policy: Policy, job: RolloutJob) -> Outcome | Finished:
         version: Version = policy.version  # type: ignore[attr-defined]  # a pinned one: nothing else is evaluated
-        engine = self.engine.of_rollout(f"{job.task.name}/{job.sample}").address
+        engine = self.engine.of_pinned(f"{job.task.name}/{job.sample}").address
         request = RolloutRequest(
             NO_SLOT,
             self._place(job.task),

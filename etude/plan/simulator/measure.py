@@ -1,0 +1,200 @@
+"""Service times of a finished run: its rows of metrics say what everything took, its journal what rollouts were like.
+
+On a CPU all processes share the machine's cores, so their processor time is what is measured: how fast it passes is
+simulated. Elsewhere the engine and the learner have devices of their own, and sandboxes take the seconds they took.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from etude.core.errors import EtudeError
+from etude.core.recipe import Recipe
+from etude.core.run_files import read_facts, read_metrics
+from etude.plan.simulator.service_times import EngineTimes, LearnerTimes, RolloutShape, ServiceTimes, check
+from etude.rl.groups import Rollout, spent_seconds, unpack
+from etude.rl.rollout_files import RolloutFile, RolloutFiles
+from etude.rl.workers.finished import slot_name, slot_of
+from etude.rollout.store import load_rollout, saved_rollouts
+
+FEWEST = 5  # steps that figures are made from
+MOST = 4_000  # rollouts that are drawn from: more change no mean
+SCORED = 1 / 3  # of a token's gradient: a forward is a third of forward and backward
+
+
+def measure_run(run: Path, recipe: Recipe) -> ServiceTimes:
+    """What the steps of `run`, which was made by `recipe`, took."""
+    read_facts(run)  # says so where it is no run
+    rows = [row for row in read_metrics(run) if row["stage"] == "rl"]
+    if len(rows) < FEWEST:
+        raise EtudeError(f"{run} has {len(rows)} steps of reinforcement learning; service times need {FEWEST}")
+    if not all("engine_steps" in row for row in rows):
+        raise EtudeError(
+            f"{run} was made before steps of the engine were counted; train a few steps again with this version"
+        )
+    groups = read_groups(run)
+    shared = recipe.run.device == "cpu"
+    rollouts, seconds = sum(row["rollouts"] for row in rows), sum(row["seconds"] for row in rows)
+
+    def spent(name: str) -> npt.NDArray[np.float64]:
+        return np.array([row.get(f"cpu_{name}", 0.0) * row["seconds"] for row in rows])
+
+    learner = spent("learner") if shared else np.array([row["learner_busy"] * row["seconds"] for row in rows])
+    workers = float(spent("workers").sum())
+    loop = float(spent("loop").sum())
+    computed = _sum(rows, "engine_computed_tokens") - _sum(rows, "engine_sampled_tokens")
+    shapes = [shape for group in groups for shape in group]
+    prompts = sum(new for shape in shapes for new, _ in shape.turns) / len(shapes) * rollouts
+    cores = float(rows[-1]["cores"]) if shared else 0.0
+    return check(
+        ServiceTimes(
+            engine=engine_times(rows, spent("engine"), recipe, groups),
+            learner=learner_times(rows, learner),
+            groups=groups,
+            loop=loop / rollouts if workers else 0.0,
+            worker=(workers or loop) / rollouts,
+            sandbox=float(spent("sandboxes").sum()) / rollouts if shared else 0.0,
+            prefill=min(1.0, computed / max(1.0, prompts)),
+            swap=_sum(rows, "swap_seconds") / len(rows),
+            start=_start_seconds(run, rows),
+            probe_tokens=recipe.rl.probe_tokens,
+            save_tokens=recipe.cluster.save_tokens,
+            cores=cores,
+            others=others(rows, cores) if shared else 0.0,
+            measured=f"{len(rows)} steps, {int(rollouts)} rollouts, {seconds:.0f} s",
+        )
+    )
+
+
+def engine_times(
+    rows: Sequence[dict[str, Any]],
+    spent: npt.NDArray[np.float64],
+    recipe: Recipe,
+    groups: Sequence[Sequence[RolloutShape]],
+) -> EngineTimes:
+    """What a step, a token of an answer and a token of a prompt take, by least squares over the rows."""
+    steps, sampled = _column(rows, "engine_steps"), _column(rows, "engine_sampled_tokens")
+    prompts = np.maximum(0.0, _column(rows, "engine_computed_tokens") - sampled)
+    step, token, prompt = not_negative(np.stack([steps, sampled, prompts], 1), spent)
+    longest = sum(shape.tokens for group in groups for shape in group) / sum(map(len, groups))
+    fits = int(recipe.engine.cache_tokens * recipe.cluster.engines // max(1.0, longest))
+    return EngineTimes(step, token, prompt, max(1, min(recipe.engine.max_running, fits)))
+
+
+def learner_times(rows: Sequence[dict[str, Any]], spent: npt.NDArray[np.float64]) -> LearnerTimes:
+    tokens = _column(rows, "forward_tokens")
+    scored = np.array([row.get("real_tokens", 0) + 512.0 for row in rows]) * SCORED
+    publish = _sum(rows, "publish_seconds") / len(rows)
+    step, token = not_negative(np.stack([np.ones(len(rows)), tokens + scored], 1), spent)
+    return LearnerTimes(max(0.0, step - publish), token, token * SCORED, publish)
+
+
+def not_negative(columns_NC: npt.NDArray[np.float64], wanted_N: npt.NDArray[np.float64]) -> list[float]:
+    """Least squares with no coefficient below 0: one that would be is left out, the most negative first.
+
+    Rows are weighted by 1 / sqrt of what they took: a long step is no better a witness than several short ones.
+    """
+    weights_N1 = 1 / np.sqrt(np.maximum(wanted_N, 1e-6))[:, None]
+    left = list(range(columns_NC.shape[1]))
+    found_C = np.zeros(columns_NC.shape[1])
+    while left:
+        solved, *_ = np.linalg.lstsq(columns_NC[:, left] * weights_N1, wanted_N * weights_N1[:, 0], rcond=None)
+        if (solved >= 0).all():
+            found_C[left] = solved
+            break
+        left.pop(int(solved.argmin()))
+    return [float(each) for each in found_C]
+
+
+def others(rows: Sequence[dict[str, Any]], cores: float) -> float:
+    """How many threads of other programs wanted to compute all the time, on cores that were shared with them.
+
+    While the learner works it gets the share of a core that everybody gets: that share, and the processor time of
+    others, say how many they were.
+    """
+    busy = sum(row["learner_busy"] * row["seconds"] for row in rows)
+    share = min(1.0, sum(row["cpu_learner"] * row["seconds"] for row in rows) / max(busy, 1e-9))
+    taken = sum(row["cpu_others"] * row["seconds"] for row in rows) / sum(row["seconds"] for row in rows)
+    return float(taken / max(share, 1e-3)) if cores else 0.0
+
+
+def read_groups(run: Path) -> tuple[tuple[RolloutShape, ...], ...]:
+    """The groups that the journal still holds, and those that were kept readable, newest first."""
+    found: dict[int, dict[int, RolloutShape]] = {}
+    for name, shape in chain(_journalled(run / "rl" / "journal.db"), _readable(run / "rl" / "trajectories")):
+        number, slot = slot_of(name)
+        found.setdefault(number, {})[slot] = shape
+    if not found:
+        raise EtudeError(f"{run} has kept no rollout; raise rl.keep_trajectories and train some steps again")
+    most = max(map(len, found.values()))
+    # One that is not whole may miss just those that were late.
+    whole = [tuple(shapes.values()) for _, shapes in sorted(found.items(), reverse=True) if len(shapes) >= most - 1]
+    return tuple(whole[: max(1, MOST // most)])
+
+
+def _journalled(path: Path) -> Iterator[tuple[str, RolloutShape]]:
+    files = RolloutFiles(path.parent / "rollouts")
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as base:
+            for number, slot, data in base.execute("SELECT number, slot, data FROM rollouts"):
+                yield slot_name(number, slot), _of_rollout(unpack(bytes(data)))
+            for number, slot, *named in base.execute("SELECT number, slot, path, digest FROM files"):
+                yield slot_name(number, slot), _of_rollout(unpack(files.read(RolloutFile(*named))))
+    except sqlite3.Error as error:
+        raise EtudeError(f"the journal {path} cannot be read: {error}") from None
+
+
+def _readable(root: Path) -> Iterator[tuple[str, RolloutShape]]:
+    for path in saved_rollouts(root) if root.is_dir() else ():
+        saved = load_rollout(path)
+        if saved.trajectory is not None and saved.reward is not None:
+            segments = saved.trajectory.segments
+            masks, tokens = [each.trained() for each in segments], sum(len(each.ids) for each in segments)
+            spent = spent_seconds(saved.trajectory)
+            yield path.name.rpartition("-")[0], shape_of(masks, tokens, saved.reward, saved.seconds, spent)
+
+
+def _of_rollout(rollout: Rollout) -> RolloutShape:
+    masks = [trace.sampled_T for trace in rollout.traces]
+    return shape_of(masks, rollout.tokens, rollout.reward, rollout.seconds, rollout.spent)
+
+
+def shape_of(
+    sampled: Sequence[npt.NDArray[np.bool_]], tokens: int, reward: float, seconds: float, spent: Mapping[str, float]
+) -> RolloutShape:
+    """Its turns are the runs of sampled tokens of each segment."""
+    turns: list[tuple[int, int]] = []
+    for sampled_T in sampled:
+        edges = np.flatnonzero(np.diff(sampled_T.astype(np.int8), prepend=0, append=0))
+        behind = 0
+        for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            turns.append((first - behind, last - first))
+            behind = last
+    tools = spent.get("tools", 0.0)
+    rest = max(0.0, seconds - spent.get("sampling", seconds) - tools)
+    return RolloutShape(tuple(turns) or ((0, 1),), tokens, reward, tools, rest)
+
+
+def _start_seconds(run: Path, rows: Sequence[dict[str, Any]]) -> float:
+    """From the begin of the stage to its first row, that row's own seconds left out."""
+    began = read_facts(run)["stages"].get("rl", {}).get("began")
+    if began is None:
+        return 0.0
+    return float(max(0.0, rows[0]["time"] - datetime.fromisoformat(began).timestamp() - rows[0]["seconds"]))
+
+
+def _column(rows: Sequence[dict[str, Any]], name: str) -> npt.NDArray[np.float64]:
+    return np.array([row[name] for row in rows], np.float64)
+
+
+def _sum(rows: Sequence[dict[str, Any]], name: str) -> float:
+    return float(sum(row.get(name, 0.0) for row in rows))

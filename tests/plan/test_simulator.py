@@ -1,0 +1,185 @@
+"""The simulated loop: its clock, its engine against arithmetic, the real dispatcher inside it, its forecasts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from etude.cli.main import app
+from etude.core.errors import EtudeError
+from etude.core.rl_settings import RLSettings
+from etude.plan.simulator.clock import run_simulated
+from etude.plan.simulator.engine import SimulatedEngine, Spans
+from etude.plan.simulator.environment import Faults, read_faults
+from etude.plan.simulator.forecast import read_sandboxes
+from etude.plan.simulator.measure import not_negative, shape_of
+from etude.plan.simulator.processors import OwnDevices, Queue, SharedCores, compute
+from etude.plan.simulator.service_times import (
+    EngineTimes,
+    LearnerTimes,
+    RolloutShape,
+    ServiceTimes,
+    load_times,
+    merged,
+)
+from etude.plan.simulator.simulate import Scenario, simulate
+
+TIMES = Path("benchmarks/scale/nano_service_times.json")
+EVEN = ServiceTimes(
+    EngineTimes(step=0.01, token=0.001, prompt=0.0, running=8),
+    LearnerTimes(step=1.0, token=0.0, score=0.0),
+    groups=(tuple(RolloutShape(((10, 20), (10, 30)), 80, float(i), 1.0, 2.0) for i in range(4)),),
+    start=30.0,
+)
+LOOP = RLSettings(groups=2, group=4, concurrency=16, staleness=2, steps=20, eval_every=0)
+
+
+def test_hours_pass_at_once_and_in_order() -> None:
+    async def work() -> list[tuple[str, float]]:
+        heard: list[tuple[str, float]] = []
+        clock = asyncio.get_running_loop()
+
+        async def later(name: str, seconds: float) -> None:
+            await asyncio.sleep(seconds)
+            heard.append((name, clock.time()))
+
+        await asyncio.gather(later("b", 7200.0), later("a", 60.0), later("c", 7200.0))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(clock.create_future(), 10.0)
+        return [*heard, ("end", clock.time())]
+
+    assert run_simulated(work()) == [("a", 60.0), ("b", 7200.0), ("c", 7200.0), ("end", 7210.0)]
+
+
+def test_waiting_for_nothing_is_an_error_and_no_hang() -> None:
+    async def work() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(EtudeError, match="never happen"):
+        run_simulated(work())
+
+
+def test_programs_share_cores_evenly() -> None:
+    async def work() -> list[float]:
+        cores, clock, ended = SharedCores(2.0, others=1.0), asyncio.get_running_loop(), []
+        done = clock.create_future()
+        for seconds in (2.0, 2.0, 5.0):
+            compute(cores, seconds, lambda: ended.append(clock.time()))
+        queue = Queue(OwnDevices())
+        queue.do(20.0, lambda: done.set_result(None))
+        await done
+        return ended
+
+    # Four threads on two cores: 2 s of work take 4. Then two are left, each with a core: 3 s more.
+    assert run_simulated(work()) == pytest.approx([4.0, 4.0, 7.0])
+
+
+def test_an_engine_is_slower_with_a_larger_batch_and_knows_its_versions() -> None:
+    times = EngineTimes(step=0.1, token=0.1, prompt=0.01, running=2)
+
+    async def work() -> list[tuple[float, Spans]]:
+        engine, clock = SimulatedEngine(OwnDevices(), times, version=0), asyncio.get_running_loop()
+        found: list[tuple[float, Spans]] = []
+        ended = [clock.create_future() for _ in range(3)]
+
+        def take(place: int, spans: Spans) -> None:
+            found.append((clock.time(), spans))
+            ended[place].set_result(None)
+
+        engine.sample(0, 10, lambda spans: take(0, spans))
+        engine.sample(0, 20, lambda spans: take(1, spans))
+        engine.sample(100, 5, lambda spans: take(2, spans))  # waits for a place
+        await asyncio.sleep(1.5)  # five steps of a batch of two
+        engine.swap(1)
+        await asyncio.gather(*ended)
+        return found
+
+    first, late, long = run_simulated(work())
+    assert first[0] == pytest.approx(3.0) and dict(first[1]) == pytest.approx({0: 5.0, 1: 5.0})
+    # A prompt of 100 tokens takes a second in which nobody gets any, then five steps of two, then five alone.
+    assert late[0] == pytest.approx(5.5) and dict(late[1]) == pytest.approx({1: 5.0})
+    assert long[0] == pytest.approx(6.5) and dict(long[1]) == pytest.approx({0: 5.0, 1: 15.0})
+
+
+def test_an_engine_that_dies_goes_on_where_answers_were_recorded() -> None:
+    times = EngineTimes(step=1.0, token=0.0, prompt=0.0, running=8)
+
+    async def work() -> tuple[float, Spans, float]:
+        engine, clock = SimulatedEngine(OwnDevices(), times, version=3), asyncio.get_running_loop()
+        done: asyncio.Future[Spans] = clock.create_future()
+        engine.sample(0, 100, done.set_result)
+        await asyncio.sleep(50)
+        engine.fail(recorded=16)
+        await asyncio.sleep(10)
+        engine.start()
+        spans = await done
+        return clock.time(), spans, engine.lost
+
+    at, spans, lost = run_simulated(work())
+    assert lost == pytest.approx(8) and at == pytest.approx(100 + 10 + 8)
+    assert sum(tokens for _, tokens in spans) == pytest.approx(100)
+
+
+def test_the_same_seed_gives_the_same_figures_and_staleness_keeps_its_bound() -> None:
+    one, again = (simulate(EVEN, Scenario(LOOP, seed=5)) for _ in range(2))
+    assert one == again
+    for bound in (0, 1, 4):
+        found = simulate(EVEN, Scenario(replace(LOOP, staleness=bound)))
+        assert found.staleness_max <= bound
+        assert found.staleness_mean <= found.staleness_p95 <= bound
+
+
+def test_a_learner_that_is_the_bottleneck_sets_the_pace() -> None:
+    slow = replace(EVEN, learner=LearnerTimes(step=100.0, token=0.0, score=0.0))
+    found = simulate(slow, Scenario(LOOP))
+    assert found.step_seconds == pytest.approx(100.0, rel=0.02) and found.learner_busy > 0.98
+    assert found.rollouts_per_second == pytest.approx(8 / 100, rel=0.02)
+
+
+def test_failures_cost_throughput_and_no_rollout_is_lost() -> None:
+    plain = simulate(EVEN, Scenario(LOOP, engines=2))
+    faults = Faults(engines=60.0, sandboxes=60.0, slow_sandboxes=0.2, slower=5.0)
+    failing = simulate(EVEN, Scenario(LOOP, engines=2, faults=faults))
+    assert failing.rollouts_per_second < plain.rollouts_per_second and failing.failed > 0
+    assert plain.waste == 0.0 and failing.steps == plain.steps == 18
+
+
+def test_measured_times_are_never_negative_and_shapes_keep_their_tokens() -> None:
+    import numpy as np
+
+    chance = np.random.default_rng(0)
+    columns = chance.random((50, 3)) + 0.1
+    assert not_negative(columns, columns @ [2.0, 0.5, 0.0]) == pytest.approx([2.0, 0.5, 0.0], abs=1e-6)
+    assert min(not_negative(columns, columns @ [2.0, 0.5, -0.3])) >= 0.0
+    sampled = np.array([0, 0, 0, 1, 1, 0, 1, 1, 1], bool)
+    shape = shape_of([sampled], 9, 1.0, 10.0, {"sampling": 6.0, "tools": 1.0})
+    assert shape.turns == ((3, 2), (1, 3)) and shape.rest == pytest.approx(3.0)
+    turns = [(i, 10 * i) for i in range(1, 8)]
+    assert [sum(each) for each in zip(*merged(turns, 3), strict=True)] == [28, 280]
+
+
+def test_plan_simulates_with_measured_times() -> None:
+    done = CliRunner().invoke(app, ["plan", "nano", "--simulate", str(TIMES), "--sandboxes", "8,48", "--json"])
+    assert done.exit_code == 0, done.output
+    small, large = json.loads(done.stdout.splitlines()[-1])["sizes"]
+    assert small["sandboxes"] == 8 and 0 < small["rollouts_per_second"] < large["rollouts_per_second"]
+    assert 0 <= large["staleness_mean"] <= 2 and large["waste"] == 0.0
+
+
+def test_refusals_say_what_to_do(tmp_path: Path) -> None:
+    for words in ("", "0", "many", "1000000"):
+        with pytest.raises(EtudeError, match="--sandboxes"):
+            read_sandboxes(words)
+    assert read_sandboxes("1_000, 10") == [10, 1000]
+    for words in (["engines"], ["planets=1"], ["engines=-1"], ["engines=x"]):
+        with pytest.raises(EtudeError, match="--fault"):
+            read_faults(words)
+    (tmp_path / "times.json").write_text("{}")
+    with pytest.raises(EtudeError, match="no service times"):
+        load_times(tmp_path / "times.json")
+    assert load_times(TIMES).engine.running > 0
