@@ -1,4 +1,4 @@
-"""Calls between our processes over a local socket: many at once on one connection, each a frame out and a frame back.
+"""Calls between our processes over a socket: many at once on one connection, each a frame out and a frame back.
 
 A request's header has a `number`, which its answer repeats, and a `verb`. A caller that is cancelled sends `cancel`
 with the number, and a connection that closes cancels all its calls. While a call is under way its side may send news,
@@ -13,12 +13,15 @@ import contextlib
 import socket as sockets
 import traceback
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from etude.core.errors import EtudeError
+from etude.core.tcp_address import FILE, Fence, NotThere, TcpAddress, connect, welcome
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, write_frame
 
 CANCEL = "cancel"
 LARGEST = 1 << 30  # bytes of one frame, unless a server asks for fewer
+UNPROVEN = 64  # connections over TCP that may be proving themselves at once; further ones are closed
 Send = Callable[[Frame], None]
 Handle = Callable[[Frame, Send], Awaitable[Frame]]
 
@@ -46,7 +49,7 @@ class _Frames(asyncio.Protocol):
             while self._take():
                 pass
         except EtudeError as broken:  # what follows cannot be told apart any more
-            self._close(str(broken))
+            self.close(str(broken))
 
     def _take(self) -> bool:
         buffer = self._buffer
@@ -74,14 +77,18 @@ class _Frames(asyncio.Protocol):
             raise ConnectionLost("the connection is closed")
         self.transport.write(write_frame(frame))
 
-    def _close(self, why: str) -> None:
+    def close(self, why: str) -> None:
         if self.transport is not None:
             self.transport.abort()
         self._on_end(why)
 
 
 class Caller:
-    """One connection to a server of frames. Lost, it is opened again by the next call."""
+    """One connection to a server of frames. Lost, it is opened again by the next call.
+
+    `path` is a local socket, or `file:` with the path of a file that holds a TCP address. Of the latter no answer is
+    taken that came from a process whose place another has taken.
+    """
 
     def __init__(self, path: str, *, deadline: float = 60.0) -> None:
         self.path, self.deadline = path, deadline
@@ -124,15 +131,25 @@ class Caller:
             link = self._link
             if link is not None and link.transport is not None and not link.transport.is_closing():
                 return link
-            made = _Frames(self._on_frame, lambda why: self._on_end(made, why), LARGEST)
+            loop, fence = asyncio.get_running_loop(), None
+            made = _Frames(
+                lambda frame: self._on_frame(made, fence, frame), lambda why: self._on_end(made, why), LARGEST
+            )
             try:
-                await asyncio.get_running_loop().create_unix_connection(lambda: made, self.path)
-            except OSError as refused:
+                if self.path.startswith(FILE):
+                    fence = Fence(Path(self.path.removeprefix(FILE)))
+                    await loop.create_connection(lambda: made, sock=await connect(fence.address))
+                else:
+                    await loop.create_unix_connection(lambda: made, self.path)
+            except (OSError, NotThere) as refused:
                 raise ConnectionLost(f"nobody answers at {self.path} ({refused})") from None
             self._link = made
             return made
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, link: _Frames, fence: Fence | None, frame: Frame) -> None:
+        if fence is not None and not fence.holds():
+            link.close(f"another process has taken the place of incarnation {fence.address.incarnation}")
+            return
         answer, on_news = self._waiting.get(int(frame.header.get("number", 0)), (None, None))
         if answer is None or answer.done():
             return  # its caller has left
@@ -151,26 +168,56 @@ class Caller:
 
 
 class Answering:
-    """A server of frames on a listening local socket; `handle` answers a request, or raises `EtudeError`.
+    """A server of frames on a listening socket; `handle` answers a request, or raises `EtudeError`.
 
-    With `ConnectionLost` it says that it is about to end.
+    With `ConnectionLost` it says that it is about to end. Over TCP it listens with an address, whose token everybody
+    who connects must know.
     """
 
     def __init__(self, handle: Handle, *, largest: int = LARGEST) -> None:
         self._handle, self._largest = handle, largest
         self._links: set[_Frames] = set()
         self._server: asyncio.AbstractServer | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._unproven: set[asyncio.Task[None]] = set()
 
-    async def listen(self, listener: sockets.socket) -> None:
-        self._server = await asyncio.get_running_loop().create_unix_server(self._made, sock=listener)
+    async def listen(self, listener: sockets.socket, address: TcpAddress | None = None) -> None:
+        if address is None:
+            self._server = await asyncio.get_running_loop().create_unix_server(self._made, sock=listener)
+        else:
+            self._accepting = asyncio.create_task(self._accept(listener, address), name="frames over TCP")
 
     async def close(self) -> None:
         """Takes no more connections, and ends those that are there."""
         if self._server is not None:
             self._server.close()
+        for task in filter(None, (self._accepting, *self._unproven)):
+            task.cancel()
         for link in list(self._links):
             if link.transport is not None:
                 link.transport.close()
+
+    async def _accept(self, listener: sockets.socket, address: TcpAddress) -> None:
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+
+        async def greet(sock: sockets.socket) -> None:
+            if await welcome(sock, address):
+                await loop.connect_accepted_socket(self._made, sock)
+
+        with listener:
+            while True:
+                try:
+                    sock, _ = await loop.sock_accept(listener)
+                except OSError:  # gone before it was taken, or too many files are open
+                    await asyncio.sleep(0.1)
+                    continue
+                if len(self._unproven) >= UNPROVEN:
+                    sock.close()
+                    continue
+                task = asyncio.create_task(greet(sock))
+                self._unproven.add(task)
+                task.add_done_callback(self._unproven.discard)
 
     def _made(self) -> _Frames:
         running: dict[int, asyncio.Task[None]] = {}
