@@ -16,7 +16,6 @@ import socket
 import time
 from pathlib import Path
 
-import etude
 from etude.core.child_process import Child, start
 from etude.core.errors import EtudeError
 from etude.core.tcp_address import Announced
@@ -72,7 +71,7 @@ class ProgramSupervisor:
         self.incarnation = incarnation = asked["incarnation"]
         announced = Announced(Path(asked["announce"]), asked["host"], incarnation)
         # From where this process has its own: the folder that a child is started in says nothing about that.
-        package = str(Path(etude.__file__).parents[1])
+        package = str(Path(__file__).parents[2])
         # Ray sets it to the processors that it counts for this actor; how many threads to use is in the arguments.
         environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": package, **asked["environment"]}
 
@@ -142,11 +141,11 @@ class ProgramSupervisor:
 
     async def _watch_drivers(self) -> None:
         """Ends all when no driver has come back for long: nobody will."""
-        import ray
-
         while time.monotonic() - self.heard < self.orphan_seconds:
             await asyncio.sleep(min(RENEW, self.orphan_seconds))
         await self._end(10.0)
+        import ray
+
         with contextlib.suppress(Exception):  # another of the group was first
             ray.util.remove_placement_group(ray.util.get_placement_group(self.group))
         ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
