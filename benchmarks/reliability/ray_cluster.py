@@ -144,6 +144,11 @@ class RunOnRay(LOOP.Running):  # type: ignore[misc,name-defined]
 # What it costs
 
 
+def family(pid: int) -> list[int]:
+    """A process and all below it: a worker's sandboxes are children of its launcher."""
+    return [pid, *(each for child in map(int, _children(pid)) for each in family(child))]
+
+
 def seconds_of(pids: list[int], seen: dict[int, float]) -> float:
     """Processor-seconds of these processes and of their children that have ended; `seen` remembers the dead."""
     for pid in pids:
@@ -174,10 +179,11 @@ def measure(folder: Path, model: Path, steps: int, name: str, nodes: Nodes | Non
             pids += running.pids(part)
         if nodes is not None:
             pids += running.supervisors()
-            rays_now = seconds_of([pid for pid in nodes.left() if pid not in pids and pid not in ours], rays)
+            others = {each for pid in pids for each in family(pid)}
+            rays_now = seconds_of([pid for pid in nodes.left() if pid not in others and pid not in ours], rays)
         else:
             rays_now = 0.0
-        now = seconds_of(pids, ours)
+        now = seconds_of([each for pid in pids for each in family(pid)], ours)
         rows = running.rows()
         if len(rows) > seen_rows:
             seen_rows = len(rows)

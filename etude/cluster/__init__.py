@@ -2,5 +2,5 @@
 
 In reading order: `placement` (a program, and the protocol of what starts it), `local` (processes on this machine, and
 supervisors of programs), `ray_supervisor` and `ray_placement` (programs on the nodes of a Ray cluster), `start` (which
-of them a recipe names), `engines` (engine replicas under supervisors).
+of them a recipe names), `engines` (engine replicas under supervisors), `ranks` (the ranks of a learner).
 """

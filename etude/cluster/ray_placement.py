@@ -35,6 +35,7 @@ from etude.core.tcp_address import FILE
 POLL = 5.0  # seconds that a supervisor waits for its child's end before it says that it lives
 AGAIN = 0.5  # seconds between two tries to reach a supervisor that Ray starts again
 KILLED = -9
+LOOPBACK = "127.0.0.1"
 STORE = 80 << 20  # bytes of Ray's object store on a cluster that is started here: nothing of ours goes through it
 
 
@@ -247,6 +248,8 @@ class RayPlacement:
             raise EtudeError(f"the supervisor of {names[0]} has no port for its ranks: {_line(lost)}") from None
         size = len(names)
         common = {"WORLD_SIZE": str(size), "MASTER_ADDR": host, "MASTER_PORT": str(port)}
+        if host == LOOPBACK:  # a host name that does not resolve must not matter here
+            common["GLOO_SOCKET_IFNAME"] = "lo"
         # Ray shows each program its own GPUs only, so each is the first of its own.
         return [common | {"RANK": str(rank), "LOCAL_RANK": "0"} for rank in range(size)]
 
@@ -272,7 +275,7 @@ class RayPlacement:
         return self.home / f"{name}.{self._incarnations[name]}"
 
     def _host(self, name: str) -> str:
-        return str(self._facts[name]["host"]) if self.settings.address else "127.0.0.1"
+        return str(self._facts[name]["host"]) if self.settings.address else LOOPBACK
 
 
 class RayProgram:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from etude.cluster.placement import LEARNER, Placement, Program, Running
+from etude.cluster.ranks import start_ranks
 from etude.core.child_process import start
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
@@ -162,7 +163,7 @@ async def launch_learner(
         child = await start("learner", MODULE, arguments, ready=READY, log=log, deadline=deadline, leaves=leaves)
     else:
         program = Program(f"{LEARNER}-0", MODULE, arguments, READY, log, leaves)
-        child = await placement.start(program, deadline)
+        child = await start_ranks(placement, program, spec.ranks.ranks, max(1, spec.threads), deadline)
     try:
         async with asyncio.timeout(deadline):
             reader, writer = await _connect(child.said)
