@@ -24,7 +24,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from etude.cluster.placement import Program, Role
+from etude.cluster.placement import WORKER, Program, Role
 from etude.cluster.ray_supervisor import RENEW, ProgramSupervisor, machine, read_claim
 from etude.core import process
 from etude.core.child_process import LACK_OF_MEMORY, log_end
@@ -72,15 +72,22 @@ class RayPlacement:
         await self._find_room()
         names = [name for role in roles for name in role.programs()]
         await asyncio.gather(*map(self._supervisor, names))
+        self._check_weights([name for name in names if not name.startswith(WORKER)])
         dashboard = getattr(context, "dashboard_url", None)
         nodes = sorted({self._facts[name]["node"][:8] for name in names})
         self.say(
-            f"Ray at {context.address_info['gcs_address']}, {len(nodes)} nodes"
+            f"Ray at {context.address_info['gcs_address']}, programs on {len(nodes)} node{'s' * (len(nodes) > 1)}"
             + (f", dashboard http://{dashboard}" if dashboard else ", no dashboard (it is part of ray[default])")
         )
-        for name in names:
-            facts = self._facts[name]
-            self.say(f"{name} is on node {facts['node'][:8]} ({facts['host']})")
+
+    def _check_weights(self, names: Sequence[str]) -> None:
+        """Without a chain of versions the learner's weights go through memory, which only one machine shares."""
+        places = {self._facts[name]["machine"]: self._facts[name]["host"] for name in names}
+        if len(places) > 1 and not getattr(self.settings, "weights", ""):
+            raise EtudeError(
+                f"learner and engines are on different machines ({', '.join(sorted(places.values()))}), and weights "
+                "go through the memory of one: set cluster.weights to a directory or bucket that all of them reach"
+            )
 
     def _join(self) -> Any:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -213,8 +220,13 @@ class RayPlacement:
         if "error" in answer:
             self.release(name, incarnation)
             raise EtudeError(answer["error"])
-        pid = answer["pid"] if self._facts[name]["machine"] == machine() else 0
-        return RayProgram(self, program, incarnation, supervisor, self._facts[name], pid, answer["said"])
+        facts = self._facts[name]
+        self.say(
+            f"{name} is process {answer['pid']} on node {facts['node'][:8]} ({facts['host']}), "
+            f"incarnation {incarnation}, log {program.log}"
+        )
+        pid = answer["pid"] if facts["machine"] == machine() else 0
+        return RayProgram(self, program, incarnation, supervisor, facts, pid, answer["said"])
 
     async def _seen_to_end(self, supervisor: Any, incarnation: str) -> bool:
         """Ends a child of before, if the supervisor still has it."""
