@@ -308,6 +308,7 @@ class RayProgram:
         self._supervisor, self._facts = supervisor, facts
         self._how = ""  # it ended
         self._heard = time.monotonic()
+        self._unheard = False  # the last time that it was asked
 
     @property
     def ended(self) -> bool:
@@ -320,7 +321,7 @@ class RayProgram:
     async def last_words(self) -> str | None:
         end = time.monotonic() + POLL
         # One that cannot be asked is not known to live: it is lost after its lease at the latest.
-        while not self._how and (time.monotonic() < end or self._silent):
+        while not self._how and (time.monotonic() < end or self._unheard):
             await self._look(AGAIN)
         return f"the {self.program.title} process {self._how}; {self.log_end()}" if self._how else None
 
@@ -336,21 +337,18 @@ class RayProgram:
         except (RayError, TimeoutError):
             self._lose("its supervisor could not be reached to end it")
 
-    @property
-    def _silent(self) -> bool:
-        return time.monotonic() - self._heard > 2 * POLL
-
     async def _look(self, seconds: float) -> None:
         try:
             self._hear(await _answer(self._supervisor.wait.remote(self.incarnation, seconds), seconds + POLL))
         except (RayError, TimeoutError) as lost:
+            self._unheard = True
             if time.monotonic() - self._heard > self.placement.settings.lease_seconds:
                 self._lose(_line(lost))
             else:
                 await asyncio.sleep(AGAIN)
 
     def _hear(self, text: str) -> None:
-        self._heard, answer = time.monotonic(), json.loads(text)
+        self._heard, self._unheard, answer = time.monotonic(), False, json.loads(text)
         if answer["state"] == "unknown":
             self._lose("its supervisor was started again")
         if answer["state"] != "ended" or self._how:
