@@ -88,14 +88,13 @@ class Running:
     def pids(self, kind: str) -> list[int]:
         if kind == "orchestrator":
             return [self.process.pid]
-        found = []
+        return [pid for pid in map(int, self._candidates()) if MODULES[kind] in command_of(pid)]
+
+    def _candidates(self) -> list[str]:
+        """The command's own children; on Ray programs have other parents, and name the run (ray_cluster.py)."""
         with contextlib.suppress(OSError):
-            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-            for child in map(int, children):
-                with contextlib.suppress(OSError):
-                    if MODULES[kind].encode() in Path(f"/proc/{child}/cmdline").read_bytes():
-                        found.append(child)
-        return found
+            return Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return []
 
     def records(self, pid: int | None) -> list[Path]:
         """The records of rollouts under way: of one process, or of all."""
@@ -125,6 +124,12 @@ class Running:
                 raise SystemExit(f"no step within {DEADLINE:.0f} s:\n{self.log.read_text()[-3000:]}")
             time.sleep(0.02)
         return True
+
+
+def command_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    return ""
 
 
 def alive(pid: int) -> bool:

@@ -1,4 +1,6 @@
 """Where things run: programs beside this one, started, watched, and started again when they die.
 
-In reading order: `local` (supervisors of processes on this machine), `engines` (engine replicas under them).
+In reading order: `placement` (a program, and the protocol of what starts it), `local` (processes on this machine, and
+supervisors of programs), `ray_supervisor` and `ray_placement` (programs on the nodes of a Ray cluster), `start` (which
+of them a recipe names), `engines` (engine replicas under supervisors), `ranks` (the ranks of a learner).
 """

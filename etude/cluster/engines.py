@@ -1,22 +1,27 @@
 """Engine replicas as supervised processes: an address that stays, and the others' version for one that comes back.
 
-A replica that is started again listens at a private address until it has the right weights; only then does its socket
-take the public name. So nobody samples from the weights of an old checkpoint. Knows engines; nothing of training.
+A replica that is started again listens at an address of its own until it has the right weights; only then is it
+published at the address that clients have. So nobody samples from the weights of an old checkpoint. Knows engines;
+nothing of training.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.cluster.local import Addresses, Restarts, Supervisor
-from etude.core.child_process import Child
+from etude.cluster.local import Restarts, Supervisor
+from etude.cluster.placement import ENGINE, Placement, Program, Role, Running
+from etude.core.errors import EtudeError
+from etude.core.frame_calls import ConnectionLost
 from etude.core.policy import Version
 from etude.core.settings import EngineSettings
-from etude.policies.engine_client import EngineClient, launch
+from etude.core.transport import to_json
+from etude.policies.engine_client import EngineClient
 from etude.policies.replicas import EngineReplicas
-from etude.serve.messages import frames_path
+from etude.serve.messages import READY, EngineSpec
 
 
 @dataclass(frozen=True)
@@ -38,14 +43,11 @@ class EnginePlan:
 class Engines:
     """The replicas and their supervisors. `replicas` is the policy that they are together."""
 
-    def __init__(self, plan: EnginePlan, version: Version, addresses: Addresses, restarts: Restarts) -> None:
-        self.plan, self.addresses = plan, addresses
-        self._starts = 0
+    def __init__(self, plan: EnginePlan, version: Version, placement: Placement, restarts: Restarts) -> None:
+        self.plan, self.placement = plan, placement
         clients = [
-            EngineClient(
-                f"unix:{addresses.socket(f'engine-{number}')}", deadline=plan.verb_seconds, patience=plan.start_seconds
-            )
-            for number in range(plan.count)
+            EngineClient(placement.address(name), deadline=plan.verb_seconds, patience=plan.start_seconds)
+            for name in Role(ENGINE, plan.count).programs()
         ]
         self.replicas = EngineReplicas(clients, version, plan.verb_seconds, self._wait_up)
         self.supervisors = [
@@ -54,7 +56,7 @@ class Engines:
 
     @property
     def pids(self) -> list[int]:
-        return [supervisor.child.process.pid for supervisor in self.supervisors]
+        return [supervisor.child.pid for supervisor in self.supervisors if supervisor.child.pid]
 
     async def close(self) -> None:
         await self.replicas.close()
@@ -65,38 +67,29 @@ class Engines:
         supervisor = self.supervisors[number]
         await supervisor.wait_back(supervisor.deaths, self.plan.start_seconds + self.plan.verb_seconds)
 
-    def _starter(self, number: int) -> Callable[[], Awaitable[Child]]:
-        plan, public = self.plan, self.addresses.socket(f"engine-{number}")
+    def _starter(self, number: int) -> Callable[[], Awaitable[Running]]:
+        plan, name = self.plan, f"{ENGINE}-{number}"
 
-        async def start() -> Child:
-            self._starts += 1
-            private = public.with_name(f"{public.name}.{self._starts}")
+        async def start() -> Running:
             model, version = plan.weights(self.replicas.pinned)
             # Steps that move nothing are not published, so a later commit has the weights of the present version. The
             # board need not hold that one: nothing may have been published yet.
             version = min(version, self.replicas.version)
-            client = await launch(
-                model,
-                plan.settings,
-                device=plan.device,
-                threads=plan.threads,
-                board=plan.board,
-                version=version,
-                log=plan.logs(number),
-                deadline=plan.start_seconds,
-                verb_deadline=plan.verb_seconds,
-                socket=private,
-            )
-            assert client.server is not None
+            spec = EngineSpec(model, plan.settings, plan.device, plan.threads, plan.board, version)
+            program = Program(name, "etude.serve.server", (json.dumps(to_json(spec)),), READY, plan.logs(number))
+            server = await self.placement.start(program, plan.start_seconds)
+            client = EngineClient(server.said, deadline=plan.verb_seconds)
             try:
                 await self.replicas.restore(client, version)
-                Path(frames_path(str(private))).replace(frames_path(str(public)))
-                private.replace(public)
-            except BaseException:
-                await client.close(0)
+                self.placement.publish(name)
+            except BaseException as failed:
+                said = await server.last_words() if isinstance(failed, ConnectionLost) else None
+                await server.close(0)
+                if said:
+                    raise EtudeError(said) from None
                 raise
-            server, client.server = client.server, None
-            await client.close()
+            finally:
+                await client.close()
             return server
 
         return start

@@ -8,10 +8,11 @@ they compute, and nothing of reinforcement learning.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from etude.core.child_process import Child, Folder
+from etude.cluster.placement import Program, Running
+from etude.core.child_process import Child, Folder, start
 from etude.core.errors import EtudeError
 
 LOOK = 0.05  # seconds between two looks at a process that is waited for
@@ -43,16 +44,45 @@ class Restarts:
         self.log(f"{said.splitlines()[0].rstrip(':;')}; {name} is started again ({self.used} of {self.most})")
 
 
-class Addresses:
-    """A folder for sockets whose addresses outlive the processes that listen on them."""
+class LocalPlacement:
+    """Programs are processes beside this one. Their sockets lie in one folder, under names that outlive them."""
 
     def __init__(self) -> None:
         self._folder = Folder("addresses")
+        self._starts = 0
+        self._newest: dict[str, Path] = {}
 
     def socket(self, name: str) -> Path:
         return self._folder.path / name
 
-    def close(self) -> None:
+    def address(self, name: str) -> str:
+        return f"unix:{self.socket(name)}"
+
+    async def start(self, program: Program, seconds: float) -> Child:
+        self._starts += 1
+        self._newest[program.name] = own = self.socket(f"{program.name}.{self._starts}")
+        return await start(
+            program.title,
+            program.module,
+            program.arguments,
+            ready=program.ready,
+            log=program.log,
+            deadline=seconds,
+            leaves=program.leaves,
+            socket=own,
+            environment=program.environment,
+        )
+
+    def publish(self, name: str) -> None:
+        own = self._newest[name]
+        # With what it has beside its socket: an engine has one for frames.
+        for path in [*own.parent.glob(f"{own.name}.*"), own]:
+            path.replace(path.with_name(path.name.replace(own.name, name, 1)))
+
+    async def ranks(self, names: Sequence[str]) -> list[Mapping[str, str]]:
+        return []
+
+    async def close(self) -> None:
         self._folder.remove()
 
 
@@ -62,16 +92,16 @@ class Supervisor:
     `up` is set while it is there; who finds it gone waits for it (`wait_back`).
     """
 
-    def __init__(self, name: str, start: Callable[[], Awaitable[Child]], restarts: Restarts) -> None:
+    def __init__(self, name: str, start: Callable[[], Awaitable[Running]], restarts: Restarts) -> None:
         self.name, self.restarts = name, restarts
         self._start = start
         self.up = asyncio.Event()
         self.deaths = 0
-        self._child: Child | None = None
+        self._child: Running | None = None
         self._closing = False
 
     @property
-    def child(self) -> Child:
+    def child(self) -> Running:
         assert self._child is not None, "it was never started"
         return self._child
 
@@ -82,7 +112,7 @@ class Supervisor:
     async def watch(self) -> None:
         """For as long as the run goes on. Raises when the process died once too often."""
         while True:
-            await self.child.process.wait()
+            await self.child.wait()
             if self._closing:
                 return
             self.up.clear()

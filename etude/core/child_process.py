@@ -1,7 +1,7 @@
-"""A process of ours beside this one: started, spoken to over a local socket, ended, and never left behind.
+"""A process of ours beside this one: started, spoken to over a socket, ended, and never left behind.
 
 Both sides are here. The parent starts a module with `start` and gets a `Child` with its log; the child calls
-`die_with` first, so that it ends with its parent in whatever way that ends, and removes what it held on disk. What the
+`end_with` first, so that it ends with its parent in whatever way that ends, and removes what it held on disk. What the
 two say to each other over the socket is not known here, nor what the child computes.
 """
 
@@ -21,11 +21,12 @@ import tempfile
 import threading
 import time
 import weakref
-from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from etude.core.errors import EtudeError
+from etude.core.tcp_address import FILE, Announced, TcpAddress, listen_at
 
 LOG_LINES = 30  # of a dead child's log, shown in the error
 LOOK = 0.5  # seconds between two looks at the parent where the kernel cannot report its end
@@ -47,6 +48,17 @@ class Child:
         # also at the end of this process, when nobody called `close`
         self._sweep = weakref.finalize(self, _sweep, os.getpid(), folder, tuple(leaves))
 
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def ended(self) -> bool:
+        return self.process.returncode is not None
+
+    async def wait(self) -> None:
+        await self.process.wait()
+
     async def last_words(self) -> str | None:
         """How it ended and the end of its log; None while it lives."""
         try:
@@ -57,11 +69,7 @@ class Child:
         return f"the {self.name} process ended with code {code}{why}; {self.log_end()}"
 
     def log_end(self) -> str:
-        try:
-            lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-        except OSError:
-            return f"its log {self.log} is gone"
-        return f"the end of its log {self.log}:\n" + ("\n".join(f"    {line}" for line in lines) or "    (nothing)")
+        return log_end(self.log)
 
     async def close(self, seconds: float) -> None:
         """Asks it to stop, waits for what it is doing, and kills it if that takes too long."""
@@ -77,6 +85,15 @@ class Child:
                     await self.process.wait()
         finally:
             self._sweep()
+
+
+def log_end(log: Path) -> str:
+    """The last lines of a program's log, for an error."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+    except OSError:
+        return f"its log {log} is gone"
+    return f"the end of its log {log}:\n" + ("\n".join(f"    {line}" for line in lines) or "    (nothing)")
 
 
 class Folder:
@@ -112,20 +129,39 @@ async def start(
     deadline: float = 120.0,
     leaves: Sequence[Path] = (),
     socket: Path | None = None,
+    announced: Announced | None = None,
+    lease: float = 0.0,
+    environment: Mapping[str, str] | None = None,
+    place: Path | None = None,
+    on_start: Callable[[Child], None] | None = None,
 ) -> Child:
     """Runs `python -m module`, which gets a socket of its own and must print a line that starts with `ready`.
 
     The rest of that line is `said` of the child. Its errors go to `log`, or to a file that is removed with it. It has
     a session of its own: a Ctrl-C in the terminal is for this process, which decides when the child ends. With
-    `socket`, it listens there: one that is started again has the same address.
+    `socket`, it listens there: one that is started again has the same address. With `announced`, it listens on TCP and
+    writes its address where that says. With a `lease`, it ends unless somebody writes to its standard input every so
+    many seconds. It has the variables of `environment` and the working directory `place`. `on_start`
+    hears of the process before it is ready.
     """
     folder = Folder(name)
     log = log or folder.path / f"{name}.log"
     own = ["--socket", str(socket or folder.socket), "--parent", str(os.getpid()), "--folder", str(folder.path)]
+    if announced is not None:
+        own += ["--announce", str(announced.path), "--host", announced.host, "--incarnation", announced.incarnation]
+    if lease:
+        own += ["--lease", str(lease)]
     try:
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", module, *arguments, *own, stdout=PIPE, stderr=output, start_new_session=True
+                sys.executable,
+                *("-m", module, *arguments, *own),
+                stdin=PIPE if lease else DEVNULL,
+                stdout=PIPE,
+                stderr=output,
+                start_new_session=True,
+                env=None if environment is None else {**os.environ, **environment},
+                cwd=place,
             )
     except BaseException as failed:
         folder.remove()
@@ -133,6 +169,8 @@ async def start(
             raise EtudeError(f"the {name} process cannot be started with its log at {log}: {failed}") from None
         raise
     child = Child(name, process, log, folder, leaves)
+    if on_start is not None:
+        on_start(child)
     try:
         assert process.stdout is not None
         line = (await asyncio.wait_for(process.stdout.readline(), timeout=deadline)).decode(errors="replace")
@@ -158,6 +196,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--socket", type=Path, help="a local socket to listen on")
     parser.add_argument("--parent", type=int, help="end when this process, the parent, ends")
     parser.add_argument("--folder", type=Path, help="removed when the parent ends")
+    parser.add_argument("--announce", type=Path, help="listen on TCP, and write the address to this file")
+    parser.add_argument("--host", default="127.0.0.1", help="address of this machine to listen on")
+    parser.add_argument("--incarnation", default="0.0", help="which of the processes of its name this is")
+    parser.add_argument("--lease", type=float, default=0.0, help="end after so many seconds without input")
+
+
+class Listening:
+    """Where a child takes connections: its local socket, or TCP where it was told to announce that."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.address: TcpAddress | None = None
+        if options.announce is not None:
+            self.socket, self.address = listen_at(Announced(options.announce, options.host, options.incarnation))
+            self.name = f"{FILE}{options.announce}"
+        else:
+            self.socket, self.name = listen(options.socket), f"unix:{options.socket}"
+
+
+def end_with(options: argparse.Namespace, leaves: Sequence[Path | None]) -> None:
+    """Ends this process with its parent, and when its lease is not renewed; removes `leaves` then."""
+    there = [path for path in leaves if path is not None]
+    if options.parent is not None:
+        die_with(options.parent, there)
+    if options.lease:
+        keep_lease(options.lease, there)
+
+
+def keep_lease(seconds: float, leaves: Sequence[Path]) -> None:
+    """Ends this process when nothing has come from its standard input for so long, or that is closed.
+
+    Its parent may live and have lost its right to it: a supervisor on a host that is cut off does not renew.
+    """
+
+    def watch() -> None:
+        while select.select([0], [], [], seconds)[0] and os.read(0, 4096):
+            pass
+        print(f"the lease of this process was not renewed for {seconds:g} s; it ends", file=sys.stderr, flush=True)
+        remove(leaves)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="lease", daemon=True).start()
 
 
 def die_with(parent: int, leaves: Sequence[Path]) -> None:

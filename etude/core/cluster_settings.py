@@ -12,7 +12,18 @@ from etude.core.settings import LearnerRanks, setting
 class ClusterSettings:
     """Where things run, and how many of them."""
 
-    kind: Literal["local"] = setting("local", "local: processes on this machine")
+    kind: Literal["local", "ray"] = setting(
+        "local", "local: processes on this machine; ray: programs on the nodes of a Ray cluster"
+    )
+    address: str = setting("", "of the Ray cluster to join, as ray status takes it; empty starts one here")
+    cpus: float = setting(1.0, "processors that Ray counts for each program", least=0.01)
+    place_seconds: float = setting(300.0, "that Ray has to find room for a program", least=1.0)
+    lease_seconds: float = setting(
+        10.0, "after which a program ends whose supervisor does not renew its right to run", least=3.0
+    )
+    orphan_seconds: float = setting(
+        900.0, "that programs on Ray wait for another command after theirs was killed; then they end", least=10.0
+    )
     engines: int = setting(1, "engine processes that sample, each with the whole model", least=1)
     rollout_workers: int = setting(0, "processes that run rollouts; 0 runs them in the orchestrator", least=0)
     sandbox_hosts: list[str] = setting(

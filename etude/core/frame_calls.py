@@ -14,14 +14,17 @@ import contextlib
 import socket as sockets
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 
 from etude.core.errors import EtudeError
+from etude.core.tcp_address import FILE, Fence, NotThere, TcpAddress, connect, welcome
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, write_frame
 
 CANCEL = "cancel"
 LARGEST = 1 << 30  # bytes of one frame, unless a server asks for fewer
 GREETING_BYTES = 4096  # of the frame that comes before a stranger is admitted
 GREETING_SECONDS = 10.0  # for it to come
+UNPROVEN = 64  # connections over TCP that may be proving themselves at once; further ones are closed
 Send = Callable[[Frame], None]
 Handle = Callable[[Frame, Send], Awaitable[Frame]]
 
@@ -50,7 +53,7 @@ class _Frames(asyncio.Protocol):
             while self._take():
                 pass
         except EtudeError as broken:  # what follows cannot be told apart any more
-            self._close(str(broken))
+            self.close(str(broken))
 
     def _take(self) -> bool:
         buffer = self._buffer
@@ -83,7 +86,7 @@ class _Frames(asyncio.Protocol):
         if self.transport is not None:
             self.transport.close()
 
-    def _close(self, why: str) -> None:
+    def close(self, why: str) -> None:
         if self.transport is not None:
             self.transport.abort()
         self._on_end(why)
@@ -92,7 +95,9 @@ class _Frames(asyncio.Protocol):
 class Caller:
     """One connection to a server of frames. Lost, it is opened again by the next call.
 
-    `path` is that of a local socket, or HOST:PORT; `greeting` is sent first, where the server asks for one.
+    `path` is that of a local socket, HOST:PORT, or `file:` with the path of a file that holds a TCP address. Of the
+    last no answer is taken that came from a process whose place another has taken. `greeting` is sent first, where the
+    server asks for one.
     """
 
     def __init__(self, path: str, *, deadline: float = 60.0, greeting: Mapping[str, object] | None = None) -> None:
@@ -137,22 +142,30 @@ class Caller:
             link = self._link
             if link is not None and link.transport is not None and not link.transport.is_closing():
                 return link
-            made = _Frames(self._on_frame, lambda why: self._on_end(made, why), LARGEST)
-            loop = asyncio.get_running_loop()
+            loop, fence = asyncio.get_running_loop(), None
+            made = _Frames(
+                lambda frame: self._on_frame(made, fence, frame), lambda why: self._on_end(made, why), LARGEST
+            )
             try:
-                if "/" in self.path:
+                if self.path.startswith(FILE):
+                    fence = Fence(Path(self.path.removeprefix(FILE)))
+                    await loop.create_connection(lambda: made, sock=await connect(fence.address))
+                elif "/" in self.path:
                     await loop.create_unix_connection(lambda: made, self.path)
                 else:
                     host, _, port = self.path.rpartition(":")
                     await loop.create_connection(lambda: made, host.strip("[]"), int(port))
-            except (OSError, ValueError) as refused:
+            except (OSError, ValueError, NotThere) as refused:
                 raise ConnectionLost(f"nobody answers at {self.path} ({refused})") from None
             self._link, self._refused = made, ""
             if self._greeting is not None:
                 made.send(Frame(dict(self._greeting)))
             return made
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, link: _Frames, fence: Fence | None, frame: Frame) -> None:
+        if fence is not None and not fence.holds():
+            link.close(f"another process has taken the place of incarnation {fence.address.incarnation}")
+            return
         if "refused" in frame.header:
             self._refused = str(frame.header["refused"])
             return
@@ -178,7 +191,8 @@ class Answering:
     """A server of frames on a listening socket; `handle` answers a request, or raises `EtudeError`.
 
     With `ConnectionLost` it says that it is about to end. With `admit`, the first frame of a connection is a greeting:
-    its header goes there, and a sentence that comes back refuses the connection.
+    its header goes there, and a sentence that comes back refuses the connection. With an address it listens over TCP,
+    and everybody who connects must prove that it knows the address's token.
     """
 
     def __init__(
@@ -187,8 +201,13 @@ class Answering:
         self._handle, self._largest, self._admit = handle, largest, admit
         self._links: set[_Frames] = set()
         self._server: asyncio.AbstractServer | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._unproven: set[asyncio.Task[None]] = set()
 
-    async def listen(self, listener: sockets.socket) -> None:
+    async def listen(self, listener: sockets.socket, address: TcpAddress | None = None) -> None:
+        if address is not None:
+            self._accepting = asyncio.create_task(self._accept(listener, address), name="frames over TCP")
+            return
         loop = asyncio.get_running_loop()
         make = loop.create_unix_server if listener.family == sockets.AF_UNIX else loop.create_server
         self._server = await make(self._made, sock=listener)
@@ -197,8 +216,32 @@ class Answering:
         """Takes no more connections, and ends those that are there."""
         if self._server is not None:
             self._server.close()
+        for task in filter(None, (self._accepting, *self._unproven)):
+            task.cancel()
         for link in list(self._links):
             link.end()
+
+    async def _accept(self, listener: sockets.socket, address: TcpAddress) -> None:
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+
+        async def greet(sock: sockets.socket) -> None:
+            if await welcome(sock, address):
+                await loop.connect_accepted_socket(self._made, sock)
+
+        with listener:
+            while True:
+                try:
+                    sock, _ = await loop.sock_accept(listener)
+                except OSError:  # gone before it was taken, or too many files are open
+                    await asyncio.sleep(0.1)
+                    continue
+                if len(self._unproven) >= UNPROVEN:
+                    sock.close()
+                    continue
+                task = asyncio.create_task(greet(sock))
+                self._unproven.add(task)
+                task.add_done_callback(self._unproven.discard)
 
     def _made(self) -> _Frames:
         running: dict[int, asyncio.Task[None]] = {}

@@ -26,6 +26,7 @@ from etude.core.errors import EtudeError
 from etude.core.frame_calls import Caller, ConnectionLost
 from etude.core.policy import Context, Sample, Sampling, Version
 from etude.core.settings import EngineSettings
+from etude.core.tcp_address import FILE
 from etude.core.transport import Frame, to_json
 from etude.serve import messages
 
@@ -33,7 +34,7 @@ AGAIN = 0.1  # seconds between two tries of a sample whose server is gone
 
 
 class EngineClient:
-    """A `Policy` and a `Scorer` at an address (`unix:/path` or `http://host:port`), plus the weight verbs.
+    """A `Policy` and a `Scorer` at an address (`unix:/path`, `file:/path`, `http://host:port`), plus the weight verbs.
 
     `decode` turns sampled ids into the sample's text; without it the text is empty. `key` is the API key of a served
     model (`etude serve --engine-routes`).
@@ -238,6 +239,8 @@ class EngineClient:
 
     def _caller(self) -> Caller | None:
         """The connection for frames; None where the server takes none."""
+        if self._frames is None and self.address.startswith(FILE):
+            self._frames = Caller(self.address)
         if self._frames is None and self.address.startswith("unix:"):
             path = messages.frames_path(self.address.removeprefix("unix:"))
             if self.patience or Path(path).is_socket():

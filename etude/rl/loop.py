@@ -16,7 +16,7 @@ from typing import Any
 
 from etude.cluster.engines import Engines
 from etude.cluster.local import ProcessDied, Restarts, Supervisor
-from etude.core.child_process import Child
+from etude.cluster.placement import Running
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.progress import TimeLimit
@@ -378,7 +378,7 @@ class Training:
         environment = self.environment
         pids: dict[str, int | Callable[[], Sequence[int]]] = {
             "engine": lambda: self.engines.pids,
-            "learner": self.learner.child.process.pid,
+            "learner": self.learner.child.pid,
             "loop": os.getpid(),
         }
         if isinstance(environment, WorkerPool):
@@ -386,9 +386,9 @@ class Training:
         launcher = getattr(environment.host, "launcher_pid", None)
         return pids | ({"sandboxes": launcher} if launcher else {})
 
-    async def _watch(self, child: Child) -> None:
+    async def _watch(self, child: Running) -> None:
         """The end of the learner is the end of this loop; another one goes on from the last checkpoint."""
-        await child.process.wait()
+        await child.wait()
         # Nothing new begins: every rollout would be for nobody.
         self.dispatcher.scheduler.closed = True
         raise ProcessDied(f"{await child.last_words()}\n{AGAIN}")

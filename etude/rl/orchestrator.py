@@ -31,7 +31,9 @@ from pathlib import Path
 from typing import Any
 
 from etude.cluster.engines import EnginePlan, Engines
-from etude.cluster.local import Addresses, Restarts
+from etude.cluster.local import Restarts
+from etude.cluster.placement import Placement
+from etude.cluster.start import open_placement
 from etude.core import process
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
@@ -84,16 +86,38 @@ async def train(
     # This process talks for hours and computes nothing: docs/rooms/rl.md, "Memory".
     process.stay_small()
     run.begin(STAGE)  # opens our lineage before anything is sampled under its name
+    placement = await open_placement(
+        recipe.cluster,
+        recipe.run.device,
+        run.path / "rl" / "cluster",
+        lambda: run.lineage,
+        lambda text: run.say(f"rl: {text}"),
+    )
+    try:
+        return await _train(run, recipe, model, backend, placement, started, work)
+    finally:
+        await placement.close()
+
+
+async def _train(
+    run: Run,
+    recipe: Recipe,
+    model: Path,
+    backend: str,
+    placement: Placement,
+    started: float,
+    work: Callable[[Training], Awaitable[dict[str, Any]]],
+) -> dict[str, Any]:
     learner_restarts = Restarts(recipe.cluster.restarts, lambda text: run.say(f"rl: {text}"))
     while True:
         died = False
         try:
             async with AsyncExitStack() as stack:
-                training = await _open(run, recipe, model, backend, stack, started, learner_restarts)
+                training = await _open(run, recipe, model, backend, placement, stack, started, learner_restarts)
                 try:
                     facts = await work(training)
                 finally:
-                    died = training.learner.child.process.returncode is not None
+                    died = training.learner.child.ended
             if not facts["stopped"]:
                 # Nobody will go on with what was under way. Here, as workers write until they are closed.
                 TurnRecords(run.path / "rl" / "turns").keep_only(())
@@ -114,6 +138,7 @@ async def _open(
     recipe: Recipe,
     model: Path,
     backend: str,
+    placement: Placement,
     stack: AsyncExitStack,
     started: float,
     learner_restarts: Restarts,
@@ -143,10 +168,8 @@ async def _open(
         # What it heard after the checkpoint will be heard again, from weights that may do better or worse.
         source.rewind(checkpoint.step, rl.first_task + resumed.next)
     restarts = Restarts(recipe.cluster.restarts, lambda text: run.say(f"rl: {text}"))
-    addresses = Addresses()
-    stack.callback(addresses.close)
     version = Version(run.lineage, checkpoint.step)
-    learner, engines = await _launch(run, recipe, model, latest, version, logs, addresses, restarts, stack)
+    learner, engines = await _launch(run, recipe, model, latest, version, logs, placement, restarts, stack)
     first = next(source.tasks(rl.first_task), None)
     if first is None:
         raise EtudeError("rl.tasks has no task behind rl.first_task; lower that or name another source")
@@ -157,7 +180,7 @@ async def _open(
     environment: RolloutEnvironment | WorkerPool = inside
     supervisors = [*engines.supervisors]
     if recipe.cluster.rollout_workers:
-        environment = _workers(run, recipe, model, backend, inside, editions, source, addresses, restarts)
+        environment = _workers(run, recipe, model, backend, inside, editions, source, placement, restarts)
         stack.push_async_callback(environment.close)
         await environment.open()
         supervisors += [worker.supervisor for worker in environment.workers]
@@ -210,7 +233,7 @@ def _workers(
     inside: RolloutEnvironment,
     editions: Editions,
     source: TaskSource,
-    addresses: Addresses,
+    placement: Placement,
     restarts: Restarts,
 ) -> WorkerPool:
     """The rollout workers, not yet started."""
@@ -222,7 +245,7 @@ def _workers(
         recipe.cluster.rollout_workers,
         lambda number: editions.editions[number],
         lambda number: source.source_of(rl.first_task + number) if isinstance(source, Mixes) else "",
-        addresses,
+        placement,
         restarts,
         rl.start_seconds,
         # More than all turns, tools and grades of a rollout may take on a busy machine: only against a hang.
@@ -272,7 +295,7 @@ async def _launch(
     latest: Path | None,
     version: Version,
     logs: Path,
-    addresses: Addresses,
+    placement: Placement,
     restarts: Restarts,
     stack: AsyncExitStack,
 ) -> tuple[LearnerClient, Engines]:
@@ -301,7 +324,7 @@ async def _launch(
         rl.engine_seconds,
         weights,
     )
-    engines = Engines(plan, version, addresses, restarts)
+    engines = Engines(plan, version, placement, restarts)
     launched: Sequence[Any] = await asyncio.gather(
         launch_learner(
             LearnerSpec(
@@ -323,6 +346,7 @@ async def _launch(
             log=logs / f"learner-{version.lineage}.log",
             deadline=rl.start_seconds,
             verb_deadline=rl.learner_seconds,
+            placement=placement,
         ),
         *(supervisor.open() for supervisor in engines.supervisors),
         return_exceptions=True,

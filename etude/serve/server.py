@@ -11,8 +11,8 @@ instead (openai/).
     POST /update    {version}                       -> {version, seconds, running}, read from the weight board
     GET  /version   GET /health   GET /stats
 
-The training loop's own processes ask the same in binary frames, on a second local socket (frames.py): in a profile on
-an H200, HTTP and JSON were 18% of the orchestrator's time and 17% of this process's.
+The training loop's own processes ask the same in binary frames, on a second local socket or TCP (frames.py): in a
+profile on an H200, HTTP and JSON were 18% of the orchestrator's time and 17% of this process's.
 
 Loading this file does not load torch: as a program it must prepare its process first.
 """
@@ -39,6 +39,7 @@ from etude.core import child_process as child
 from etude.core.errors import EtudeError
 from etude.core.policy import Sample, Sampling, Version
 from etude.core.settings import EngineSettings
+from etude.core.tcp_address import FILE, Announced, listen_at
 from etude.core.transport import from_json
 from etude.engine.request import EngineGone, QueueFull
 from etude.model.torch_process import prepare
@@ -244,10 +245,12 @@ def serve(
     board: Path | None = None,
     version: Version = messages.FIRST,
     access: ServeAccess | None = None,
+    announced: Announced | None = None,
 ) -> None:
     """Serves the model until SIGTERM or SIGINT, which let running requests finish. Raises if the engine crashes.
 
-    With `access`, to OpenAI's clients; without, to the training loop. The caller has prepared the process
+    With `access`, to OpenAI's clients; without, to the training loop, whose frames come over TCP where `announced` says
+    so. The caller has prepared the process
     (`etude.model.torch_process.prepare`).
     """
     if access is not None and access.engine_routes and access.key is None:
@@ -269,7 +272,7 @@ def serve(
     listener = _listen_on(host, port, socket)
     print(f"key-value cache: {engine.cache.bytes >> 20} MiB", file=sys.stderr)
     try:
-        asyncio.run(_serve(engine, listener, board, access, dialect))
+        asyncio.run(_serve(engine, listener, board, access, dialect, announced))
     finally:
         if socket is not None:
             socket.unlink(missing_ok=True)
@@ -277,7 +280,12 @@ def serve(
 
 
 async def _serve(
-    engine: Engine, listener: sockets.socket, board: Path | None, access: ServeAccess | None, dialect: Dialect | None
+    engine: Engine,
+    listener: sockets.socket,
+    board: Path | None,
+    access: ServeAccess | None,
+    dialect: Dialect | None,
+    announced: Announced | None,
 ) -> None:
     from etude.engine.thread import EngineThread
     from etude.serve.connection import connections, quiet_when_full
@@ -311,14 +319,18 @@ async def _serve(
     made = connections(runner.server, engine.settings, api.refuse, _quiet_log())
     listening = await asyncio.get_running_loop().create_server(made, sock=listener, backlog=BACKLOG)
     name = listener.getsockname()
+    address = f"unix:{name}" if isinstance(name, str) else _url(*name[:2])
     frames = None
     if access is None and isinstance(name, str):
         from etude.serve.frames import frames_of
 
         frames = frames_of(engine_api)
-        await frames.listen(child.listen(Path(messages.frames_path(name))))
+        if announced is None:
+            await frames.listen(child.listen(Path(messages.frames_path(name))))
+        else:  # HTTP stays inside this machine: it has no token
+            await frames.listen(*listen_at(announced))
+            address = f"{FILE}{announced.path}"
     # The parent waits for this line, and reads it as the first one of standard output.
-    address = f"unix:{name}" if isinstance(name, str) else _url(*name[:2])
     print(messages.READY, address, flush=True)
     if access is not None:
         print(f"base URL {address}/v1, model {access.model}; Ctrl-C ends it", file=sys.stderr, flush=True)
@@ -376,8 +388,7 @@ def main() -> int:
     parser.add_argument("spec", help="JSON object, see messages.EngineSpec")
     child.add_arguments(parser)
     options = parser.parse_args()
-    if options.parent is not None:
-        child.die_with(options.parent, [path for path in (options.socket, options.folder) if path is not None])
+    child.end_with(options, (options.socket, options.announce, options.folder))
     try:
         spec = from_json(messages.EngineSpec, json.loads(options.spec))
         prepare(spec.threads)
@@ -388,6 +399,7 @@ def main() -> int:
             socket=options.socket,
             board=spec.board,
             version=spec.version,
+            announced=options.announce and Announced(options.announce, options.host, options.incarnation),
         )
     except EtudeError as error:
         print(f"error: {error}", file=sys.stderr)

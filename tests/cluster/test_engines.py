@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from etude.cluster import engines as module
 from etude.cluster.engines import EnginePlan, Engines
-from etude.cluster.local import Addresses, Restarts
+from etude.cluster.local import LocalPlacement, Restarts
+from etude.cluster.placement import Program
 from etude.core.policy import Version
 from etude.core.settings import EngineSettings
-from etude.serve.messages import frames_path
+from etude.core.transport import from_json
+from etude.serve.messages import EngineSpec
 
 
 class Client:
-    """Stands for a server that was just started."""
+    """Stands for a client of a server that was just started."""
 
-    def __init__(self) -> None:
-        self.server: Any = object()
+    made: ClassVar[list[Client]] = []
+
+    def __init__(self, address: str, **_: Any) -> None:
         self.asked: list[Any] = []
+        self.made.append(self)
 
     async def update(self, version: Version) -> None:
         self.asked.append(("update", version))
@@ -31,6 +36,26 @@ class Client:
 
     async def close(self, seconds: float = 10.0) -> None:
         self.asked.append("close")
+
+
+class Server:
+    said = "unix:somewhere"
+
+
+class Starting(LocalPlacement):
+    """Starts nothing; remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.programs: list[Program] = []
+        self.published: list[str] = []
+
+    async def start(self, program: Program, seconds: float) -> Any:
+        self.programs.append(program)
+        return Server()
+
+    def publish(self, name: str) -> None:
+        self.published.append(name)
 
 
 @pytest.mark.parametrize(
@@ -44,23 +69,17 @@ class Client:
 def test_one_that_is_started_from_a_commit_gets_the_present_version(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, commit: int, present: int, started: int, asked: list[Any]
 ) -> None:
-    made: list[tuple[Version, Client]] = []
-
-    async def launch(model: Path, settings: EngineSettings, *, version: Version, socket: Path, **_: Any) -> Client:
-        for path in (socket, Path(frames_path(str(socket)))):
-            path.touch()
-        made.append((version, Client()))
-        return made[-1][1]
-
-    monkeypatch.setattr(module, "launch", launch)
+    Client.made.clear()
+    monkeypatch.setattr(module, "EngineClient", Client)
     plan = EnginePlan(
         EngineSettings(), 1, "cpu", 1, tmp_path, lambda _: tmp_path, 9, 9, lambda _: (tmp_path, Version(0, commit))
     )
-    addresses = Addresses()
+    placement = Starting()
     try:
-        engines = Engines(plan, Version(0, present), addresses, Restarts(1, print))
+        engines = Engines(plan, Version(0, present), placement, Restarts(1, print))
         asyncio.run(engines.supervisors[0].open())
-        assert [(version, client.asked) for version, client in made] == [(Version(0, started), [*asked, "close"])]
-        assert addresses.socket("engine-0").exists()
+        spec = from_json(EngineSpec, json.loads(placement.programs[0].arguments[0]))
+        assert spec.version == Version(0, started) and Client.made[-1].asked == [*asked, "close"]
+        assert placement.published == ["engine-0"]
     finally:
-        addresses.close()
+        asyncio.run(placement.close())

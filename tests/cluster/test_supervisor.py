@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from etude.cluster.local import Addresses, ProcessDied, Restarts, Supervisor
+from etude.cluster.local import LocalPlacement, ProcessDied, Restarts, Supervisor
 from etude.core.errors import EtudeError
 
 SECONDS = 20.0
@@ -103,11 +103,11 @@ def test_one_that_is_closed_is_not_started_again_and_one_that_stays_away_is_name
 
 
 def test_addresses_stay_and_are_removed_with_their_folder() -> None:
-    addresses = Addresses()
+    addresses = LocalPlacement()
     path = addresses.socket("engine-0")
     path.touch()
     assert addresses.socket("engine-0") == path and len(str(path)) < 100
-    addresses.close()
+    asyncio.run(addresses.close())
     assert not path.parent.exists()
 
 
@@ -118,8 +118,8 @@ def test_addresses_fit_into_a_socket_wherever_temporary_files_go(monkeypatch: py
         place = Path(short) / ("x" * (deep - len(short) - 1))
         place.mkdir()
         monkeypatch.setattr(tempfile, "gettempdir", lambda: str(place))
-        addresses = Addresses()
+        addresses = LocalPlacement()
         try:
             assert len(str(addresses.socket("engine-99.1000.frames"))) <= 103
         finally:
-            addresses.close()
+            asyncio.run(addresses.close())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from etude.cluster.local import Addresses, Restarts
+from etude.cluster.local import LocalPlacement, Restarts
 from etude.core import recipe as recipes
 from etude.core.child_process import listen
 from etude.core.frame_calls import Answering, Send
@@ -70,7 +70,7 @@ def pool(toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path) -> 
     spec = WorkerSpec(
         tmp_path / "recipe.toml", toy_model, tmp_path / "rl", tmp_path / "w", tmp_path / "w", "local", lineage=0
     )
-    addresses = Addresses()
+    addresses = LocalPlacement()
     setup = training_setup(recipe, toy_model)
     edition = Edition(0, recipe.reward.parts, 0.0)
 
@@ -95,7 +95,7 @@ def pool(toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path) -> 
         )
 
     yield make
-    addresses.close()
+    asyncio.run(addresses.close())
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_rollout_goes_on_from_its_last_token(
@@ -108,7 +108,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_rollout_goes_on_from_its_la
         (stop,) = training_setup(workers.inside.recipe, workers.spec.model).dialect.stop_ids[:1]  # type: ignore[union-attr]
         script, graded = Script(stop), list[bool]()
         server = Answering(script.handle)
-        await server.listen(listen(Path(frames_path(str(workers.addresses.socket("engine"))))))
+        await server.listen(listen(Path(frames_path(str(workers.placement.socket("engine"))))))
         await workers.open()
         watching = asyncio.ensure_future(workers.workers[0].supervisor.watch())
         try:

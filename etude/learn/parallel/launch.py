@@ -252,15 +252,21 @@ def serve_rank(rank: int, store: Store, deadline: float) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m etude.learn.parallel.launch", description="A rank of a learner.")
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--port", type=int, required=True, help="where rank 0 keeps the store, on this machine")
-    parser.add_argument("--parent", type=int, required=True, help="rank 0, with which this rank ends")
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--port", type=int, default=0, help="where rank 0 keeps the store, on this machine")
+    parser.add_argument("--torchrun", action="store_true", help="rank and store are in torchrun's variables")
+    child.add_arguments(parser)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--deadline", type=float, default=DEADLINE)
     options = parser.parse_args()
-    child.die_with(options.parent, [])
+    child.end_with(options, (options.folder,))
     try:
         prepare(options.threads)
+        if options.torchrun:  # started by a placement, which waits for this line
+            print("etude rank ready", flush=True)
+            os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+            serve_rank(int(os.environ["RANK"]), torchrun_store(options.deadline), options.deadline)
+            return 0
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         store = TCPStore(HOST, options.port, None, False, timedelta(seconds=options.deadline))

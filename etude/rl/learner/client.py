@@ -13,9 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from etude.core.child_process import Child, start
+from etude.cluster.placement import LEARNER, Placement, Program, Running
+from etude.cluster.ranks import start_ranks
+from etude.core.child_process import start
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
+from etude.core.tcp_address import FILE, connect, read_address
 from etude.core.transport import PREFIX_BYTES, Frame, pack, read_frame, read_prefix, to_json, unpack, write_frame
 from etude.learn.streams import Batch, Floats, Item
 from etude.rl.learner.messages import (
@@ -29,6 +32,7 @@ from etude.rl.learner.messages import (
     read_metrics,
 )
 
+MODULE = "etude.rl.learner.process"
 SILENCE = 30.0  # seconds without a heartbeat after which a working process is given up
 BUFFER = 16 << 20  # bytes of an answer taken in at once
 TICK = 1.0  # seconds between two looks at the clock
@@ -38,7 +42,7 @@ class LearnerClient:
     """A learner process that we started. `busy_seconds` is the time that finished verbs took inside it."""
 
     def __init__(
-        self, child: Child, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deadline: float = 600.0
+        self, child: Running, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deadline: float = 600.0
     ) -> None:
         self.child = child
         self.deadline = deadline  # seconds, for each verb
@@ -142,16 +146,27 @@ class LearnerClient:
 
 
 async def launch_learner(
-    spec: LearnerSpec, *, log: Path | None = None, deadline: float = 120.0, verb_deadline: float = 600.0
+    spec: LearnerSpec,
+    *,
+    log: Path | None = None,
+    deadline: float = 120.0,
+    verb_deadline: float = 600.0,
+    placement: Placement | None = None,
 ) -> LearnerClient:
-    """Starts a learner process that trains a model and shares its weights at the spec's board; `close` ends it."""
-    arguments, leaves = [json.dumps(to_json(spec))], [spec.board]
-    child = await start(
-        "learner", "etude.rl.learner.process", arguments, ready=READY, log=log, deadline=deadline, leaves=leaves
-    )
+    """Starts a learner process that trains a model and shares its weights at the spec's board; `close` ends it.
+
+    `placement` says where; without one it is started beside this process.
+    """
+    arguments, leaves = (json.dumps(to_json(spec)),), (spec.board,)
+    child: Running
+    if placement is None:
+        child = await start("learner", MODULE, arguments, ready=READY, log=log, deadline=deadline, leaves=leaves)
+    else:
+        program = Program(f"{LEARNER}-0", MODULE, arguments, READY, log, leaves)
+        child = await start_ranks(placement, program, spec.ranks.ranks, max(1, spec.threads), deadline)
     try:
-        connecting = asyncio.open_unix_connection(child.said.removeprefix("unix:"), limit=BUFFER)
-        reader, writer = await asyncio.wait_for(connecting, timeout=deadline)
+        async with asyncio.timeout(deadline):
+            reader, writer = await _connect(child.said)
     except BaseException as failed:
         said = await child.last_words() if isinstance(failed, OSError) else None
         await child.close(0)
@@ -159,3 +174,10 @@ async def launch_learner(
             raise EtudeError(said or f"the learner process does not take a connection: {failed}") from None
         raise
     return LearnerClient(child, reader, writer, verb_deadline)
+
+
+async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if not address.startswith(FILE):
+        return await asyncio.open_unix_connection(address.removeprefix("unix:"), limit=BUFFER)
+    sock = await connect(read_address(Path(address.removeprefix(FILE))))
+    return await asyncio.open_connection(sock=sock, limit=BUFFER)

@@ -15,6 +15,7 @@ prepare its process first.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import signal
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.core import child_process as child
 from etude.core.errors import EtudeError
+from etude.core.tcp_address import TcpAddress, accept_one
 from etude.core.transport import PREFIX_BYTES, Frame, from_json, pack, read_frame, read_prefix, unpack, write_frame
 from etude.learn.streams import Item, Label, Twin
 from etude.model.torch_process import prepare
@@ -198,11 +200,14 @@ class Line:
         return bytes(data)
 
 
-def serve(verbs: Verbs, listener: sockets.socket) -> None:
-    """Answers the first who connects until they leave."""
+def serve(verbs: Verbs, listener: sockets.socket, address: TcpAddress | None = None) -> None:
+    """Answers the first who connects, and knows the token of `address`, until they leave."""
     listener.settimeout(PATIENCE)
     try:
-        connection, _ = listener.accept()
+        if address is None:
+            connection, _ = listener.accept()
+        else:
+            connection = asyncio.run(accept_one(listener, address, PATIENCE))
     except TimeoutError:
         raise EtudeError(f"nobody connected within {PATIENCE:g} s") from None
     with connection:
@@ -224,14 +229,13 @@ def main() -> int:
     child.add_arguments(parser)
     options = parser.parse_args()
     spec = from_json(LearnerSpec, json.loads(options.spec))
-    leaves = [path for path in (spec.board, options.socket, options.folder) if path is not None]
-    if options.parent is not None:
-        child.die_with(options.parent, leaves)
+    leaves = [path for path in (spec.board, options.socket, options.announce, options.folder) if path is not None]
+    child.end_with(options, leaves)
     # As an exception in the main thread, so that the `finally` below removes board and socket.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         prepare(spec.threads)
-        _train(spec, options.socket)
+        _train(spec, options)
         child.remove(leaves)  # the parent has left: it was done, or it was killed and the folder is nobody's
     except EtudeError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -241,7 +245,7 @@ def main() -> int:
     return 0
 
 
-def _train(spec: LearnerSpec, socket: Path) -> None:
+def _train(spec: LearnerSpec, options: argparse.Namespace) -> None:
     import torch
 
     from etude.learn.lora import adapt
@@ -280,10 +284,11 @@ def _train(spec: LearnerSpec, socket: Path) -> None:
         board = WeightBoard.create(spec.board, decoder) if several else create_board(spec.board, decoder)
         del decoder, frozen
         verbs = Verbs(learner, board, spec.model)
-        with child.listen(socket) as listener:
-            print(READY, f"unix:{socket}", flush=True)
+        listening = child.Listening(options)
+        with listening.socket as listener:
+            print(READY, listening.name, flush=True)
             os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads on: the rest that is printed is the log's
-            serve(verbs, listener)
+            serve(verbs, listener, listening.address)
 
 
 def _floats(metrics: dict[str, float]) -> dict[str, float]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from etude.cluster.local import Addresses, Restarts, Supervisor
-from etude.core.child_process import Child, start
+from etude.cluster.local import Restarts, Supervisor
+from etude.cluster.placement import WORKER, Placement, Program, Running
 from etude.core.errors import EtudeError
 from etude.core.frame_calls import Caller, ConnectionLost
 from etude.core.policy import Policy, Version
@@ -69,7 +69,7 @@ class WorkerPool:
     count: int
     editions: Callable[[int], Edition]
     source_of: Callable[[int], str]  # of a group by its number
-    addresses: Addresses
+    placement: Placement
     restarts: Restarts
     start_seconds: float
     rollout_seconds: float  # longest that a rollout and its grade may take
@@ -92,11 +92,12 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        return [worker.supervisor.child.process.pid for worker in self.workers]
+        return [worker.supervisor.child.pid for worker in self.workers if worker.supervisor.child.pid]
 
     @property
     def launchers(self) -> list[int]:
-        return [worker.launcher for worker in self.workers if worker.launcher]
+        """Those on this machine."""
+        return [worker.launcher for worker in self.workers if worker.launcher and worker.supervisor.child.pid]
 
     async def open(self) -> None:
         await asyncio.gather(*(worker.supervisor.open() for worker in self.workers))
@@ -250,24 +251,19 @@ class WorkerPool:
         return found if isinstance(found, bool) else None
 
     def _worker(self, number: int) -> _Worker:
-        socket = self.addresses.socket(f"worker-{number}")
-        store = self.spec.store / f"worker-{number}"
+        name = f"{WORKER}-{number}"
+        store = self.spec.store / name
         spec = replace(self.spec, store=store)
 
-        async def begin() -> Child:
+        async def begin() -> Running:
             shutil.rmtree(store, ignore_errors=True)  # what one that died left
-            child = await start(
-                f"worker-{number}",
-                "etude.rl.workers.process",
-                [json.dumps(to_json(spec))],
-                ready=READY,
-                log=self.logs(number),
-                deadline=self.start_seconds,
-                leaves=[store],
-                socket=socket,
-            )
+            arguments = (json.dumps(to_json(spec)),)
+            program = Program(name, "etude.rl.workers.process", arguments, READY, self.logs(number), (store,))
+            child = await self.placement.start(program, self.start_seconds)
             worker.launcher = int(child.said or 0)
+            self.placement.publish(name)
             return child
 
-        worker = _Worker(Supervisor(f"worker {number}", begin, self.restarts), Caller(str(socket)))
+        address = self.placement.address(name).removeprefix("unix:")
+        worker = _Worker(Supervisor(f"worker {number}", begin, self.restarts), Caller(address))
         return worker

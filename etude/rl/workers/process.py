@@ -16,7 +16,6 @@ import sys
 from collections import OrderedDict, deque
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -155,13 +154,14 @@ class Worker:
         return self._setups[facts.number]
 
 
-async def work(spec: WorkerSpec, recipe: Recipe, socket: Path) -> None:
+async def work(spec: WorkerSpec, recipe: Recipe, options: argparse.Namespace) -> None:
     async with AsyncExitStack() as stack:
         setup = training_setup(recipe, spec.model)
         host, setup = await open_sandboxes(spec.store, spec.backend, setup, stack)
         worker = Worker(spec, recipe, host, setup)
         answering = Answering(worker.handle)
-        await answering.listen(child.listen(socket))
+        listening = child.Listening(options)
+        await answering.listen(listening.socket, listening.address)
         stack.push_async_callback(answering.close)
         launcher = getattr(host, "launcher_pid", 0)
         print(READY, launcher, flush=True)
@@ -175,11 +175,10 @@ def main() -> int:
     options: Any = parser.parse_args()
     try:
         spec = from_json(WorkerSpec, json.loads(options.spec))
-        leaves = [options.socket, options.folder, spec.store]
-        child.die_with(options.parent, [path for path in leaves if path is not None])
+        child.end_with(options, (options.socket, options.announce, options.folder, spec.store))
         process.stay_small()
         recipe = recipes.load(str(spec.recipe))
-        asyncio.run(_until_told(work(spec, recipe, options.socket)))
+        asyncio.run(_until_told(work(spec, recipe, options)))
     except EtudeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,0 +1,192 @@
+"""Where a process of ours listens on TCP: a file that says it, a greeting that proves it, and a fence behind it.
+
+A process that is reached over a network writes its address into a file that only this user can read: host, port, a
+token of its own and its incarnation (which of the processes that have had its name it is). Whoever connects and whoever
+listens prove to each other that they know that token, without sending it. An answer is taken only while the file still
+names the process that it came from: one whose place another has taken is fenced. Knows no verb and no message; what is
+sent afterwards is not encrypted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import socket as sockets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from etude.core.errors import EtudeError
+
+FILE = "file:"  # what addresses that are files begin with
+GREETING = 10.0  # seconds in which somebody who connects must have proven who they are
+_NONCE = 32
+# A host that loses its power closes no connection: it is given up after 10 + 3 * 5 seconds without a sign.
+_IDLE, _INTERVAL, _PROBES = 10, 5, 3
+
+
+class NotThere(EtudeError):
+    """Nobody listens at the address, or not the one that it names."""
+
+
+@dataclass(frozen=True)
+class TcpAddress:
+    """One process at one place."""
+
+    host: str
+    port: int
+    token: str
+    incarnation: str  # "lineage.number"
+
+    def proof(self, side: str, nonces: bytes) -> bytes:
+        text = f"{side} {self.incarnation} ".encode() + nonces
+        return hmac.digest(bytes.fromhex(self.token), text, "sha256")
+
+
+@dataclass(frozen=True)
+class Announced:
+    """Where a process is to listen, and where it says so."""
+
+    path: Path
+    host: str
+    incarnation: str
+
+
+def listen_at(where: Announced) -> tuple[sockets.socket, TcpAddress]:
+    """A listening socket on a free port, and its address, which is in the file from here on."""
+    try:
+        family = sockets.AF_INET6 if ":" in where.host else sockets.AF_INET
+        listener = sockets.create_server((where.host, 0), family=family, backlog=1024)
+    except OSError as refused:
+        raise EtudeError(f"cannot listen on {where.host} ({refused}); is it an address of this machine?") from None
+    address = TcpAddress(where.host, listener.getsockname()[1], secrets.token_hex(32), where.incarnation)
+    working = where.path.with_name(f".{where.path.name}.{os.getpid()}")
+    try:
+        working.unlink(missing_ok=True)
+        handle = os.open(working, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            json.dump(asdict(address), file)
+        working.replace(where.path)
+    except OSError as refused:
+        listener.close()
+        raise EtudeError(f"the address cannot be written to {where.path}: {refused}") from None
+    return listener, address
+
+
+def read_address(path: Path) -> TcpAddress:
+    try:
+        found = json.loads(path.read_text())
+        address = TcpAddress(str(found["host"]), int(found["port"]), str(found["token"]), str(found["incarnation"]))
+        bytes.fromhex(address.token)
+    except OSError as missing:
+        raise NotThere(f"there is no address at {path} ({missing.strerror})") from None
+    except (ValueError, KeyError, TypeError):
+        raise EtudeError(f"{path} holds no address of a process") from None
+    return address
+
+
+class Fence:
+    """Whether a file still names the process that somebody is connected to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen = self._look()
+        self.address = read_address(path)
+
+    def holds(self) -> bool:
+        """Asked for each answer: one `stat`, and the file is read again only when it was replaced."""
+        seen = self._look()
+        if seen == self._seen:
+            return True
+        with contextlib.suppress(EtudeError):
+            if read_address(self.path).incarnation == self.address.incarnation:
+                self._seen = seen
+                return True
+        return False
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+
+async def connect(address: TcpAddress) -> sockets.socket:
+    """A connection to exactly that process."""
+    loop = asyncio.get_running_loop()
+    family = sockets.AF_INET6 if ":" in address.host else sockets.AF_INET
+    sock = sockets.socket(family, sockets.SOCK_STREAM)
+    sock.setblocking(False)
+    try:
+        async with asyncio.timeout(GREETING):
+            await loop.sock_connect(sock, (address.host, address.port))
+            _keep_alive(sock)
+            theirs = await _receive(sock, _NONCE)
+            ours = secrets.token_bytes(_NONCE)
+            await loop.sock_sendall(sock, ours + address.proof("client", theirs + ours))
+            said = await _receive(sock, len(address.proof("server", ours)))
+            if not hmac.compare_digest(said, address.proof("server", ours + theirs)):
+                raise NotThere(f"who listens at {address.host}:{address.port} is not incarnation {address.incarnation}")
+    except (OSError, TimeoutError) as refused:
+        sock.close()
+        raise NotThere(f"nobody answers at {address.host}:{address.port} ({refused or 'too slow'})") from None
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def welcome(sock: sockets.socket, address: TcpAddress) -> bool:
+    """The listening side of `connect`; False, and the connection is closed, for whoever does not know the token."""
+    loop = asyncio.get_running_loop()
+    sock.setblocking(False)
+    try:
+        async with asyncio.timeout(GREETING):
+            _keep_alive(sock)
+            ours = secrets.token_bytes(_NONCE)
+            await loop.sock_sendall(sock, ours)
+            theirs = await _receive(sock, _NONCE)
+            said = await _receive(sock, len(address.proof("client", ours)))
+            if hmac.compare_digest(said, address.proof("client", ours + theirs)):
+                await loop.sock_sendall(sock, address.proof("server", theirs + ours))
+                return True
+    except (OSError, TimeoutError):
+        pass
+    except BaseException:
+        sock.close()
+        raise
+    sock.close()
+    return False
+
+
+async def accept_one(listener: sockets.socket, address: TcpAddress, seconds: float) -> sockets.socket:
+    """The first who knows the token, as a blocking socket; TimeoutError when nobody does."""
+    listener.setblocking(False)
+    async with asyncio.timeout(seconds):
+        while True:
+            sock, _ = await asyncio.get_running_loop().sock_accept(listener)
+            if await welcome(sock, address):
+                sock.setblocking(True)
+                return sock
+
+
+async def _receive(sock: sockets.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = await asyncio.get_running_loop().sock_recv(sock, count - len(data))
+        if not piece:
+            raise ConnectionResetError("the other side closed the connection")
+        data += piece
+    return data
+
+
+def _keep_alive(sock: sockets.socket) -> None:
+    sock.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", _IDLE), ("TCP_KEEPINTVL", _INTERVAL), ("TCP_KEEPCNT", _PROBES)):
+        if hasattr(sockets, name):  # macOS has another name for the first
+            sock.setsockopt(sockets.IPPROTO_TCP, getattr(sockets, name), value)
+    sock.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
