@@ -33,6 +33,7 @@ class EnginePlan:
     verb_seconds: float
     # The weights that one starts from, and their version: the newest commit, or what an evaluation has pinned.
     weights: Callable[[Version | None], tuple[Path, Version]]
+    chain: str = ""  # where versions are read from; empty reads the board
 
 
 class Engines:
@@ -81,6 +82,7 @@ class Engines:
                 device=plan.device,
                 threads=plan.threads,
                 board=plan.board,
+                chain=plan.chain,
                 version=version,
                 log=plan.logs(number),
                 deadline=plan.start_seconds,

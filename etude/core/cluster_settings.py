@@ -15,6 +15,15 @@ class ClusterSettings:
     kind: Literal["local"] = setting("local", "local: processes on this machine")
     engines: int = setting(1, "engine processes that sample, each with the whole model", least=1)
     rollout_workers: int = setting(0, "processes that run rollouts; 0 runs them in the orchestrator", least=0)
+    weights: str = setting(
+        "",
+        "where the learner publishes its weights for the engines: a directory that all of them see, or an address such "
+        "as s3://bucket/prefix; empty shares the memory of this machine",
+    )
+    weights_base_every: int = setting(20, "versions after which cluster.weights gets a full copy again", least=1)
+    weights_dtype: Literal["", "float32", "bfloat16"] = setting(
+        "", "type of the published weights; empty publishes as they are served: bfloat16 on a GPU, float32 on a CPU"
+    )
     learner: LearnerRanks = setting(LearnerRanks(), "the learner's ranks")
     restarts: int = setting(
         3,

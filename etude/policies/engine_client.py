@@ -157,7 +157,7 @@ class EngineClient:
         await self._call("POST", "/resume")
 
     async def update(self, version: Version) -> dict[str, Any]:
-        """Swaps in a version from the weight board, between two steps, with running requests kept."""
+        """Swaps in a version from the weight board or chain, between two steps, with running requests kept."""
         return await self._call("POST", "/update", {"version": str(version)})
 
     async def pin(self, version: Version) -> PinnedEngine:
@@ -275,6 +275,7 @@ async def launch(
     device: str = "cpu",
     threads: int = 1,
     board: Path | None = None,
+    chain: str = "",
     version: Version = messages.FIRST,
     log: Path | None = None,
     deadline: float = 120.0,
@@ -287,7 +288,8 @@ async def launch(
     The server also ends when this process ends, in whatever way. Its log goes to `log`, or into a folder that is
     removed with it. `socket` is where it listens, if that matters.
     """
-    arguments = [json.dumps(to_json(messages.EngineSpec(model, settings, device, threads, board, version)))]
+    spec = messages.EngineSpec(model, settings, device, threads, board, version, chain, 0.9 * verb_deadline)
+    arguments = [json.dumps(to_json(spec))]
     server = await start(
         "engine", "etude.serve.server", arguments, ready=messages.READY, log=log, deadline=deadline, socket=socket
     )

@@ -43,10 +43,16 @@ class EngineReplicas:
         """The engine of a rollout or of a group of them, always the same."""
         return self.engines[zlib.crc32(key.encode()) % len(self.engines)]
 
-    async def update(self, version: Version) -> None:
-        """Swaps `version` in everywhere; one that is gone gets it when it is back."""
+    async def update(self, version: Version) -> dict[str, Any]:
+        """Swaps `version` in everywhere; one that is gone gets it when it is back. What an engine said of it."""
         self.version = version
-        await self._all(lambda engine: engine.update(version))
+        found: dict[str, Any] = {}
+
+        async def one(engine: EngineClient) -> None:
+            found.update(await engine.update(version))
+
+        await self._all(one)
+        return found
 
     async def pin(self, version: Version) -> PinnedReplicas:
         """Keeps the present weights, which must be `version`, beside those that come; a policy that samples them."""

@@ -8,7 +8,7 @@ instead (openai/).
     POST /score     {sequences, temperature?}       -> {logprobs, version}
     POST /abort     {id}                            -> {aborted}; the request is answered with what it has
     POST /pause     POST /resume                    -> {paused}
-    POST /update    {version}                       -> {version, seconds, running}, read from the weight board
+    POST /update    {version}                       -> {version, seconds, running}, from the weight board or chain
     GET  /version   GET /health   GET /stats
 
 The training loop's own processes ask the same in binary frames, on a second local socket (frames.py): in a profile on
@@ -47,6 +47,7 @@ from etude.serve import messages
 if TYPE_CHECKING:
     from etude.engine.engine import Engine
     from etude.engine.thread import EngineThread, Listen
+    from etude.model.weight_transfer.receive import WeightSource
     from etude.serve.openai.app import OpenAIRoutes
     from etude.tokens.dialect import Dialect
 
@@ -68,11 +69,12 @@ class ServeAccess:
 class EngineRoutes:
     """The training loop's HTTP side: parses, asks the engine's thread, answers."""
 
-    def __init__(self, engine: EngineThread, settings: EngineSettings, board: Path | None) -> None:
+    def __init__(self, engine: EngineThread, settings: EngineSettings, weights: WeightSource | None) -> None:
         self.engine = engine
         self.settings = settings
-        self.board = board
+        self.weights = weights
         self.draining = False
+        self._updating = asyncio.Lock()
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=self.settings.body_bytes, middlewares=[_errors])
@@ -161,22 +163,25 @@ class EngineRoutes:
         return {"paused": False}
 
     async def update(self, request: messages.UpdateRequest) -> dict[str, Any]:
-        version = request.version
-        if self.board is None:
+        version, source = request.version, self.weights
+        if source is None:
             raise EtudeError("this engine was started without a weight board, so it cannot be updated")
-        from etude.model.weight_transfer.shared_memory import WeightBoard
+        async with self._updating:
+            # Asking twice for one version is no error: an answer may get lost.
+            if await self.engine.call(lambda engine: engine.version == version):
+                load, facts = None, dict[str, Any]()
+            else:
+                # In a thread of its own: the engine samples on while a chain is read.
+                load, facts = await asyncio.to_thread(source.ready, version)
 
-        path = self.board
+            def work(engine: Engine) -> dict[str, Any]:
+                begin = time.perf_counter()
+                if load is not None:
+                    engine.update(load, version)
+                seconds = time.perf_counter() - begin
+                return {"version": str(engine.version), "seconds": seconds, "running": len(engine.scheduler.running)}
 
-        def work(engine: Engine) -> dict[str, Any]:
-            begin = time.perf_counter()
-            if engine.version != version:  # asking twice for one version is no error: an answer may get lost
-                # attached anew each time: a learner that was restarted has made a new board in the same place
-                engine.update(lambda decoder: WeightBoard.attach(path).load_into(decoder, version), version)
-            seconds = time.perf_counter() - begin
-            return {"version": str(engine.version), "seconds": seconds, "running": len(engine.scheduler.running)}
-
-        return await self.engine.call(work)
+            return await self.engine.call(work) | facts
 
     async def pin(self, request: messages.UpdateRequest) -> dict[str, Any]:
         version = request.version
@@ -241,7 +246,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     socket: Path | None = None,
-    board: Path | None = None,
+    weights: WeightSource | None = None,
     version: Version = messages.FIRST,
     access: ServeAccess | None = None,
 ) -> None:
@@ -269,7 +274,7 @@ def serve(
     listener = _listen_on(host, port, socket)
     print(f"key-value cache: {engine.cache.bytes >> 20} MiB", file=sys.stderr)
     try:
-        asyncio.run(_serve(engine, listener, board, access, dialect))
+        asyncio.run(_serve(engine, listener, weights, access, dialect))
     finally:
         if socket is not None:
             socket.unlink(missing_ok=True)
@@ -277,14 +282,18 @@ def serve(
 
 
 async def _serve(
-    engine: Engine, listener: sockets.socket, board: Path | None, access: ServeAccess | None, dialect: Dialect | None
+    engine: Engine,
+    listener: sockets.socket,
+    weights: WeightSource | None,
+    access: ServeAccess | None,
+    dialect: Dialect | None,
 ) -> None:
     from etude.engine.thread import EngineThread
     from etude.serve.connection import connections, quiet_when_full
 
     quiet_when_full(asyncio.get_running_loop())
     thread = EngineThread(engine)
-    engine_api = EngineRoutes(thread, engine.settings, board)
+    engine_api = EngineRoutes(thread, engine.settings, weights)
     api: EngineRoutes | OpenAIRoutes = engine_api
     if access is not None and dialect is not None:
         from etude.serve.openai.app import OpenAIRoutes  # with pydantic, which the training loop's engine never loads
@@ -381,12 +390,14 @@ def main() -> int:
     try:
         spec = from_json(messages.EngineSpec, json.loads(options.spec))
         prepare(spec.threads)
+        from etude.model.weight_transfer.receive import open_source
+
         serve(
             spec.model,
             spec.settings,
             device=spec.device,
             socket=options.socket,
-            board=spec.board,
+            weights=open_source(spec.board, spec.chain, spec.chain_seconds),
             version=spec.version,
         )
     except EtudeError as error:
