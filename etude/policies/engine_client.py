@@ -27,6 +27,7 @@ from etude.core.frame_calls import Caller, ConnectionLost
 from etude.core.policy import Context, Sample, Sampling, Version
 from etude.core.settings import EngineSettings
 from etude.core.transport import Frame, to_json
+from etude.policies.engine_protocol import EngineFacts
 from etude.serve import messages
 
 AGAIN = 0.1  # seconds between two tries of a sample whose server is gone
@@ -124,18 +125,21 @@ class EngineClient:
         waited = 0.0
         while True:
             try:
-                frames = self._caller()
-                if frames is None:
-                    return messages.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
-                request = messages.write_generate(body)
-                found = await self._ask(frames, request, "/generate", self.sample_deadline, on_news)
-                return messages.read_sample_frame(found)
+                return await self._answer(body, on_news)
             except ConnectionLost:
                 # What it said of this answer is with whoever listens, and so is the rest to ask for.
                 if waited >= self.patience or on_part is not None:
                     raise
             waited += AGAIN
             await asyncio.sleep(AGAIN)
+
+    async def _answer(self, body: dict[str, Any], on_news: Callable[[Frame], None]) -> Sample:
+        frames = self._caller()
+        if frames is None:
+            return messages.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
+        request = messages.write_generate(body)
+        found = await self._ask(frames, request, "/generate", self.sample_deadline, on_news)
+        return messages.read_sample_frame(found)
 
     async def score(self, ids: tuple[int, ...], temperature: float = 1.0) -> tuple[float, ...]:
         return (await self.score_all([ids], temperature))[0]
@@ -170,6 +174,18 @@ class EngineClient:
 
     async def health(self) -> dict[str, Any]:
         return await self._call("GET", "/health")
+
+    async def facts(self) -> EngineFacts:
+        """What this engine is and can do."""
+        told = await self._call("GET", "/facts")
+        return EngineFacts(
+            "etude",
+            Version.parse(told["version"]),
+            bool(told["routed_experts"]),
+            seeds=True,
+            pins=True,
+            keeps_cache=True,
+        )
 
     async def stats(self) -> dict[str, Any]:
         return await self._call("GET", "/stats")

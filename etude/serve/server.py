@@ -9,7 +9,7 @@ instead (openai/).
     POST /abort     {id}                            -> {aborted}; the request is answered with what it has
     POST /pause     POST /resume                    -> {paused}
     POST /update    {version}                       -> {version, seconds, running}, from the weight board or chain
-    GET  /version   GET /health   GET /stats
+    GET  /version   GET /health   GET /stats   GET /facts
 
 The training loop's own processes ask the same in binary frames, on a second local socket (frames.py): in a profile on
 an H200, HTTP and JSON were 18% of the orchestrator's time and 17% of this process's.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BACKLOG = 1024  # connections that may wait to be taken
-READING = ("version", "health", "stats")  # verbs that change nothing
+READING = ("version", "health", "stats", "facts")  # verbs that change nothing
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ class EngineRoutes:
             "version": (messages.EmptyRequest, self.version),
             "health": (messages.EmptyRequest, self.health),
             "stats": (messages.EmptyRequest, self.stats),
+            "facts": (messages.EmptyRequest, self.facts),
         }
 
     async def generate(self, http: web.Request) -> web.Response:
@@ -198,6 +199,11 @@ class EngineRoutes:
 
     async def stats(self, _: messages.EmptyRequest) -> dict[str, Any]:
         return await self.engine.call(lambda e: e.stats())
+
+    async def facts(self, _: messages.EmptyRequest) -> dict[str, Any]:
+        return await self.engine.call(
+            lambda e: {"version": str(e.version), "routed_experts": bool(e.decoder.config.sparse_layers)}
+        )
 
     def refuse(self, status: int, sentence: str) -> web.Response:
         return web.json_response({"error": sentence}, status=status)
