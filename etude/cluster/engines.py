@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from etude.cluster.local import Addresses, Restarts, Supervisor
+from etude.cluster.vllm import launch_vllm
 from etude.core.child_process import Child
 from etude.core.policy import Version
 from etude.core.settings import EngineSettings
 from etude.policies.engine_client import EngineClient, launch
 from etude.policies.replicas import EngineReplicas
+from etude.policies.vllm_client import VLLMClient
 from etude.serve.messages import frames_path
 
 
@@ -34,6 +37,7 @@ class EnginePlan:
     # The weights that one starts from, and their version: the newest commit, or what an evaluation has pinned.
     weights: Callable[[Version | None], tuple[Path, Version]]
     chain: str = ""  # where versions are read from; empty reads the board
+    vllm: str = ""  # interpreter of vLLM's environment, where vLLM is the engine
 
 
 class Engines:
@@ -42,12 +46,16 @@ class Engines:
     def __init__(self, plan: EnginePlan, version: Version, addresses: Addresses, restarts: Restarts) -> None:
         self.plan, self.addresses = plan, addresses
         self._starts = 0
+        client = VLLMClient if plan.vllm else EngineClient
         clients = [
-            EngineClient(
+            client(
                 f"unix:{addresses.socket(f'engine-{number}')}", deadline=plan.verb_seconds, patience=plan.start_seconds
             )
             for number in range(plan.count)
         ]
+        for each in clients:
+            if isinstance(each, VLLMClient):
+                each.chain = plan.chain
         self.replicas = EngineReplicas(clients, version, plan.verb_seconds, self._wait_up)
         self.supervisors = [
             Supervisor(f"engine {number}", self._starter(number), restarts) for number in range(plan.count)
@@ -76,12 +84,14 @@ class Engines:
             # Steps that move nothing are not published, so a later commit has the weights of the present version. The
             # board need not hold that one: nothing may have been published yet.
             version = min(version, self.replicas.version)
-            client = await launch(
+            starts: Callable[..., Awaitable[EngineClient]] = partial(launch, board=plan.board)
+            if plan.vllm:
+                starts = partial(launch_vllm, python=plan.vllm)
+            client = await starts(
                 model,
                 plan.settings,
                 device=plan.device,
                 threads=plan.threads,
-                board=plan.board,
                 chain=plan.chain,
                 version=version,
                 log=plan.logs(number),
@@ -92,7 +102,8 @@ class Engines:
             assert client.server is not None
             try:
                 await self.replicas.restore(client, version)
-                Path(frames_path(str(private))).replace(frames_path(str(public)))
+                if not plan.vllm:  # which takes no frames
+                    Path(frames_path(str(private))).replace(frames_path(str(public)))
                 private.replace(public)
             except BaseException:
                 await client.close(0)

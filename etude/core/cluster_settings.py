@@ -13,6 +13,10 @@ class ClusterSettings:
     """Where things run, and how many of them."""
 
     kind: Literal["local"] = setting("local", "local: processes on this machine")
+    engine: Literal["etude", "vllm"] = setting(
+        "etude", "who samples: our own engine, on one GPU or CPU each; or vLLM, which needs cluster.weights"
+    )
+    vllm_python: str = setting("", "interpreter of the environment that vLLM and this package are installed in")
     engines: int = setting(1, "engine processes that sample, each with the whole model", least=1)
     rollout_workers: int = setting(0, "processes that run rollouts; 0 runs them in the orchestrator", least=0)
     weights: str = setting(

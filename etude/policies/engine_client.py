@@ -40,6 +40,8 @@ class EngineClient:
     model (`etude serve --engine-routes`).
     """
 
+    keep_alive = True  # a connection serves more than one request
+
     def __init__(
         self,
         address: str,
@@ -265,10 +267,11 @@ class EngineClient:
         if self._http is None:
             connector: aiohttp.BaseConnector
             if self.address.startswith("unix:"):
-                connector = aiohttp.UnixConnector(self.address.removeprefix("unix:"), limit=0)
+                path, close = self.address.removeprefix("unix:"), not self.keep_alive
+                connector = aiohttp.UnixConnector(path, limit=0, force_close=close)
                 self._http = aiohttp.ClientSession("http://engine", connector=connector)
             else:
-                connector = aiohttp.TCPConnector(limit=0)
+                connector = aiohttp.TCPConnector(limit=0, force_close=not self.keep_alive)
                 self._http = aiohttp.ClientSession(self.address, connector=connector)
         return self._http
 

@@ -34,6 +34,7 @@ REASONS: dict[str, StopReason] = {"stop": "stop", "length": "length", "abort": "
 class VLLMClient(EngineClient):
     """A vLLM server at an address (`unix:/path` or `http://host:port`), which `cluster.vllm_server` started."""
 
+    keep_alive = False  # its server closes an idle connection after 5 s, at whatever moment that is
     chain: str = ""  # the delta chain that it was attached to
 
     async def attach(self, chain: str, version: Version) -> None:

@@ -32,6 +32,7 @@ from typing import Any
 
 from etude.cluster.engines import EnginePlan, Engines
 from etude.cluster.local import Addresses, Restarts
+from etude.cluster.vllm import interpreter
 from etude.core import process
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
@@ -281,7 +282,12 @@ async def _launch(
     # Half of the cores each: two threads that wait for each other on a busy core are slower than one.
     threads = max(1, cores // 2) if rl.concurrent else cores
     board = board_path(run.path)
-    chain = absolute_address(recipe.cluster.weights)
+    chain, vllm = absolute_address(recipe.cluster.weights), recipe.cluster.engine == "vllm"
+    if vllm and (not chain or rl.eval_every):
+        raise EtudeError(
+            "cluster.engine = 'vllm' needs cluster.weights (a directory or an address), and rl.eval_every = 0: it "
+            "holds one version at a time, so evaluate with `etude bench` afterwards"
+        )
 
     def weights(pinned: Version | None) -> tuple[Path, Version]:
         """What an engine starts from: the newest commit, unless an evaluation needs other weights beside it."""
@@ -302,6 +308,7 @@ async def _launch(
         rl.engine_seconds,
         weights,
         chain,
+        interpreter(recipe.cluster.vllm_python) if vllm else "",
     )
     engines = Engines(plan, version, addresses, restarts)
     launched: Sequence[Any] = await asyncio.gather(

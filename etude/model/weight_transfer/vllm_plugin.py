@@ -26,7 +26,7 @@ BACKEND = "etude"
 
 
 @dataclass
-class ChainPlace(WeightTransferInitInfo):
+class ChainPlace(WeightTransferInitInfo):  # type: ignore[misc]
     """Where the chain is."""
 
     address: str
@@ -34,7 +34,7 @@ class ChainPlace(WeightTransferInitInfo):
 
 
 @dataclass
-class WantedVersion(WeightTransferUpdateInfo):
+class WantedVersion(WeightTransferUpdateInfo):  # type: ignore[misc]
     """What to have now."""
 
     version: str
