@@ -108,13 +108,12 @@ async def swap(engine: InferenceEngine, lab: Lab, facts: EngineFacts) -> Finding
     """Deltas under load until a request has tokens of two versions; each token is compared under its own version."""
     for turn in range(TRIES):
         prompts = _prompts(lab, 8, turn)
-        old = (await engine.facts()).version
+        old, new = (await engine.facts()).version, lab.publish(moved=True)  # before anybody samples
         asked = [
             asyncio.ensure_future(engine.sample(Context(ids=prompt), Sampling(lab.longest - PROMPT - 1)))
             for prompt in prompts
         ]
-        await asyncio.sleep(0.02 * (turn + 1))
-        new = lab.publish(moved=True)
+        await asyncio.sleep(0.02)
         told = await engine.update(new)
         samples = await asyncio.gather(*asked)
         spanning = [s for s in samples if len(set(s.versions or ())) > 1]

@@ -14,6 +14,7 @@ from etude.cluster.vllm import check_model, command, interpreter
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
 from etude.core.settings import EngineSettings
+from etude.model.attention import PackedAttend
 from etude.model.checkpoint.directory import load_model, named_weights, save_model
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -26,11 +27,10 @@ from etude.policies.vllm_client import _read
 class DecoderLab:
     """The reference is the checkpoint of each version, computed without a cache by a decoder of this process."""
 
-    vocabulary, longest = 64, 120
+    vocabulary, longest, routes = 64, 600, None
 
     def __init__(self, model: Path, chain: str) -> None:
         self.decoder = load_model(model)
-        self.routes = (len(self.decoder.config.sparse_layers), self.decoder.config.num_experts_per_tok)
         self.publisher, self.version = ChainPublisher(chain, "test"), Version(0, 0)
         self.held = {self.version: self._copy()}
         self.publisher.publish(self.decoder, self.version)  # the base, so that what follows are deltas
@@ -48,8 +48,8 @@ class DecoderLab:
         now = self._copy()
         self._load(self.held[version])
         with torch.no_grad():
-            hidden = self.decoder(torch.tensor(ids), torch.arange(len(ids)), [len(ids)])
-            scores = torch.log_softmax(self.decoder.lm_head(hidden).double(), -1)
+            hidden = self.decoder(torch.tensor(ids), torch.arange(len(ids)), PackedAttend([len(ids)]))
+            scores = torch.log_softmax(self.decoder.logits(hidden).double(), -1)
         self._load(now)
         return [0.0, *(float(scores[place, token]) for place, token in enumerate(ids[1:]))]
 
@@ -70,15 +70,12 @@ def test_our_engine_does_what_the_training_loop_asks_of_any(tmp_path: Path) -> N
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=16,
-        num_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
     )
     save_model(tmp_path / "model", Decoder(config, seed=1))
     lab = DecoderLab(tmp_path / "model", str(tmp_path / "weights"))
 
     async def work() -> None:
-        settings = EngineSettings(max_length=128, cache_tokens=4096)
+        settings = EngineSettings(max_length=640, cache_tokens=16_384)
         async with await launch(tmp_path / "model", settings, chain=str(tmp_path / "weights")) as engine:
             found = {finding.name: finding for finding in await check_engine(engine, lab)}
             assert [name for name, finding in found.items() if not finding.passed] == [], found
