@@ -56,7 +56,7 @@ class ChainEngine(WeightTransferEngine[ChainPlace, WantedVersion]):  # type: ign
         weights, _ = self.source.read(Version.parse(update_info.version))
         if self.device.type == "cpu" and not any(".experts." in name for name in weights):
             # Each tensor's own memory is written: nothing was packed, since `register` turned oneDNN off. Experts are
-            # packed all the same; written in place they were 0.3 nats off.
+            # packed all the same, and no way to load them was right (cluster/vllm.py refuses them).
             self.model.load_weights(weights.items())
             return
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
