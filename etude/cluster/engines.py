@@ -14,6 +14,7 @@ from pathlib import Path
 
 from etude.cluster.local import Restarts, Supervisor
 from etude.cluster.placement import ENGINE, Placement, Program, Role, Running
+from etude.cluster.vllm import vllm_program
 from etude.core.errors import EtudeError
 from etude.core.frame_calls import ConnectionLost
 from etude.core.policy import Version
@@ -21,6 +22,7 @@ from etude.core.settings import EngineSettings
 from etude.core.transport import to_json
 from etude.policies.engine_client import EngineClient
 from etude.policies.replicas import EngineReplicas
+from etude.policies.vllm_client import VLLMClient
 from etude.serve.messages import READY, EngineSpec
 
 
@@ -38,6 +40,8 @@ class EnginePlan:
     verb_seconds: float
     # The weights that one starts from, and their version: the newest commit, or what an evaluation has pinned.
     weights: Callable[[Version | None], tuple[Path, Version]]
+    chain: str = ""  # where versions are read from; empty reads the board
+    vllm: str = ""  # interpreter of vLLM's environment, where vLLM is the engine
 
 
 class Engines:
@@ -46,7 +50,7 @@ class Engines:
     def __init__(self, plan: EnginePlan, version: Version, placement: Placement, restarts: Restarts) -> None:
         self.plan, self.placement = plan, placement
         clients = [
-            EngineClient(placement.address(name), deadline=plan.verb_seconds, patience=plan.start_seconds)
+            self._client(placement.address(name), patience=plan.start_seconds)
             for name in Role(ENGINE, plan.count).programs()
         ]
         self.replicas = EngineReplicas(clients, version, plan.verb_seconds, self._wait_up)
@@ -67,6 +71,30 @@ class Engines:
         supervisor = self.supervisors[number]
         await supervisor.wait_back(supervisor.deaths, self.plan.start_seconds + self.plan.verb_seconds)
 
+    def _client(self, address: str, *, patience: float = 0.0) -> EngineClient:
+        if not self.plan.vllm:
+            return EngineClient(address, deadline=self.plan.verb_seconds, patience=patience)
+        client = VLLMClient(address, deadline=self.plan.verb_seconds, patience=patience)
+        client.chain = self.plan.chain
+        return client
+
+    def _program(self, number: int, model: Path, version: Version) -> Program:
+        plan, name, log = self.plan, f"{ENGINE}-{number}", self.plan.logs(number)
+        if plan.vllm:
+            return vllm_program(
+                name,
+                log,
+                model,
+                plan.settings,
+                plan.vllm,
+                device=plan.device,
+                threads=plan.threads,
+                seconds=plan.start_seconds,
+            )
+        seconds = 0.9 * plan.verb_seconds  # so that the engine says what is missing before its client gives up
+        spec = EngineSpec(model, plan.settings, plan.device, plan.threads, plan.board, version, plan.chain, seconds)
+        return Program(name, "etude.serve.server", (json.dumps(to_json(spec)),), READY, log)
+
     def _starter(self, number: int) -> Callable[[], Awaitable[Running]]:
         plan, name = self.plan, f"{ENGINE}-{number}"
 
@@ -75,11 +103,11 @@ class Engines:
             # Steps that move nothing are not published, so a later commit has the weights of the present version. The
             # board need not hold that one: nothing may have been published yet.
             version = min(version, self.replicas.version)
-            spec = EngineSpec(model, plan.settings, plan.device, plan.threads, plan.board, version)
-            program = Program(name, "etude.serve.server", (json.dumps(to_json(spec)),), READY, plan.logs(number))
-            server = await self.placement.start(program, plan.start_seconds)
-            client = EngineClient(server.said, deadline=plan.verb_seconds)
+            server = await self.placement.start(self._program(number, model, version), plan.start_seconds)
+            client = self._client(server.said)
             try:
+                if isinstance(client, VLLMClient):
+                    await client.attach(plan.chain, version)
                 await self.replicas.restore(client, version)
                 self.placement.publish(name)
             except BaseException as failed:

@@ -83,7 +83,7 @@ class RayPlacement:
     def _check_weights(self, names: Sequence[str]) -> None:
         """Without a chain of versions the learner's weights go through memory, which only one machine shares."""
         places = {self._facts[name]["machine"]: self._facts[name]["host"] for name in names}
-        if len(places) > 1 and not getattr(self.settings, "weights", ""):
+        if len(places) > 1 and not self.settings.weights:
             raise EtudeError(
                 f"learner and engines are on different machines ({', '.join(sorted(places.values()))}), and weights "
                 "go through the memory of one: set cluster.weights to a directory or bucket that all of them reach"

@@ -24,10 +24,23 @@ class ClusterSettings:
     orphan_seconds: float = setting(
         900.0, "that programs on Ray wait for another command after theirs was killed; then they end", least=10.0
     )
+    engine: Literal["etude", "vllm"] = setting(
+        "etude", "who samples: our own engine, on one GPU or CPU each; or vLLM, which needs cluster.weights"
+    )
+    vllm_python: str = setting("", "interpreter of the environment that vLLM and this package are installed in")
     engines: int = setting(1, "engine processes that sample, each with the whole model", least=1)
     rollout_workers: int = setting(0, "processes that run rollouts; 0 runs them in the orchestrator", least=0)
     sandbox_hosts: list[str] = setting(
         [], "HOST:PORT of each machine that runs sandboxes (etude sandbox serve); empty: this machine"
+    )
+    weights: str = setting(
+        "",
+        "where the learner publishes its weights for the engines: a directory that all of them see, or an address such "
+        "as s3://bucket/prefix; empty shares the memory of this machine",
+    )
+    weights_base_every: int = setting(20, "versions after which cluster.weights gets a full copy again", least=1)
+    weights_dtype: Literal["", "float32", "bfloat16"] = setting(
+        "", "type of the published weights; empty publishes as they are served: bfloat16 on a GPU, float32 on a CPU"
     )
     learner: LearnerRanks = setting(LearnerRanks(), "the learner's ranks")
     restarts: int = setting(

@@ -4,7 +4,7 @@ forward_backward(batch)   adds gradients and returns metrics, any number of time
 score(items)              log-probabilities of given tokens
 step()                    clips, updates, averages; leaves out gradients that are not finite
 save(directory)           a Hugging Face model, and all that an exact resume needs
-publish(board, version)   the weights, to the engines of this machine
+publish(to, version)      the weights, to the engines
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from etude.model.decoder import Decoder
 from etude.model.experts import balance
 from etude.model.lora_linear import copy_trained
 from etude.model.replicas import Replicas
-from etude.model.weight_transfer.shared_memory import WeightBoard
+from etude.model.weight_transfer.publish import Publisher
 
 
 class AnyLearner(Protocol):
@@ -63,7 +63,7 @@ class AnyLearner(Protocol):
 
     def restore(self, directory: Path) -> None: ...
 
-    def publish(self, board: WeightBoard, version: Version) -> None: ...
+    def publish(self, weights: Publisher, version: Version) -> None: ...
 
 
 class Trained(Protocol):
@@ -149,8 +149,8 @@ class Learner:
         """Continues exactly where `save` was called: weights, optimiser, averages and counters."""
         state.restore(self, directory)
 
-    def publish(self, board: WeightBoard, version: Version) -> None:
-        board.publish(self.decoder, version)
+    def publish(self, weights: Publisher, version: Version) -> None:
+        weights.publish(self.decoder, version)
 
     def _shares(self, lengths: list[int]) -> list[list[list[int]]]:
         """Micro-batches for each thread that gets any."""

@@ -28,6 +28,7 @@ from etude.core.policy import Context, Sample, Sampling, Version
 from etude.core.settings import EngineSettings
 from etude.core.tcp_address import FILE
 from etude.core.transport import Frame, to_json
+from etude.policies.engine_protocol import EngineFacts
 from etude.serve import messages
 
 AGAIN = 0.1  # seconds between two tries of a sample whose server is gone
@@ -39,6 +40,8 @@ class EngineClient:
     `decode` turns sampled ids into the sample's text; without it the text is empty. `key` is the API key of a served
     model (`etude serve --engine-routes`).
     """
+
+    keep_alive = True  # a connection serves more than one request
 
     def __init__(
         self,
@@ -125,18 +128,21 @@ class EngineClient:
         waited = 0.0
         while True:
             try:
-                frames = self._caller()
-                if frames is None:
-                    return messages.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
-                request = messages.write_generate(body)
-                found = await self._ask(frames, request, "/generate", self.sample_deadline, on_news)
-                return messages.read_sample_frame(found)
+                return await self._answer(body, on_news)
             except ConnectionLost:
                 # What it said of this answer is with whoever listens, and so is the rest to ask for.
                 if waited >= self.patience or on_part is not None:
                     raise
             waited += AGAIN
             await asyncio.sleep(AGAIN)
+
+    async def _answer(self, body: dict[str, Any], on_news: Callable[[Frame], None]) -> Sample:
+        frames = self._caller()
+        if frames is None:
+            return messages.read_sample(await self._call("POST", "/generate", body, self.sample_deadline))
+        request = messages.write_generate(body)
+        found = await self._ask(frames, request, "/generate", self.sample_deadline, on_news)
+        return messages.read_sample_frame(found)
 
     async def score(self, ids: tuple[int, ...], temperature: float = 1.0) -> tuple[float, ...]:
         return (await self.score_all([ids], temperature))[0]
@@ -158,7 +164,7 @@ class EngineClient:
         await self._call("POST", "/resume")
 
     async def update(self, version: Version) -> dict[str, Any]:
-        """Swaps in a version from the weight board, between two steps, with running requests kept."""
+        """Swaps in a version from the weight board or chain, between two steps, with running requests kept."""
         return await self._call("POST", "/update", {"version": str(version)})
 
     async def pin(self, version: Version) -> PinnedEngine:
@@ -171,6 +177,18 @@ class EngineClient:
 
     async def health(self) -> dict[str, Any]:
         return await self._call("GET", "/health")
+
+    async def facts(self) -> EngineFacts:
+        """What this engine is and can do."""
+        told = await self._call("GET", "/facts")
+        return EngineFacts(
+            "etude",
+            Version.parse(told["version"]),
+            bool(told["routed_experts"]),
+            seeds=True,
+            pins=True,
+            keeps_cache=True,
+        )
 
     async def stats(self) -> dict[str, Any]:
         return await self._call("GET", "/stats")
@@ -252,10 +270,11 @@ class EngineClient:
         if self._http is None:
             connector: aiohttp.BaseConnector
             if self.address.startswith("unix:"):
-                connector = aiohttp.UnixConnector(self.address.removeprefix("unix:"), limit=0)
+                path, close = self.address.removeprefix("unix:"), not self.keep_alive
+                connector = aiohttp.UnixConnector(path, limit=0, force_close=close)
                 self._http = aiohttp.ClientSession("http://engine", connector=connector)
             else:
-                connector = aiohttp.TCPConnector(limit=0)
+                connector = aiohttp.TCPConnector(limit=0, force_close=not self.keep_alive)
                 self._http = aiohttp.ClientSession(self.address, connector=connector)
         return self._http
 
@@ -278,6 +297,7 @@ async def launch(
     device: str = "cpu",
     threads: int = 1,
     board: Path | None = None,
+    chain: str = "",
     version: Version = messages.FIRST,
     log: Path | None = None,
     deadline: float = 120.0,
@@ -290,7 +310,8 @@ async def launch(
     The server also ends when this process ends, in whatever way. Its log goes to `log`, or into a folder that is
     removed with it. `socket` is where it listens, if that matters.
     """
-    arguments = [json.dumps(to_json(messages.EngineSpec(model, settings, device, threads, board, version)))]
+    spec = messages.EngineSpec(model, settings, device, threads, board, version, chain, 0.9 * verb_deadline)
+    arguments = [json.dumps(to_json(spec))]
     server = await start(
         "engine", "etude.serve.server", arguments, ready=messages.READY, log=log, deadline=deadline, socket=socket
     )

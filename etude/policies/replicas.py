@@ -95,10 +95,16 @@ class EngineReplicas:
             await asyncio.sleep(LOOK)
         return self.placement.leaving(number)
 
-    async def update(self, version: Version) -> None:
-        """Swaps `version` in everywhere; one that is gone gets it when it is back."""
+    async def update(self, version: Version) -> dict[str, Any]:
+        """Swaps `version` in everywhere; one that is gone gets it when it is back. What an engine said of it."""
         self.version = version
-        await self._all(lambda engine: engine.update(version))
+        found: dict[str, Any] = {}
+
+        async def one(engine: EngineClient) -> None:
+            found.update(await engine.update(version))
+
+        await self._all(one)
+        return found
 
     async def pin(self, version: Version) -> PinnedReplicas:
         """Keeps the present weights, which must be `version`, beside those that come; a policy that samples them."""

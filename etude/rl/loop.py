@@ -51,6 +51,7 @@ FROM_LEARNER = (
     *("grad_norm", "update_rms", "lr", "skipped"),
 )
 FROM_TWINS = ("twins", "twins_filtered", "twin_change", "twin_kl", "twin_loss")
+FROM_CHAIN = ("publish_bytes", "publish_density")
 FROM_EXPERTS = ("replay_moved", "replay_refused", "load_max")
 
 
@@ -188,8 +189,9 @@ class Training:
             publishing = time.monotonic()
             await self.learner.publish(self.version)
             row["publish_seconds"] = time.monotonic() - publishing
-            await self.environment.engine.update(self.version)
+            swapped = await self.environment.engine.update(self.version)
             row["swap_seconds"] = time.monotonic() - publishing - row["publish_seconds"]
+            row |= {name: swapped[name] for name in FROM_CHAIN if name in swapped}
             self.probing = self._start_probe()
         else:
             # Equal weights under another name would empty the engine's prefix cache for nothing.

@@ -34,6 +34,7 @@ from etude.cluster.engines import EnginePlan, Engines
 from etude.cluster.local import Restarts
 from etude.cluster.placement import Placement
 from etude.cluster.start import open_placement
+from etude.cluster.vllm import interpreter
 from etude.core import process
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
@@ -304,6 +305,16 @@ async def _launch(
     # Half of the cores each: two threads that wait for each other on a busy core are slower than one.
     threads = max(1, cores // 2) if rl.concurrent else cores
     board = board_path(run.path)
+    chain, vllm = absolute_address(recipe.cluster.weights), recipe.cluster.engine == "vllm"
+    if vllm and recipe.cluster.kind == "ray":
+        raise EtudeError(
+            "vLLM is started on this machine only: set cluster.kind = 'local', or cluster.engine = 'etude'"
+        )
+    if vllm and (not chain or rl.eval_every):
+        raise EtudeError(
+            "cluster.engine = 'vllm' needs cluster.weights (a directory or an address), and rl.eval_every = 0: it "
+            "holds one version at a time, so evaluate with `etude bench` afterwards"
+        )
 
     def weights(pinned: Version | None) -> tuple[Path, Version]:
         """What an engine starts from: the newest commit, unless an evaluation needs other weights beside it."""
@@ -323,6 +334,8 @@ async def _launch(
         rl.start_seconds,
         rl.engine_seconds,
         weights,
+        chain,
+        interpreter(recipe.cluster.vllm_python) if vllm else "",
     )
     engines = Engines(plan, version, placement, restarts)
     launched: Sequence[Any] = await asyncio.gather(
@@ -342,6 +355,9 @@ async def _launch(
                 # A second copy of the weights, so only where the KL term reads it.
                 frozen=model if rl.kl or needs_frozen(build_algorithm(rl.algorithm).feedback(rl.feedback)) else None,
                 ranks=recipe.cluster.learner,
+                weights=chain,
+                weights_base_every=recipe.cluster.weights_base_every,
+                weights_dtype=recipe.cluster.weights_dtype,
             ),
             log=logs / f"learner-{version.lineage}.log",
             deadline=rl.start_seconds,
@@ -366,6 +382,11 @@ def board_path(run: Path) -> Path:
     # In memory where the system has such a folder; a file on disk does the same, but slower.
     shared = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())  # noqa: S108
     return shared / f"etude-board-{os.getuid()}-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}"
+
+
+def absolute_address(weights: str) -> str:
+    """`cluster.weights` as every process of the run can use it, whatever folder that runs in."""
+    return weights if not weights or "://" in weights else str(Path(weights).expanduser().absolute())
 
 
 def _terms(recipe: Recipe, editions: Editions, number: int) -> Terms:

@@ -40,6 +40,8 @@ class EngineSpec:
     threads: int = 0  # 0 takes all cores
     board: Path | None = None  # weight board that updates are read from
     version: Version = FIRST  # of the weights in the directory
+    chain: str = ""  # directory or address of the delta chain that updates are read from, before any board
+    chain_seconds: float = 60.0  # that a version may take to be there
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ instead (openai/).
     POST /score     {sequences, temperature?}       -> {logprobs, version}
     POST /abort     {id}                            -> {aborted}; the request is answered with what it has
     POST /pause     POST /resume                    -> {paused}
-    POST /update    {version}                       -> {version, seconds, running}, read from the weight board
-    GET  /version   GET /health   GET /stats
+    POST /update    {version}                       -> {version, seconds, running}, from the weight board or chain
+    GET  /version   GET /health   GET /stats   GET /facts
 
 The training loop's own processes ask the same in binary frames, on a second local socket or TCP (frames.py): in a
 profile on an H200, HTTP and JSON were 18% of the orchestrator's time and 17% of this process's.
@@ -48,12 +48,13 @@ from etude.serve import messages
 if TYPE_CHECKING:
     from etude.engine.engine import Engine
     from etude.engine.thread import EngineThread, Listen
+    from etude.model.weight_transfer.receive import WeightSource
     from etude.serve.openai.app import OpenAIRoutes
     from etude.tokens.dialect import Dialect
 
 T = TypeVar("T")
 BACKLOG = 1024  # connections that may wait to be taken
-READING = ("version", "health", "stats")  # verbs that change nothing
+READING = ("version", "health", "stats", "facts")  # verbs that change nothing
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,12 @@ class ServeAccess:
 class EngineRoutes:
     """The training loop's HTTP side: parses, asks the engine's thread, answers."""
 
-    def __init__(self, engine: EngineThread, settings: EngineSettings, board: Path | None) -> None:
+    def __init__(self, engine: EngineThread, settings: EngineSettings, weights: WeightSource | None) -> None:
         self.engine = engine
         self.settings = settings
-        self.board = board
+        self.weights = weights
         self.draining = False
+        self._updating = asyncio.Lock()
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=self.settings.body_bytes, middlewares=[_errors])
@@ -108,6 +110,7 @@ class EngineRoutes:
             "version": (messages.EmptyRequest, self.version),
             "health": (messages.EmptyRequest, self.health),
             "stats": (messages.EmptyRequest, self.stats),
+            "facts": (messages.EmptyRequest, self.facts),
         }
 
     async def generate(self, http: web.Request) -> web.Response:
@@ -162,22 +165,25 @@ class EngineRoutes:
         return {"paused": False}
 
     async def update(self, request: messages.UpdateRequest) -> dict[str, Any]:
-        version = request.version
-        if self.board is None:
+        version, source = request.version, self.weights
+        if source is None:
             raise EtudeError("this engine was started without a weight board, so it cannot be updated")
-        from etude.model.weight_transfer.shared_memory import WeightBoard
+        async with self._updating:
+            # Asking twice for one version is no error: an answer may get lost.
+            if await self.engine.call(lambda engine: engine.version == version):
+                load, facts = None, dict[str, Any]()
+            else:
+                # In a thread of its own: the engine samples on while a chain is read.
+                load, facts = await asyncio.to_thread(source.ready, version)
 
-        path = self.board
+            def work(engine: Engine) -> dict[str, Any]:
+                begin = time.perf_counter()
+                if load is not None:
+                    engine.update(load, version)
+                seconds = time.perf_counter() - begin
+                return {"version": str(engine.version), "seconds": seconds, "running": len(engine.scheduler.running)}
 
-        def work(engine: Engine) -> dict[str, Any]:
-            begin = time.perf_counter()
-            if engine.version != version:  # asking twice for one version is no error: an answer may get lost
-                # attached anew each time: a learner that was restarted has made a new board in the same place
-                engine.update(lambda decoder: WeightBoard.attach(path).load_into(decoder, version), version)
-            seconds = time.perf_counter() - begin
-            return {"version": str(engine.version), "seconds": seconds, "running": len(engine.scheduler.running)}
-
-        return await self.engine.call(work)
+            return await self.engine.call(work) | facts
 
     async def pin(self, request: messages.UpdateRequest) -> dict[str, Any]:
         version = request.version
@@ -194,6 +200,11 @@ class EngineRoutes:
 
     async def stats(self, _: messages.EmptyRequest) -> dict[str, Any]:
         return await self.engine.call(lambda e: e.stats())
+
+    async def facts(self, _: messages.EmptyRequest) -> dict[str, Any]:
+        return await self.engine.call(
+            lambda e: {"version": str(e.version), "routed_experts": bool(e.decoder.config.sparse_layers)}
+        )
 
     def refuse(self, status: int, sentence: str) -> web.Response:
         return web.json_response({"error": sentence}, status=status)
@@ -242,7 +253,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     socket: Path | None = None,
-    board: Path | None = None,
+    weights: WeightSource | None = None,
     version: Version = messages.FIRST,
     access: ServeAccess | None = None,
     announced: Announced | None = None,
@@ -272,7 +283,7 @@ def serve(
     listener = _listen_on(host, port, socket)
     print(f"key-value cache: {engine.cache.bytes >> 20} MiB", file=sys.stderr)
     try:
-        asyncio.run(_serve(engine, listener, board, access, dialect, announced))
+        asyncio.run(_serve(engine, listener, weights, access, dialect, announced))
     finally:
         if socket is not None:
             socket.unlink(missing_ok=True)
@@ -282,7 +293,7 @@ def serve(
 async def _serve(
     engine: Engine,
     listener: sockets.socket,
-    board: Path | None,
+    weights: WeightSource | None,
     access: ServeAccess | None,
     dialect: Dialect | None,
     announced: Announced | None,
@@ -292,7 +303,7 @@ async def _serve(
 
     quiet_when_full(asyncio.get_running_loop())
     thread = EngineThread(engine)
-    engine_api = EngineRoutes(thread, engine.settings, board)
+    engine_api = EngineRoutes(thread, engine.settings, weights)
     api: EngineRoutes | OpenAIRoutes = engine_api
     if access is not None and dialect is not None:
         from etude.serve.openai.app import OpenAIRoutes  # with pydantic, which the training loop's engine never loads
@@ -392,12 +403,14 @@ def main() -> int:
     try:
         spec = from_json(messages.EngineSpec, json.loads(options.spec))
         prepare(spec.threads)
+        from etude.model.weight_transfer.receive import open_source
+
         serve(
             spec.model,
             spec.settings,
             device=spec.device,
             socket=options.socket,
-            board=spec.board,
+            weights=open_source(spec.board, spec.chain, spec.chain_seconds),
             version=spec.version,
             announced=options.announce and Announced(options.announce, options.host, options.incarnation),
         )

@@ -28,8 +28,9 @@ class Engine:
         if self.refuses:
             raise self.refuses.pop(0)
 
-    async def update(self, version: Version) -> None:
+    async def update(self, version: Version) -> dict[str, str]:
         await self._heard("update", version)
+        return {"version": str(version)}
 
     async def pin(self, version: Version) -> None:
         await self._heard("pin", version)
@@ -45,8 +46,9 @@ class Engine:
 
 
 class Stuck(Engine):
-    async def update(self, version: Version) -> None:
+    async def update(self, version: Version) -> dict[str, str]:
         await asyncio.Event().wait()
+        return {}
 
 
 def replicas(*engines: Any, **options: Any) -> EngineReplicas:

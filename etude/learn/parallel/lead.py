@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
     from etude.learn.parallel.launch import Ranks
-    from etude.model.weight_transfer.shared_memory import WeightBoard
+    from etude.model.weight_transfer.publish import Publisher
 
 LOOK = timedelta(seconds=30)  # how often a rank that waits for a verb looks whether rank 0 still answers
 CLOSE = "close"
@@ -90,8 +90,8 @@ class LeadLearner:
     def restore(self, directory: Path) -> None:
         self._all("restore", Place(str(directory.absolute())), lambda: self._learner.restore(directory))
 
-    def publish(self, board: WeightBoard, version: Version) -> None:
-        self._all("gather", None, lambda: board.publish_tensors(checkpoint.wholes(self._learner), version))
+    def publish(self, weights: Publisher, version: Version) -> None:
+        self._all("gather", None, lambda: weights.publish_tensors(checkpoint.wholes(self._learner), version))
 
     def gradients(self) -> dict[str, Tensor]:
         """The summed gradients, whole, by name; for whoever compares them."""

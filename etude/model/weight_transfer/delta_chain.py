@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 import safetensors
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.model.weight_transfer.deltas import apply, digest, encode, header_of
+from etude.model.weight_transfer.deltas import apply, count_changed, digest, encode, header_of
 from etude.model.weight_transfer.object_store import Conflict, ObjectStore
 
 HEAD: Final = "HEAD"
@@ -41,6 +41,9 @@ class StoredPart:
     name: str
     sha256: str
     weights: str  # checksum of the part's tensors once it is applied
+    size: int = 0  # bytes
+    values: int = 0  # of the part's tensors
+    changed: int = 0  # of these, since the version before; all where that is not known
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,15 @@ class Link:
     full: bool
     parts: tuple[StoredPart, ...]
 
+    @property
+    def bytes(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    @property
+    def density(self) -> float:
+        """Share of the values that changed since the version before."""
+        return sum(part.changed for part in self.parts) / max(1, sum(part.values for part in self.parts))
+
 
 @dataclass(frozen=True)
 class Head:
@@ -58,6 +70,7 @@ class Head:
 
     links: tuple[Link, ...] = ()
     earlier: tuple[str, ...] = ()  # objects of the chain before, which a slow reader may still need
+    writer: str = ""  # who may publish next; a learner that was replaced finds another name here
 
     @property
     def version(self) -> Version | None:
@@ -78,9 +91,17 @@ class Head:
             ]
             for link in links:
                 Version.parse(link.version)
-            return cls(tuple(links), tuple(map(str, told["earlier"])))
+            return cls(tuple(links), tuple(map(str, told["earlier"])), str(told.get("writer", "")))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise EtudeError(f"the head of a weight chain cannot be read: {error}") from None
+
+
+class NotThere(EtudeError):
+    """The chain has no such version, or none yet. `newest` is the last that it has."""
+
+    def __init__(self, message: str, newest: Version | None = None) -> None:
+        super().__init__(message)
+        self.newest = newest
 
 
 class DamagedObject(EtudeError):
@@ -96,16 +117,22 @@ class ChainWriter:
     _head: Head = field(default_factory=Head)
     _tag: str = ""
     _last: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by part: what was published last
+    _next: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # what lies there and may not be committed
+    _pending: Version | None = None  # whose that is
 
     def __post_init__(self) -> None:
         data, self._tag = self.store.read_head(HEAD)
         self._head = Head.read(data)
 
+    def claim(self, name: str) -> None:
+        """Takes the chain over: whoever published before, and may live on unseen, is refused from here on."""
+        self._swap(replace(self._head, writer=name), "the chain was not taken over")
+
     def publish(self, weights: Mapping[str, Tensor], version: Version) -> int:
-        """All tensors as one part, and the head; how many bytes went out."""
-        part, size = self.write_part(weights, version, "0", full=self.wants_base)
+        """All tensors as one part, and the head; how many bytes went out. May be asked again where it failed."""
+        part = self.write_part(weights, version, "0", full=self.wants_base)
         self.commit([part], version, full=part.name.startswith("base/"))
-        return size
+        return part.size
 
     @property
     def wants_base(self) -> bool:
@@ -117,45 +144,60 @@ class ChainWriter:
         version = self._head.version
         if version is None or not self._last or not self._reported():
             return False
-        parts = [self.write_part(last, version, part, full=True)[0] for part, last in list(self._last.items())]
+        parts = [self.write_part(last, version, part, full=True) for part, last in list(self._last.items())]
         self.commit(parts, version, full=True)
         return True
 
     def _reported(self) -> bool:
         return any(name.startswith(DAMAGED) for name in self.store.names())
 
-    def write_part(
-        self, weights: Mapping[str, Tensor], version: Version, part: str, *, full: bool
-    ) -> tuple[StoredPart, int]:
-        """Puts the tensors of one part there; nobody sees it before `commit`. The part, and its size in bytes."""
+    def write_part(self, weights: Mapping[str, Tensor], version: Version, part: str, *, full: bool) -> StoredPart:
+        """Puts the tensors of one part there; nobody sees it before `commit`."""
+        if self._pending not in (None, version):
+            # Another rank committed it, or nobody did: then it is no base of the next one.
+            self._settle(committed=Head.read(self.store.read_head(HEAD)[0]).version == self._pending)
         # A copy: the next step of training writes over what is given here.
         own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in weights.items()}
-        last = self._last.get(part)
+        last, values = self._last.get(part), sum(tensor.numel() for tensor in own.values())
+        changed = values if last is None else count_changed(last, own)
         if full or last is None:
             data, name = safetensors.torch.save(own), f"base/{version}-{part}"
         else:
             data, name = encode(last, own, {"to": str(version), "from": digest(last)}), f"delta/{version}-{part}"
         self.store.put(name, data)
-        self._last[part] = own
-        return StoredPart(name, hashlib.sha256(data).hexdigest(), digest(own)), len(data)
+        self._next[part], self._pending = own, version
+        return StoredPart(name, hashlib.sha256(data).hexdigest(), digest(own), len(data), values, changed)
 
     def commit(self, parts: Sequence[StoredPart], version: Version, *, full: bool) -> None:
         """Makes the version the newest one, and deletes what no reader needs any more."""
         link = Link(str(version), full, tuple(parts))
         before = tuple(part.name for each in self._head.links for part in each.parts)
-        head = Head((link,), before) if full else Head((*self._head.links, link), self._head.earlier)
-        try:
-            self._tag = self.store.swap_head(HEAD, head.write(), self._tag)
-        except Conflict:
-            raise EtudeError(
-                f"version {version} was not published: another learner writes to the same weights; give this run a "
-                "cluster.weights of its own, or end the other"
-            ) from None
-        self._head = head
+        links, earlier = ((link,), before) if full else ((*self._head.links, link), self._head.earlier)
+        self._swap(replace(self._head, links=links, earlier=earlier), f"version {version} was not published")
+        self._settle(committed=True)
         if full:
-            kept = {HEAD, *head.earlier, *(part.name for part in parts)}
+            kept = {HEAD, *earlier, *(part.name for part in parts)}
             for name in set(self.store.names()) - kept:
                 self.store.delete(name)
+
+    def _settle(self, committed: bool) -> None:
+        self._last = self._last | self._next if committed else self._last
+        self._next, self._pending = {}, None
+
+    def _swap(self, head: Head, failed: str) -> None:
+        data = head.write()
+        try:
+            self._tag = self.store.swap_head(HEAD, data, self._tag)
+        except Conflict:
+            # It may be our own, of a try whose answer was lost on its way.
+            found, tag = self.store.read_head(HEAD)
+            if found != data:
+                raise Conflict(
+                    f"{failed}: another learner writes to the same weights; give this run a cluster.weights of its "
+                    "own, or end the other"
+                ) from None
+            self._tag = tag
+        self._head = head
 
 
 @dataclass
@@ -164,24 +206,32 @@ class ChainReader:
 
     store: ObjectStore
     version: Version | None = None
+    link: Link | None = None  # what the chain says of that version
     _parts: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def newest(self) -> Version | None:
         """What the head says; None where nothing was published yet."""
         return Head.read(self.store.read_head(HEAD)[0]).version
 
-    def update(self) -> dict[str, Tensor]:
-        """The weights of the newest version. Where an object is damaged this raises, and what was there stays."""
+    def update(self, wanted: Version | None = None) -> dict[str, Tensor]:
+        """The weights of a version, or of the newest. Where an object is damaged this raises, and what was there stays.
+
+        Raises `NotThere` where the chain does not have the version.
+        """
         head = Head.read(self.store.read_head(HEAD)[0])
         if head.version is None:
-            raise EtudeError("nothing has been published to these weights yet; has the learner started?")
-        known = [number for number, link in enumerate(head.links) if link.version == str(self.version)]
+            raise NotThere("nothing has been published to these weights yet; has the learner started?")
+        named = [Version.parse(link.version) for link in head.links]
+        if wanted is not None and wanted not in named:
+            there = f"{named[0]} to {named[-1]}"
+            raise NotThere(f"version {wanted} is not in the published weights (there: {there})", named[-1])
+        end = len(named) if wanted is None else _last_place(named, wanted) + 1
         # From the base where this version is not in the chain: it is of a chain before, or of another lineage.
-        links = head.links[known[0] + 1 :] if known else head.links
-        parts = dict(self._parts) if known else {}
-        for link in links:
+        begin = _last_place(named[:end], self.version) + 1 if self.version in named[:end] else 0
+        parts = dict(self._parts) if begin else {}
+        for link in head.links[begin:end]:
             parts = {_part(each.name): self._read(each, link, parts) for each in link.parts}
-        self._parts, self.version = parts, head.version
+        self._parts, self.version, self.link = parts, named[end - 1], head.links[end - 1]
         return {name: tensor for part in parts.values() for name, tensor in part.items()}
 
     def _read(self, part: StoredPart, link: Link, parts: Mapping[str, dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -210,6 +260,11 @@ class ChainReader:
         raise DamagedObject(
             f"{part.name} is missing or damaged in the published weights; the learner was asked for a full base"
         )
+
+
+def _last_place(versions: Sequence[Version], wanted: Version | None) -> int:
+    """Where a version stands; the later place of two, as a version may be published again."""
+    return max(place for place, version in enumerate(versions) if version == wanted)
 
 
 def _part(name: str) -> str:

@@ -77,6 +77,18 @@ def encode(old: Mapping[str, Tensor], new: Mapping[str, Tensor], facts: Mapping[
     return b"".join((_MAGIC, _LENGTH.pack(len(header)), header, *pieces))
 
 
+def count_changed(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> int:
+    """How many stored values differ; those of a tensor that was not there, or of another shape, all do."""
+    found = 0
+    for name, tensor in new.items():
+        before = old.get(name)
+        if before is None or _shape(before) != _shape(tensor):
+            found += tensor.numel()
+        else:
+            found += int(np.count_nonzero(lanes(before) != lanes(tensor)))
+    return found
+
+
 def header_of(delta: bytes) -> dict[str, Any]:
     """What a delta says of itself."""
     start = len(_MAGIC) + _LENGTH.size

@@ -37,6 +37,9 @@ class LearnerSpec:
     restore: Path | None = None  # continue from this checkpoint
     frozen: Path | None = None  # Hugging Face directory of reference weights
     ranks: LearnerRanks = field(default_factory=LearnerRanks)
+    weights: str = ""  # directory or address of a delta chain to publish to, in place of the board
+    weights_base_every: int = 20
+    weights_dtype: str = ""  # of what is published there; empty: as served
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
     score             items, weights      -> scores
     step                                  -> metrics
     save              directory           -> the model, its tokenizer and all that an exact resume needs lie there
-    publish           version             -> it is on the weight board
+    publish           version             -> it is on the weight board, or on its way to the delta chain
 
 Every answer says how many seconds the verb took here; while it runs, heartbeats go out. A refusal is an answer; a bug
 ends the process with its traceback in the log. Whoever started it is the only one it serves: when the connection or
@@ -23,6 +23,7 @@ import socket as sockets
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -50,7 +51,7 @@ from etude.tokens.checkpoint_files import TokenFiles
 
 if TYPE_CHECKING:
     from etude.learn.learner import AnyLearner
-    from etude.model.weight_transfer.shared_memory import WeightBoard
+    from etude.model.weight_transfer.publish import Publisher
 
 BEAT = 1.0  # seconds between heartbeats
 PATIENCE = 60.0  # seconds for the parent to connect, and for the rest of a frame that has begun
@@ -59,8 +60,8 @@ PATIENCE = 60.0  # seconds for the parent to connect, and for the rest of a fram
 class Verbs:
     """The learner's verbs as frames in and frames out."""
 
-    def __init__(self, learner: AnyLearner, board: WeightBoard, model: Path) -> None:
-        self.learner, self.board = learner, board
+    def __init__(self, learner: AnyLearner, weights: Publisher, model: Path) -> None:
+        self.learner, self.weights = learner, weights
         # read now: a checkpoint that we started from may be cleaned away while we train
         self.tokens = TokenFiles.read(model)
         verbs = (self.forward_backward, self.score, self.step, self.save, self.publish)
@@ -111,7 +112,7 @@ class Verbs:
             raise EtudeError(f"the learner cannot save into {directory}: {failed}") from None
 
     def publish(self, request: Frame) -> None:
-        self.learner.publish(self.board, unpack(PublishRequest, request).version)
+        self.learner.publish(self.weights, unpack(PublishRequest, request).version)
 
     def _check(self, items: Sequence[Item]) -> None:
         """Refuse what this model does not have; found inside a kernel, it would end the process or read wild memory."""
@@ -253,6 +254,7 @@ def _train(spec: LearnerSpec, options: argparse.Namespace) -> None:
     from etude.model.checkpoint.directory import load_model
     from etude.model.checkpoint.outlines import load_outline
     from etude.model.lora_linear import copy_trained
+    from etude.model.weight_transfer.publish import ChainPublisher
     from etude.model.weight_transfer.shared_memory import WeightBoard, create_board
 
     try:
@@ -281,9 +283,14 @@ def _train(spec: LearnerSpec, options: argparse.Namespace) -> None:
     ) as learner:
         if spec.restore is not None:
             learner.restore(spec.restore)
-        board = WeightBoard.create(spec.board, decoder) if several else create_board(spec.board, decoder)
+        weights: Publisher
+        if spec.weights:
+            dtype = getattr(torch, spec.weights_dtype) if spec.weights_dtype else None
+            weights = ChainPublisher(spec.weights, uuid.uuid4().hex, base_every=spec.weights_base_every, dtype=dtype)
+        else:
+            weights = WeightBoard.create(spec.board, decoder) if several else create_board(spec.board, decoder)
         del decoder, frozen
-        verbs = Verbs(learner, board, spec.model)
+        verbs = Verbs(learner, weights, spec.model)
         listening = child.Listening(options)
         with listening.socket as listener:
             print(READY, listening.name, flush=True)

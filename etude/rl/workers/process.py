@@ -29,6 +29,7 @@ from etude.core.recipe import Recipe
 from etude.core.terms import Terms
 from etude.core.transport import Frame, from_json, pack
 from etude.policies.engine_client import EngineClient, PinnedEngine
+from etude.policies.vllm_client import VLLMClient
 from etude.rl.broken_tasks import broken_because
 from etude.rl.checkpoint import keep_readable
 from etude.rl.editions import Edition, build_edition
@@ -140,7 +141,8 @@ class Worker:
     def _engine(self, address: str) -> EngineClient:
         if address not in self._engines:
             rl = self.recipe.rl
-            self._engines[address] = EngineClient(address, deadline=rl.engine_seconds, patience=rl.start_seconds)
+            kind = VLLMClient if self.recipe.cluster.engine == "vllm" else EngineClient
+            self._engines[address] = kind(address, deadline=rl.engine_seconds, patience=rl.start_seconds)
         return self._engines[address]
 
     def _edition(self, facts: EditionFacts) -> RolloutSetup:

@@ -119,7 +119,7 @@ def test_ranks_write_the_parts_of_their_own_tensors(store: ObjectStore) -> None:
     for step in range(3):
         shares = [{name: tensor} for name, tensor in weights(step).items()]
         parts = [
-            rank.write_part(share, Version(0, step), str(number), full=step == 0)[0]
+            rank.write_part(share, Version(0, step), str(number), full=step == 0)
             for number, (rank, share) in enumerate(zip(ranks, shares, strict=True))
         ]
         ranks[0].commit(parts, Version(0, step), full=step == 0)

@@ -1,0 +1,127 @@
+"""How a learner gives its weights away: to a board in shared memory, or to a delta chain in the background.
+
+A `Publisher` takes a decoder's weights, or tensors by name as they come. The chain's copies them in the served dtype
+and returns; a thread compares, compresses, uploads and commits while the learner goes on. A store that does not answer
+is tried again; what still fails is said at the next publish. While nothing is to be done the thread looks whether a
+reader found damage, and publishes the newest version again as a full base.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
+from etude.model.checkpoint.directory import BIAS, named_weights
+from etude.model.decoder import Decoder
+from etude.model.lora_linear import merged
+from etude.model.weight_transfer.delta_chain import ChainWriter
+from etude.model.weight_transfer.object_store import Conflict, open_store
+
+LOOK: Final = 1.0  # seconds between two looks for reported damage, and the first wait after a failed try
+LONGEST_WAIT: Final = 10.0  # seconds between two tries
+
+
+class Publisher(Protocol):
+    """Takes a learner's versions."""
+
+    def publish(self, decoder: Decoder, version: Version) -> None: ...
+
+    def publish_tensors(self, tensors: Iterable[tuple[str, Tensor]], version: Version) -> None: ...
+
+    def close(self, remove: bool = False) -> None: ...
+
+
+class ChainPublisher:
+    """Publishes to a chain. `writer` names this learner: whoever published before is shut out."""
+
+    def __init__(
+        self, address: str, writer: str, *, base_every: int = 20, dtype: torch.dtype | None = None, seconds: float = 120
+    ) -> None:
+        self.address, self.dtype = address, dtype
+        self.seconds = seconds  # that a store may not answer before a version is given up
+        self._chain = ChainWriter(open_store(address), base_every)
+        self._chain.claim(writer)
+        self._changed = threading.Condition()
+        self._work: tuple[dict[str, Tensor], Version] | None = None  # taken over when it is published
+        self._failed: EtudeError | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="publish", daemon=True)
+        self._thread.start()
+
+    def publish(self, decoder: Decoder, version: Version) -> None:
+        self.publish_tensors(merged(decoder, named_weights(decoder)), version)
+
+    def publish_tensors(self, tensors: Iterable[tuple[str, Tensor]], version: Version) -> None:
+        """Takes a copy, which is published while the caller goes on. Waits for the version before."""
+        # All of them are read even where this raises: ranks give their parts one after another.
+        own = {name: self._served(name, tensor) for name, tensor in tensors}
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._work is None, timeout=2 * self.seconds):
+                raise EtudeError(f"the version before {version} was not published within {2 * self.seconds:g} s")
+            if self._failed is not None:
+                failed, self._failed = self._failed, None
+                raise failed
+            self._work = own, version
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Until everything is published; raises what went wrong."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._work is None, timeout=2 * self.seconds):
+                raise EtudeError(f"the weights were not published within {2 * self.seconds:g} s")
+            if self._failed is not None:
+                failed, self._failed = self._failed, None
+                raise failed
+
+    def close(self, remove: bool = False) -> None:
+        """Ends the thread once what it has is published. The chain stays: engines elsewhere may read it."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(self.seconds)
+
+    def _served(self, name: str, tensor: Tensor) -> Tensor:
+        dtype = self.dtype or (torch.bfloat16 if tensor.is_cuda else tensor.dtype)
+        # A router's bias is added to scores that are close together, and is float32 everywhere.
+        return tensor.detach().to("cpu", torch.float32 if name.endswith(BIAS) else dtype, copy=True).contiguous()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._work is not None or self._closed, timeout=LOOK)
+                work = self._work
+                if work is None and self._closed:
+                    return
+            try:
+                if work is None:
+                    self._chain.repair()
+                else:
+                    self._publish(*work)
+            except EtudeError as failed:
+                if work is not None:  # a repair that failed is tried again at the next look
+                    self._failed = failed
+            if work is not None:
+                with self._changed:
+                    self._work = None
+                    self._changed.notify_all()
+
+    def _publish(self, weights: dict[str, Tensor], version: Version) -> None:
+        until, wait = time.monotonic() + self.seconds, LOOK
+        while True:
+            try:
+                self._chain.publish(weights, version)
+                return
+            except Conflict:
+                raise
+            except EtudeError:
+                if time.monotonic() + wait > until:
+                    raise
+            time.sleep(wait)
+            wait = min(2 * wait, LONGEST_WAIT)

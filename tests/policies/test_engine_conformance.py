@@ -1,0 +1,110 @@
+"""The suite that every engine must pass, on our own; and what of vLLM needs no vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from etude.cluster.vllm import check_model, command, interpreter
+from etude.core.errors import EtudeError
+from etude.core.policy import Version
+from etude.core.settings import EngineSettings
+from etude.model.attention import PackedAttend
+from etude.model.checkpoint.directory import load_model, named_weights, save_model
+from etude.model.config import ModelConfig
+from etude.model.decoder import Decoder
+from etude.model.weight_transfer.publish import ChainPublisher
+from etude.policies.engine_client import launch
+from etude.policies.engine_conformance import check_engine
+from etude.policies.vllm_client import _read
+
+
+class DecoderLab:
+    """The reference is the checkpoint of each version, computed without a cache by a decoder of this process."""
+
+    vocabulary, longest, routes = 64, 600, None
+
+    def __init__(self, model: Path, chain: str) -> None:
+        self.decoder = load_model(model)
+        self.publisher, self.version = ChainPublisher(chain, "test"), Version(0, 0)
+        self.held = {self.version: self._copy()}
+        self.publisher.publish(self.decoder, self.version)  # the base, so that what follows are deltas
+
+    def publish(self, moved: bool) -> Version:
+        self.version = Version(0, self.version.step + 1)
+        if moved:
+            with torch.no_grad():
+                named_weights(self.decoder)["model.layers.1.self_attn.o_proj.weight"].mul_(-1)
+        self.held[self.version] = self._copy()
+        self.publisher.publish(self.decoder, self.version)
+        return self.version
+
+    def logprobs(self, version: Version, ids: Sequence[int]) -> Sequence[float]:
+        now = self._copy()
+        self._load(self.held[version])
+        with torch.no_grad():
+            hidden = self.decoder(torch.tensor(ids), torch.arange(len(ids)), PackedAttend([len(ids)]))
+            scores = torch.log_softmax(self.decoder.logits(hidden).double(), -1)
+        self._load(now)
+        return [0.0, *(float(scores[place, token]) for place, token in enumerate(ids[1:]))]
+
+    def _copy(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.clone() for name, tensor in named_weights(self.decoder).items()}
+
+    def _load(self, weights: dict[str, torch.Tensor]) -> None:
+        for name, tensor in named_weights(self.decoder).items():
+            tensor.copy_(weights[name])
+
+
+def test_our_engine_does_what_the_training_loop_asks_of_any(tmp_path: Path) -> None:
+    config = ModelConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+    )
+    save_model(tmp_path / "model", Decoder(config, seed=1))
+    lab = DecoderLab(tmp_path / "model", str(tmp_path / "weights"))
+
+    async def work() -> None:
+        settings = EngineSettings(max_length=640, cache_tokens=16_384)
+        async with await launch(tmp_path / "model", settings, chain=str(tmp_path / "weights")) as engine:
+            found = {finding.name: finding for finding in await check_engine(engine, lab)}
+            assert [name for name, finding in found.items() if not finding.passed] == [], found
+            assert 0 < found["swap"].figures["density"] < 0.5
+
+    try:
+        asyncio.run(work())
+    finally:
+        lab.publisher.close()
+
+
+def test_what_vllm_computes_wrongly_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "deepseek_v3"}))
+    with pytest.raises(EtudeError, match="deepseek_v3 wrongly"):
+        check_model(tmp_path, "cpu")
+    check_model(tmp_path, "cuda")
+    with pytest.raises(EtudeError, match="vllm_python"):
+        interpreter("")
+    line = command(tmp_path, EngineSettings(max_length=77), python="p", device="cpu", socket=tmp_path / "s")
+    assert line[0] == "p" and line[line.index("--max-model-len") + 1] == "77" and "--enforce-eager" in line
+
+
+def test_an_answer_of_vllm_has_a_version_for_each_token_or_is_refused() -> None:
+    spans = [{"version": "0.1", "start": 0, "end": 2}, {"version": "0.2", "start": 2, "end": 3}]
+    content = [{"logprob": -0.5}, {"logprob": -1.0}, {"logprob": -2.0}]
+    choice = {"token_ids": [5, 6, 7], "finish_reason": "length", "logprobs": {"content": content}}
+    sample = _read({"choices": [choice | {"weight_versions": spans}], "usage": None}, 0)
+    assert sample.versions == (Version(0, 1), Version(0, 1), Version(0, 2))
+    assert sample.logprobs == (-0.5, -1.0, -2.0) and sample.stop == "length"
+    for wrong in (spans[:1], None, [spans[1]]):
+        with pytest.raises(EtudeError, match="vLLM's answer"):
+            _read({"choices": [choice | {"weight_versions": wrong}]}, 0)

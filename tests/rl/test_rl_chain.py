@@ -1,0 +1,60 @@
+"""The loop with its weights in a delta chain: published, swapped in, probed; an engine that dies; a resume."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from etude.core import recipe as recipes
+from etude.core.policy import Version
+from etude.core.recipe import Recipe
+from etude.core.run import Run
+from etude.core.run_files import read_metrics
+from etude.model.checkpoint.directory import load_model, named_weights
+from etude.model.weight_transfer.delta_chain import ChainReader
+from etude.model.weight_transfer.object_store import open_store
+from etude.rl.loop import Training
+from etude.rl.orchestrator import board_path, train
+
+SHORT = ("rl.eval_every=0", "rl.concurrent=false", "cluster.weights_base_every=2")
+
+
+def test_the_loop_publishes_deltas_and_engines_that_come_back_catch_up(
+    toy_model: Path, toy_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    path, weights = tmp_path / "run", tmp_path / "weights"
+    recipe = toy_recipe(f"cluster.weights={weights}", "rl.steps=4", "rl.save_every=3", *SHORT)
+
+    async def killed(training: Training) -> dict[str, Any]:
+        """Kills the engine after step 2, of which there is no checkpoint, and stops after step 3."""
+        log = training.run.log
+
+        def logged(stage: str, step: int, **values: Any) -> None:
+            log(stage, step, **values)
+            if stage == "rl" and step == 2:
+                os.kill(training.engines.pids[0], signal.SIGKILL)
+            training.run.stopping = training.run.stopping or (stage == "rl" and step == 3)
+
+        training.run.log = logged  # type: ignore[method-assign]
+        return await training.work()
+
+    with Run.open(path, recipes.to_dict(recipe)) as run:
+        first = asyncio.run(train(run, recipe, toy_model, work=killed))
+    assert (first["stopped"], first["steps"], first["void"]) == (True, 3, 0)
+    assert not board_path(path.resolve()).exists()
+    with Run.open(path, recipes.to_dict(recipe)) as run:
+        facts = asyncio.run(train(run, recipe, toy_model))
+    assert (facts["steps"], facts["rollouts"]) == (4, 24) and facts["probe_max"] <= 1e-3
+    rows = [row for row in read_metrics(path) if row["stage"] == "rl"]
+    assert [(row["lineage"], row["step"]) for row in rows] == [(0, 1), (0, 2), (0, 3), (1, 4)]
+    assert rows[2]["restarts"] == 1
+    assert all(row["publish_bytes"] > 0 and 0 < row["publish_density"] <= 1 for row in rows)
+    # The chain's last version is the model that was saved.
+    reader = ChainReader(open_store(str(weights)))
+    held = reader.update(Version(1, 4))
+    saved = named_weights(load_model(path / "checkpoints" / "rl-0000004"))
+    assert held.keys() == saved.keys() and all((held[name] == saved[name]).all() for name in saved)
