@@ -53,21 +53,6 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-class LearnerRanks:
-    """How many processes the learner is (one GPU each, or cores), and how they divide the work."""
-
-    ranks: int = setting(1, "all of them; 1 trains in one process", least=1)
-    replicate: int = setting(1, "copies of the whole model", least=1)
-    shard: int = setting(0, "ranks that divide one copy and read different data; 0 takes what is left", least=0)
-    expert: int = setting(1, "ranks, of those that divide one copy, over which each layer's experts lie", least=1)
-    context: int = setting(1, "ranks that compute one sequence together", least=1)
-    dispatch: Literal["same", "bfloat16", "fp8"] = setting(
-        "same", "numbers in which tokens travel to experts of other ranks: as they are, bfloat16, or 8 bits with scales"
-    )
-    seconds: float = setting(600.0, "longest that ranks wait for one another; then the run stops", least=1)
-
-
-@dataclass(frozen=True)
 class TokensSettings:
     """The byte-level BPE tokenizer that the run trains."""
 

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from etude.core.cluster_settings import LearnerRanks
 from etude.core.errors import EtudeError
 from etude.core.progress import track
 from etude.core.run import Run
-from etude.core.settings import LearnerRanks, PretrainSettings, RunSettings
+from etude.core.settings import PretrainSettings, RunSettings
 from etude.learn import loop
 from etude.learn.learner import AnyLearner
 from etude.learn.lora import adapt

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from etude.core.cluster_settings import LearnerRanks
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant, Message, User
 from etude.core.progress import track
 from etude.core.run import Run
-from etude.core.settings import LearnerRanks, RunSettings, SftSettings
+from etude.core.settings import RunSettings, SftSettings
 from etude.learn.loop import Draw, labelled, token_bytes, train, trained_heads
 from etude.learn.lora import adapt
 from etude.learn.start_learner import start_learner

@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from etude.core.settings import ComputeSettings, LearnerRanks, LoraSettings, OptimSettings
+from etude.core.cluster_settings import LearnerRanks
+from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.learn.learner import AnyLearner, Learner
 from etude.learn.parallel.layout import Layout
 from etude.model.decoder import Decoder

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from etude.core.cluster_settings import LearnerRanks
 from etude.core.errors import EtudeError
-from etude.core.settings import LearnerRanks
 
 
 @dataclass(frozen=True)

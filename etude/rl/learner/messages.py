@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from etude.core.cluster_settings import LearnerRanks
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.core.settings import ComputeSettings, LearnerRanks, LoraSettings, OptimSettings
+from etude.core.settings import ComputeSettings, LoraSettings, OptimSettings
 from etude.core.transport import Frame, unpack
 from etude.learn.streams import Batch, Floats, Item
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from etude.core.cluster_settings import LearnerRanks
 from etude.core.errors import EtudeError
-from etude.core.settings import LearnerRanks
 from etude.learn.parallel.layout import Layout
 
 

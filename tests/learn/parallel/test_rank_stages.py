@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from etude.core.cluster_settings import LearnerRanks
 from etude.core.policy import Version
 from etude.core.run import Run
 from etude.core.run_files import read_metrics
-from etude.core.settings import LearnerRanks, OptimSettings, PretrainSettings, RunSettings
+from etude.core.settings import OptimSettings, PretrainSettings, RunSettings
 from etude.learn.learner import Learner
 from etude.learn.pretrain import pretrain
 from etude.learn.streams import Batch, Item, Label, Stream
