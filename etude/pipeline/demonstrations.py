@@ -9,8 +9,9 @@ of its level. Knows nothing of training.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from etude.audit.auditor import RolloutAudit, Rules
@@ -20,7 +21,7 @@ from etude.core.settings import DemosSettings, HarnessSettings
 from etude.forge.curriculum.sources import open_source, refuse_held_out
 from etude.pipeline.hinted_demonstrations import habits_for, with_hints
 from etude.policies.scripted import Habits, Scripted, reference
-from etude.rollout.rollout import Outcome, RolloutSetup, Scored
+from etude.rollout.rollout import Outcome, RolloutSetup, Scored, Void
 from etude.rollout.scheduler import JobRunner, RolloutJob
 from etude.rollout.terms import draw_terms
 from etude.sandbox.hosts import StoringHost
@@ -33,6 +34,7 @@ class Demos:
     failed: int  # the reference did not pass: they are left out
     hacked: int  # it passed by what the audit calls a hack: likewise
     void: int
+    void_causes: Counter[str] = field(default_factory=Counter)  # how often each was said
 
 
 async def make_demos(
@@ -71,6 +73,8 @@ async def make_demos(
     scored = [outcome for outcome in outcomes if isinstance(outcome, Scored)]
     passed = [outcome for outcome in scored if outcome.passed]
     failed, void = len(scored) - len(passed), len(outcomes) - len(scored)
+    spoiled = [outcome for outcome in outcomes if isinstance(outcome, Void)]
+    causes = Counter(": ".join((each.cause, *each.message.splitlines()[:1])) for each in spoiled)
     kept = [outcome for outcome in passed if outcome.ruling and outcome.ruling.verdict != "hack"]
     honest = [outcome.trajectory for outcome in kept]
     for outcome in kept:
@@ -78,7 +82,8 @@ async def make_demos(
     hacked = len(passed) - len(honest)
     if not honest:
         raise EtudeError(
-            f"none of {len(outcomes)} demonstrations passed honestly ({void} of them void, {hacked} hacks); try one "
+            f"none of {len(outcomes)} demonstrations passed honestly ({void} of them void, {hacked} hacks"
+            f"{''.join(f'; {cause}' for cause, _ in causes.most_common(1))}); try one "
             "with `etude rollout TASK reference`, and see whether the harness has the tools that the reference uses"
         )
     conversations: list[tuple[Message, ...]] = []
@@ -86,7 +91,7 @@ async def make_demos(
         # A hint stands above a turn of one context; a rollout that summed up is shown as it was.
         whole = trajectory.task in hinted and len(trajectory.conversations) == 1
         conversations += [with_hints(trajectory)] if whole else trajectory.conversations
-    return Demos(conversations, failed, hacked, void)
+    return Demos(conversations, failed, hacked, void, causes)
 
 
 def _one_context(setup: RolloutSetup) -> RolloutSetup:

@@ -160,6 +160,23 @@ def test_hacks_never_become_demonstrations(monkeypatch: pytest.MonkeyPatch, sand
     assert not any("/solution" in str(messages) for messages in made.conversations)
 
 
+def test_void_demonstrations_say_why(monkeypatch: pytest.MonkeyPatch, sandboxes: Any) -> None:
+    from etude.pipeline import demonstrations as demos
+    from etude.rollout.rollout import Void
+
+    run_all = demos.JobRunner.run_all
+
+    async def spoiled(*arguments: Any) -> list[Any]:
+        outcomes = await run_all(*arguments)
+        return [Void(each.task, "sandbox", False, "no room\nat all") for each in outcomes[:1]] + outcomes[1:]
+
+    monkeypatch.setattr(demos.JobRunner, "run_all", spoiled)
+    settings = DemosSettings(tasks={"use": "katas", "split": "train", "levels": [1]}, count=2, habits={"summary": 1.0})
+    loop, host = sandboxes
+    made = loop.run_until_complete(demos.make_demos(settings, 0, host, build_setup(), lambda: None))
+    assert (made.void, dict(made.void_causes)) == (1, {"sandbox: no room": 1})
+
+
 def test_conversations_brought_along_are_looked_at_too(task: Task, capsys: pytest.CaptureFixture[str]) -> None:
     from etude.pipeline.stages.fine_tuning import without_hacks
 

@@ -52,6 +52,10 @@ def demonstrate(run: Run, recipe: Recipe) -> None:
         write_conversations(run.path / DEMOS, made.conversations)
         seconds = round(time.monotonic() - began, 1)
         kept, left_out = len(made.conversations), {"failed": made.failed, "hacked": made.hacked, "void": made.void}
+        for cause, count in made.void_causes.most_common(3):
+            said = f"demos: {count} of {recipe.demos.count} demonstrations are void and left out: {cause}"
+            print(said)
+            run.say(said)
         run.finish("demos", kept=kept, **left_out, seconds=seconds)
 
     with run.stop_at_once():
