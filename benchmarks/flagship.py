@@ -483,13 +483,14 @@ def main() -> int:
     parser.add_argument("--ladder", type=Path, help="folder of the ladder's tasks; without it katas alone")
     parser.add_argument("--size", choices=("full", "tiny"), default="full")
     parser.add_argument("--page", type=Path, metavar="OUT", help="write the page from this folder, and run nothing")
+    parser.add_argument("--note", action="append", default=[], help="a line for the page's end, known from elsewhere")
     parser.add_argument("--to", type=Path, default=Path("docs/operate/flagship.md"), help="where --page writes it")
     parser.add_argument("overrides", nargs="*")
     options = parser.parse_args()
     if options.page:
         from flagship_page import write_page
 
-        return write_page(options.page, options.to)
+        return write_page(options.page, options.to, options.note)
     flagship = Flagship(options)
     stopped: Callable[..., None] = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)  # noqa: E731
     signal.signal(signal.SIGTERM, stopped)

@@ -18,12 +18,12 @@ NAMES = {"sft": "after fine-tuning", "rl": "after reinforcement learning", "fair
 BAR = "| what | bar | measured | met |\n|---|---|---|---|"
 
 
-def write_page(out: Path, to: Path) -> int:
+def write_page(out: Path, to: Path, notes: Sequence[str] = ()) -> int:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         with tarfile.open(out / "flagship.tar.gz") as archive:
             archive.extractall(work, filter="data")
-        text = "\n".join(page(work)) + "\n"
+        text = "\n".join([*page(work), *(f"- {note}" for note in notes)]) + "\n"
     to.write_text(text)
     print(f"{to}: {len(text.splitlines())} lines")
     return 0
@@ -70,6 +70,9 @@ def page(work: Path) -> Iterator[str]:
     yield f"- steps that there was no time or no task for: {', '.join(missing) or 'none'}"
     yield f"- steps that went another way than the recipe's: {', '.join(ways) or 'none'}"
     yield "- one seed; the intervals are over tasks and say nothing about other seeds"
+    demos = facts.get("demos", {}).get("demos", {}).get("facts", {})
+    if demos.get("void"):
+        yield f"- {demos['void']:,} demonstrations were void, and are missing from fine-tuning"
 
 
 STEPS = (
