@@ -85,6 +85,10 @@ def batch(seed: int, model: str) -> Batch:
             [Stream("main", weight_T, Twin(tokens_U=twin_U, align_T=align_T, weights="frozen", trust=0.3))],
             [Stream("main", weight_T, Label(tokens_T))],
         ][number]
+        if model == "moe" and number:
+            # In training all items have it, too. A router counts every token of a micro-batch in which one item trains
+            # its head, so with items that do not its load would depend on what they are packed with.
+            streams.append(Stream("mtp.1", weight_T, MainHead()))
         experts = None
         if model == "moe" and number in (1, 4):
             experts = np.sort(rng.permuted(np.tile(np.arange(8), (length, 1, 1)), axis=-1)[..., :2], -1).astype(
