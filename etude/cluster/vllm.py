@@ -36,6 +36,13 @@ def check_model(model: Path, device: str) -> None:
         )
 
 
+def link_weights(model: Path, folder: Path) -> None:
+    """Links to the model's files without the optimiser's: vLLM loads every safetensors file that it finds."""
+    for file in model.absolute().iterdir():
+        if file.suffix != ".safetensors" or file.name.startswith("model"):
+            (folder / file.name).symlink_to(file)
+
+
 def command(model: Path, settings: EngineSettings, *, python: str, device: str, socket: Path) -> list[str]:
     """The command line of a server that listens on a local socket."""
     return [

@@ -10,14 +10,16 @@ import argparse
 import ctypes
 import json
 import os
+import shutil
 import signal
 import socket as sockets
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-from etude.cluster.vllm import READY, command, environment
+from etude.cluster.vllm import READY, command, environment, link_weights
 from etude.core import child_process as child
 from etude.core.settings import EngineSettings
 
@@ -53,7 +55,9 @@ def main() -> int:
     if options.parent is not None:
         child.die_with(options.parent, [path for path in (options.socket, options.folder) if path is not None])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    line = command(Path(spec["model"]), settings, python=spec["python"], device=device, socket=options.socket)
+    folder = Path(tempfile.mkdtemp(prefix="vllm-"))
+    link_weights(Path(spec["model"]), folder)
+    line = command(folder, settings, python=spec["python"], device=device, socket=options.socket)
     variables = os.environ | environment(device, spec["threads"])
     # What it prints is the log's: whoever started this reads one line of ours.
     server = subprocess.Popen(line, env=variables, stdout=sys.stderr, preexec_fn=_end_with_parent)
@@ -76,6 +80,7 @@ def main() -> int:
             except subprocess.TimeoutExpired:
                 server.kill()
         child.remove([options.socket])
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
