@@ -116,8 +116,8 @@ from etude.core import child_process as child
 parser = argparse.ArgumentParser()
 child.add_arguments(parser)
 options = parser.parse_args()
+print("ready", flush=True)  # first: on a busy machine a short lease may be over before the next line
 child.end_with(options, [options.folder])
-print("ready", flush=True)
 time.sleep(600)
 """
 

@@ -14,8 +14,9 @@ import contextlib
 import hmac
 import os
 import secrets
+import sys
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from etude.core.errors import EtudeError
@@ -132,7 +133,9 @@ class SandboxServer:
     def admit(self, header: dict[str, object]) -> str:
         """Why a connection is refused; empty where it is not."""
         token = header.get("token")
-        if not isinstance(token, str) or not hmac.compare_digest(token.encode(), self.settings.token.encode()):
+        if not isinstance(token, str) or not hmac.compare_digest(
+            token.encode(errors="replace"), self.settings.token.encode()
+        ):
             return "this sandbox host has another token"
         if header.get("protocol") != PROTOCOL:
             return f"this sandbox host speaks version {PROTOCOL} of the messages; install the same release on both"
@@ -173,7 +176,10 @@ class SandboxServer:
             waited += pause
             if waited > _PRUNE_SECONDS:
                 waited = 0.0
-                await asyncio.to_thread(self.host.store.prune, self.settings.store_bytes)
+                try:
+                    await asyncio.to_thread(self.host.store.prune, self.settings.store_bytes)
+                except OSError as error:  # of another process at the same store, or of the disk: sandboxes live on
+                    print(f"the layer store was not pruned: {error}", file=sys.stderr, flush=True)
 
     async def close(self) -> None:
         await asyncio.gather(*(self._end(name) for name in list(self.sessions)))
@@ -267,12 +273,16 @@ class SandboxServer:
         store = self.host.store
         self._check_shows(asked.layers)
         missing = [each.digest for each in asked.layers if not self._has(each.digest)]
+        layers = tuple(store.layer(each.digest) for each in asked.layers if each.digest not in missing)
+        # What the store says counts: whoever shares it may have made a layer that shows more than the client says.
+        self._check_shows([LayerName(each.digest, each.shows) for each in layers])
         if not missing and asked.snapshot:
             try:
-                return store.snapshot(asked.snapshot), ()
+                # Over the layers that are asked for: the same changes over others have the same name.
+                return replace(store.snapshot(asked.snapshot), layers=layers), ()
             except EtudeError:
                 missing.append(asked.snapshot)
-        return [store.layer(each.digest) for each in asked.layers if each.digest not in missing], tuple(missing)
+        return layers, tuple(missing)
 
     def _check_shows(self, layers: Sequence[LayerName]) -> None:
         # A client may not have any folder of this machine shown: the token is for sandboxes, not for our files.

@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -186,6 +187,7 @@ class Store:
     def snapshot(self, digest: str) -> Snapshot:
         path = self.root / "snapshots" / f"{digest}.changes"
         try:
+            _check_digest(digest)
             facts = json.loads(path.with_suffix(".json").read_text())
             with path.open("rb") as file:
                 # Snapshots are read in full here: a damaged one would fail in the middle of a start.
@@ -290,6 +292,7 @@ class Store:
             os.close(handle)
 
     def _load(self, digest: str) -> Layer:
+        _check_digest(digest)
         folder = self.root / "layers" / digest
         facts = _facts(folder)
         layer = Layer(digest, folder / "tree", tuple(facts["shows"]))
@@ -374,6 +377,12 @@ class Store:
             yield
         finally:
             os.close(handle)
+
+
+def _check_digest(digest: str) -> None:
+    """A name that is no digest is not there: another machine may send one that is a path out of the store."""
+    if not re.fullmatch(r"[0-9a-f]{64}", digest, re.ASCII):
+        raise FileNotFoundError(digest)
 
 
 def _digest_of_changes(packed: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -30,7 +31,7 @@ from etude.sandbox.remote.host import RemoteHost
 from etude.sandbox.remote.messages import BlockRequest, Load, PublishRequest, as_array
 from etude.sandbox.remote.pressure import Pressure, read_pressure
 from etude.sandbox.remote.server import SandboxServer, ServerSettings
-from etude.sandbox.store.layers import Store
+from etude.sandbox.store.layers import Store, boot
 from etude.tasks.grading.grader import RUNNER
 
 TOKEN = "a token of these tests"
@@ -191,7 +192,7 @@ from etude.sandbox.remote import server
 from etude.sandbox.remote.pressure import Pressure
 from etude.sandbox.serve import serve_sandboxes
 server.read_pressure = lambda: Pressure(1 << 34, 1 << 33, 0.0, 0.0, 0.0)  # both alike, whatever this machine does
-asyncio.run(serve_sandboxes(sys.argv[1], "local", Path(sys.argv[2]), sys.argv[3], places=16, lease=4.0))
+asyncio.run(serve_sandboxes(sys.argv[1], "local", Path(sys.argv[2]), sys.argv[3], places=16, lease=12.0))
 """
 CLIENT = """
 import asyncio, sys
@@ -225,7 +226,7 @@ def test_nothing_is_left_when_a_client_or_a_host_is_killed(tmp_path: Path) -> No
         return found
 
     async def until(count: int, marker: str) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             while left(marker) != count:
                 await asyncio.sleep(0.02)
 
@@ -266,7 +267,7 @@ def test_nothing_is_left_when_a_client_or_a_host_is_killed(tmp_path: Path) -> No
                 assert process.stdout is not None
                 process.stdout.close()
 
-    asyncio.run(asyncio.wait_for(go(), 120))
+    asyncio.run(asyncio.wait_for(go(), 300))
 
 
 def test_a_layer_made_from_a_snapshot_travels_under_its_name(tmp_path: Path) -> None:
@@ -283,3 +284,34 @@ def test_a_layer_made_from_a_snapshot_travels_under_its_name(tmp_path: Path) -> 
         assert Store(tmp_path / "a-store").layer(layer.digest).shows == ()
 
     asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_a_snapshot_starts_over_its_own_layers_and_names_are_no_paths(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with one_machine(tmp_path) as (server, host):
+            bases = [host.store.add_files({"x": content}) for content in (b"1", b"2")]
+            async with await host.start(bases[:1]) as sandbox:
+                snapshot = await sandbox.snapshot()
+            async with await host.start(bases[1:]):
+                pass
+            other = replace(snapshot, layers=tuple(bases[1:]))  # the same changes over other layers have the same name
+            found = []
+            for each in (other, snapshot):
+                await host.machines[0]._send_snapshot(other)
+                async with await host.start(each) as sandbox:
+                    found.append((await sandbox.run(["cat", "x"])).stdout)
+            assert found == [b"2", b"1"]
+            # A layer's file that looks like a layer must not become one, whatever it shows.
+            facts = {"shows": ["/root"], "bytes": 0, "boot": boot(), "listed": False}
+            files = {"layer.json": json.dumps(facts).encode(), "tree/x": b""}
+            hidden = host.store.add_files(files)
+            await host.prefetch([hidden])
+            name = f"{hidden.digest}/tree/workspace"
+            assert (server.host.store.root / "layers" / name / "layer.json").exists()
+            for evil in (name, f"/{server.host.store.root}/layers/{name}", f"../layers/{hidden.digest}"):
+                with pytest.raises(EtudeError, match="another content"):
+                    await host.start([replace(hidden, digest=evil)])
+                with pytest.raises(EtudeError, match="has no layer"):
+                    server.host.store.layer(evil)
+
+    asyncio.run(asyncio.wait_for(go(), 120))
