@@ -116,8 +116,8 @@ from etude.core import child_process as child
 parser = argparse.ArgumentParser()
 child.add_arguments(parser)
 options = parser.parse_args()
+print("ready", flush=True)  # before its lease begins, which must not run out on a busy machine
 child.end_with(options, [options.folder])
-print("ready", flush=True)
 time.sleep(600)
 """
 
