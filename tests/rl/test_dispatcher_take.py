@@ -1,4 +1,4 @@
-"""`Dispatcher.take` looks only where something may have changed; here beside one that looks at all groups every time."""
+"""`Dispatcher.take` looks only where something may have changed; here beside one that always looks at all groups."""
 
 from __future__ import annotations
 

@@ -111,8 +111,8 @@ class ChainPublisher:
                 if work is not None:  # a repair that failed is tried again at the next look
                     # In the log too: an engine that waits for the version may end the run before the next publish.
                     traceback.print_exc()
-                    ours = isinstance(failed, EtudeError)
-                    self._failed = failed if ours else EtudeError(f"version {work[1]} was not published: {failed!r}")
+                    said = f"version {work[1]} was not published: {failed!r}"
+                    self._failed = failed if isinstance(failed, EtudeError) else EtudeError(said)
             if work is not None:
                 with self._changed:
                     self._work = None
