@@ -29,7 +29,7 @@ from etude.policies.engine_protocol import EngineFacts, InferenceEngine
 MEAN, MOST = 1e-4, 1e-2  # nats that log-probabilities may differ by from the reference, on average and at most
 PROMPT = 24  # tokens
 ANSWER = 32
-TRIES = 6  # of a swap that found no request under way
+TRIES = 6  # of a swap or an abort that found no request under way
 
 
 class Lab(Protocol):
@@ -161,13 +161,18 @@ async def pause(engine: InferenceEngine, lab: Lab) -> Finding:
 
 
 async def abort(engine: InferenceEngine, lab: Lab) -> Finding:
-    name, most = uuid.uuid4().hex, lab.longest - PROMPT - 1
-    asked = asyncio.ensure_future(engine.sample(Context(ids=_prompts(lab, 1, 8)[0]), Sampling(most), name=name))
-    for _ in range(100):
-        await asyncio.sleep(0.01)
-        if asked.done() or await engine.abort(name):
-            break
-    sample = await asked
+    most = lab.longest - PROMPT - 1
+    for turn in range(TRIES):
+        name, prompt = uuid.uuid4().hex, _prompts(lab, 1, 8 + 100 * turn)[0]
+        asked = asyncio.ensure_future(engine.sample(Context(ids=prompt), Sampling(most), name=name))
+        heard = False
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            if asked.done() or (heard := await engine.abort(name)):
+                break
+        sample = await asked
+        if heard or sample.stop == "abort":
+            break  # and not one that had ended by itself before anybody asked, on a busy machine
     counts = {"tokens": float(len(sample.ids or ()))}
     return Finding("abort", sample.stop == "abort" and len(sample.ids or ()) < most, counts)
 

@@ -9,7 +9,9 @@ task and no rollout but by name.
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,6 +43,8 @@ class EngineReplicas:
         self.engines = list(self.engines)
         self.placement: Placement[int] = Placement(range(len(self.engines)))
         self._have_pin: set[int] = set()
+        self._counted: dict[int, dict[str, float]] = {}  # what each said last of its work
+        self._work: Counter[str] = Counter()
 
     @property
     def present(self) -> list[int]:
@@ -116,18 +120,24 @@ class EngineReplicas:
         await self._all(lambda engine: engine.health())
 
     async def work(self) -> dict[str, float]:
-        """What all engines did since they started, by kind; one that does not answer now is left out."""
-        present = [self.engines[number] for number in self.present]
-        answers = await asyncio.gather(*(engine.stats() for engine in present), return_exceptions=True)
-        found = [stats for stats in answers if isinstance(stats, dict)]
-        return {f"engine_{name}": sum(stats.get(name, 0) for stats in found) for name in WORK}
+        """What all engines did so far, by kind; of one that does not answer now, what it said before."""
+        present = self.present
+        answers = await asyncio.gather(*(self.engines[number].stats() for number in present), return_exceptions=True)
+        for number, stats in zip(present, answers, strict=True):
+            if isinstance(stats, dict):
+                counts, before = {name: stats.get(name, 0) for name in WORK}, self._counted.get(number, {})
+                if any(counts[name] < before.get(name, 0) for name in WORK):
+                    before = {}  # it was started again, and counts from nothing
+                self._work.update({name: counts[name] - before.get(name, 0) for name in WORK})
+                self._counted[number] = counts
+        return {f"engine_{name}": self._work[name] for name in WORK}
 
     async def restore(self, engine: EngineClient, started: Version) -> None:
         """An engine that was started again with the weights of `started`: pins and swaps as the others did."""
         if self.pinned == started:
             await engine.pin(started)
-        failed: EtudeError | None = None
-        for _ in range(max(1, int(self.deadline / LOOK))):
+        end = time.monotonic() + self.deadline  # and not so many tries: one may wait for a version that never comes
+        while True:
             wanted = self.version
             try:
                 if wanted != started:
@@ -138,9 +148,9 @@ class EngineReplicas:
                 raise
             except EtudeError as refused:
                 # The board has the next version already: that is about to be asked for.
-                failed = refused
+                if time.monotonic() > end:
+                    raise EtudeError(f"an engine cannot be brought to version {self.version}: {refused}") from None
                 await asyncio.sleep(LOOK)
-        raise EtudeError(f"an engine cannot be brought to version {self.version}: {failed}")
 
     async def close(self) -> None:
         for engine in self.engines:

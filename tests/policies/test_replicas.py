@@ -158,3 +158,40 @@ def test_rollouts_leave_an_engine_that_is_removed_at_their_next_turn() -> None:
             await together.remove(1, deadline=0.0)
 
     asyncio.run(scene())
+
+
+def test_work_is_counted_once_whoever_does_not_answer_or_was_started_again() -> None:
+    class Counts(Engine):
+        said: Any = 0
+
+        async def stats(self) -> dict[str, int]:
+            if self.said is None:
+                raise ConnectionLost("gone")
+            return {"steps": self.said, "other": 7}
+
+    async def scene() -> None:
+        one, two = Counts("one"), Counts("two")
+        together, found = replicas(one, two), []
+        # Both; the second silent, and back; the second started again.
+        for one.said, two.said in ((10, 100), (20, None), (30, 130), (40, 5)):
+            found.append((await together.work())["engine_steps"])
+        assert found == [110, 120, 160, 175]
+
+    asyncio.run(scene())
+
+
+def test_an_engine_whose_version_never_comes_is_given_up_at_the_deadline() -> None:
+    class Waits(Engine):
+        async def update(self, version: Version) -> dict[str, str]:
+            await self._heard("update", version)
+            await asyncio.sleep(0.3)  # as one that looks for it in a chain
+            raise EtudeError("not there")
+
+    async def scene() -> None:
+        together, fresh = replicas(Engine("a"), deadline=1.0), Waits("fresh")
+        await together.update(SECOND)
+        with pytest.raises(EtudeError, match=f"cannot be brought to version {SECOND}: not there"):
+            await together.restore(fresh, FIRST)  # type: ignore[arg-type]
+        assert len(fresh.asked) < 5  # 0.5 s each; five are as many as there are looks in a second
+
+    asyncio.run(scene())

@@ -125,8 +125,12 @@ class ChainWriter:
         self._head = Head.read(data)
 
     def claim(self, name: str) -> None:
-        """Takes the chain over: whoever published before, and may live on unseen, is refused from here on."""
-        self._swap(replace(self._head, writer=name), "the chain was not taken over")
+        """Takes the chain over: whoever published before, and may live on unseen, is refused from here on.
+
+        Its versions are gone with it: those of another run have the same names, and an engine would take them for ours.
+        """
+        before = tuple(part.name for link in self._head.links for part in link.parts)
+        self._swap(Head((), before or self._head.earlier, name), "the chain was not taken over")
 
     def publish(self, weights: Mapping[str, Tensor], version: Version) -> int:
         """All tensors as one part, and the head; how many bytes went out. May be asked again where it failed."""

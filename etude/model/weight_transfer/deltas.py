@@ -64,7 +64,7 @@ def encode(old: Mapping[str, Tensor], new: Mapping[str, Tensor], facts: Mapping[
         gaps = b"" if dense else _write_gaps(places)
         values = changed if dense else changed[places]
         planes = values.view(np.uint8).reshape(len(values), -1).T.tobytes()
-        piece = _zstd().ZstdCompressor(level=_LEVEL).compress(gaps + planes)
+        piece = zstd_library().ZstdCompressor(level=_LEVEL).compress(gaps + planes)
         entries[name] = {
             "shape": list(tensor.shape),
             "dtype": _dtype(tensor),
@@ -127,7 +127,7 @@ def _changed(name: str, tensor: Tensor, piece: bytes, count: int, gap_bytes: int
     if not 0 < count <= tensor.numel() or not 0 <= gap_bytes <= _LONGEST_GAP * count:
         raise EtudeError(f"a delta has more changes of {name!r} than there are values")
     expected = gap_bytes + count * width
-    zstd = _zstd()
+    zstd = zstd_library()
     try:
         # The frame's own size is checked before a byte is unpacked: a small piece may claim gigabytes.
         if zstd.frame_content_size(piece) != expected:
@@ -187,7 +187,8 @@ def _shape(tensor: Tensor) -> tuple[list[int], str]:
     return list(tensor.shape), _dtype(tensor)
 
 
-def _zstd() -> Any:
+def zstd_library() -> Any:
+    """What packs deltas; refused where it is not installed."""
     try:
         import zstandard
     except ImportError:

@@ -61,32 +61,44 @@ class DirectoryStore:
 
     def put(self, name: str, data: bytes) -> None:
         path = self.root / _checked(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, data)
+        with self._saying(f"{name} could not be written"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, data)
 
     def get(self, name: str) -> bytes | None:
-        try:
-            return (self.root / _checked(name)).read_bytes()
-        except FileNotFoundError:
-            return None
+        with self._saying(f"{name} could not be read"):
+            try:
+                return (self.root / _checked(name)).read_bytes()
+            except FileNotFoundError:
+                return None
 
     def read_head(self, name: str) -> tuple[bytes | None, str]:
         data = self.get(name)
         return data, "" if data is None else hashlib.sha256(data).hexdigest()
 
     def swap_head(self, name: str, data: bytes, tag: str) -> str:
-        with self._locked():
+        with self._saying(f"{name} could not be written"), self._locked():
             if self.read_head(name)[1] != tag:
                 raise Conflict(f"{name} in {self.root} was changed by somebody else")
             self.put(name, data)
         return hashlib.sha256(data).hexdigest()
 
     def names(self) -> list[str]:
-        files = (path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file())
+        with self._saying("its objects could not be listed"):
+            files = [path.relative_to(self.root).as_posix() for path in self.root.rglob("*") if path.is_file()]
         return sorted(name for name in files if _NAME.fullmatch(name))
 
     def delete(self, name: str) -> None:
-        (self.root / _checked(name)).unlink(missing_ok=True)
+        with self._saying(f"{name} could not be deleted"):
+            (self.root / _checked(name)).unlink(missing_ok=True)
+
+    @contextmanager
+    def _saying(self, what: str) -> Iterator[None]:
+        """A disk that fails is a store that is away for a moment, as a bucket may be: who asked may try again."""
+        try:
+            yield
+        except OSError as error:
+            raise EtudeError(f"{self.root}: {what}: {error.strerror or error}") from None
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Iterable
 from typing import Final, Protocol
 
@@ -22,6 +23,7 @@ from etude.model.checkpoint.directory import BIAS, named_weights
 from etude.model.decoder import Decoder
 from etude.model.lora_linear import merged
 from etude.model.weight_transfer.delta_chain import ChainWriter
+from etude.model.weight_transfer.deltas import zstd_library
 from etude.model.weight_transfer.object_store import Conflict, open_store
 
 LOOK: Final = 1.0  # seconds between two looks for reported damage, and the first wait after a failed try
@@ -46,6 +48,7 @@ class ChainPublisher:
     ) -> None:
         self.address, self.dtype = address, dtype
         self.seconds = seconds  # that a store may not answer before a version is given up
+        zstd_library()  # now, and not at the second version, which is the first delta
         self._chain = ChainWriter(open_store(address), base_every)
         self._chain.claim(writer)
         self._changed = threading.Condition()
@@ -104,9 +107,12 @@ class ChainPublisher:
                     self._chain.repair()
                 else:
                     self._publish(*work)
-            except EtudeError as failed:
+            except Exception as failed:  # whatever it is: nobody would hear of it otherwise, and this thread goes on
                 if work is not None:  # a repair that failed is tried again at the next look
-                    self._failed = failed
+                    # In the log too: an engine that waits for the version may end the run before the next publish.
+                    traceback.print_exc()
+                    said = f"version {work[1]} was not published: {failed!r}"
+                    self._failed = failed if isinstance(failed, EtudeError) else EtudeError(said)
             if work is not None:
                 with self._changed:
                     self._work = None

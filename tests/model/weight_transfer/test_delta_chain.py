@@ -12,7 +12,7 @@ from torch import Tensor
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Version
-from etude.model.weight_transfer.delta_chain import HEAD, ChainReader, ChainWriter, DamagedObject
+from etude.model.weight_transfer.delta_chain import HEAD, ChainReader, ChainWriter, DamagedObject, NotThere
 from etude.model.weight_transfer.object_store import BucketStore, Conflict, DirectoryStore, ObjectStore, open_store
 
 SMALL = 1500  # bytes: a delta is below, a full base above
@@ -103,6 +103,27 @@ def test_a_resumed_learner_begins_with_a_full_base_and_the_old_one_is_shut_out(s
     with pytest.raises(EtudeError, match="another learner"):
         old.publish(weights(2), Version(0, 2))
     assert equal(reader.update(), 5) and reader.version == Version(1, 1)
+
+
+def test_versions_of_another_run_are_not_taken_for_those_of_the_one_that_claims_the_chain(store: ObjectStore) -> None:
+    old = ChainWriter(store)
+    for step in (1, 2):
+        old.publish(weights(step), Version(0, step))
+    new = ChainWriter(store)
+    new.claim("a new run, whose first version is 0.1 as well")
+    with pytest.raises(NotThere) as missing:  # and not the weights of step 1
+        ChainReader(store).update(Version(0, 1))
+    assert missing.value.newest is None  # who asked waits for it
+    new.publish(weights(5), Version(0, 1))
+    assert equal(ChainReader(store).update(Version(0, 1)), 5)
+
+
+def test_a_disk_that_fails_is_an_error_of_ours(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "weights")
+    (tmp_path / "weights" / "base").write_text("a file where a folder should be")
+    for ask in (lambda: store.put("base/0.1-0", b""), lambda: store.get("base/0.1-0")):
+        with pytest.raises(EtudeError, match=r"base/0\.1-0 could not be"):
+            ask()
 
 
 def test_nothing_is_seen_of_a_version_before_its_head(store: ObjectStore) -> None:
