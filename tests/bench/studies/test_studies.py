@@ -207,7 +207,9 @@ def test_differences_are_paired_by_task_and_by_seed() -> None:
     old = [result("old", 0, {"a": "1/4", "b": "0/4"}, 0.5), result("old", 1, {"a": "2/4"}, 0.25)]
     new = [result("new", 1, {"a": "4/4", "c": "4/4"}, 0.5), result("new", 0, {"a": "2/4", "b": "1/4"}, 1.0)]
     gain = paired_by_task(old, new)
-    assert gain is not None and gain.mean == pytest.approx((0.25 + 0.25 + 0.5) / 3) and gain.low < gain.mean
+    assert gain is not None and gain.mean == pytest.approx(((0.25 + 0.5) / 2 + 0.25) / 2) and gain.low < gain.mean
+    twice = [[replace(each, seed=seed) for seed in (0, 1, 2)] for each in (old[0], new[1])]
+    assert paired_by_task(*twice) == paired_by_task(old[:1], new[1:])  # the same tasks again are no more tasks
     assert paired_by_task(old[:1], new[:1]) is None  # no seed in common
     assert paired_by_seed(old, new, "rate").mean == pytest.approx((0.5 + 0.25) / 2)
     assert ratio_by_seed(old, new, "rate") == pytest.approx((2.0, 2.0, 2.0))
