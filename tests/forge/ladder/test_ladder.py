@@ -13,6 +13,7 @@ from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
 from etude.forge.curriculum.sources import open_source
 from etude.forge.ladder.check import wrong_edits
+from etude.forge.ladder.command import make_ladders, package_name
 from etude.forge.ladder.instruct import DETAILED, PLAIN, TERSE, instruct
 from etude.forge.ladder.invert import inverted
 from etude.forge.ladder.propose import steps
@@ -168,6 +169,18 @@ def test_the_inverting_script_edits_one_function_that_is_pointed_at(shop_reposit
         assert all(files[path] != task.workspace[path] for path in files)
         assert len(files) <= 1
     assert inverted(task_of(shop_repository, 1))
+
+
+def test_tasks_of_a_folder_do_not_lie_in_that_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`out / name` with the path of a repository as the name would be the repository."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "other/shop.git").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "other")
+    assert [package_name(each) for each in (str(tmp_path / "shop"), "../shop", "shop.git")] == ["shop"] * 3
+    assert [package_name(each) for each in ("toolz", "toolz==1.0.0")] == ["toolz"] * 2
+    for packages, held_out, said in ((["toolz"], ["boltons"], "are not among"), (["toolz"] * 2, [], "the same name")):
+        with pytest.raises(EtudeError, match=said):
+            make_ladders(packages, tmp_path, [1], 1, held_out, 0, 1, tmp_path / "store", None)
 
 
 def test_the_source_takes_rungs_and_sides(tmp_path: Path, shop_repository: PythonRepository) -> None:
