@@ -156,6 +156,16 @@ def test_a_base_is_made_again_when_its_commands_change(
     assert not is_made(other, places) and missing_bases((other,), places) == [other]
 
 
+def test_a_base_that_was_tried_smaller_is_not_taken_for_the_real_one(
+    own: tuple[StudyFolder, list[list[str]]], tmp_path: Path
+) -> None:
+    (base,), places, smaller = own[0].arms("cpu")["old"].bases, Places(tmp_path / "runs", 0), ["rl.steps=3"]
+    make_base(base, places, running.run_command, smaller)
+    assert is_made(base, places, smaller) and not is_made(base, places) and missing_bases((base,), places)[-1] == base
+    make_base(base, places, running.run_command)
+    assert is_made(base, places) and is_made(base, places, smaller)  # a smaller size may be tried from the real one
+
+
 def test_settings_are_added_before_a_commands_options_and_recorded(
     own: tuple[StudyFolder, list[list[str]]], tmp_path: Path
 ) -> None:
