@@ -11,7 +11,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
-from etude.forge.curriculum.sources import open_source
+from etude.forge.curriculum.sources import open_source, refuse_held_out
 from etude.forge.ladder.check import wrong_edits
 from etude.forge.ladder.command import make_ladders, package_name
 from etude.forge.ladder.instruct import DETAILED, PLAIN, TERSE, instruct
@@ -201,5 +201,13 @@ def test_the_source_takes_rungs_and_sides(tmp_path: Path, shop_repository: Pytho
     assert held.facts.split == "held_out" and held.facts.prompt_style == "terse"
     with pytest.raises(EtudeError, match="held-out tasks, which training refuses"):
         open_source(apart, "demos.tasks")
+    katas = {"use": "katas", "levels": [1], "split": "train"}
+    once = {"use": "ladder", "tasks": str(tmp_path), "again": False, "weight": 9}
+    mixed = open_source({"use": "mixture", "sources": [katas, once]}, "demos.tasks").tasks()
+    rungs = [next(mixed).facts.rung for _ in range(8)]  # katas go on when the ladder has no more
+    assert rungs.count(1) == 1 and rungs.count(0) == 7
+    aside = open_source({"use": "mixture", "sources": [{**apart, "again": True}]}, "demos.tasks").tasks()
+    with pytest.raises(EtudeError, match="training refuses it"):
+        refuse_held_out(next(aside))
     with pytest.raises(EtudeError, match="has no ladder task of rungs"):
         open_source({"use": "ladder", "tasks": str(tmp_path), "rungs": [4]})
