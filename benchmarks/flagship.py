@@ -160,8 +160,10 @@ class Flagship:
             self.state.note(name, spent, status=status)
             if status != "failed":
                 return status == "done"
-            if self.left < needs:
-                break
+            if self.left < needs and way + 1 < len(ways):
+                self.state.note(name, way=way + 1, status="waits")  # "failed" would be the end of the step
+                self.say(f"{name}: its second way needs {needs:.0f} s; the next command goes on here")
+                return False
         return optional
 
     # Where models are
@@ -328,8 +330,10 @@ class Flagship:
         if self.demos is not None:
             patience = min(self.limits.demos, self.left)
             status = wait(self.demos, patience)
-            # They were made beside pretraining: their seconds are their own.
-            self.state.note("demos", time.monotonic() - self.demos_began, status=status)
+            # They were made beside pretraining: their seconds are their own. "failed" would be the end of the step, and
+            # there is a second way.
+            said = "waits" if status == "failed" else status
+            self.state.note("demos", time.monotonic() - self.demos_began, status=said)
             self.demos = None
             self.say(f"demos: {status}")
             if status == "done":

@@ -25,6 +25,13 @@ if [ -f "$ladder" ]; then
     ladder=$work/ladder
 fi
 words=()
-if [ -d "$ladder" ]; then words=(--ladder "$ladder"); else echo "no ladder: katas alone"; fi
+if [ -d "$ladder" ]; then
+    words=(--ladder "$ladder")
+elif [ -n "$ladder" ]; then  # not katas alone instead: that would be another run than the one asked for
+    echo "there is no ladder in $ladder; give a folder, an archive, or \"\" for katas alone" >&2
+    exit 1
+else
+    echo "no ladder: katas alone"
+fi
 left=$(( until - (SECONDS - began) ))
 python benchmarks/flagship.py --work "$work" --out "$out" --until "$left" "${words[@]}" "$@"

@@ -35,6 +35,7 @@ from etude.tasks.format.task import Task, task_folders
 
 Tree = dict[str, list[str]]  # path -> ["f" or "x", digest of the content] or ["l", target]
 MANIFEST = "manifest.json"
+DIGEST = re.compile(r"[0-9a-f]{16,128}")
 LIBRARY = re.compile(r"^opt/env/(lib|include)/python\d+\.\d+")
 
 
@@ -54,16 +55,35 @@ def listed(root: Path, blobs: dict[str, bytes]) -> Tree:
 
 
 def write_tree(root: Path, tree: Tree, blobs: dict[str, bytes]) -> None:
-    for name, (kind, content) in tree.items():
-        if name.startswith("/") or ".." in PurePosixPath(name).parts:
-            raise EtudeError(f"the archive names a path outside of its folder: {name!r}")
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if kind == "l":
-            path.symlink_to(content)
-        else:
-            path.write_bytes(blobs[content])
-            path.chmod(0o755 if kind == "x" else 0o644)
+    """Writes a tree of the archive; nothing below a link, and no link that leads out of the folder."""
+    root.mkdir(parents=True, exist_ok=True)
+    top = root.resolve()
+    # Links last: a file is never written through one.
+    for name, (kind, content) in sorted(tree.items(), key=lambda each: each[1][0] == "l"):
+        path = root / plain(name)
+        if kind != "l" and content not in blobs:
+            raise EtudeError(f"the archive lacks the content of {name!r}, or has another: pack it again")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.parent.resolve() != top / PurePosixPath(name).parent:
+                raise EtudeError(f"the archive names a path below a link: {name!r}")
+            if kind == "l":
+                path.symlink_to(content)
+            else:
+                path.write_bytes(blobs[content])
+                path.chmod(0o755 if kind == "x" else 0o644)
+        except OSError as error:  # a file below a file
+            raise EtudeError(f"the archive has no tree of files: {name!r}: {error.strerror}") from None
+    for name, (kind, content) in tree.items():  # when all are there: a link may go through another
+        if kind == "l" and not (root / name).resolve().is_relative_to(top):
+            raise EtudeError(f"the archive has a link that leaves its folder: {name!r} to {content!r}")
+
+
+def plain(name: str) -> str:
+    """A path of the archive as it is, unless it could mean a place outside of the folder it is written to."""
+    if not name or name != PurePosixPath(name).as_posix() or name.startswith("/") or ".." in name.split("/"):
+        raise EtudeError(f"the archive names a path outside of its folder: {name!r}")
+    return name
 
 
 def pack(tasks: Path, archive: Path) -> dict[str, Any]:
@@ -106,6 +126,8 @@ def unpack(archive: Path, tasks: Path) -> dict[str, Any]:
     store = Store(default_store())
     left_out: list[str] = []
     for digest, carried in manifest["environments"].items():
+        if DIGEST.fullmatch(digest) is None:
+            raise EtudeError(f"the archive names an environment by {digest!r}, which is no digest")
         facts = carried["facts"]
         with store.scratch() as folder:
             left_out += _here(folder / "root", carried["tree"], blobs, manifest["python"])
@@ -115,7 +137,7 @@ def unpack(archive: Path, tasks: Path) -> dict[str, Any]:
         target.parent.mkdir(parents=True, exist_ok=True)
         durable.write_whole(target, json.dumps(facts, indent=1) + "\n")
     for name, tree in manifest["tasks"].items():
-        if not (tasks / name).exists():
+        if not (tasks / plain(name)).exists():
             with tempfile.TemporaryDirectory(dir=_made(tasks / name).parent) as folder:
                 write_tree(Path(folder) / "task", tree, blobs)
                 (Path(folder) / "task").rename(tasks / name)

@@ -79,9 +79,13 @@ class TimeBudget:
 
     def __init__(self, most: float, learner: AnyLearner, run: Run, stage: str) -> None:
         self.most, self.learner, self.planned = most, learner, learner.total_steps
-        spent = [row["seconds"] for row in read_metrics(run.path) if row["stage"] == stage and "seconds" in row]
-        self.before, self.began = max(spent, default=0.0), time.monotonic()
+        rows = [row for row in read_metrics(run.path) if row["stage"] == stage and "seconds" in row]
+        self.before, self.began = max((row["seconds"] for row in rows), default=0.0), time.monotonic()
         self.first: tuple[int, float] | None = None  # after the first step here, which also prepares what all need
+        steps = rows[-1]["step"] - rows[0]["step"] if rows else 0
+        self.each = (rows[-1]["seconds"] - rows[0]["seconds"]) / steps if steps > 0 else 0.0  # in earlier commands
+        if learner.steps:  # else the rate would jump back to that of all planned steps, and decay again
+            learner.total_steps = last_step(learner.steps, self.planned, most - self.before, self.each)
 
     @property
     def seconds(self) -> float:
@@ -93,7 +97,9 @@ class TimeBudget:
         if self.first is None:
             self.first = steps, spent
         done, since = steps - self.first[0], spent - self.first[1]
-        self.learner.total_steps = last_step(steps, self.planned, self.most - spent, since / done if done else 0.0)
+        self.learner.total_steps = last_step(
+            steps, self.planned, self.most - spent, since / done if done else self.each
+        )
         return spent
 
 

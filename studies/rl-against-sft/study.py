@@ -82,7 +82,9 @@ def conclude(results: Results) -> Verdict:
         paired_by_seed(results["sft"], results["rl"], "pass_rate"),
     )
     said = (
-        f"RL against SFT for the same {SECONDS} s on 1,500 demonstrations: {points(tasks or seeds)} in pairs of tasks, "
+        f"RL against SFT for about {SECONDS} s ({mean_of(results['rl'], 'train_seconds'):.0f} and "
+        f"{mean_of(results['sft'], 'train_seconds'):.0f}) on 1,500 demonstrations: {points(tasks or seeds)} "
+        "in pairs of tasks, "
     )
     said += f"{points(seeds)} over {len(results['rl'])} seeds"
     for count in ("300", "6000"):

@@ -55,7 +55,7 @@ def conclude(results: Results) -> Verdict:
             f"without, with the same weights p99 {times(ratios['same_p99'])}; pass rate {points(kept)}"
         )
         lower += [name] if ratios["p99"].high < 1 or ratios["k3"].high < 1 else []
-    return Verdict("confirmed" if lower else "not confirmed", f"{'; '.join(told)} ({len(none)} seeds).".capitalize())
+    return Verdict("confirmed" if lower else "not confirmed", f"By seed: {'; '.join(told)} ({len(none)} seeds).")
 
 
 def figures(results: Results) -> list[Figure]:

@@ -61,7 +61,7 @@ def conclude(results: Results) -> Verdict:
         if some := results[name]:
             rates = ", ".join(f"{kind} {mean_of(some, kind):.2f}" for kind in KINDS)
             said += f"; {name}: {rates}, pass rate {mean_of(some, 'trained'):.1%}"
-    # A behaviour that feedback is about falls further in every seed, none rises, and the pass rate is not lower.
+    # At least one behaviour that feedback is about falls further, and the pass rate is not lower.
     sure = any(ratio.high < 1 for ratio in falls.values()) and kept.high > 0
     return Verdict("confirmed" if sure else "not confirmed", f"{said} ({len(alone)} seeds).")
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from etude.core.run import Run
 from etude.core.run_files import read_facts, read_metrics
 from etude.core.settings import PretrainSettings, RunSettings
-from etude.learn.loop import last_step
+from etude.learn.loop import TimeBudget, last_step
 from etude.learn.pretrain import pretrain
 from etude.model.config import ModelConfig
 from etude.model.decoder import Decoder
@@ -25,6 +27,22 @@ def test_the_last_step_is_the_last_that_fits() -> None:
     assert last_step(10, 100, left=0.5, each=2.0) == 11  # some time is left: one more
     assert last_step(10, 100, left=0.0, each=2.0) == 10
     assert last_step(1, 100, left=20.0, each=0.0) == 100  # after the first step nothing is known
+
+
+def test_a_stage_that_continues_knows_its_last_step_before_its_first(tmp_path: Path) -> None:
+    """Else its rate would jump back to that of all planned steps."""
+    with Run.open(tmp_path / "run", {}) as run:
+        for step in range(1, 5):
+            run.log("pretrain", step, seconds=1e6 * step)
+        learner: Any = SimpleNamespace(steps=4, total_steps=1000)
+        budget = TimeBudget(1e7, learner, run, "pretrain")
+        assert learner.total_steps == 10
+        learner.steps = 5  # the first step here says nothing of the others
+        budget.fit()
+        assert learner.total_steps in (10, 11)  # it took next to none of the time
+        new: Any = SimpleNamespace(steps=0, total_steps=1000)
+        TimeBudget(1e7, new, run, "sft")
+        assert new.total_steps == 1000
 
 
 def test_a_stage_out_of_time_is_finished_with_the_steps_it_had(tmp_path: Path) -> None:
@@ -46,7 +64,7 @@ def test_seconds_of_earlier_commands_count(tmp_path: Path) -> None:
     Tokenizer.train([TEXT], 300).save(tmp_path / "tokenizer")
     tokenizer = Tokenizer.load(tmp_path / "tokenizer")
     settings = replace(SETTINGS, seconds=1e9, steps=6)
-    for stop_after, expected in ((2, 2), (None, 3)):
+    for stop_after, expected in ((2, 2), (None, 2)):
         decoder = Decoder(ModelConfig(tokenizer.vocab_size, 16, 24, 1, 2, 1, 8), seed=1)
         with Run.open(tmp_path / "run", {}) as run:
 

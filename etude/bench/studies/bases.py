@@ -43,21 +43,26 @@ class Places:
         return fixed | {base.name: self.base(base) for base in bases}
 
 
-def is_made(base: Base, places: Places) -> bool:
-    """Whether the base is there, made by the commands that it has now."""
+def is_made(base: Base, places: Places, changes: Sequence[str] = ()) -> bool:
+    """Whether the base is there, made by the commands that it has now, as they are or with these changes.
+
+    One that was made smaller to try a study is none that a result may start from.
+    """
     try:
         facts = json.loads((places.base(base) / FACTS).read_text())
     except (OSError, ValueError):
         return False
-    return isinstance(facts, dict) and facts.get("commands") == _plain(base, places)
+    if not isinstance(facts, dict) or facts.get("commands") != _plain(base, places):
+        return False
+    return facts.get("changes", []) in ([], list(changes))
 
 
-def missing_bases(bases: Sequence[Base], places: Places) -> list[Base]:
+def missing_bases(bases: Sequence[Base], places: Places, changes: Sequence[str] = ()) -> list[Base]:
     """Those that have to be made, what they start from first."""
     found: list[Base] = []
     for base in bases:
-        if not is_made(base, places):
-            found += [each for each in (*missing_bases(base.needs, places), base) if each not in found]
+        if not is_made(base, places, changes):
+            found += [each for each in (*missing_bases(base.needs, places, changes), base) if each not in found]
     return found
 
 
@@ -66,7 +71,7 @@ def make_base(base: Base, places: Places, execute: Callable[[Sequence[str]], int
     target = places.base(base)
     target.parent.mkdir(parents=True, exist_ok=True)
     with _only_one(target.with_name(f"{target.name}.lock")):
-        if is_made(base, places):
+        if is_made(base, places, changes):
             return target
         for need in base.needs:
             make_base(need, places, execute, changes)
@@ -81,7 +86,8 @@ def make_base(base: Base, places: Places, execute: Callable[[Sequence[str]], int
         if (run / DEMOS).is_file():
             shutil.copy2(run / DEMOS, target / DEMOS)
         facts = {"seconds": round(time.monotonic() - began, 1), "date": time.strftime("%Y-%m-%d")}
-        write_whole(target / FACTS, json.dumps(facts | {"commands": _plain(base, places)}, indent=1) + "\n")
+        made = {"commands": _plain(base, places), "changes": list(changes)}
+        write_whole(target / FACTS, json.dumps(facts | made, indent=1) + "\n")
         shutil.rmtree(run, ignore_errors=True)
     return target
 

@@ -128,7 +128,7 @@ def _begin(
         if not free:
             return
         places = Places(runs, job.seed, job.study.path)
-        wanted = missing_bases(job.bases, places)
+        wanted = missing_bases(job.bases, places, changes)
         if bad := [base.name for base in wanted if str(places.base(base)) in broken]:
             waiting.remove(job)
             summary.failed.append(job.name)
@@ -142,7 +142,7 @@ def _begin(
             _start(running, free, job.words(runs, results), results / LOGS / f"{job.name}.log", changes, job=job)
             say(f"{job.name}: begun")
             continue
-        first = next(base for base in wanted if all(is_made(need, places) for need in base.needs))
+        first = next(base for base in wanted if all(is_made(need, places, changes) for need in base.needs))
         target = str(places.base(first))
         if target not in {each.base for each in running}:
             log = results / LOGS / f"{places.base(first).name}.log"

@@ -50,11 +50,21 @@ def tallies(result: ArmResult, name: str = "tasks") -> dict[tuple[int, str], Tal
 def paired_by_task(
     before: Sequence[ArmResult], after: Sequence[ArmResult], name: str = "tasks", k: int = 1
 ) -> Interval | None:
-    """How much pass@k is higher in the second arm, over the tasks that both tried under the same seed."""
+    """How much pass@k is higher in the second arm, over the tasks that both tried under the same seed.
+
+    Seeds try the same tasks, so a task counts once, with the mean of its differences: counted once a seed, the interval
+    would be that of more tasks than there are. It says nothing of how seeds differ; `paired_by_seed` does.
+    """
     old = {key: tally for each in before for key, tally in tallies(each, name).items()}
     new = {key: tally for each in after for key, tally in tallies(each, name).items()}
-    both = sorted(old.keys() & new.keys())
-    return paired_gain(k, [old[key] for key in both], [new[key] for key in both]) if both else None
+    gains: dict[str, list[float]] = {}
+    for key in sorted(old.keys() & new.keys()):
+        if (gain := paired_gain(k, [old[key]], [new[key]])) is not None:
+            gains.setdefault(key[1], []).append(gain.mean)
+    if not gains:
+        return None
+    found = mean_interval([sum(some) / len(some) for some in gains.values()])
+    return Interval(found.mean, max(-1.0, found.low), min(1.0, found.high))
 
 
 def paired_by_seed(before: Sequence[ArmResult], after: Sequence[ArmResult], name: str) -> Interval:

@@ -27,6 +27,7 @@ from etude.forge.curriculum.sources import (
     TaskSource,
     open_source,
 )
+from etude.forge.ladder.source import Ladder
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.format.task import Task
 
@@ -54,7 +55,7 @@ class Mixture:
             self.sources.append(open_source(spec, where))
             self.names.append(name)
             self.weights.append(float(weight))
-        self._lengths = [len(source.found) if isinstance(source, Folder) else math.inf for source in self.sources]
+        self._lengths = [_length(source) for source in self.sources]
         self._choices: list[tuple[int, int]] = []  # by number: which source, and which of its tasks
         self._used = [0] * len(self.sources)
 
@@ -119,3 +120,9 @@ class Mixture:
             self._choices.append((place, self._used[place]))
             self._used[place] += 1
         return self._choices[number]
+
+
+def _length(source: TaskSource) -> float:
+    """How many tasks a source has: behind the last of one, the others go on."""
+    ends = isinstance(source, Folder) or (isinstance(source, Ladder) and not source.settings.again)
+    return len(source.found) if ends and isinstance(source, Folder | Ladder) else math.inf

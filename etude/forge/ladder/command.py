@@ -38,7 +38,11 @@ def make_ladders(
     """So many tasks of each rung from each package, in a folder each; a package that cannot be used is named."""
     if unknown := [rung for rung in rungs if rung not in RUNGS]:
         raise EtudeError(f"the ladder has rungs {', '.join(map(str, RUNGS))}, not {', '.join(map(str, unknown))}")
-    names = [spec.partition("==")[0] for spec in specs]
+    names = [package_name(spec) for spec in specs]
+    if len(set(names)) < len(names):
+        raise EtudeError(
+            "two of the packages have the same name, and each has a folder by its name: make one at a time"
+        )
     if unknown_names := [name for name in held_out if name not in names]:
         raise EtudeError(f"--held-out names packages that are not among the given ones: {', '.join(unknown_names)}")
     started = time.monotonic()
@@ -74,6 +78,12 @@ def make_ladders(
 
         asyncio.run(work())
     return _facts(journals, refused, held_out, out, time.monotonic() - started)
+
+
+def package_name(spec: str) -> str:
+    """What the folder of a package's tasks is called, and `--held-out` names: of a folder its own name."""
+    path = Path(spec).expanduser()
+    return path.resolve().name.removesuffix(".git") if path.is_dir() else spec.partition("==")[0]
 
 
 def _facts(

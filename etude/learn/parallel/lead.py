@@ -43,7 +43,7 @@ class LeadLearner:
         ranks.join(spec)
         sources = {"live": decoder} | ({"frozen": frozen} if frozen is not None else {})
         self._learner = self._guarded("start", lambda: RankLearner(spec, sources))
-        self.total_steps, self.micro_tokens = spec.total_steps, spec.micro_tokens
+        self.micro_tokens = spec.micro_tokens
 
     @property
     def decoder(self) -> Decoder:
@@ -66,6 +66,14 @@ class LeadLearner:
         self._learner.optim = settings
 
     @property
+    def total_steps(self) -> int:
+        return self._learner.total_steps
+
+    @total_steps.setter
+    def total_steps(self, steps: int) -> None:
+        self._learner.total_steps = steps  # the others hear of it with the next step
+
+    @property
     def steps(self) -> int:
         return self._learner.steps
 
@@ -82,7 +90,7 @@ class LeadLearner:
         return self._all("score", ScoreOrder(items, weights), lambda: self._learner.score(items, weights))
 
     def step(self) -> dict[str, float]:
-        return self._all("step", StepOrder(self.optim.lr), self._learner.step)
+        return self._all("step", StepOrder(self.optim.lr, self.total_steps), self._learner.step)
 
     def save(self, directory: Path) -> None:
         self._all("save", Place(str(directory.absolute())), lambda: self._learner.save(directory))
@@ -178,7 +186,9 @@ def _carry_out(learner: RankLearner, verb: str) -> None:
         order = told(ScoreOrder)
         learner.score(order.items, order.weights)
     elif verb == "step":
-        learner.set_rate(told(StepOrder).lr)
+        step = told(StepOrder)
+        learner.set_rate(step.lr)
+        learner.total_steps = step.total_steps
         learner.step()
     elif verb == "save":
         learner.save(Path(told(Place).directory))

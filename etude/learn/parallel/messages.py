@@ -43,6 +43,7 @@ class ScoreOrder:
 @dataclass(frozen=True)
 class StepOrder:
     lr: float  # peak learning rate
+    total_steps: int  # of the schedule: a stage that ends by its seconds moves it
 
 
 @dataclass(frozen=True)

@@ -156,6 +156,16 @@ def test_a_base_is_made_again_when_its_commands_change(
     assert not is_made(other, places) and missing_bases((other,), places) == [other]
 
 
+def test_a_base_that_was_tried_smaller_is_not_taken_for_the_real_one(
+    own: tuple[StudyFolder, list[list[str]]], tmp_path: Path
+) -> None:
+    (base,), places, smaller = own[0].arms("cpu")["old"].bases, Places(tmp_path / "runs", 0), ["rl.steps=3"]
+    make_base(base, places, running.run_command, smaller)
+    assert is_made(base, places, smaller) and not is_made(base, places) and missing_bases((base,), places)[-1] == base
+    make_base(base, places, running.run_command)
+    assert is_made(base, places) and is_made(base, places, smaller)  # a smaller size may be tried from the real one
+
+
 def test_settings_are_added_before_a_commands_options_and_recorded(
     own: tuple[StudyFolder, list[list[str]]], tmp_path: Path
 ) -> None:
@@ -207,7 +217,9 @@ def test_differences_are_paired_by_task_and_by_seed() -> None:
     old = [result("old", 0, {"a": "1/4", "b": "0/4"}, 0.5), result("old", 1, {"a": "2/4"}, 0.25)]
     new = [result("new", 1, {"a": "4/4", "c": "4/4"}, 0.5), result("new", 0, {"a": "2/4", "b": "1/4"}, 1.0)]
     gain = paired_by_task(old, new)
-    assert gain is not None and gain.mean == pytest.approx((0.25 + 0.25 + 0.5) / 3) and gain.low < gain.mean
+    assert gain is not None and gain.mean == pytest.approx(((0.25 + 0.5) / 2 + 0.25) / 2) and gain.low < gain.mean
+    twice = [[replace(each, seed=seed) for seed in (0, 1, 2)] for each in (old[0], new[1])]
+    assert paired_by_task(*twice) == paired_by_task(old[:1], new[1:])  # the same tasks again are no more tasks
     assert paired_by_task(old[:1], new[:1]) is None  # no seed in common
     assert paired_by_seed(old, new, "rate").mean == pytest.approx((0.5 + 0.25) / 2)
     assert ratio_by_seed(old, new, "rate") == pytest.approx((2.0, 2.0, 2.0))

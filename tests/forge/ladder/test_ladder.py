@@ -11,8 +11,9 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
-from etude.forge.curriculum.sources import open_source
+from etude.forge.curriculum.sources import open_source, refuse_held_out
 from etude.forge.ladder.check import wrong_edits
+from etude.forge.ladder.command import make_ladders, package_name
 from etude.forge.ladder.instruct import DETAILED, PLAIN, TERSE, instruct
 from etude.forge.ladder.invert import inverted
 from etude.forge.ladder.propose import steps
@@ -149,6 +150,18 @@ def test_the_reference_looks_runs_edits_runs_and_finishes(shop_repository: Pytho
     assert edits_between(task.workspace.text(path), task.solution.text(path))
 
 
+@pytest.mark.parametrize("rung", list(RUNGS))
+def test_the_reference_gives_text_for_every_argument(shop_repository: PythonRepository, rung: int) -> None:
+    """Dialects write text alone: line numbers that were numbers once made 595 of 600 demonstrations void."""
+    for seed in range(4):
+        task = task_of(shop_repository, rung, seed)
+        for habits in (Habits(think=1.0, test_first=1.0, test_after=1.0, report=1.0), Habits()):
+            calls = [call for turn in reference(task, seed, habits) for call in turn.calls]
+            assert {"read", "edit", "finish"} <= {call.name for call in calls}
+            for call in calls:
+                assert all(type(value) is str for value in call.arguments.values()), call
+
+
 def test_the_inverting_script_edits_one_function_that_is_pointed_at(shop_repository: PythonRepository) -> None:
     for rung in (1, 2):
         task = task_of(shop_repository, rung)
@@ -156,6 +169,18 @@ def test_the_inverting_script_edits_one_function_that_is_pointed_at(shop_reposit
         assert all(files[path] != task.workspace[path] for path in files)
         assert len(files) <= 1
     assert inverted(task_of(shop_repository, 1))
+
+
+def test_tasks_of_a_folder_do_not_lie_in_that_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`out / name` with the path of a repository as the name would be the repository."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "other/shop.git").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "other")
+    assert [package_name(each) for each in (str(tmp_path / "shop"), "../shop", "shop.git")] == ["shop"] * 3
+    assert [package_name(each) for each in ("toolz", "toolz==1.0.0")] == ["toolz"] * 2
+    for packages, held_out, said in ((["toolz"], ["boltons"], "are not among"), (["toolz"] * 2, [], "the same name")):
+        with pytest.raises(EtudeError, match=said):
+            make_ladders(packages, tmp_path, [1], 1, held_out, 0, 1, tmp_path / "store", None)
 
 
 def test_the_source_takes_rungs_and_sides(tmp_path: Path, shop_repository: PythonRepository) -> None:
@@ -176,5 +201,13 @@ def test_the_source_takes_rungs_and_sides(tmp_path: Path, shop_repository: Pytho
     assert held.facts.split == "held_out" and held.facts.prompt_style == "terse"
     with pytest.raises(EtudeError, match="held-out tasks, which training refuses"):
         open_source(apart, "demos.tasks")
+    katas = {"use": "katas", "levels": [1], "split": "train"}
+    once = {"use": "ladder", "tasks": str(tmp_path), "again": False, "weight": 9}
+    mixed = open_source({"use": "mixture", "sources": [katas, once]}, "demos.tasks").tasks()
+    rungs = [next(mixed).facts.rung for _ in range(8)]  # katas go on when the ladder has no more
+    assert rungs.count(1) == 1 and rungs.count(0) == 7
+    aside = open_source({"use": "mixture", "sources": [{**apart, "again": True}]}, "demos.tasks").tasks()
+    with pytest.raises(EtudeError, match="training refuses it"):
+        refuse_held_out(next(aside))
     with pytest.raises(EtudeError, match="has no ladder task of rungs"):
         open_source({"use": "ladder", "tasks": str(tmp_path), "rungs": [4]})
