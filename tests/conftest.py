@@ -19,6 +19,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import torch
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from etude.forge.environments.environment import Environment, Suite, environment_digest
 from etude.model.torch_process import prepare
@@ -30,6 +32,9 @@ from etude.tasks.grading.grader import RUNNER
 from redteam.grader.made_tasks import bare_pytest_layer
 
 prepare(threads=1)
+# A busy machine is no failure: by default an example that takes 200 ms is one, as is drawing them slowly.
+hypothesis_settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("busy")
 
 pytest_plugins = ["tests.engine_models"]
 
