@@ -106,18 +106,29 @@ class MakesTasks(Protocol):
 
 def open_source(spec: Mapping[str, Any], where: str = "tasks") -> TaskSource:
     """The source that an entry such as `{"use": "katas", "split": "train"}` asks for."""
-    settings = dict(spec)
+    settings = for_training(spec, where) if where in TRAINING else dict(spec)
     if not isinstance(use := settings.pop("use", None), str):
         raise EtudeError(f"{where} does not say where tasks come from: add use = 'katas' or another")
-    if where in TRAINING and settings.get("split") == "held_out":
-        raise EtudeError(f"{where} asks for held-out tasks, which training refuses: leave split out, or say 'train'")
-    if where in TRAINING and use in OF_FOLDERS:
-        settings.setdefault("split", "train")
     source = resolve("task source", use, settings, SOURCES, where)
     if not callable(getattr(source, "tasks", None)):
         raise EtudeError(f"task source {use} needs a method tasks(start) that yields tasks")
     found: TaskSource = source
     return found
+
+
+def for_training(spec: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The entry, and those of a mixture: a folder gives tasks for training; who asks for held-out ones is refused."""
+    settings = dict(spec)
+    if settings.get("split") == "held_out":
+        raise EtudeError(f"{where} asks for held-out tasks, which training refuses: leave split out, or say 'train'")
+    if settings.get("use") in OF_FOLDERS:
+        settings.setdefault("split", "train")
+    if settings.get("use") == "mixture" and isinstance(entries := settings.get("sources"), list):
+        settings["sources"] = [
+            for_training(each, f"{where}.sources[{number}]") if isinstance(each, Mapping) else each
+            for number, each in enumerate(entries)
+        ]
+    return settings
 
 
 class Folder:

@@ -11,7 +11,7 @@ import pytest
 
 from etude.core.errors import EtudeError
 from etude.core.policy import Assistant
-from etude.forge.curriculum.sources import open_source, refuse_held_out
+from etude.forge.curriculum.sources import open_source
 from etude.forge.ladder.check import wrong_edits
 from etude.forge.ladder.command import make_ladders, package_name
 from etude.forge.ladder.instruct import DETAILED, PLAIN, TERSE, instruct
@@ -206,8 +206,11 @@ def test_the_source_takes_rungs_and_sides(tmp_path: Path, shop_repository: Pytho
     mixed = open_source({"use": "mixture", "sources": [katas, once]}, "demos.tasks").tasks()
     rungs = [next(mixed).facts.rung for _ in range(8)]  # katas go on when the ladder has no more
     assert rungs.count(1) == 1 and rungs.count(0) == 7
-    aside = open_source({"use": "mixture", "sources": [{**apart, "again": True}]}, "demos.tasks").tasks()
-    with pytest.raises(EtudeError, match="training refuses it"):
-        refuse_held_out(next(aside))
+    for where in ("demos.tasks", "rl.tasks"):
+        with pytest.raises(EtudeError, match=r"sources\[1\] asks for held-out tasks, which training refuses"):
+            open_source({"use": "mixture", "sources": [katas, apart]}, where)
+    folder = {"use": "mixture", "sources": [{"use": "folder", "path": str(tmp_path)}]}
+    assert {task.facts.split for task in open_source(folder, "rl.tasks").tasks()} == {"train"}
+    assert {task.facts.split for task in open_source(folder, "bench.tasks").tasks()} == {"train", "held_out"}
     with pytest.raises(EtudeError, match="has no ladder task of rungs"):
         open_source({"use": "ladder", "tasks": str(tmp_path), "rungs": [4]})
