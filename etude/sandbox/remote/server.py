@@ -412,6 +412,8 @@ class SandboxServer:
         file = os.dup(self._file(session, asked.transfer))  # the session may end meanwhile
         try:
             await asyncio.to_thread(layer_transfer.write_block, file, asked.offset, as_bytes(asked.data))
+        except OSError as error:  # of this machine's disk, not of a sandbox's files
+            raise SandboxFailure("store", f"a layer cannot be taken: {error.strerror or error}") from None
         finally:
             os.close(file)
         return Frame({})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -155,7 +157,9 @@ def test_two_machines_share_sandboxes_and_a_broken_one_is_cordoned(
     asyncio.run(asyncio.wait_for(go(), 120))
 
 
-def test_layers_with_another_content_than_their_name_are_refused(tmp_path: Path) -> None:
+def test_layers_with_another_content_than_their_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def go() -> None:
         async with one_machine(tmp_path) as (server, host):
             machine = host.machines[0]
@@ -169,6 +173,13 @@ def test_layers_with_another_content_than_their_name_are_refused(tmp_path: Path)
                 with pytest.raises(EtudeError, match="another content"):
                     await machine.call("publish", pack(PublishRequest(number, name, layer.shows, (), kind)))
             assert list((server.host.store.root / "layers").iterdir()) == []
+            # A disk that is full is the machine's trouble and no file error of a sandbox.
+            full = OSError(errno.ENOSPC, "No space left on device")
+            monkeypatch.setattr("etude.sandbox.remote.layer_transfer.write_block", Mock(side_effect=full))
+            number = (await machine.call("transfer", Frame({}))).header["transfer"]
+            with pytest.raises(SandboxFailure, match="No space left") as caught:
+                await machine.call("put block", pack(BlockRequest(number, 0, as_array(data))))
+            assert caught.value.cause == "store"
 
     asyncio.run(asyncio.wait_for(go(), 60))
 
