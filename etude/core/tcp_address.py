@@ -18,6 +18,7 @@ import secrets
 import socket as sockets
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from etude.core.errors import EtudeError
 
@@ -188,7 +189,8 @@ async def accept_one(listener: sockets.socket, address: TcpAddress, seconds: flo
     accepting = asyncio.create_task(accept())
     try:
         async with asyncio.timeout(seconds):
-            await asyncio.wait({accepting, found}, return_when=asyncio.FIRST_COMPLETED)
+            waited: set[asyncio.Future[Any]] = {accepting, found}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in (accepting, *greeting):
             task.cancel()
