@@ -24,7 +24,7 @@ CANCEL = "cancel"
 LARGEST = 1 << 30  # bytes of one frame, unless a server asks for fewer
 GREETING_BYTES = 4096  # of the frame that comes before a stranger is admitted
 GREETING_SECONDS = 10.0  # for it to come
-UNPROVEN = 64  # connections over TCP that may be proving themselves at once; further ones are closed
+UNPROVEN = 64  # connections over TCP that may be proving themselves at once; then the oldest is closed
 Send = Callable[[Frame], None]
 Handle = Callable[[Frame, Send], Awaitable[Frame]]
 
@@ -202,7 +202,8 @@ class Answering:
         self._links: set[_Frames] = set()
         self._server: asyncio.AbstractServer | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self._unproven: set[asyncio.Task[None]] = set()
+        self._unproven: dict[int, asyncio.Task[None]] = {}  # in the order in which they came
+        self._ungreeted: dict[int, _Frames] = {}
 
     async def listen(self, listener: sockets.socket, address: TcpAddress | None = None) -> None:
         if address is not None:
@@ -216,7 +217,7 @@ class Answering:
         """Takes no more connections, and ends those that are there."""
         if self._server is not None:
             self._server.close()
-        for task in filter(None, (self._accepting, *self._unproven)):
+        for task in filter(None, (self._accepting, *self._unproven.values())):
             task.cancel()
         for link in list(self._links):
             link.end()
@@ -237,11 +238,11 @@ class Answering:
                     await asyncio.sleep(0.1)
                     continue
                 if len(self._unproven) >= UNPROVEN:
-                    sock.close()
-                    continue
+                    # The oldest, and not this one: strangers who say nothing must not keep out who proves itself.
+                    self._unproven.pop(next(iter(self._unproven))).cancel()
                 task = asyncio.create_task(greet(sock))
-                self._unproven.add(task)
-                task.add_done_callback(self._unproven.discard)
+                self._unproven[id(task)] = task
+                task.add_done_callback(lambda done: self._unproven.pop(id(done), None))
 
     def _made(self) -> _Frames:
         running: dict[int, asyncio.Task[None]] = {}
@@ -256,6 +257,7 @@ class Answering:
                 link.end()
                 return
             admitted, link.largest = True, self._largest
+            self._ungreeted.pop(id(link), None)
             too_late.cancel()
 
         def on_frame(frame: Frame) -> None:
@@ -275,6 +277,7 @@ class Answering:
 
         def on_end(why: str) -> None:
             self._links.discard(link)
+            self._ungreeted.pop(id(link), None)
             for task in list(running.values()):
                 task.cancel()
 
@@ -282,6 +285,9 @@ class Answering:
         self._links.add(link)
         if not admitted:
             too_late = asyncio.get_running_loop().call_later(GREETING_SECONDS, link.end)
+            if len(self._ungreeted) >= UNPROVEN:
+                self._ungreeted.pop(next(iter(self._ungreeted))).end()
+            self._ungreeted[id(link)] = link
         return link
 
     async def _answer(self, link: _Frames, number: int, frame: Frame) -> None:

@@ -18,6 +18,7 @@ import secrets
 import socket as sockets
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from etude.core.errors import EtudeError
 
@@ -165,13 +166,39 @@ async def welcome(sock: sockets.socket, address: TcpAddress) -> bool:
 
 async def accept_one(listener: sockets.socket, address: TcpAddress, seconds: float) -> sockets.socket:
     """The first who knows the token, as a blocking socket; TimeoutError when nobody does."""
+    loop = asyncio.get_running_loop()
     listener.setblocking(False)
-    async with asyncio.timeout(seconds):
+    found: asyncio.Future[sockets.socket] = loop.create_future()
+    greeting: set[asyncio.Task[None]] = set()
+
+    async def greet(sock: sockets.socket) -> None:
+        if await welcome(sock, address):
+            if found.done():
+                sock.close()
+            else:
+                found.set_result(sock)
+
+    async def accept() -> None:
         while True:
-            sock, _ = await asyncio.get_running_loop().sock_accept(listener)
-            if await welcome(sock, address):
-                sock.setblocking(True)
-                return sock
+            sock, _ = await loop.sock_accept(listener)
+            # Beside the others: a stranger who says nothing must not make everybody wait.
+            task = asyncio.create_task(greet(sock))
+            greeting.add(task)
+            task.add_done_callback(greeting.discard)
+
+    accepting = asyncio.create_task(accept())
+    try:
+        async with asyncio.timeout(seconds):
+            waited: set[asyncio.Future[Any]] = {accepting, found}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (accepting, *greeting):
+            task.cancel()
+    if not found.done():
+        accepting.result()  # why nobody can be accepted
+    sock = found.result()
+    sock.setblocking(True)
+    return sock
 
 
 async def _receive(sock: sockets.socket, count: int) -> bytes:

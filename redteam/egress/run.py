@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
@@ -96,7 +97,7 @@ async def outside_world(authority: CertificateAuthority) -> AsyncIterator[Outsid
         with contextlib.suppress(OSError):
             servers.append(await asyncio.start_server(canary, "::1", port))
         abstract = socket.socket(socket.AF_UNIX)
-        abstract.bind("\0etude-canary")
+        abstract.bind(f"\0etude-canary-{os.getpid()}")  # others may run this at the same time
         servers.append(await asyncio.start_unix_server(canary, sock=abstract))
         servers.append(plain := await asyncio.start_server(allowed, "127.0.0.1", 0))
         secure = await asyncio.start_server(allowed, "127.0.0.1", 0, ssl=authority.context("secure.test"))
@@ -125,7 +126,8 @@ async def run_egress_ways(host: StoringHost, names: Sequence[str] = tuple(WAYS))
             (f"allowed.test:{ports['ALLOWED']}", f"secure.test:{ports['SECURE']}"),
         )
         layer = host.store.add_files({"x": b""})
-        scope = "".join(f"{name} = {value!r}\n" for name, value in {**ports, "OWN": outside.own}.items())
+        known = {**ports, "OWN": outside.own, "PID": os.getpid()}
+        scope = "".join(f"{name} = {value!r}\n" for name, value in known.items())
         async with await host.start([layer], network=True) as open_network:
             # A control: where there is a network, the canary is found.
             await open_network.run(["python3", "-S", "-c", f"{PRELUDE}{scope}{WAYS['direct to the loopback']}\n"])

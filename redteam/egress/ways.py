@@ -80,7 +80,7 @@ for family, kind, protocol in ((socket.AF_INET, socket.SOCK_RAW, 255), (17, sock
         s = socket.socket(family, kind, protocol)
         s.sendto(b"secret" * 20, (OWN, 0) if family == socket.AF_INET else ("lo", 0x0800))
 """,
-    "an abstract socket of the host": 's = socket.socket(socket.AF_UNIX); s.connect("\\0etude-canary"); s.sendall(b"secret")',
+    "an abstract socket of the host": 's = socket.socket(socket.AF_UNIX); s.connect(f"\\0etude-canary-{PID}"); s.sendall(b"secret")',
     "namespaces by /proc": """
 import ctypes, glob
 libc = ctypes.CDLL(None, use_errno=True)

@@ -13,6 +13,7 @@ import pytest
 from etude.core.child_process import listen
 from etude.core.errors import EtudeError
 from etude.core.frame_calls import Answering, Caller, ConnectionLost, Send
+from etude.core.tcp_address import Announced, listen_at
 from etude.core.transport import Frame
 
 SECONDS = 20.0  # for what should take none
@@ -130,3 +131,37 @@ def test_a_frame_that_is_too_large_ends_the_connection_before_it_is_read(tmp_pat
             await caller.call(Frame({"verb": "double", "of": 0}, {"x": np.zeros(5000, np.int32)}))
 
     played(tmp_path, scene, largest=10_000)
+
+
+def test_strangers_who_say_nothing_are_few_and_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etude.core.frame_calls.UNPROVEN", 4)
+
+    async def play(tcp: bool) -> None:
+        desk = Desk()
+        server = Answering(desk.handle, admit=None if tcp else lambda header: "" if header.get("token") else "no")
+        if tcp:
+            listener, address = listen_at(Announced(tmp_path / "a", "127.0.0.1", "0.1"))
+            await server.listen(listener, address)
+            caller = Caller(f"file:{tmp_path / 'a'}")
+        else:
+            await server.listen(listen(tmp_path / "s"))
+            caller = Caller(str(tmp_path / "s"), greeting={"token": "t"})
+        async with asyncio.timeout(SECONDS):
+            strangers = []
+            for _ in range(10):
+                if tcp:
+                    open_one = asyncio.open_connection("127.0.0.1", address.port)
+                else:
+                    open_one = asyncio.open_unix_connection(str(tmp_path / "s"))
+                strangers.append(await open_one)
+            for reader, _ in strangers[:6]:
+                await reader.read()  # closed, long before their time is over
+            answer = await caller.call(Frame({"verb": "tell"}))
+            assert answer.header["told"] == 3
+        for _, writer in strangers:
+            writer.close()
+        caller.close()
+        await server.close()
+
+    asyncio.run(play(tcp=False))
+    asyncio.run(play(tcp=True))

@@ -15,7 +15,7 @@ import pytest
 from etude.core.child_process import start
 from etude.core.errors import EtudeError
 from etude.core.frame_calls import Answering, Caller, ConnectionLost, Send
-from etude.core.tcp_address import FILE, Announced, NotThere, TcpAddress, connect, listen_at, read_address
+from etude.core.tcp_address import FILE, Announced, NotThere, TcpAddress, accept_one, connect, listen_at, read_address
 from etude.core.transport import Frame
 
 SECONDS = 30.0
@@ -101,6 +101,25 @@ def test_only_who_knows_the_token_is_answered_and_only_the_named_process_is_aske
         await server.answering.close()
 
     asyncio.run(scene())
+
+
+def test_a_stranger_who_says_nothing_makes_nobody_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etude.core.tcp_address.GREETING", 600.0)
+
+    async def scene() -> None:
+        listener, address = listen_at(Announced(tmp_path / "learner", "127.0.0.1", "0.1"))
+        with listener:
+            stranger = await asyncio.open_connection("127.0.0.1", address.port)
+            accepted = asyncio.ensure_future(accept_one(listener, address, SECONDS))
+            ours = await connect(address)
+            theirs = await accepted
+            ours.close()
+            theirs.close()
+            stranger[1].close()
+            with pytest.raises(TimeoutError):
+                await accept_one(listener, address, 0.01)
+
+    asyncio.run(asyncio.wait_for(scene(), 2 * SECONDS))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"host": "h", "port": 1, "token": "no hex", "incarnation": "0.1"}'])

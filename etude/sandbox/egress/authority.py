@@ -8,12 +8,23 @@ from __future__ import annotations
 import datetime
 import ssl
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from etude.core.errors import EtudeError
 
 _DAYS = 30  # longer than any run of a host
+
+
+_MOST_CONTEXTS = 256  # kept; `*.name` allows any number of names
+
+
+def _check_sni(name: str, _: object, shown: str | None, __: object) -> int | None:
+    """Ends a handshake that names another host than the tunnel."""
+    if shown is not None and shown.lower().removesuffix(".") != name:
+        return int(ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME)
+    return None
 
 
 class CertificateAuthority:
@@ -55,6 +66,10 @@ class CertificateAuthority:
                 file.write(key + certificate.public_bytes(Encoding.PEM))
                 file.flush()
                 context.load_cert_chain(Path(file.name))
+            # A context is shared by all tunnels to a name, so what it compares with must not be of one tunnel.
+            context.sni_callback = partial(_check_sni, name)
+            while len(self._contexts) >= _MOST_CONTEXTS:
+                del self._contexts[next(iter(self._contexts))]
             self._contexts[name] = context
         return self._contexts[name]
 

@@ -48,6 +48,7 @@ _HEAD_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 30.0
 _BODY_SECONDS: Final = 300.0  # for a whole body
 _MOST_AT_ONCE: Final = 64  # connections of one sandbox
+_MOST_OPEN: Final = 256  # those that wait included: each is an open file of this process; further ones are closed
 _BLOCK: Final = 1 << 16
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -116,6 +117,9 @@ class EgressProxy:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if len(self._tasks) >= _MOST_OPEN:
+            writer.transport.abort()
+            return
         self._tasks.add(task)
         request = _Request()
         try:
@@ -128,15 +132,21 @@ class EgressProxy:
                 except (OSError, ssl.SSLError, EOFError, asyncio.LimitOverrunError) as error:
                     request.refused = f"failed: {type(error).__name__}"
                     await self._answer(writer, request, 502, "the host could not be reached, or broke off")
+                writer.close()
+                # A program that does not read would keep the connection, which is a file of this process, for ever.
+                with contextlib.suppress(OSError):
+                    async with asyncio.timeout(_HEAD_SECONDS):
+                        await writer.wait_closed()
         finally:
             self._tasks.discard(task)
-            writer.close()
+            writer.transport.abort()
             self._write_log(request)
 
     def _write_log(self, request: _Request) -> None:
         facts = {"time": round(request.began, 3), "sandbox": self._name, **vars(request)}
         facts["seconds"] = round(time.time() - facts.pop("began"), 3)
-        facts["path"] = request.path[:500]
+        for name in ("method", "host", "path"):  # each may be as long as a head
+            facts[name] = facts[name][:500]
         self._log(json.dumps(facts))
 
     async def _answer(self, writer: asyncio.StreamWriter, request: _Request, status: int, text: str) -> None:
@@ -164,19 +174,17 @@ class EgressProxy:
             writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             async with asyncio.timeout(_HEAD_SECONDS):
                 await writer.drain()
-                shown: list[str | None] = []
-                context = self._authority.context(name)
-                context.sni_callback = lambda _, sni, __: shown.append(sni)
-                await writer.start_tls(context)
-            if shown and shown[-1] is not None and shown[-1].lower().removesuffix(".") != name:
-                raise Refused("TLS names another host than the tunnel")
+                await writer.start_tls(self._authority.context(name))  # which refuses another name in TLS
             head = await _read_head(reader, request_side=True)
             request.method, request.path = head.first[0], head.first[1]
             path = head.first[1]
             if not path.startswith("/") or head.first[0] == "CONNECT":
                 raise BadMessage("inside a tunnel only a path may be asked for")
         else:
-            parts = urlsplit(target)
+            try:
+                parts = urlsplit(target)
+            except ValueError:
+                raise BadMessage("that is no address") from None
             if parts.scheme.lower() != "http" or not parts.netloc:
                 raise BadMessage("ask for http://host/path, or CONNECT host:443")
             request.host, request.port = _authority(parts.netloc, 80)
@@ -244,7 +252,7 @@ class EgressProxy:
                     raise Refused("the host wanted another protocol")
             await self._pass_back(answer, head.first[0] == "HEAD", reader, program[1], request)
         finally:
-            writer.close()
+            writer.transport.abort()  # it was heard to the end, or is not heard any more
 
     async def _pass_back(
         self,
@@ -288,10 +296,18 @@ async def _copy_body(head: Head, reader: asyncio.StreamReader, writer: asyncio.S
             copied += size
             if copied > most:
                 raise Refused(f"a body of more than {most} bytes does not go through")
-            data = await reader.readexactly(size + 2)
-            if not data.endswith(b"\r\n") or (size == 0 and data != b"\r\n"):
+            writer.write(f"{size:x}\r\n".encode())
+            of_chunk = size
+            while of_chunk:  # in blocks: a chunk may be as large as a body, and this is the host's memory
+                data = await reader.read(min(of_chunk, _BLOCK))
+                if not data:
+                    raise EOFError("a body ended within a chunk")
+                of_chunk -= len(data)
+                writer.write(data)
+                await writer.drain()
+            if await reader.readexactly(2) != b"\r\n":
                 raise BadMessage("a chunk does not end as it must")
-            writer.write(f"{size:x}\r\n".encode() + data)
+            writer.write(b"\r\n")
             await writer.drain()
             if size == 0:
                 return copied

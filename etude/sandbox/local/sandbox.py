@@ -87,8 +87,9 @@ class LocalSandbox(BackendSandbox):
     async def open_egress(self) -> None:
         """The proxy on its loopback, where it may use a network through one: its only way out."""
         if isinstance(self._recipe.network, Egress):
-            _, (listener,) = await self._request({"do": "listen", "port": PORT})
+            # Before there is a listener to lose: names that cannot be allowed are refused here.
             self._proxy = self._host.egress_proxy(self._recipe.network, self.number)
+            _, (listener,) = await self._request({"do": "listen", "port": PORT})
             await self._proxy.listen(socket.socket(fileno=listener))
 
     @property

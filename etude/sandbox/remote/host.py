@@ -120,12 +120,14 @@ class RemoteHost:
         deadline = asyncio.get_running_loop().time() + self._place_seconds
         while True:
             chosen = placement.choose(self.machines)
-            if chosen is None:
+            if chosen is not None:
+                found = await self._start_on(self.machines[chosen], base, recipe)
+                if found is not None:
+                    return found
+            # One that has no place in spite of its load (its memory is under pressure) is not asked again at once.
+            late = asyncio.get_running_loop().time() >= deadline
+            if chosen is None or late or self.machines[chosen].usable:
                 await self._await_place(deadline)
-                continue
-            found = await self._start_on(self.machines[chosen], base, recipe)
-            if found is not None:
-                return found
 
     async def _start_on(
         self, machine: Machine, base: Sequence[Layer] | Snapshot, recipe: SandboxRecipe
@@ -234,7 +236,10 @@ class RemoteHost:
         while machine.cordoned:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_CHECK)
-            if not machine.down and await host_works(_OneMachine(self, machine), layers):
+            works = False
+            with contextlib.suppress(EtudeError):  # whatever it is, the machine is tried again
+                works = not machine.down and await host_works(_OneMachine(self, machine), layers)
+            if works:
                 machine.cordoned = ""
                 self._more.set()
                 print(f"sandbox host {machine.address} works again", file=sys.stderr, flush=True)

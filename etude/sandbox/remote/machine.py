@@ -97,12 +97,14 @@ class Machine:
             except EtudeError as error:
                 silent += pause
                 self.down = str(error)
-                if silent >= lease or (isinstance(error, SandboxFailure) and "does not know" in str(error)):
+                lost = silent >= lease or (isinstance(error, SandboxFailure) and "does not know" in str(error))
+                if lost:
                     self._lose()
                     self.session = secrets.token_hex(16)
-                with contextlib.suppress(EtudeError):
-                    async with asyncio.timeout(CALL_SECONDS):
-                        await self.open()
+                with contextlib.suppress(EtudeError):  # each call has a deadline of its own
+                    # Only a new session is opened: the server would open one that it has ended anew, without its
+                    # sandboxes, and nobody would hear that they are gone.
+                    await (self.open() if lost or self.facts is None else self.beat(pause))
                     silent = 0.0
 
     async def beat(self, seconds: float = CALL_SECONDS) -> None:

@@ -7,6 +7,7 @@ passes its sentinel; otherwise it is the machine's (cause "host"). Knows one mac
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol, Self
@@ -114,7 +115,7 @@ class RemoteSandbox:
 
     async def diff(self, under: str = "/") -> list[Change]:
         answer = await self.call("diff", pack(SandboxRequest(self._number, under)), WALK_SECONDS)
-        return [Change(*row) for row in answer.header["changes"]]
+        return [Change(*row) for row in json.loads(as_bytes(answer.arrays["changes"]))]
 
     async def snapshot(self) -> Snapshot:
         made = unpack(SnapshotAnswer, await self.call("snapshot", pack(SandboxRequest(self._number)), WALK_SECONDS))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import json
 import os
 import secrets
 import sys
@@ -317,7 +318,11 @@ class SandboxServer:
     async def _diff(self, session: Session, frame: Frame) -> Frame:
         asked = unpack(SandboxRequest, frame)
         changes = await session.held(asked.sandbox).sandbox.diff(asked.path)
-        return Frame({"changes": [list(vars(change).values()) for change in changes]})
+        # Behind the header, whose size is bounded: an agent may leave any number of files with long names.
+        data = json.dumps([list(vars(change).values()) for change in changes]).encode()
+        if len(data) > messages.LARGEST:
+            raise SandboxFailure("protocol", f"the list of changes has {len(data)} bytes; too many files were changed")
+        return Frame({}, {"changes": as_array(data)})
 
     async def _snapshot(self, session: Session, frame: Frame) -> Frame:
         asked = unpack(SandboxRequest, frame)
@@ -407,6 +412,8 @@ class SandboxServer:
         file = os.dup(self._file(session, asked.transfer))  # the session may end meanwhile
         try:
             await asyncio.to_thread(layer_transfer.write_block, file, asked.offset, as_bytes(asked.data))
+        except OSError as error:  # of this machine's disk, not of a sandbox's files
+            raise SandboxFailure("store", f"a layer cannot be taken: {error.strerror or error}") from None
         finally:
             os.close(file)
         return Frame({})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -155,7 +157,9 @@ def test_two_machines_share_sandboxes_and_a_broken_one_is_cordoned(
     asyncio.run(asyncio.wait_for(go(), 120))
 
 
-def test_layers_with_another_content_than_their_name_are_refused(tmp_path: Path) -> None:
+def test_layers_with_another_content_than_their_name_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def go() -> None:
         async with one_machine(tmp_path) as (server, host):
             machine = host.machines[0]
@@ -169,6 +173,13 @@ def test_layers_with_another_content_than_their_name_are_refused(tmp_path: Path)
                 with pytest.raises(EtudeError, match="another content"):
                     await machine.call("publish", pack(PublishRequest(number, name, layer.shows, (), kind)))
             assert list((server.host.store.root / "layers").iterdir()) == []
+            # A disk that is full is the machine's trouble and no file error of a sandbox.
+            full = OSError(errno.ENOSPC, "No space left on device")
+            monkeypatch.setattr("etude.sandbox.remote.layer_transfer.write_block", Mock(side_effect=full))
+            number = (await machine.call("transfer", Frame({}))).header["transfer"]
+            with pytest.raises(SandboxFailure, match="No space left") as caught:
+                await machine.call("put block", pack(BlockRequest(number, 0, as_array(data))))
+            assert caught.value.cause == "store"
 
     asyncio.run(asyncio.wait_for(go(), 60))
 
@@ -315,3 +326,85 @@ def test_a_snapshot_starts_over_its_own_layers_and_names_are_no_paths(tmp_path: 
                     server.host.store.layer(evil)
 
     asyncio.run(asyncio.wait_for(go(), 120))
+
+
+def test_a_machine_that_ended_our_session_or_does_not_answer_is_reached_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go() -> None:
+        # The client beats every 20 ms; nobody ends sessions on the server but this test.
+        async with (
+            served(tmp_path, "a", lease=0.08) as (server, address),
+            await RemoteHost.open(tmp_path / "c", addresses=[address], token=TOKEN) as host,
+        ):
+            machine, keeping = host.machines[0], host._tasks[0]
+            sandbox = await host.start([host.store.add_files({"x": b"1"})])
+            cut = SandboxFailure("host", "no answer")
+            failing, opened, real = [cut], list[int](), machine.beat
+
+            async def beat(seconds: float = 60.0) -> None:
+                if failing:
+                    raise failing.pop()
+                await real()
+
+            async def silent() -> None:
+                opened.append(1)
+                await asyncio.sleep(0.02)
+                raise cut
+
+            # A beat is lost, and the lease ends meanwhile: the sandbox is gone for the machine's reason.
+            await server._end(machine.session)
+            monkeypatch.setattr(machine, "beat", beat)
+            async with asyncio.timeout(60):
+                while failing or machine.generation == 0 or machine.down:
+                    await asyncio.sleep(0.01)
+            with pytest.raises(SandboxFailure) as caught:
+                await sandbox.run(["true"])
+            assert caught.value.cause == "host"
+            # Nothing is answered until the deadline of a call: it is tried again and again.
+            monkeypatch.setattr("etude.sandbox.remote.machine.CALL_SECONDS", 0.01)
+            monkeypatch.setattr(machine, "open", silent)
+            failing += [cut] * 1000
+            async with asyncio.timeout(60):
+                while len(opened) < 3 and not keeping.done():
+                    await asyncio.sleep(0.01)
+            assert not keeping.done()
+
+    asyncio.run(asyncio.wait_for(go(), 120))
+
+
+def test_a_start_waits_for_a_machine_that_says_it_is_full_and_only_so_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Places and memory are left, but tasks wait for memory: the load alone does not say that it is full.
+    pressed = Pressure(1 << 34, 1 << 33, 0.0, 0.9, 0.0)
+    monkeypatch.setattr("etude.sandbox.remote.server.read_pressure", lambda: pressed)
+
+    async def go() -> None:
+        async with served(tmp_path, "a") as (server, address):
+            asked = []
+            start = server._verbs["start"]
+
+            async def counted(*given: Any) -> Frame:
+                asked.append(1)
+                return await start(*given)
+
+            server._verbs["start"] = counted
+            options: dict[str, Any] = {"addresses": [address], "token": TOKEN, "place_seconds": 0.6}
+            async with await RemoteHost.open(tmp_path / "c", **options) as host:
+                with pytest.raises(SandboxFailure, match="for a place"):
+                    await host.start([host.store.add_files({"x": b"1"})])
+            assert len(asked) < 10
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_any_number_of_changed_files_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etude.core.transport.HEADER_BYTES", 2000)  # in place of 64 MB
+
+    async def go() -> None:
+        async with one_machine(tmp_path) as (_, host), await host.start([host.store.add_files({"x": b"1"})]) as sandbox:
+            await sandbox.run(["sh", "-c", "for i in $(seq 100); do : > a_rather_long_name_$i; done"])
+            assert len(await sandbox.diff("/workspace")) == 100
+
+    asyncio.run(asyncio.wait_for(go(), 60))

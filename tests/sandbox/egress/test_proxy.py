@@ -1,0 +1,91 @@
+"""What programs of one sandbox may take of the host's memory and files through its egress proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+
+from etude.sandbox.egress import authority as authorities
+from etude.sandbox.egress import proxy as proxies
+from etude.sandbox.egress.authority import CertificateAuthority
+from etude.sandbox.egress.policy import EgressPolicy
+from etude.sandbox.egress.proxy import EgressProxy
+
+pytest.importorskip("cryptography")
+
+
+async def resolve(name: str, port: int) -> list[str]:
+    return ["127.0.0.1"]
+
+
+def test_connections_are_bounded_and_a_chunk_is_passed_on_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxies, "_MOST_OPEN", 5)
+    lines: list[str] = []
+
+    async def go() -> None:
+        heard = asyncio.Event()
+
+        async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(12) == b"800000\r\npart"
+            heard.set()
+            writer.close()
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        async with await asyncio.start_server(upstream, "127.0.0.1", 0) as server:
+            there = server.sockets[0].getsockname()[1]
+            policy = EgressPolicy.of((), [f"allowed.test:{there}"])
+            proxy = EgressProxy(policy, CertificateAuthority(), lines.append, resolver=resolve)
+            await proxy.listen(listener)
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            head = f"POST http://allowed.test:{there}/ HTTP/1.1\r\nHost: allowed.test:{there}\r\n"
+            writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n800000\r\npart".encode())
+            await heard.wait()  # long before the chunk is whole
+            writer.close()
+            idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(8)]
+            ended = [asyncio.ensure_future(reader.read()) for reader, _ in idle]
+            while sum(each.done() for each in ended) < 3:  # refused at once, the others are waited for
+                await asyncio.sleep(0.01)
+            assert len(proxy._tasks) <= 5
+            await proxy.close()
+            for _, writer in idle:
+                writer.close()
+            await asyncio.gather(*ended, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+    assert all(len(line) < 3000 for line in lines)
+
+
+def test_certificates_are_bounded_and_each_compares_with_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authorities, "_MOST_CONTEXTS", 2)
+    authority = CertificateAuthority()
+    kept = authority.context("a.test")
+    for name in ("b.test", "c.test"):
+        authority.context(name)
+    assert list(authority._contexts) == ["b.test", "c.test"]
+
+    def handshake(sni: str) -> None:
+        trust = ssl.create_default_context(cadata=authority.pem)
+        trust.check_hostname = False
+        client_in, client_out, server_in, server_out = (ssl.MemoryBIO() for _ in range(4))
+        client = trust.wrap_bio(client_in, client_out, server_hostname=sni)
+        server = kept.wrap_bio(server_in, server_out, server_side=True)
+        for _ in range(4):
+            for side, out, there in ((client, client_out, server_in), (server, server_out, client_in)):
+                try:
+                    side.do_handshake()
+                except ssl.SSLWantReadError:
+                    pass
+                finally:
+                    there.write(out.read())
+
+    handshake("A.test.")
+    with pytest.raises(ssl.SSLError):
+        handshake("b.test")
