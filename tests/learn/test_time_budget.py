@@ -54,10 +54,11 @@ def test_a_stage_out_of_time_is_finished_with_the_steps_it_had(tmp_path: Path) -
             run, decoder, Lines(tokenizer, TEXT), None, SETTINGS, RunSettings(threads=1), tmp_path / "tokenizer"
         )
     facts = read_facts(tmp_path / "run")["stages"]["pretrain"]
-    assert last.name == "pretrain-0000001"
-    assert facts["facts"]["steps"] == 1
+    steps = facts["facts"]["steps"]
+    assert steps in (1, 2)  # of 50: the first one says little about the others
+    assert last.name == f"pretrain-{steps:07}"
     assert facts["facts"]["seconds"] > 0
-    assert [row["step"] for row in read_metrics(tmp_path / "run") if "seconds" in row] == [1]
+    assert [row["step"] for row in read_metrics(tmp_path / "run") if "seconds" in row] == [*range(1, steps + 1)]
 
 
 def test_seconds_of_earlier_commands_count(tmp_path: Path) -> None:
