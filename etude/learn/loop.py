@@ -89,7 +89,8 @@ class TimeBudget:
 
     @property
     def seconds(self) -> float:
-        return round(self.before + time.monotonic() - self.began, 2)
+        # Not rounded: steps of 5 ms would count as no time at all.
+        return self.before + time.monotonic() - self.began
 
     def fit(self) -> float:
         """Called after each step: sets the last one anew; returns the seconds spent."""
@@ -157,7 +158,7 @@ def train(
                 report |= {"loss": loss, "bits_per_byte": bits_per_byte(loss * drawn.predicted, drawn.bytes)}
             report |= {"mtp_loss": metrics["mainhead_loss"]} if "mainhead_loss" in metrics else {}
             if time_budget is not None:
-                report["seconds"] = time_budget.fit()
+                report["seconds"] = round(time_budget.fit(), 4)
             run.log(stage, learner.steps, tokens_per_second=round(speed), **report)
             bar.note(loss=loss, tokens_per_second=speed)
             bar.advance()
@@ -174,7 +175,7 @@ def train(
         if evaluate is not None and not found:  # killed between the last checkpoint and here
             found = evaluate()
         if time_budget is not None:
-            found = found | {"seconds": time_budget.seconds}
+            found = found | {"seconds": round(time_budget.seconds, 4)}
         run.finish(stage, steps=learner.steps, skipped=learner.skipped, **found)
     directory = run.latest(stage)
     assert directory is not None
