@@ -58,7 +58,12 @@ if child == 0:
         pass
     os._exit(100 + os.getppid())
 seen = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-os.wait()  # the orphan, when it has worked, however busy the machine is
+try:
+    while True:  # until somebody has waited for the orphan, however busy the machine is: numbers are given in order
+        os.kill(child + 1, 0)
+        time.sleep(0.01)
+except ProcessLookupError:
+    pass
 os.kill(-1, 9)
 while True:
     try:
