@@ -13,6 +13,7 @@ from typing import Final
 
 from etude.forge.languages.base import Mutation
 from etude.forge.languages.edits import Edit
+from etude.forge.languages.python.mutations import constant as neighbouring_constants
 from etude.forge.languages.python.mutations import is_text, operator_between, own_expressions, statements, swapped
 from etude.forge.languages.python.source import Definition, Module
 
@@ -102,15 +103,7 @@ def negation(module: Module, names: list[str], node: ast.AST) -> Iterator[Edit]:
 
 
 def constant(module: Module, names: list[str], node: ast.AST) -> Iterator[Edit]:
-    if not isinstance(node, ast.Constant) or type(node.value) not in (int, bool):
-        return
-    start, end = module.span(node)
-    if isinstance(node.value, bool):
-        yield Edit(start, end, str(not node.value).encode())
-    elif isinstance(node.value, int) and module.data[start:end].isdigit():
-        yield Edit(start, end, str(node.value + 1).encode())
-        if node.value > 0:
-            yield Edit(start, end, str(node.value - 1).encode())
+    yield from neighbouring_constants(module, node)
 
 
 def wrong_name(module: Module, names: list[str], node: ast.AST) -> Iterator[Edit]:
