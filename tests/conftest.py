@@ -81,17 +81,17 @@ def sandboxes(
 @pytest.fixture(scope="session")
 def tiny_environment(sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost]) -> Environment:
     """What `etude env install` makes of a repository without dependencies, made by hand: pytest and nothing else."""
-    return pytest_alone(sandboxes[1], None)
+    return bare_environment(sandboxes[1], None)
 
 
 @pytest.fixture(scope="session")
 def closed_environment(sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost]) -> Environment:
     """The same that shows as little of the host as an installed one does: a leak audit reads half a second of files in
     place of 17, each start takes 50 ms more."""
-    return pytest_alone(sandboxes[1], minimal_host_folders())
+    return bare_environment(sandboxes[1], minimal_host_folders())
 
 
-def pytest_alone(host: StoringHost, shows: tuple[str, ...] | None) -> Environment:
+def bare_environment(host: StoringHost, shows: tuple[str, ...] | None) -> Environment:
     layer = bare_pytest_layer(host.store, shows)
     suite = Suite("pytest", ("tests",))
     digest = environment_digest(layer, "", ("src",), suite, {})
