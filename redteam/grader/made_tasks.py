@@ -110,8 +110,9 @@ def test_longer_numbers():
 DELETED = ("checksum", "split_amount", "spell")
 
 
-def bare_pytest_layer(store: Store) -> Layer:
-    """What `etude env install` makes of a repository without dependencies, made by hand: pytest and nothing else."""
+def bare_pytest_layer(store: Store, shows: Sequence[str] | None = None) -> Layer:
+    """What `etude env install` makes of a repository without dependencies, made by hand: pytest and nothing else.
+    `shows` are the host's folders, all of the system where none are given."""
     minor = sys.version_info.minor
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
@@ -124,7 +125,7 @@ def bare_pytest_layer(store: Store) -> Layer:
         (tree / "bin").mkdir()
         (tree / "bin/python").symlink_to(Path(sys.base_prefix) / f"bin/python3.{minor}")
         (tree / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\ninclude-system-site-packages = false\n")
-        return store.add(tree, at=PREFIX, bounds=Bounds(link_loops=True))
+        return store.add(tree, at=PREFIX, shows=shows, bounds=Bounds(link_loops=True))
 
 
 def pytest_environment(store: Store) -> str:

@@ -240,9 +240,9 @@ class Shop:
 
 
 @pytest.fixture(scope="session")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def bench(tmp_path_factory: pytest.TempPathFactory, share_leak_indexes: Callable[[Path], Path]) -> Iterator[Bench]:
     loop = asyncio.new_event_loop()
-    store = Store(tmp_path_factory.mktemp("scripts") / "store")
+    store = Store(share_leak_indexes(tmp_path_factory.mktemp("scripts") / "store"))
     host = loop.run_until_complete(open_host("local", store, [RUNNER]))
     yield Bench(host, store, loop)
     loop.run_until_complete(host.close())

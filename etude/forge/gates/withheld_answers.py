@@ -8,7 +8,7 @@ tests of JavaScript, keep changed tests and canaries. Knows no origin.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -80,32 +80,41 @@ async def secret_constants(
 ) -> AsyncIterator[int]:
     """The numbers of constants that tests ask for and visible ones do not tell: what those do, an agent finds out by
     running them."""
-    shown = {*task.facts.fail_to_pass, *task.facts.pass_to_pass}
-    for which in range(MOST_CONSTANTS):
-        wrong = unknown_constant(task, which, candidates=candidates)
-        if wrong is None:
-            return
-        found = await grade(task, host, submission_of(task, wrong), settings)
-        if found.passed:
+    numbers = [which for which in range(MOST_CONSTANTS) if unknown_constant(task, which, candidates=candidates)]
+    hidden = await _pass_visible_tests(task, host, [(which, 0) for which in numbers], candidates)
+    for which, passed in zip(numbers, hidden, strict=True):
+        if not passed:
+            # A visible test asks for the constant, so no grade has to say that one does.
+            if not await visible_tests_tell(task, host, which, candidates):
+                yield which
             continue
-        red = {test for test, status in found.tests.items() if status != "passed"}
-        if red.isdisjoint(shown) or not await visible_tests_tell(task, host, which, candidates):
+        wrong = unknown_constant(task, which, candidates=candidates)
+        if wrong is not None and not (await grade(task, host, submission_of(task, wrong), settings, quick=True)).passed:
             yield which
 
 
 async def visible_tests_tell(task: Task, host: StoringHost, which: int, candidates: int) -> bool:
     """Whether of all values of a constant visible tests pass with one alone: one wrong value that fails them proves
     little, since another may not."""
+    values = [(which, at) for at in range(candidates)]
+    return sum(await _pass_visible_tests(task, host, values, candidates)) == 1
+
+
+async def _pass_visible_tests(
+    task: Task, host: StoringHost, values: Sequence[tuple[int, int]], candidates: int
+) -> list[bool]:
+    """Whether visible tests pass with this value of this constant, for each (constant, value): one start for them. All
+    do where there is none to ask."""
     tests = task.facts.fail_to_pass
-    if task.facts.environment is None or not tests:
-        return False
+    if task.facts.environment is None or not tests or not values:
+        return [True] * len(values)
     environment = _environment(task.facts.environment.digest, host)
-    frozen = [unknown_constant(task, which, f"_FORGER_AT[0] = {at}", candidates) for at in range(candidates)]
-    values: list[dict[str, bytes | None]] = [{**each} for each in frozen if each is not None]
+    frozen = [unknown_constant(task, which, f"_FORGER_AT[0] = {at}", candidates) for which, at in values]
+    variants: list[dict[str, bytes | None]] = [{**each} for each in frozen if each is not None]
     each = 2 * environment.seconds + VISIBLE_SECONDS
-    layer = workspace_layer(task, host)
-    runs = await run_variants(host, environment, layer, values, tests=tests, each=each, timeout=len(values) * each + 30)
-    return sum(run.complete and run.passed.issuperset(tests) for run in runs) == 1
+    layer, timeout = workspace_layer(task, host), len(variants) * each + 30
+    runs = await run_variants(host, environment, layer, variants, tests=tests, each=each, timeout=timeout)
+    return [run.complete and run.passed.issuperset(tests) for run in runs]
 
 
 def _environment(digest: str, host: StoringHost) -> Environment:

@@ -276,8 +276,12 @@ def _whole_pages(source: int) -> int:
 
 
 def _copy(source: int, point: str) -> None:
+    """With its time: bytecode names the time of its source, and Python compiles a module again where the two differ. Of
+    the standard library's modules that took two thirds of every start (0.34 s in place of 0.11 s)."""
     with open(f"/proc/self/fd/{source}", "rb") as file, open(point, "xb") as copy:
         copy.write(file.read(COPIED))
+    status = os.fstat(source)
+    os.utime(point, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _attach(tree: int, point: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import sys
+from pathlib import Path
 from typing import Any
 
 from etude.forge.leaks.minimal_host import minimal_host_folders, missing_by_design
@@ -26,6 +28,9 @@ def test_programs_run_and_no_package_is_seen(sandboxes: Any) -> None:
             assert imported.ok and b"Asia/Tokyo" in imported.stdout, imported.stderr
             found = await sandbox.run([python, "-I", "-c", SEARCH])
             assert found.stdout.strip() == b"[]", found.stdout
+            # Or its bytecode would be out of date, and Python would compile it at every start.
+            time = await sandbox.run([python, "-I", "-c", "import ast, os; print(os.stat(ast.__file__).st_mtime_ns)"])
+            assert int(time.stdout) == Path(ast.__file__).stat().st_mtime_ns
             shell = await sandbox.run(["bash", "-c", "cat a.txt && grep -c here a.txt && git --version"])
             assert shell.ok, shell.stderr
 

@@ -46,6 +46,10 @@ class _Bug:
 async def prove_plan(context: MakeContext, question: Question) -> Question:
     """The question with its bugs and failing tests, or `Refused`."""
     bugs = await _bugs(context, question)
+    traces = {test: names for bug in bugs for test, names in bug.traces.items()}
+    guesses = _guesses(context.python, question.accepted, traces)
+    if _joined(question.accepted) in guesses:  # known without a run, and why most plans are refused
+        raise Refused("a guess is right", _joined(question.accepted))
     whole = _changes(context.python, [bug.mistake for bug in bugs])
     broken = await failing(context, whole, question.expected)
     if stray := [test for test in broken if test not in question.expected]:
@@ -53,10 +57,6 @@ async def prove_plan(context: MakeContext, question: Question) -> Question:
     if len(broken) > MOST_SHARE * len(context.repository.green):
         raise Refused("too many tests fail", str(len(broken)))
     await _need_all(context, bugs, broken)
-    traces = {test: names for bug in bugs for test, names in bug.traces.items()}
-    guesses = _guesses(context.python, question.accepted, traces)
-    if _joined(question.accepted) in guesses:
-        raise Refused("a guess is right", _joined(question.accepted))
     texts = {test: text for bug in bugs for test, text in bug.texts.items()}
     turns = zip_longest(*(bug.tests for bug in bugs))
     order = dict.fromkeys([*(test for turn in turns for test in turn if test in broken), *broken])

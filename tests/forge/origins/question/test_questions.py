@@ -170,12 +170,12 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Repo:
 
 
 @pytest.fixture(scope="module")
-def make(sandboxes: Sandboxes, tiny_environment: Environment, repo: Repo) -> Callable[..., Journal]:
+def make(sandboxes: Sandboxes, closed_environment: Environment, repo: Repo) -> Callable[..., Journal]:
     loop, host = sandboxes
 
     def run(out: Path, count: int, **wanted: Any) -> Journal:
         asked = MakeRequest(count, out, origins=("question",), **wanted)
-        return loop.run_until_complete(make_tasks(repo, tiny_environment, host, asked))
+        return loop.run_until_complete(make_tasks(repo, closed_environment, host, asked))
 
     return run
 
