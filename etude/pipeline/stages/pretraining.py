@@ -57,7 +57,9 @@ def check_sources(recipe: Recipe) -> None:
     open_sources(recipe.corpus.sources)
     brought = brought_model(recipe)
     if brought is not None:
-        open_tokenizer(brought)
+        from etude.model.checkpoint.directory import read_config
+
+        check_vocabulary(open_tokenizer(brought), read_config(brought).vocab_size, brought)
 
 
 def outline_corpus(recipe: Recipe) -> dict[str, Any]:
