@@ -122,11 +122,7 @@ class QualitySettings:
     levels: list[float] = setting(
         [0.5], "scores from which on a document is of level 1, 2, ...; a phase of training takes a level and all above"
     )
-    rules: list[dict[str, float]] = setting(
-        [],
-        "thresholds of level 1, 2, ... as tables, such as { least_comments = 0.1, most_mean_line = 60 }; of letters, "
-        "digits, characters, line, mean_line, distinct_lines, comments",
-    )
+    rules: list[dict[str, float]] = setting([], "thresholds of level 1, 2, ..., such as { least_comments = 0.1 }")
 
 
 @dataclass(frozen=True)
@@ -154,9 +150,7 @@ class CorpusSettings:
         "paths", "order of a repository's files, which long sequences keep: by path, or each after those it imports"
     )
     shard_tokens: int = setting(4_000_000, "tokens in one shard file", least=1024)
-    quality: QualitySettings = setting(
-        QualitySettings(), "levels of quality, by rules and by a classifier of your own examples"
-    )
+    quality: QualitySettings = setting(QualitySettings(), "levels of quality, by rules and by a classifier")
 
 
 @dataclass(frozen=True)
