@@ -4,8 +4,8 @@
     python benchmarks/corpus/against_datatrove.py TEXT WORK --datatrove TROVE/bin/python [--cores 2]
 
 TEXT is what make_text.py wrote. Both use the same filters, the same tokenizer (trained beforehand) and the same number
-of MinHash bands and rows. Wall seconds, processor seconds and peak memory of each, and the ratios, as one JSON object;
-processor seconds are what to compare on a busy machine.
+of MinHash bands and rows. Wall seconds, processor seconds, peak memory of all processes together, and the ratios, as
+one JSON object; MB for each processor-second is what to compare on a busy machine.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from memory_of_processes import PeakMemory
+
 from etude.tokens.tokenizer import Tokenizer
 
 HERE = Path(__file__).parent
@@ -36,17 +38,19 @@ def train_tokenizer(text: Path, out: Path) -> None:
 def measure(argv: list[str], cores: set[int], **environment: str) -> dict[str, Any]:
     """Runs an arm on these cores; the last line of its output is a JSON object."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = subprocess.run(
-        argv,
-        stdout=subprocess.PIPE,
-        env=os.environ | environment,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        timeout=LIMIT,
-        check=True,
-    )
+    with PeakMemory(os.getpid()) as memory:
+        done = subprocess.run(
+            argv,
+            stdout=subprocess.PIPE,
+            env=os.environ | environment,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+            timeout=LIMIT,
+            check=True,
+        )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     figures = {"wall_seconds": round(time.monotonic() - begun, 1), "processor_seconds": round(spent, 1)}
+    figures["peak_mib_of_all_processes"] = memory.peak_mib
     return figures | json.loads(done.stdout.decode().strip().splitlines()[-1])
 
 
@@ -78,6 +82,7 @@ def main() -> int:
     )
     for arm in (ours, theirs):
         arm["megabytes_per_second"] = round(size / 1e6 / arm["wall_seconds"], 2)
+        arm["megabytes_per_processor_second"] = round(size / 1e6 / arm["processor_seconds"], 2)
     print(
         json.dumps(
             {

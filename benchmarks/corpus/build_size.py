@@ -2,19 +2,22 @@
 
     python benchmarks/corpus/build_size.py TEXT OUT
 
-Prints MB/s of text read, the seconds of each step and the peak resident memory of the process and of its largest
-child, as one JSON object. Run it at two sizes: the peaks should be equal.
+Prints MB/s of text read, the seconds of each step and the peak resident memory of the process, of its largest child
+and of all its processes together, as one JSON object. Run it at two sizes: the peaks should be equal.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import sys
 import time
 from pathlib import Path
+
+from memory_of_processes import PeakMemory
 
 from etude.core.settings import CorpusSettings, TokensSettings
 from etude.corpus.build import build_corpus
@@ -41,7 +44,8 @@ def main() -> int:
     if given.tokenizer:
         shutil.copytree(given.tokenizer, given.out / "tokenizer")
     begun = time.monotonic()
-    made = build_corpus(sources, settings, TokensSettings(given.vocabulary, 4_000_000), given.out, 0)
+    with PeakMemory(os.getpid(), itself=True) as memory:
+        made = build_corpus(sources, settings, TokensSettings(given.vocabulary, 4_000_000), given.out, 0)
     seconds = time.monotonic() - begun
     read = made.funnel.total("read")
     print(made.table(), file=sys.stderr)
@@ -55,6 +59,7 @@ def main() -> int:
         "tokens": made.tokens("train") + made.tokens("held_out"),
         "steps": made.seconds,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "peak_mib_of_all_processes": memory.peak_mib,
         "peak_child_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024,
         "fingerprint": made.fingerprint,
     }

@@ -156,8 +156,10 @@ def _show_results(found: dict[str, Any]) -> None:
         (arm, *(share(row.get(name)) for name in (*names, "format_errors")), f"{row['tokens']:.1f}")
         for arm, row in arms.items()
     ]
-    table(("model", *names, "format errors", "tokens a rollout"), rows)
-    print(f"gain by reinforcement learning: {points(results['paired_gain'])} in pass@1, in pairs")
+    if arms:  # a recipe may end with fine-tuning
+        table(("model", *names, "format errors", "tokens a rollout"), rows)
+    if "rl" in arms:
+        print(f"gain by reinforcement learning: {points(results['paired_gain'])} in pass@1, in pairs")
     print(f"report: {path / 'report.html'}")
 
 

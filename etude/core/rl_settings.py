@@ -63,7 +63,7 @@ class RLSettings:
     model: str = setting("", "checkpoint to start from; empty takes this run's supervised fine-tuning")
     tasks: dict[str, Any] = setting({"use": "katas", "split": "train"}, "task source; every task is used once")
     first_task: int = setting(0, "tasks of the source left out at its beginning: those that were demonstrated", least=0)
-    steps: int = setting(60, "optimiser steps", least=1)
+    steps: int = setting(60, "optimiser steps; 0: `etude run` goes from fine-tuning to the report", least=0)
     seconds: float = setting(0.0, "stop after this wall time if it comes before the last step; 0 is no limit", least=0)
     groups: int = setting(8, "groups in one optimiser step", least=1)
     group: int = setting(8, "rollouts of one task", least=1)

@@ -116,12 +116,13 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class QualitySettings:
-    """A classifier that sorts the corpus by quality, trained on examples that somebody labelled."""
+    """Levels of quality, for phases of training: by rules, by a classifier of labelled examples, or both."""
 
     labels: str = setting("", "JSONL of {text, label}, label 1 for what a corpus should hold and 0 else; empty: none")
     levels: list[float] = setting(
         [0.5], "scores from which on a document is of level 1, 2, ...; a phase of training takes a level and all above"
     )
+    rules: list[dict[str, float]] = setting([], "thresholds of level 1, 2, ..., such as { least_comments = 0.1 }")
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class CorpusSettings:
         "paths", "order of a repository's files, which long sequences keep: by path, or each after those it imports"
     )
     shard_tokens: int = setting(4_000_000, "tokens in one shard file", least=1024)
-    quality: QualitySettings = setting(QualitySettings(), "levels of quality, by a classifier of your own examples")
+    quality: QualitySettings = setting(QualitySettings(), "levels of quality, by rules and by a classifier")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ In reading order:
     dedupe.py         exact and near-duplicates
     decontaminate.py  overlap with texts that must not be learnt
     quality.py        how good a text is, learnt from labelled examples
+    quality_rules.py  how good a text is, by thresholds for each level
     split.py          train or held out
     fim.py            fill-in-the-middle
     stable_random.py  random choices that are the same on every machine

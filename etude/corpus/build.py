@@ -35,6 +35,7 @@ from etude.corpus.encode import Encoder, write_shards
 from etude.corpus.licenses import License
 from etude.corpus.manifest import FILE, SHARDS, TOKENIZER, Manifest, load_manifest
 from etude.corpus.quality import labels_digest
+from etude.corpus.quality_rules import check_quality
 from etude.corpus.selection import SPLITS, Selection, select
 from etude.corpus.shards import OpenShard
 from etude.corpus.sources.table import check_names
@@ -64,6 +65,7 @@ def build_corpus(
     """
     check_names(sources)
     _check_licenses(settings.licenses)
+    check_quality(settings.quality)
     texts = read_texts(settings.decontaminate)
     plan = _plan(sources, settings, tokens, seed, digest(texts))
     given = open_tokenizer(checkpoint) if checkpoint is not None else None

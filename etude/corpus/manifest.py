@@ -105,6 +105,9 @@ class Manifest:
         for split in ("train", "held_out"):
             tokens, size = self.tokens(split), self.text_bytes(split)
             lines.append(f"{split:<22}{tokens:>9,} tokens, {size / max(tokens, 1):.2f} bytes each")
+        for level in range(1, 1 + max((shard.level for shard in self.shards), default=0)):
+            tokens = sum(shard.tokens for shard in self.shards if shard.split == "train" and shard.level >= level)
+            lines.append(f"{f'- of level {level} on':<22}{tokens:>9,} tokens")
         lines += self._by_source() if len(self.funnel.read) > 1 else []
         lines.append("seconds: " + ", ".join(f"{step} {seconds:.1f}" for step, seconds in self.seconds.items()))
         return "\n".join(lines)

@@ -28,6 +28,7 @@ from etude.corpus.dedupe import SIZE, NearDuplicate, find_copies, near_duplicate
 from etude.corpus.document import Source
 from etude.corpus.manifest import CONTAMINATED, EXACT, KEPT, NEAR, Funnel
 from etude.corpus.quality import read_labels, train_classifier
+from etude.corpus.quality_rules import level_by_rules
 from etude.corpus.split import FEWEST_REPOSITORIES, Side, side_of
 from etude.corpus.spool.files import Spool, StoredRows
 from etude.corpus.spool.reading import Reader
@@ -222,15 +223,19 @@ def _split(spool: Spool, sides: npt.NDArray[np.int8], settings: CorpusSettings) 
 
 
 def _levels(spool: Spool, sides: npt.NDArray[np.int8], settings: QualitySettings) -> npt.NDArray[np.int8]:
-    """The level of quality of every document that stays; 0 where nothing was labelled."""
+    """The level of quality of every document that stays: the lower one of rules and classifier where there are both."""
     levels = np.zeros(len(spool), np.int8)
-    if settings.labels:
-        classifier = train_classifier(read_labels(Path(settings.labels)))
+    if settings.labels or settings.rules:
+        classifier = train_classifier(read_labels(Path(settings.labels))) if settings.labels else None
         staying = np.flatnonzero(sides != DROPPED)
         with progress.track("scoring quality", len(staying), unit="files") as bar:
             for number in map(int, staying):
-                score = classifier.score(spool.document(number).text)
-                levels[number] = sum(score >= least for least in settings.levels)
+                text = spool.document(number).text
+                reached = [level_by_rules(text, settings.rules)] if settings.rules else []
+                if classifier is not None:
+                    score = classifier.score(text)
+                    reached.append(sum(score >= least for least in settings.levels))
+                levels[number] = min(reached)
                 bar.advance()
     return levels
 

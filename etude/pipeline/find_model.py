@@ -32,6 +32,9 @@ def find_model(path: Path, stages: Sequence[str] = AGENTS) -> Path:
         raise EtudeError(f"the run {path} has no checkpoint yet; train it first (etude pretrain)")
     if path.is_dir():
         return path
+    # `runs/NAME` reads like a name on the hub, and is where the run of a built-in recipe would lie.
+    if path.parent == Path("runs") and path.name in recipes.builtin():
+        raise EtudeError(f"there is no run at {path} yet; train it first (etude pretrain {path.name})")
     if hub.is_hub_name(str(path)):
         return hub.download(str(path))
     raise EtudeError(f"there is no model or run at {path}")

@@ -7,6 +7,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Encoder
@@ -15,6 +16,7 @@ from etude.core.errors import EtudeError
 from etude.tokens.text_tokenizer import FimTokens, check_vocabulary, open_tokenizer
 from etude.tokens.tokenizer import Tokenizer
 
+MEGABYTE = 1_000_000
 ODD = [
     "",
     " ",
@@ -27,24 +29,42 @@ ODD = [
 ]
 
 
-def mixed_code(size: int) -> list[str]:
-    """Real files: Python of the standard library, JSON and prose."""
-    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+@pytest.fixture(scope="module")
+def mixed_code() -> list[str]:
+    """A megabyte of real files: Python of the standard library, C++ headers of torch, TOML, and odd texts.
+
+    None spells a control token, which `transformers` would take for one.
+    """
+    recipes = Path(__file__).parent.parent.parent / "etude" / "recipes"
+    kinds = [
+        sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")),
+        sorted((Path(torch.__file__).parent / "include" / "ATen").glob("*.h")),
+        sorted(recipes.glob("*.toml")),
+    ]
     texts: list[str] = []
-    while sum(map(len, texts)) < size:
-        texts.append(files[len(texts) * 7 % len(files)].read_text(errors="surrogateescape"))
+    while sum(map(len, texts)) < MEGABYTE:
+        files = kinds[len(texts) % len(kinds)]
+        texts.append(files[len(texts) * 7 % len(files)].read_text(encoding="utf-8"))
     return [*texts, *ODD]
 
 
 @pytest.mark.parametrize("name", ["qwen3", "deepseek", "kimi"])
-def test_ids_are_those_of_transformers(name: str, template_models: dict[str, Path]) -> None:
-    texts = mixed_code(200_000)
+def test_ids_of_a_megabyte_are_those_of_transformers(
+    name: str, template_models: dict[str, Path], mixed_code: list[str]
+) -> None:
     ours = open_tokenizer(template_models[name])
     theirs = transformers.AutoTokenizer.from_pretrained(template_models[name])
-    for text, ids in zip(texts, ours.encode_batch(texts), strict=True):
+    for text, ids in zip(mixed_code, ours.encode_batch(mixed_code), strict=True):
         assert ids == theirs.encode(text, add_special_tokens=False)
         # NFC in these tokenizers: the bytes are those of the text that was normalised
         assert b"".join(map(ours.bytes_of, ids)).decode() == theirs.decode(ids)
+
+
+def test_our_own_ids_of_a_megabyte_are_those_of_transformers(tmp_path: Path, mixed_code: list[str]) -> None:
+    Tokenizer.train(mixed_code[:12], 1000).save(tmp_path)
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    for text, ids in zip(mixed_code, open_tokenizer(tmp_path).encode_batch(mixed_code), strict=True):
+        assert ids == theirs.encode(text, add_special_tokens=False)
 
 
 @pytest.mark.parametrize(

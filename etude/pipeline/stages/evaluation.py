@@ -58,6 +58,12 @@ def _before_rl(run: Run, recipe: Recipe) -> Path:
     return starting_model(run, recipe.rl.model, "sft", "rl")
 
 
+def _before_report(recipe: Recipe) -> tuple[str, ...]:
+    if not recipe.rl.steps:
+        return ("sft",)
+    return ("bench-sft", "bench-rl", *(("bench-sft-more",) if recipe.bench.sft_more else ()))
+
+
 BENCH_SFT = Stage(
     "bench-sft",
     reads=("rl.model", *READS),
@@ -83,7 +89,7 @@ BENCH_SFT_MORE = Stage(
 REPORT = Stage(
     "report",
     reads=(),
-    needs=lambda recipe: ("bench-sft", "bench-rl", *(("bench-sft-more",) if recipe.bench.sft_more else ())),
+    needs=_before_report,
     work=report,
     outline=lambda _: {"page": "report.html"},
 )

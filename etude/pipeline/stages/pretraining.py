@@ -50,12 +50,16 @@ def brought_model(recipe: Recipe) -> Path | None:
 
 
 def check_sources(recipe: Recipe) -> None:
+    from etude.corpus.quality_rules import check_quality
     from etude.corpus.sources.table import open_sources
 
+    check_quality(recipe.corpus.quality)
     open_sources(recipe.corpus.sources)
     brought = brought_model(recipe)
     if brought is not None:
-        open_tokenizer(brought)
+        from etude.model.checkpoint.directory import read_config
+
+        check_vocabulary(open_tokenizer(brought), read_config(brought).vocab_size, brought)
 
 
 def outline_corpus(recipe: Recipe) -> dict[str, Any]:
@@ -115,6 +119,9 @@ def pretrained_shape(recipe: Recipe) -> ModelConfig:
 
 
 def check_shape(recipe: Recipe) -> None:
+    from etude.corpus.quality_rules import check_phase
+
+    check_phase("pretrain", recipe.pretrain.quality, recipe.corpus.quality)
     config = pretrained_shape(recipe)
     if recipe.pretrain.model:
         start = find_model(Path(recipe.pretrain.model))
@@ -128,6 +135,7 @@ def outline_pretrain(recipe: Recipe) -> dict[str, Any]:
     return {
         "from": recipe.pretrain.model or "random weights",
         "trains": trained_weights(recipe.pretrain.lora),
+        "text": outline_text(recipe.pretrain),
         "parameters": parameters(config),
         "steps": recipe.pretrain.steps,
         "tokens": recipe.pretrain.steps * recipe.pretrain.batch_tokens,
@@ -135,6 +143,12 @@ def outline_pretrain(recipe: Recipe) -> dict[str, Any]:
         "device": recipe.run.device,
         "threads": recipe.run.threads or process.available_cores(),
     }
+
+
+def outline_text(settings: PretrainSettings | MtpSettings | ExtendSettings) -> str:
+    """The mix of a phase and its least quality."""
+    mix = ", ".join(f"{name} {share:g}" for name, share in settings.weights.items()) or "sources by their weights"
+    return f"{mix}; quality from level {settings.quality} on" if settings.quality else mix
 
 
 def planned_memory(config: ModelConfig, recipe: Recipe, micro_tokens: int, rank: int = 0) -> str:
@@ -170,6 +184,7 @@ def outline_mtp(recipe: Recipe) -> dict[str, Any]:
     return {
         "from": mtp.model or "this run's pretraining",
         "heads": mtp.heads,
+        "text": outline_text(mtp),
         "steps": mtp.steps,
         "tokens": mtp.steps * mtp.batch_tokens,
         "trains": "the heads alone",
@@ -203,6 +218,7 @@ def outline_extend(recipe: Recipe) -> dict[str, Any]:
     return {
         "from": extend.model or f"this run's {'mtp' if recipe.mtp.steps else 'pretraining'}",
         "sequence": extend.sequence,
+        "text": outline_text(extend),
         "steps": extend.steps,
         "tokens": extend.steps * extend.batch_tokens,
         "rope": f"theta {extend.rope_theta or recipe.model.rope_theta:g}, yarn {extend.yarn or 1:g}",
@@ -265,7 +281,10 @@ def _before_extend(recipe: Recipe) -> str:
     return "mtp" if recipe.mtp.steps else "pretrain"
 
 
-def _check_steps(name: str, settings: MtpSettings | ExtendSettings) -> None:
+def _check_steps(name: str, settings: MtpSettings | ExtendSettings, recipe: Recipe) -> None:
+    from etude.corpus.quality_rules import check_phase
+
+    check_phase(name, settings.quality, recipe.corpus.quality)
     if not settings.steps:
         raise EtudeError(f"{name}.steps is 0, so there is nothing to train; give it a number of steps")
     check_model(settings.model)
@@ -293,7 +312,7 @@ MTP = Stage(
     needs=lambda recipe: ("corpus",) if recipe.mtp.model else ("corpus", "pretrain"),
     work=train_mtp_heads,
     outline=outline_mtp,
-    check=lambda recipe: _check_steps("mtp", recipe.mtp),
+    check=lambda recipe: _check_steps("mtp", recipe.mtp, recipe),
 )
 EXTEND = Stage(
     "extend",
@@ -301,5 +320,5 @@ EXTEND = Stage(
     needs=lambda recipe: ("corpus",) if recipe.extend.model else ("corpus", _before_extend(recipe)),
     work=extend_context,
     outline=outline_extend,
-    check=lambda recipe: _check_steps("extend", recipe.extend),
+    check=lambda recipe: _check_steps("extend", recipe.extend, recipe),
 )

@@ -41,6 +41,8 @@ def check_rl(recipe: Recipe) -> None:
     from etude.rl.algorithms.table import build_algorithm
     from etude.rl.feedback.schedule import check_feedback
 
+    if not recipe.rl.steps:
+        raise EtudeError("rl.steps is 0, so there is nothing to train; give it a number of steps")
     build_behaviours(recipe.rl.feedback.behaviours, "rl.feedback.behaviours")
     build_behaviours(recipe.rl.monitor, "rl.monitor")
     check_feedback(build_algorithm(recipe.rl.algorithm).feedback(recipe.rl.feedback), recipe.rl.optim.ema)
