@@ -52,7 +52,10 @@ def etude(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Train coding agents in the open, from raw code on."""
+    """Train coding agents in the open, from raw code on.
+
+    New here: `etude doctor`, then `etude run nano --dry-run`. The pages in reading order: docs/README.md.
+    """
 
 
 def doctor(json: Json = False) -> None:
@@ -84,20 +87,29 @@ def version(json: Json = False) -> None:
     answer(lambda: {"version": __version__}, lambda found: print(found["version"]), json)
 
 
+# In the order in which somebody new needs them.
+RUNS, STAGES, TASKS, MODELS, MACHINE = "Runs", "Stages of a run", "Tasks and rollouts", "Models", "Recipes and machines"
+app.command("run", rich_help_panel=RUNS)(runs.run_all)
+for _command in (status, runs.resume, runs.report):
+    app.command(rich_help_panel=RUNS)(_command)
 for _name, _about in runs.STAGES.items():
-    app.command(_name, help=_about)(runs.rl if _name == "rl" else runs.stage_command(_name))
-app.command("run")(runs.run_all)
-app.command("rollouts")(saved_rollouts)
-for _command in (
-    *(runs.resume, status, runs.report, rollouts.rollout, rollouts.regrade, rollouts.export, audit),
-    *(serve.sample, serve.serve, chat, doctor, version, grade, plan),
-):
-    app.command()(_command)
-for _group, _name in (
-    *((recipe_app, "recipe"), (tasks_app, "tasks"), (env_app, "env"), (sandbox_app, "sandbox")),
-    *((bench_app, "bench"), (model_app, "model"), (study_app, "study")),
-):
-    app.add_typer(_group, name=_name)
+    app.command(_name, help=_about, rich_help_panel=STAGES)(runs.rl if _name == "rl" else runs.stage_command(_name))
+app.add_typer(env_app, name="env", rich_help_panel=TASKS)
+app.add_typer(tasks_app, name="tasks", rich_help_panel=TASKS)
+app.command(rich_help_panel=TASKS)(rollouts.rollout)
+app.command("rollouts", rich_help_panel=TASKS)(saved_rollouts)
+for _command in (grade, rollouts.regrade, audit, rollouts.export):
+    app.command(rich_help_panel=TASKS)(_command)
+app.add_typer(bench_app, name="bench", rich_help_panel=MODELS)
+for _command in (chat, serve.serve, serve.sample):
+    app.command(rich_help_panel=MODELS)(_command)
+app.add_typer(model_app, name="model", rich_help_panel=MODELS)
+app.command(rich_help_panel=MACHINE)(doctor)
+app.add_typer(recipe_app, name="recipe", rich_help_panel=MACHINE)
+app.command(rich_help_panel=MACHINE)(plan)
+app.add_typer(sandbox_app, name="sandbox", rich_help_panel=MACHINE)
+app.add_typer(study_app, name="study", rich_help_panel=MACHINE)
+app.command(rich_help_panel=MACHINE)(version)
 
 
 def main() -> None:

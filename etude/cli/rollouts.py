@@ -146,7 +146,7 @@ def export(
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Write the trajectories of saved attempts as ATIF 1.8 documents, for other people's viewers."""
+    """Write the trajectories of saved rollouts as ATIF 1.8 documents, for other people's viewers."""
 
     def work() -> dict[str, Any]:
         from etude.core import durable

@@ -126,10 +126,10 @@ def _next(run: Path, found: dict[str, Any]) -> str:
         return "wait for it, or Ctrl-C there: the same command continues"
     if any(stage["state"] != "finished" for stage in stages.values()) or not stages:
         return f"etude resume {name}"
-    if "report" in stages:
+    if "report" in stages or (found["bench_rl"] and (run / "report.html").exists()):
         return f"open {name}/report.html, or `etude chat {name}` to watch the agent"
     if "rl" in stages:
-        return f"etude bench {name}, then etude report {name}"
+        return f"etude report {name}" if found["bench_rl"] else f"etude bench {name}, then etude report {name}"
     if "sft" in stages:
         return f"etude rl {shlex.quote(str(run / 'recipe.toml'))} --run {name}"
     return f"etude sample {name} 'def main('" if "pretrain" in stages else f"etude resume {name}"
