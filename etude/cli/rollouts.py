@@ -168,7 +168,7 @@ def export(
                 durable.write_whole(target / file_name(number), jsonlib.dumps(document, indent=1) + "\n")
             written += 1
         if not written:
-            raise EtudeError(f"no attempt in {folder} has a trajectory")
+            raise EtudeError(f"no saved rollout in {folder} has a trajectory")
         return {"exported": written, "folder": str(out)}
 
     answer(work, lambda found: print(f"{found['exported']} trajectories in {found['folder']}"), json)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from etude.cli.console import Json, Overrides, RecipeName, RunFolder, answer, points, share, table, values
+from etude.cli.status import bench_command
 from etude.core.errors import EtudeError
 
 RunPath = Annotated[Path | None, typer.Option("--run", help="Run folder; default: runs/<name of the recipe>.")]
@@ -227,7 +228,8 @@ def _run_stage(target: str, name: str, overrides: list[str], path: Path, fresh: 
         from etude.core import recipe
         from etude.pipeline.execute import execute
 
-        executed = execute(target, recipe.load(name, overrides), path, fresh=fresh)
+        loaded = recipe.load(name, overrides)
+        executed = execute(target, loaded, path, fresh=fresh)
         return {
             "ok": not executed.stopped,
             "run": str(executed.path),
@@ -237,6 +239,7 @@ def _run_stage(target: str, name: str, overrides: list[str], path: Path, fresh: 
             "stopped": executed.stopped,
             "facts": executed.facts,
             "model": str(executed.model) if executed.model else None,
+            "next": bench_command(path, recipe.to_dict(loaded)) if target == "rl" else "",
         }
 
     def show(found: dict[str, Any]) -> None:
@@ -254,7 +257,7 @@ def _run_stage(target: str, name: str, overrides: list[str], path: Path, fresh: 
             print(f"{path} has nothing left to do; --fresh starts it over")
         if found["model"]:
             print(f"model: {found['model']}")
-        if target == "rl" and not found["stopped"]:
-            print(f"next: etude bench {shlex.quote(str(path))} (--tasks DIR --split held_out for tasks of your own)")
+        if found["next"] and not found["stopped"]:
+            print(f"next: {found['next']}")
 
     answer(work, show, json)

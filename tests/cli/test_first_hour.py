@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from etude.cli import chat_client
 from etude.cli.main import app
+from etude.cli.status import bench_command
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.progress import track
@@ -87,6 +88,13 @@ def test_an_unknown_checkpoint_of_a_run_is_answered_with_those_that_it_has(tmp_p
     (tmp_path / "run" / "checkpoints" / "sft-0000028").mkdir(parents=True)
     with pytest.raises(EtudeError, match=r"no model or run at .*sft-0000423; .* has sft-0000028"):
         find_model(tmp_path / "run" / "checkpoints" / "sft-0000423")
+
+
+def test_the_next_command_measures_on_the_tasks_that_a_run_was_trained_for():
+    made = {"rl": {"tasks": {"use": "made", "path": "tasks/my shop"}}}
+    wanted = "etude bench runs/shop --tasks 'tasks/my shop' --split held_out --save runs/shop/bench/rl.json"
+    assert bench_command(Path("runs/shop"), made) == wanted
+    assert bench_command(Path("runs/shop"), {"rl": {"tasks": {"use": "katas"}}}) == "etude bench runs/shop"
 
 
 def test_studies_elsewhere_are_a_sentence_and_no_empty_table(tmp_path: Path):
