@@ -89,27 +89,24 @@ def version(json: Json = False) -> None:
 
 # In the order in which somebody new needs them.
 RUNS, STAGES, TASKS, MODELS, MACHINE = "Runs", "Stages of a run", "Tasks and rollouts", "Models", "Recipes and machines"
+_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    RUNS: (status, runs.resume, runs.report),
+    TASKS: (rollouts.rollout, grade, rollouts.regrade, audit, rollouts.export),
+    MODELS: (chat, serve.serve, serve.sample),
+    MACHINE: (doctor, plan, version),
+}
 app.command("run", rich_help_panel=RUNS)(runs.run_all)
-for _command in (status, runs.resume, runs.report):
-    app.command(rich_help_panel=RUNS)(_command)
 for _name, _about in runs.STAGES.items():
     app.command(_name, help=_about, rich_help_panel=STAGES)(runs.rl if _name == "rl" else runs.stage_command(_name))
-app.add_typer(env_app, name="env", rich_help_panel=TASKS)
-app.add_typer(tasks_app, name="tasks", rich_help_panel=TASKS)
-app.command(rich_help_panel=TASKS)(rollouts.rollout)
+for _panel, _commands in _COMMANDS.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(_command)
 app.command("rollouts", rich_help_panel=TASKS)(saved_rollouts)
-for _command in (grade, rollouts.regrade, audit, rollouts.export):
-    app.command(rich_help_panel=TASKS)(_command)
-app.add_typer(bench_app, name="bench", rich_help_panel=MODELS)
-for _command in (chat, serve.serve, serve.sample):
-    app.command(rich_help_panel=MODELS)(_command)
-app.add_typer(model_app, name="model", rich_help_panel=MODELS)
-app.command(rich_help_panel=MACHINE)(doctor)
-app.add_typer(recipe_app, name="recipe", rich_help_panel=MACHINE)
-app.command(rich_help_panel=MACHINE)(plan)
-app.add_typer(sandbox_app, name="sandbox", rich_help_panel=MACHINE)
-app.add_typer(study_app, name="study", rich_help_panel=MACHINE)
-app.command(rich_help_panel=MACHINE)(version)
+for _group, _name, _panel in (
+    *((env_app, "env", TASKS), (tasks_app, "tasks", TASKS), (bench_app, "bench", MODELS), (model_app, "model", MODELS)),
+    *((recipe_app, "recipe", MACHINE), (sandbox_app, "sandbox", MACHINE), (study_app, "study", MACHINE)),
+):
+    app.add_typer(_group, name=_name, rich_help_panel=_panel)
 
 
 def main() -> None:

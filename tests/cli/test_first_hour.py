@@ -221,7 +221,7 @@ def test_a_penalty_of_nothing_does_not_read_as_a_hack(parts: dict[str, float], s
     ("chunks", "says"),
     [
         ([{"delta": {"content": "hello"}, "finish_reason": "stop"}], "hello"),
-        ([{"delta": {}, "finish_reason": "stop"}], "ended its turn at once"),
+        ([{"delta": {}, "finish_reason": "stop"}], "ended its turn without any"),
         ([{"delta": {}, "finish_reason": "length"}], "cut off at the limit"),
         ([{"delta": {"tool_calls": [{"function": {"name": "read"}}]}, "finish_reason": "tool_calls"}], "called read"),
     ],
