@@ -206,7 +206,7 @@ def machine_facts(data: RunData) -> list[tuple[str, Any]]:
         ("seed", results["seed"]),
         ("stages not finished", ", ".join(name for name, entry in stages.items() if "finished" not in entry)),
         ("resumed", times(resumes(data.facts))),
-        ("void rollouts (sandbox, grader or engine failed)", results["void"]),
+        ("rollouts spoiled (sandbox, grader or engine failed)", results["void"]),
     ]
     for name in ("mean", "max"):
         if (worst := results["numerics"][name]) is not None:
