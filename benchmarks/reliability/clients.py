@@ -30,7 +30,7 @@ PACKAGES = {
     "langchain-openai": ["langchain-openai"],
     "pydantic-ai": ["pydantic-ai-slim[openai]"],
     "inspect-ai": ["inspect-ai", "openai"],
-    "verifiers": ["verifiers"],
+    "verifiers": ["verifiers<0.2"],  # later ones have another interface, and run agents of their own
     "lm-eval": ["lm-eval[api]", "transformers"],
     "curl": [],
 }

@@ -149,7 +149,7 @@ def _show_tasks(facts: dict[str, Any], result: BenchResult, against: Path | None
     rows.append(("tokens", f"{facts['tokens']:.1f} written in a rollout"))
     rows.append(("format errors", f"{share(facts['format_errors'])} of turns"))
     if result.void:
-        rows.append(("void", f"{_rollouts(result.void)} spoiled by the machinery and left out"))
+        rows.append(("void", f"{_rollouts(result.void)} left out: sandbox, grader or engine failed"))
     if "gain" in facts:
         rows.append(("gain", f"{points(facts['gain'])} in pass@1, in pairs, over {against}"))
     if spent := facts.get("spent"):

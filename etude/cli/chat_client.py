@@ -97,7 +97,10 @@ def _silence(calls: list[str], stop: str) -> str:
     if calls:
         tools = ", ".join(printable(name) for name in calls)
         return f"(no text: the model called {tools}; an agent trained on tasks acts, so give it one: --task 0)"
-    why = {"length": "its turn was cut off at the limit of tokens", "stop": "it ended its turn at once"}
+    why = {
+        "length": "its turn was cut off at the limit of tokens",
+        "stop": "it ended its turn without any; a broken call is not shown",
+    }
     return f"(no text: {why.get(stop, f'it stopped by {printable(stop)}' if stop else 'the server sent none')})"
 
 

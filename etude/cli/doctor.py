@@ -75,7 +75,7 @@ def _compute() -> Iterator[Row]:
     elif torch.version.cuda:
         yield Row("gpu", "missing", "none usable", "check nvidia-smi and the driver; the CPU is used until then")
     else:
-        advice = "none needed for the nano recipe; for a GPU install a CUDA build of torch (see the README)"
+        advice = "none needed for the nano recipe; for a GPU install a CUDA build of torch (docs/start/install.md)"
         yield Row("gpu", "missing", "torch is a CPU build", advice)
     flags = set(re.findall(r"\b(amx_bf16|avx512_bf16|avx2|avx512f)\b", _read("/proc/cpuinfo")))
     fast = bool(flags & {"amx_bf16", "avx512_bf16"})

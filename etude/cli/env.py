@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NAMED = 10  # tests that are shown by name
 
-env_app = typer.Typer(no_args_is_help=True, help="Install repositories.")
+env_app = typer.Typer(no_args_is_help=True, help="Install a repository with what its tests need, in a sandbox.")
 sandbox_app = typer.Typer(no_args_is_help=True, help="Measure sandboxes, or offer them to other machines.")
 
 
@@ -53,9 +53,9 @@ def env_install(
         return install_repository(repo, store, find_links, suite_seconds, seconds, again, model, rules_first)
 
     def show(found: dict[str, Any]) -> None:
-        verified = set(found["verified"])
-        rows = [("yes" if each["command"] in verified else "", each["command"]) for each in found["commands"]]
-        table(("verified", "command"), rows)
+        verified = [(each["command"],) for each in found["commands"] if each["command"] in set(found["verified"])]
+        if verified:  # the others ran on the way there; --json has them
+            table(("these commands work in the environment",), verified)
         for note in found["notes"]:
             print(f"note: {note}")
         if found["ok"]:

@@ -52,7 +52,10 @@ def etude(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Train coding agents in the open, from raw code on."""
+    """Train coding agents in the open, from raw code on.
+
+    New here: `etude doctor`, then `etude run nano --dry-run`. The pages in reading order: docs/README.md.
+    """
 
 
 def doctor(json: Json = False) -> None:
@@ -84,20 +87,26 @@ def version(json: Json = False) -> None:
     answer(lambda: {"version": __version__}, lambda found: print(found["version"]), json)
 
 
+# In the order in which somebody new needs them.
+RUNS, STAGES, TASKS, MODELS, MACHINE = "Runs", "Stages of a run", "Tasks and rollouts", "Models", "Recipes and machines"
+_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    RUNS: (status, runs.resume, runs.report),
+    TASKS: (rollouts.rollout, grade, rollouts.regrade, audit, rollouts.export),
+    MODELS: (chat, serve.serve, serve.sample),
+    MACHINE: (doctor, plan, version),
+}
+app.command("run", rich_help_panel=RUNS)(runs.run_all)
 for _name, _about in runs.STAGES.items():
-    app.command(_name, help=_about)(runs.rl if _name == "rl" else runs.stage_command(_name))
-app.command("run")(runs.run_all)
-app.command("rollouts")(saved_rollouts)
-for _command in (
-    *(runs.resume, status, runs.report, rollouts.rollout, rollouts.regrade, rollouts.export, audit),
-    *(serve.sample, serve.serve, chat, doctor, version, grade, plan),
+    app.command(_name, help=_about, rich_help_panel=STAGES)(runs.rl if _name == "rl" else runs.stage_command(_name))
+for _panel, _commands in _COMMANDS.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(_command)
+app.command("rollouts", rich_help_panel=TASKS)(saved_rollouts)
+for _group, _name, _panel in (
+    *((env_app, "env", TASKS), (tasks_app, "tasks", TASKS), (bench_app, "bench", MODELS), (model_app, "model", MODELS)),
+    *((recipe_app, "recipe", MACHINE), (sandbox_app, "sandbox", MACHINE), (study_app, "study", MACHINE)),
 ):
-    app.command()(_command)
-for _group, _name in (
-    *((recipe_app, "recipe"), (tasks_app, "tasks"), (env_app, "env"), (sandbox_app, "sandbox")),
-    *((bench_app, "bench"), (model_app, "model"), (study_app, "study")),
-):
-    app.add_typer(_group, name=_name)
+    app.add_typer(_group, name=_name, rich_help_panel=_panel)
 
 
 def main() -> None:

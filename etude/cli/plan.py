@@ -111,7 +111,8 @@ def _simulate(
         from etude.plan.simulator.page import HEADERS as COLUMNS
 
         print(f"{recipe}, simulated with service times of {found['measured']['measured'] or measured}")
-        table(COLUMNS, rows)
+        # Sizes side by side: eleven columns do not fit a terminal of 80, a few sizes do.
+        table(("",) * (len(rows) + 1), list(zip(COLUMNS, *rows, strict=True)))
         if "saved" in found:
             print(f"saved: {found['saved']}")
 
@@ -142,9 +143,10 @@ def _show(found: dict[str, Any], made: Answer, most: int) -> None:
 
 def _rows(plan: Plan, most: int) -> list[tuple[Any, ...]]:
     fits = [each for each in plan.found if not each.problem][:most]
-    rows = [_row(f"{plan.ranks:,} ranks" if not place else "", each) for place, each in enumerate(fits)]
+    named = f"{plan.ranks:,} rank{'s' if plan.ranks > 1 else ''}"
+    rows = [_row(named if not place else "", each) for place, each in enumerate(fits)]
     if not fits:
-        rows.append(_row(f"{plan.ranks:,} ranks", plan.found[0]))
+        rows.append(_row(named, plan.found[0]))
     if plan.asked:
         rows.append(_row("asked", plan.asked))
     return rows

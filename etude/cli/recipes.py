@@ -8,7 +8,7 @@ import typer
 
 from etude.cli.console import Json, Overrides, RecipeName, answer, table
 
-recipe_app = typer.Typer(no_args_is_help=True, help="Look at recipes.")
+recipe_app = typer.Typer(no_args_is_help=True, help="List recipes, show one with all its settings.")
 
 
 @recipe_app.command("show")

@@ -146,7 +146,7 @@ def export(
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
-    """Write the trajectories of saved attempts as ATIF 1.8 documents, for other people's viewers."""
+    """Write the trajectories of saved rollouts as ATIF 1.8 documents, for other people's viewers."""
 
     def work() -> dict[str, Any]:
         from etude.core import durable
@@ -168,7 +168,7 @@ def export(
                 durable.write_whole(target / file_name(number), jsonlib.dumps(document, indent=1) + "\n")
             written += 1
         if not written:
-            raise EtudeError(f"no attempt in {folder} has a trajectory")
+            raise EtudeError(f"no saved rollout in {folder} has a trajectory")
         return {"exported": written, "folder": str(out)}
 
     answer(work, lambda found: print(f"{found['exported']} trajectories in {found['folder']}"), json)

@@ -12,11 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from etude.cli.console import Json, Overrides, RecipeName, RunFolder, answer, points, share, table, values
+from etude.cli.status import bench_command
 from etude.core.errors import EtudeError
 
 RunPath = Annotated[Path | None, typer.Option("--run", help="Run folder; default: runs/<name of the recipe>.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the run holds and start over.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the recipe and what would be done; do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what each stage would do; do nothing.")]
 
 STAGES = {
     "corpus": "Read, filter and tokenise the training text.",
@@ -26,6 +27,16 @@ STAGES = {
     "demos": "Let the reference policy solve tasks in the real harness, for fine-tuning.",
     "sft": "Fine-tune a model on conversations: sft.data, or this run's demonstrations.",
     "rl": "Improve a model by reinforcement learning on tasks, inside the real harness.",
+}
+RL_FACTS = {  # what people read of a finished `rl`; --json has all facts
+    "steps": "steps",
+    "rollouts": "rollouts",
+    "void": "void",
+    "groups": "groups",
+    "zero_variance": "of equal reward",
+    "sampled_tokens": "tokens sampled",
+    "trained_tokens": "trained",
+    "seconds": "seconds",
 }
 
 
@@ -173,10 +184,10 @@ def _dry_run(target: str, name: str, overrides: list[str], path: Path, fresh: bo
         return {"run": str(path), "stages": stages, "recipe": recipe.to_dict(loaded), "toml": recipe.to_toml(loaded)}
 
     def show(found: dict[str, Any]) -> None:
-        print(found["toml"])
         rows = [(row.pop("stage"), row.pop("state"), values(row)) for row in found["stages"]]
         table(("stage", "state", "what"), rows)
         print(f"would {'delete and remake' if fresh else 'write'} {path}; nothing was done")
+        print(f"all settings: {shlex.join(['etude', 'recipe', 'show', name, *overrides])}")
 
     answer(work, show, json)
 
@@ -219,7 +230,8 @@ def _run_stage(target: str, name: str, overrides: list[str], path: Path, fresh: 
         from etude.core import recipe
         from etude.pipeline.execute import execute
 
-        executed = execute(target, recipe.load(name, overrides), path, fresh=fresh)
+        loaded = recipe.load(name, overrides)
+        executed = execute(target, loaded, path, fresh=fresh)
         return {
             "ok": not executed.stopped,
             "run": str(executed.path),
@@ -229,6 +241,7 @@ def _run_stage(target: str, name: str, overrides: list[str], path: Path, fresh: 
             "stopped": executed.stopped,
             "facts": executed.facts,
             "model": str(executed.model) if executed.model else None,
+            "next": bench_command(path, recipe.to_dict(loaded)) if target == "rl" else "",
         }
 
     def show(found: dict[str, Any]) -> None:
@@ -238,12 +251,15 @@ def _run_stage(target: str, name: str, overrides: list[str], path: Path, fresh: 
             print(load_manifest(path / "corpus").table())
         for stage, facts in found["facts"].items():
             was = "was finished already" if stage in found["finished_before"] else "finished"
-            print(f"{stage} {was}: {values(facts)}")
+            shown = {label: facts[key] for key, label in RL_FACTS.items() if key in facts} if stage == "rl" else facts
+            print(f"{stage} {was}: {values(shown)}")
         if found["stopped"]:
             print(f"{found['stopped']} stopped before its end")
         elif not found["done"]:
             print(f"{path} has nothing left to do; --fresh starts it over")
         if found["model"]:
             print(f"model: {found['model']}")
+        if found["next"] and not found["stopped"]:
+            print(f"next: {found['next']}")
 
     answer(work, show, json)

@@ -49,7 +49,7 @@ def status(
         for name in ("sft", "rl"):
             found[f"bench_{name}"] = (data.results[name] or {}).get("pass@1")
         found["gain"] = data.results["paired_gain"]
-        found["next"] = _next(run, found)
+        found["next"] = _next(run, found, data.recipe)
         return found
 
     def show(found: dict[str, Any]) -> None:
@@ -119,17 +119,27 @@ def _seconds_left(data: Any, stage: str, facts: dict[str, Any]) -> float | None:
     return min(ends) if ends else None
 
 
-def _next(run: Path, found: dict[str, Any]) -> str:
+def _next(run: Path, found: dict[str, Any], recipe: dict[str, Any]) -> str:
     """The command that most people want now."""
     name, stages = shlex.quote(str(run)), found["stages"]
     if found["in_use"]:
         return "wait for it, or Ctrl-C there: the same command continues"
     if any(stage["state"] != "finished" for stage in stages.values()) or not stages:
         return f"etude resume {name}"
-    if "report" in stages:
+    if "report" in stages or (found["bench_rl"] and (run / "report.html").exists()):
         return f"open {name}/report.html, or `etude chat {name}` to watch the agent"
     if "rl" in stages:
-        return f"etude bench {name}, then etude report {name}"
+        report = f"etude report {name}"
+        return report if found["bench_rl"] else f"{bench_command(run, recipe)}, then {report}"
     if "sft" in stages:
         return f"etude rl {shlex.quote(str(run / 'recipe.toml'))} --run {name}"
     return f"etude sample {name} 'def main('" if "pretrain" in stages else f"etude resume {name}"
+
+
+def bench_command(run: Path, recipe: dict[str, Any]) -> str:
+    """What measures a trained run: on the held-out part of its own folder of tasks, else on those of its recipe."""
+    name, tasks = shlex.quote(str(run)), recipe.get("rl", {}).get("tasks", {})
+    path = tasks.get("path") if isinstance(tasks, dict) else None
+    if not path:
+        return f"etude bench {name}"
+    return f"etude bench {name} --tasks {shlex.quote(str(path))} --split held_out --save {name}/bench/rl.json"

@@ -48,17 +48,16 @@ def study_list(root: Root = FOLDER, size: SizeOption = "cpu", json: Json = False
         return {"studies": rows}
 
     def show(found: dict[str, Any]) -> None:
+        if not found["studies"]:
+            print(f"no studies of size {size} in {root}: run it in the checkout of etude, or give --studies FOLDER")
+            return
         rows = [
-            (
-                row["name"],
-                f"{row['results']} of {row['of']}",
-                f"{row['minutes_left']:.0f}",
-                row["verdict"],
-                row["claim"],
-            )
+            (row["name"], f"{row['results']} of {row['of']}", f"{row['minutes_left']:.0f}", row["verdict"])
             for row in found["studies"]
         ]
-        table(("study", "results", "minutes left", "verdict", "claim"), rows)
+        # The claims are sentences: a column of them would be a dozen characters wide on a terminal of 80.
+        table(("study", "results", "minutes left", "verdict"), rows)
+        print("claim, arms and results of each: studies/NAME/README.md, or --json")
 
     answer(work, show, json)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from etude.cluster.local import LocalPlacement
 from etude.cluster.placement import ENGINE, LEARNER, WORKER, Placement, Role
+from etude.cluster.vllm import interpreter
 from etude.core.cluster_settings import ClusterSettings
+from etude.core.errors import EtudeError
 
 
 def roles_of(settings: ClusterSettings, device: str) -> list[Role]:
@@ -19,6 +22,33 @@ def roles_of(settings: ClusterSettings, device: str) -> list[Role]:
         Role(WORKER, settings.rollout_workers),
     ]
     return [role for role in found if role.count]
+
+
+def check_vllm(settings: ClusterSettings, eval_every: int) -> None:
+    """Refuses settings that vLLM cannot be used with."""
+    if settings.engine != "vllm":
+        return
+    if settings.kind == "ray":
+        raise EtudeError(
+            "vLLM is started on this machine only: set cluster.kind = 'local', or cluster.engine = 'etude'"
+        )
+    if not settings.weights or eval_every:
+        raise EtudeError(
+            "cluster.engine = 'vllm' needs cluster.weights (a directory or an address), and rl.eval_every = 0: it "
+            "holds one version at a time, so evaluate with `etude bench` afterwards"
+        )
+
+
+def check_programs(settings: ClusterSettings) -> None:
+    """Refuses what the section needs and this machine lacks; asked before the first stage of a run begins."""
+    if settings.kind == "ray" and find_spec("ray") is None:
+        raise EtudeError("cluster.kind = 'ray' needs Ray, which is not installed here: pip install 'etude[ray]'")
+    if settings.engine == "vllm":
+        interpreter(settings.vllm_python)
+    if settings.weights and find_spec("zstandard") is None:
+        raise EtudeError("cluster.weights needs zstandard, which is not installed here: pip install 'etude[weights]'")
+    if "://" in settings.weights and find_spec("obstore") is None:
+        raise EtudeError(f"cluster.weights = {settings.weights!r} needs obstore: pip install 'etude[weights]'")
 
 
 async def open_placement(

@@ -160,7 +160,7 @@ def train(
             if time_budget is not None:
                 report["seconds"] = round(time_budget.fit(), 4)
             run.log(stage, learner.steps, tokens_per_second=round(speed), **report)
-            bar.note(loss=loss, tokens_per_second=speed)
+            bar.note(**{"loss": loss, "tokens/s": speed})
             bar.advance()
             last = learner.steps == learner.total_steps
             if evaluate is not None and eval_every and (learner.steps % eval_every == 0 or last):

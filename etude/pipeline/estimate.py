@@ -20,6 +20,7 @@ from etude.model.config import ModelConfig
 # Seconds of each stage of `nano` on two quiet cores, 2026-11-16 (docs/start/quickstart.md).
 NANO = {"corpus": 10.0, "pretrain": 150.0, "demos": 35.0, "sft": 60.0, "bench-sft": 20.0, "bench-rl": 20.0}
 QUICK = {"report": 1.0}
+LEAST = 5.0  # seconds: a process that loads torch and opens a model takes so long however little there is to do
 WEIGHT, BF16 = 4, 2  # bytes of a number
 CHUNK_LOGITS = 1 << 29  # as in model/packed_forward.py, which needs torch; a test holds them equal
 
@@ -33,7 +34,7 @@ def stage_seconds(recipe: Recipe, stage: str) -> float | None:
     if recipe.run.device != "cpu" or stage not in NANO:
         return None
     ours, theirs = _work(recipe, stage), _work(load("nano"), stage)
-    return NANO[stage] * ours / theirs if ours and theirs else None
+    return max(LEAST, NANO[stage] * ours / theirs) if ours and theirs else None
 
 
 def _work(recipe: Recipe, stage: str) -> float:
@@ -57,7 +58,7 @@ def pace(recipe: Recipe, took: Mapping[str, float]) -> float:
     """How much slower this machine was than the guesses, over the stages that are finished; 1 before the first."""
     known = {name: guess for name in took if name != "rl" and (guess := stage_seconds(recipe, name))}
     # Start and end of a process take a second or two: of stages that short they say nothing about the machine.
-    known = {name: guess for name, guess in known.items() if guess >= 5}
+    known = {name: guess for name, guess in known.items() if guess > LEAST}
     return sum(took[name] for name in known) / sum(known.values()) if known else 1.0
 
 

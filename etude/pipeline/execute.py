@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.bench.run_results import stage_seconds
+from etude.cluster.start import check_programs
 from etude.core import recipe as recipes
 from etude.core.errors import EtudeError
 from etude.core.progress import clock_time
@@ -27,6 +28,7 @@ from etude.core.run_files import check_recipe, checkpoints_in, read_facts
 from etude.core.sinks.feed import open_sinks
 from etude.pipeline.estimate import cost, seconds_left
 from etude.pipeline.find_model import check_device
+from etude.pipeline.stages.base import Stage
 from etude.pipeline.stages.table import STAGES, checked_stages
 
 SHORTEST = 10.0  # seconds that are worth announcing: the start of a process takes one or two of them
@@ -64,7 +66,7 @@ def execute(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> 
     """Brings the run at `path` to the end of `target`."""
     stages = checked_stages(target, recipe)
     if TYPED not in os.environ:  # whoever started this process for a stage has tried it
-        check_device(recipe.run.device)
+        check_machine(recipe, stages)
     with open_run(path, recipe, fresh=fresh) as run:
         before = tuple(stage.name for stage in stages if run.finished(stage.name))
         done: list[str] = []
@@ -83,6 +85,13 @@ def execute(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> 
         facts = {stage.name: run.facts(stage.name) for stage in stages if run.finished(stage.name)}
         saved = [folder for stage in stages for folder in run.checkpoints(stage.name)]
         return Executed(run.path, tuple(done), before, stopped, facts, saved[-1] if saved else None)
+
+
+def check_machine(recipe: Recipe, stages: list[Stage]) -> None:
+    """Refuses a device or programs of a cluster that this machine lacks. A plan (`outline`) needs neither."""
+    check_device(recipe.run.device)
+    if any(stage.name == "rl" for stage in stages):
+        check_programs(recipe.cluster)
 
 
 def outline(target: str, recipe: Recipe, path: Path, *, fresh: bool = False) -> list[dict[str, Any]]:
@@ -119,7 +128,7 @@ def execute_apart(
     """
     recipe = recipes.load(source, overrides)
     every = checked_stages(target, recipe)
-    check_device(recipe.run.device)
+    check_machine(recipe, every)
     # A finished stage needs no process to find that out: twelve starts of a second or two each.
     begun = {} if fresh else _begun(path, recipe)
     stages = [stage for stage in every if "finished" not in begun.get(stage.name, {})]

@@ -16,6 +16,7 @@ from etude.pipeline import hub
 AGENTS = ("rl", "sft", "extend", "mtp", "pretrain")  # stages whose model acts best first
 BASES = ("extend", "mtp", "pretrain", "sft", "rl")  # stages whose model continues plain text best first
 DEADLINE = 300.0  # seconds to load torch and open a device, on a machine that is busy
+NAMED = 6  # checkpoints that an error names
 BEST = "best"  # in a run's folder: the model that did best on the evaluations of reinforcement learning
 
 
@@ -37,7 +38,9 @@ def find_model(path: Path, stages: Sequence[str] = AGENTS) -> Path:
         raise EtudeError(f"there is no run at {path} yet; train it first (etude pretrain {path.name})")
     if hub.is_hub_name(str(path)):
         return hub.download(str(path))
-    raise EtudeError(f"there is no model or run at {path}")
+    beside = sorted(each.name for each in path.parent.iterdir() if each.is_dir()) if path.parent.is_dir() else []
+    known = f"; {path.parent} has {', '.join(beside[-NAMED:])}" if beside and path.parent.name == "checkpoints" else ""
+    raise EtudeError(f"there is no model or run at {path}{known}")
 
 
 def recipe_of(path: Path, overrides: Sequence[str]) -> Recipe:

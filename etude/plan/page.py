@@ -86,7 +86,7 @@ def size_words(number: float) -> str:
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
         if number >= size:
             return f"{number / size:.3g}{unit}"
-    return f"{number:.0f}"
+    return f"{number:,.0f}"
 
 
 def waits_most(each: Candidate) -> str:

@@ -26,7 +26,7 @@ class NoPasses:
             return ""
         self._next = 2 * self.groups
         return (
-            f"no rollout of the first {self.groups} groups passed, so there is nothing to learn from yet. What helps: "
+            f"no rollout of the first {self.groups} groups passed. What helps: "
             "easier tasks (or rl.tasks.begin=detailed, which says more), fine-tuning on demonstrations before "
             "(etude sft), a stronger rl.model, more room (harness.limits); "
             f"`etude rollouts {self.run} --only failed` shows what goes wrong"

@@ -306,15 +306,6 @@ async def _launch(
     threads = max(1, cores // 2) if rl.concurrent else cores
     board = board_path(run.path)
     chain, vllm = absolute_address(recipe.cluster.weights), recipe.cluster.engine == "vllm"
-    if vllm and recipe.cluster.kind == "ray":
-        raise EtudeError(
-            "vLLM is started on this machine only: set cluster.kind = 'local', or cluster.engine = 'etude'"
-        )
-    if vllm and (not chain or rl.eval_every):
-        raise EtudeError(
-            "cluster.engine = 'vllm' needs cluster.weights (a directory or an address), and rl.eval_every = 0: it "
-            "holds one version at a time, so evaluate with `etude bench` afterwards"
-        )
 
     def weights(pinned: Version | None) -> tuple[Path, Version]:
         """What an engine starts from: the newest commit, unless an evaluation needs other weights beside it."""

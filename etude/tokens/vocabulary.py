@@ -26,6 +26,7 @@ from etude.core.errors import EtudeError
 from etude.tokens.tokenizer import batches, bound_cache, is_plain, split_bytes, to_bytes, to_text, token_bytes
 
 MARKUP = re.compile(r"[<>\[\]|｜]")  # an added token without any of these that is not special is only text
+REPLACEMENT = "\ufffd".encode()
 UNKNOWN = "unknown"  # the mark of an id that is in no vocabulary
 
 
@@ -154,7 +155,8 @@ class Vocabulary:
         return self._bytes[token]
 
     def decode(self, ids: Iterable[int]) -> str:
-        return to_text(b"".join(map(self.bytes_of, ids)))
+        """Ids behind the vocabulary become U+FFFD: many models have rows for more ids than their tokenizer."""
+        return to_text(b"".join(self._bytes[token] if 0 <= token < self.size else REPLACEMENT for token in ids))
 
     def pieces(self, ids: Sequence[int], marks: Iterable[str] = ()) -> Iterator[MarkedText]:
         """Sampled ids, cut at control tokens and at those of `marks` that are text here. Never raises."""

@@ -50,7 +50,7 @@ def test_a_dry_run_says_what_would_happen_and_does_nothing(etude: Command, tiny:
     before = sorted(tmp_path.rglob("*"))
     answer = etude("pretrain", tiny, "--dry-run")
     assert answer.returncode == 0, answer.stderr
-    assert "[pretrain.optim]" in answer.stdout and "nothing was done" in answer.stdout
+    assert "nothing was done" in answer.stdout and f"all settings: etude recipe show {tiny}" in answer.stdout
     stages = last_object(etude("pretrain", tiny, "--dry-run", "--json"))["stages"]
     assert [(row["stage"], row["state"]) for row in stages] == [("corpus", "starts"), ("pretrain", "starts")]
     assert stages[1]["steps"] == 4 and stages[1]["tokens"] == 4 * 256 and stages[1]["parameters"] > 6400

@@ -16,9 +16,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from etude.cli import chat_client
+from etude.cli.main import app
+from etude.cli.status import bench_command
 from etude.core import recipe as recipes
+from etude.core.errors import EtudeError
 from etude.core.progress import track
 from etude.core.run import Run
 from etude.pipeline.execute import unfinished
@@ -51,6 +55,51 @@ def test_a_device_that_is_not_there_is_refused_before_the_corpus_is_built(etude:
         assert refused.returncode == 2 and "run.device" in refused.stderr and "etude doctor" in refused.stderr
     assert not (tmp_path / "runs").exists()
     assert etude("pretrain", tiny, "run.device=cuda", "--dry-run").returncode == 0  # a plan needs no GPU
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("cluster.kind=ray", "pip install 'etude[ray]'"),
+        ("cluster.weights=s3://bucket/x", "pip install 'etude[weights]'"),
+    ],
+)
+def test_libraries_that_a_cluster_needs_are_asked_for_before_the_corpus_is_built(
+    monkeypatch: pytest.MonkeyPatch, tiny: Path, tmp_path: Path, setting: str, said: str
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("etude.cluster.start.find_spec", lambda name: None)
+    refused = CliRunner().invoke(app, ["rl", str(tiny), setting])
+    assert refused.exit_code == 2 and said in refused.output, refused.output
+    assert not (tmp_path / "runs").exists()
+    assert CliRunner().invoke(app, ["rl", str(tiny), setting, "--dry-run"]).exit_code == 0  # a plan needs neither
+
+
+def test_vllm_is_refused_before_the_first_stage_where_it_cannot_work(tiny: Path, tmp_path: Path):
+    vllm = ["rl", str(tiny), "cluster.engine=vllm", "--run", str(tmp_path / "run")]
+    refused = CliRunner().invoke(app, [*vllm, "--dry-run"])
+    assert refused.exit_code == 2 and "needs cluster.weights" in refused.output
+    weights = f"cluster.weights={tmp_path}"
+    refused = CliRunner().invoke(app, [*vllm, weights, "rl.eval_every=0", "cluster.vllm_python=nowhere/python"])
+    assert refused.exit_code == 2 and "no program here" in refused.output and not (tmp_path / "run").exists()
+
+
+def test_an_unknown_checkpoint_of_a_run_is_answered_with_those_that_it_has(tmp_path: Path):
+    (tmp_path / "run" / "checkpoints" / "sft-0000028").mkdir(parents=True)
+    with pytest.raises(EtudeError, match=r"no model or run at .*sft-0000423; .* has sft-0000028"):
+        find_model(tmp_path / "run" / "checkpoints" / "sft-0000423")
+
+
+def test_the_next_command_measures_on_the_tasks_that_a_run_was_trained_for():
+    made = {"rl": {"tasks": {"use": "made", "path": "tasks/my shop"}}}
+    wanted = "etude bench runs/shop --tasks 'tasks/my shop' --split held_out --save runs/shop/bench/rl.json"
+    assert bench_command(Path("runs/shop"), made) == wanted
+    assert bench_command(Path("runs/shop"), {"rl": {"tasks": {"use": "katas"}}}) == "etude bench runs/shop"
+
+
+def test_studies_elsewhere_are_a_sentence_and_no_empty_table(tmp_path: Path):
+    said = CliRunner().invoke(app, ["study", "list", "--studies", str(tmp_path)]).output
+    assert "no studies of size cpu" in said and "--studies FOLDER" in said
 
 
 def test_outputs_that_cannot_be_written_are_one_sentence(etude: Command, tmp_path: Path):
@@ -172,7 +221,7 @@ def test_a_penalty_of_nothing_does_not_read_as_a_hack(parts: dict[str, float], s
     ("chunks", "says"),
     [
         ([{"delta": {"content": "hello"}, "finish_reason": "stop"}], "hello"),
-        ([{"delta": {}, "finish_reason": "stop"}], "ended its turn at once"),
+        ([{"delta": {}, "finish_reason": "stop"}], "ended its turn without any"),
         ([{"delta": {}, "finish_reason": "length"}], "cut off at the limit"),
         ([{"delta": {"tool_calls": [{"function": {"name": "read"}}]}, "finish_reason": "tool_calls"}], "called read"),
     ],

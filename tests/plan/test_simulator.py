@@ -182,4 +182,9 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "times.json").write_text("{}")
     with pytest.raises(EtudeError, match="no service times"):
         load_times(tmp_path / "times.json")
+    with pytest.raises(EtudeError, match=r"cannot read .*nowhere, which has to be a finished run"):
+        load_times(tmp_path / "nowhere")
+    asked = ["plan", "nano", "--simulate", str(TIMES), "--sandboxes", "8,48"]
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, asked)
+    assert "engines busy" in shown.output and "…" not in shown.output
     assert load_times(TIMES).engine.running > 0

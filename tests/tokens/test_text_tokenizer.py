@@ -13,6 +13,7 @@ from tokenizers import AddedToken, processors
 from tokenizers import Tokenizer as Encoder
 
 from etude.core.errors import EtudeError
+from etude.tokens.dialect import open_dialect
 from etude.tokens.text_tokenizer import FimTokens, check_vocabulary, open_tokenizer
 from etude.tokens.tokenizer import Tokenizer
 
@@ -117,6 +118,13 @@ def test_a_document_begins_as_the_tokenizer_begins_a_text(template_models: dict[
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     assert open_tokenizer(folder).begin == (theirs.convert_tokens_to_ids("[BOS]"),)
     assert open_tokenizer(template_models["kimi"]).begin == ()
+
+
+def test_ids_that_only_the_model_has_become_a_replacement_character(template_models: dict[str, Path]) -> None:
+    """Embeddings are padded to a round number of rows; an untrained model samples those, too."""
+    dialect = open_dialect(template_models["kimi"])
+    word = open_tokenizer(template_models["kimi"]).encode_batch(["return"])[0]
+    assert dialect.decode([*word, dialect.vocab_size, *word]) == "return\ufffdreturn"
 
 
 def test_what_is_saved_is_what_came(template_models: dict[str, Path], tmp_path: Path) -> None:

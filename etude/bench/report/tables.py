@@ -174,7 +174,7 @@ def endings(data: RunData) -> Html | None:
         row(f"{error}, a rollout", *(number(c[error] / max(1, size)) for _, c, size in every.values()))
         for error in errors
     ]
-    body.append(row("spoiled by the machinery", *(result.void + result.retried for result in shown.values())))
+    body.append(row("void or tried again", *(result.void + result.retried for result in shown.values())))
     return table(["", *(label(name) for name in shown)], body, "How rollouts ended, and the errors that tools gave.")
 
 
@@ -206,7 +206,7 @@ def machine_facts(data: RunData) -> list[tuple[str, Any]]:
         ("seed", results["seed"]),
         ("stages not finished", ", ".join(name for name, entry in stages.items() if "finished" not in entry)),
         ("resumed", times(resumes(data.facts))),
-        ("rollouts spoiled by the machinery", results["void"]),
+        ("rollouts spoiled (sandbox, grader or engine failed)", results["void"]),
     ]
     for name in ("mean", "max"):
         if (worst := results["numerics"][name]) is not None:

@@ -136,7 +136,7 @@ def host_digest(folder: str) -> str:
 def build_index(root: Path, folder: Path, *, host: bool, skip: str = "", deadline: float = float("inf")) -> None:
     """Index the tree at `root` into the empty `folder`. `skip` is a folder of the tree that is left out."""
     build = _Build(folder, host)
-    with track(f"reading {root} for leaks", total=None, unit="files") as bar:
+    with track(f"searching {'the host' if host else 'a layer'} for leaks", total=None, unit="files") as bar:
         for path, status in walk(root, host=host, skip=skip):
             if time.monotonic() > deadline:
                 raise EtudeError(f"indexing {root} for the leak audit took too long: show less of it, or wait longer")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from etude.cluster.start import check_vllm
 from etude.core.errors import EtudeError
 from etude.core.progress import clock_time
 from etude.core.recipe import Recipe
@@ -50,6 +51,7 @@ def check_rl(recipe: Recipe) -> None:
     check_agent(recipe)
     build_algorithm(recipe.rl.algorithm)
     check_model(recipe.rl.model)
+    check_vllm(recipe.cluster, recipe.rl.eval_every)
     if recipe.rl.eval_every and not recipe.bench.count:
         raise EtudeError(
             "evaluations during training take tasks that the benchmark leaves over, and bench.count = 0 leaves none; "

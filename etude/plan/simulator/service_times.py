@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from etude.core.durable import why_not
 from etude.core.errors import EtudeError
 from etude.core.transport import from_json
 
@@ -100,7 +101,10 @@ def load_times(path: Path) -> ServiceTimes:
         if found.pop("format", None) != FORMAT:
             raise EtudeError("it is of another format")
         return check(from_json(ServiceTimes, found))
-    except (OSError, ValueError, AttributeError, EtudeError) as error:
+    except OSError as error:
+        wanted = "which has to be a finished run or a file of --keep-times"
+        raise EtudeError(f"cannot read {path}, {wanted}: {why_not(error)}") from None
+    except (ValueError, AttributeError, EtudeError) as error:
         raise EtudeError(f"{path} holds no service times of a run: {error}") from None
 
 

@@ -195,7 +195,7 @@ def _curve(
 
 def _line(rank: int, label: str, value: str, curve: str = "", rest: str = "") -> Line:
     text = Text(f"{label:<{LABEL}} ", "dim")
-    text.append(f"{value:>{VALUE}}", "bold not dim")
+    text.append(f"{value:>{VALUE - max(0, len(label) - LABEL)}}", "bold not dim")  # a longer name takes its room
     text.append("  ")
     text.append(curve, "cyan not dim" if curve[:1] in SPARKS and curve else "not dim")
     text.append(rest, "dim")
