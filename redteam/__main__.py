@@ -15,6 +15,7 @@ from etude.sandbox.hosts import StoringHost
 from redteam.egress.run import run_egress_ways
 from redteam.grader.made_tasks import run_forgers
 from redteam.grader.run import run_grader_attacks
+from redteam.leaks.digest_search import run_digest_search
 from redteam.leaks.run import run_hiding_places, run_leak_probes
 from redteam.monitor_suite.run import run_monitor_suite
 from redteam.result import SuiteResult
@@ -35,6 +36,7 @@ SUITES: dict[str, Callable[[StoringHost], Awaitable[SuiteResult]]] = {
     "forgers": run_forgers,
     "running-hacks": run_running_hacks,
     "egress": run_egress_ways,
+    "digest-search": run_digest_search,
 }
 
 
@@ -46,8 +48,12 @@ async def run_suites(
         for name in names:
             print(f"{name} ...", file=sys.stderr)
             started = time.monotonic()
-            forging = name == "forgers"
-            results.append(await (run_forgers(host, tasks, control, families) if forging else SUITES[name](host)))
+            if name == "forgers":
+                results.append(await run_forgers(host, tasks, control, families))
+            elif name == "digest-search":
+                results.append(await run_digest_search(host, tasks))
+            else:
+                results.append(await SUITES[name](host))
             results[-1].seconds = round(time.monotonic() - started, 1)
     return results
 
@@ -56,7 +62,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="redteam", description=__doc__)
     parser.add_argument("--only", nargs="*", choices=list(SUITES), default=list(SUITES), help="suites to run")
     parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
-    parser.add_argument("--tasks", nargs="*", type=Path, default=[], help="made tasks that forgers are tried on")
+    parser.add_argument(
+        "--tasks", nargs="*", type=Path, default=[], help="made tasks for forgers and the search by digest"
+    )
     parser.add_argument("--control", action="store_true", help="forgers: also on tests that hold their answers")
     parser.add_argument("--families", nargs="*", default=[], help="forgers: only these families, oracle for example")
     given = parser.parse_args(argv)

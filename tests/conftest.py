@@ -92,7 +92,7 @@ def closed_environment(sandboxes: tuple[asyncio.AbstractEventLoop, StoringHost])
 
 
 def bare_environment(host: StoringHost, shows: tuple[str, ...] | None) -> Environment:
-    layer = bare_pytest_layer(host.store, shows)
+    layer = bare_pytest_layer(host.store, shows=shows)
     suite = Suite("pytest", ("tests",))
     digest = environment_digest(layer, "", ("src",), suite, {})
     made = Environment("tiny", "1", digest, layer, "/opt/env/bin/python", ("src",), suite, "")

@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,9 +110,13 @@ def test_longer_numbers():
 DELETED = ("checksum", "split_amount", "spell")
 
 
-def bare_pytest_layer(store: Store, shows: Sequence[str] | None = None) -> Layer:
+def bare_pytest_layer(
+    store: Store, more: Mapping[str, str] | None = None, *, shows: Sequence[str] | None = None
+) -> Layer:
     """What `etude env install` makes of a repository without dependencies, made by hand: pytest and nothing else.
-    `shows` are the host's folders, all of the system where none are given."""
+
+    `more` are files beside pytest, `shows` the host's folders, all of the system where none are given.
+    """
     minor = sys.version_info.minor
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
@@ -122,15 +126,18 @@ def bare_pytest_layer(store: Store, shows: Sequence[str] | None = None) -> Layer
             assert found is not None and found.origin is not None
             shutil.copytree(Path(found.origin).parent, packages / name)
         shutil.copy2(Path(pytest.__file__).parents[1] / "py.py", packages)
+        for path, text in (more or {}).items():
+            (packages / path).parent.mkdir(exist_ok=True)
+            (packages / path).write_text(text)
         (tree / "bin").mkdir()
         (tree / "bin/python").symlink_to(Path(sys.base_prefix) / f"bin/python3.{minor}")
         (tree / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\ninclude-system-site-packages = false\n")
         return store.add(tree, at=PREFIX, shows=shows, bounds=Bounds(link_loops=True))
 
 
-def pytest_environment(store: Store) -> str:
-    """An environment with the pytest of this interpreter and nothing else: its digest."""
-    layer = bare_pytest_layer(store)
+def pytest_environment(store: Store, more: Mapping[str, str] | None = None) -> str:
+    """An environment with the pytest of this interpreter and these files among its packages: its digest."""
+    layer = bare_pytest_layer(store, more)
     suite = Suite("pytest", ())
     digest = environment_digest(layer, "", ("", "src"), suite, {})
     Environment("pytest", "", digest, layer, f"{PREFIX}/bin/python", ("", "src"), suite, "").save(store.root)

@@ -26,6 +26,7 @@ from etude.sandbox.base import WORKSPACE, Layer, Sandbox, SandboxFailure
 from etude.sandbox.environment import ENVIRONMENT
 from etude.sandbox.hosts import StoringHost
 from etude.sandbox.store.layers import Store, default_store
+from etude.tasks.environment.file_digests import without_digests
 from etude.tasks.environment.services import Service, read_services, serve
 from etude.tasks.format.file_tree import Files
 from etude.tasks.format.task import Task
@@ -36,6 +37,7 @@ ARCHIVE: Final = "/opt/etude/inside.zip"  # what runs inside, as `inside_layer` 
 _REMEMBERED = 128
 _made: weakref.WeakKeyDictionary[Store, OrderedDict[tuple[str, str], Layer]] = weakref.WeakKeyDictionary()
 _installed: dict[tuple[Path, str], Installation] = {}
+_covering: dict[tuple[Path, str], list[Layer]] = {}  # what lies over an environment, by store and digest
 # What the machine, and not the tree, did wrong.
 _MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
@@ -51,8 +53,18 @@ class Installation:
 
 def task_layers(task: Task, host: StoringHost) -> list[Layer]:
     """What every sandbox of the task starts over, later ones on top."""
-    environment = [] if task.facts.environment is None else [installation(task, host).layer]
-    return [*environment, workspace_layer(task, host)]
+    workspace = workspace_layer(task, host)
+    if task.facts.environment is None:
+        return [workspace]
+    environment = installation(task, host).layer
+    return [environment, *_covers(environment, host.store), workspace]
+
+
+def _covers(environment: Layer, store: Store) -> list[Layer]:
+    covers = _covering.get((store.root, environment.digest))
+    if covers is None or not all(each.path.exists() for each in covers):
+        covers = _covering[store.root, environment.digest] = without_digests(environment, store)
+    return covers
 
 
 def task_variables(task: Task) -> dict[str, str]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from etude.sandbox.base import CommandResult, Layer, SandboxLimits
+from etude.sandbox.base import WORKSPACE, CommandResult, Layer, SandboxLimits
 from etude.tasks.environment.layers import installation, task_layers, task_variables
 from etude.tasks.environment.services import PROCESSES, ServiceFailure, as_job
 from etude.tasks.environment.suite_run import encoded, start_suite
@@ -114,7 +114,7 @@ def mutant_attempts(task: Task, file: str, stubs: Mapping[str, bytes]) -> Iterat
 
 async def grade_file(job: GradeJob, file: str, text: bytes, *, unread: str = "") -> Grade:
     """Grades these tests, which lie in `file` while they run, by the task's mistakes. What has a file name that starts
-    with `unread` cannot read the code."""
+    with `unread`, or else that file, cannot read the code."""
     runs = _MutantRuns(job, file, text, unread)
     tests, kind, reason = await runs.grade(job.quick)
     return Grade(kind == "passed", kind, reason, tests, runs.details, checked=len(runs.mutants))
@@ -126,7 +126,8 @@ class _MutantRuns:
     def __init__(self, job: GradeJob, file: str, text: bytes, unread: str) -> None:
         task, host, settings = job.task, job.host, job.settings
         self.task, self.host, self.rng = task, host, job.rng or random.SystemRandom()
-        self.file, self.text, self.unread = file, text, unread
+        self.file, self.text = file, text
+        self.unread = unread or f"{WORKSPACE}/{file}"  # how who may not read the code is called while it runs
         self.mutants = mutants(task)
         paths = sorted({path for files in self.mutants.values() for path in files})
         self.code = {path: task.workspace[path] for path in paths}
@@ -175,7 +176,7 @@ class _MutantRuns:
 
     async def _notices(self, name: str) -> bool:
         """Whether a test fails. One that never ends, or takes its process with it, has noticed nothing."""
-        run = await self._run(self._rewritten(self.mutants[name]), False, until_failure=True)
+        run = await self._run(self._rewritten(self.mutants[name]), False)
         return bool(run.failing)
 
     def _rewritten(self, mistake: Mapping[str, bytes] | None = None) -> dict[str, bytes]:
@@ -188,7 +189,7 @@ class _MutantRuns:
         self.details[name] = why[:MOST_TEXT]
         return kind, f"with the code {name}: {why}"
 
-    async def _run(self, code: Mapping[str, bytes], shuffled: bool, until_failure: bool = False) -> _Run:
+    async def _run(self, code: Mapping[str, bytes], shuffled: bool) -> _Run:
         installed = self.task.facts.environment
         assert installed is not None
         job = {
@@ -203,7 +204,8 @@ class _MutantRuns:
             "order": self.rng.randrange(1 << 30) if shuffled else None,
             "trace": None,
             "services": as_job(self.services),
-            "most_failures": 1 if until_failure else 1_000_000,
+            # The same in every run, as tests can read it: one failure decides each of them.
+            "most_failures": 1,
         }
         env = task_variables(self.task) | {"PYTHONHASHSEED": str(self.rng.randrange(1 << 30))}
         result = await start_suite(

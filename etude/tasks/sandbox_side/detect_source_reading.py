@@ -1,30 +1,52 @@
-"""Code that examples may call and may not read: the interpreter is asked to say when they do, by whatever name.
+"""Code that tests and examples may call and may not read: the interpreter is asked to say when they do.
 
-Python tells an audit hook when code is taken from a function, a generator or a frame. Where that code is of the given
-files, the hook refuses unless the files' own project asked, in so many words. Knows frames; no task and no grade.
+Python tells an audit hook when code is taken from a function, a generator or a frame, and when a file is opened. Where
+that is code of the given files, the hook refuses unless the files' own project asked, in so many words. Knows frames;
+no task and no grade.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 from _thread import get_ident
-from collections.abc import Collection
-from types import FrameType
+from collections.abc import Collection, Iterator
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 _CODE = frozenset(("__code__", "f_code", "gi_code", "cr_code", "ag_code"))
 # What hands out code, or tells of each step in it, without asking an object for it.
 _WAYS = frozenset(("gc.get_referents", "gc.get_objects", "sys.settrace", "sys.setprofile", "marshal.dumps"))
 _MORE_WAYS = ("ctypes.", "sys.monitoring.", "code.")
+_FILES = frozenset(("open", "os.rename", "os.link", "os.symlink"))  # events whose first argument is a path
+
+_LISTING = frozenset(("_mock_add_spec",))  # it asks for everything that an object has, and keeps none of it
 
 
-class CodeWasRead(Exception):
-    """What an example gets that looks at code."""
+class CodeWasRead(OSError):
+    """What a test or an example gets that looks at code. As an error of reading: who formats a traceback goes on."""
 
 
-def guard(paths: Collection[str], root: str, asking: str) -> None:
-    """From now on nothing called by code whose file name starts with `asking` can read the code of these files."""
+def _telling() -> Iterator[CodeType]:
+    """Functions of the standard library that honest tests need: signatures, mocks and tracebacks look at code."""
+    for module in map(importlib.import_module, ("inspect", "traceback", "unittest.mock")):
+        owners = [module, *(each for each in vars(module).values() if isinstance(each, type))]
+        found = [getattr(each, "__func__", each) for owner in owners for each in vars(owner).values()]
+        yield from (each.__code__ for each in found if isinstance(each, FunctionType))
+
+
+def guard(
+    paths: Collection[str], root: str, asking: str, loaders: Collection[CodeType] = (), signatures: bool = False
+) -> None:
+    """From now on nothing called by code whose file name starts with `asking` can read the code of these files.
+    `loaders` may, and with `signatures` so may what tells of code without giving it away."""
     hidden, frame_here, starts = frozenset(paths), sys._getframe, str.startswith
+    names, real_path, decode = frozenset(map(os.path.basename, paths)), os.path.realpath, os.fsdecode
+    standard = os.path.dirname(os.__file__) + "/"  # noqa: PTH120 - as code objects say it
+    # The code itself: anybody can run code of their own under a module's name and in its namespace.
+    trusted = {id(each): each for each in (*loaders, *(_telling() if signatures else ()))}
+    main_thread = get_ident()
     busy: set[int] = set()  # threads that are in here
 
     def code_of(holder: Any, name: str) -> Any:
@@ -41,9 +63,12 @@ def guard(paths: Collection[str], root: str, asking: str) -> None:
             code = code_of(frame, "f_code")
             if starts(code.co_filename, asking):
                 return False
-            named = name in code.co_names or name in code.co_consts
+            named = name in code.co_names or name in code.co_consts or code.co_name in _LISTING
+            if first and named and trusted.get(id(code)) is code:
+                return True
             if first and (not named or frame.f_globals.get("__name__") == "dis"):
-                return not within(frame)
+                # A thread of a pool does what it was given by whom its own frames do not show.
+                return get_ident() == main_thread and not within(frame)
             if starts(code.co_filename, root):
                 return True
             frame, first = frame.f_back, False
@@ -56,6 +81,30 @@ def guard(paths: Collection[str], root: str, asking: str) -> None:
             frame = frame.f_back
         return False
 
+    def asked(frame: FrameType | None, past: str = "") -> bool:
+        """Whether a test or example is nearer than the project; or nearer than anything that is not of `past`."""
+        while frame is not None:
+            file = code_of(frame, "f_code").co_filename
+            if starts(file, asking):
+                return True
+            if starts(file, root) or (past and not (starts(file, (past, "<frozen")) and "site-packages" not in file)):
+                return False
+            frame = frame.f_back
+        return get_ident() != main_thread
+
+    def is_hidden(path: Any) -> bool:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return False
+        busy.add(get_ident())
+        try:
+            text = decode(path)
+            # By its last name alone where it is relative, as it may be to a descriptor that nobody tells.
+            return real_path(text) in hidden or (text[:1] != "/" and text.rpartition("/")[2] in names)
+        except (ValueError, TypeError):
+            return False
+        finally:
+            busy.discard(get_ident())
+
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if get_ident() in busy:
             return
@@ -64,11 +113,13 @@ def guard(paths: Collection[str], root: str, asking: str) -> None:
             if name not in _CODE or getattr(code_of(holder, name), "co_filename", "") not in hidden:
                 return
             refused = not allowed(name, frame_here(1))
+        elif event in _FILES:
+            refused = is_hidden(args[0]) and asked(frame_here(1))
         elif event in _WAYS or event.startswith(_MORE_WAYS):
-            refused = starts(code_of(frame_here(1), "f_code").co_filename, asking)
+            refused = asked(frame_here(1), standard)
         else:
             return
         if refused:
-            raise CodeWasRead("an example looks at code")
+            raise CodeWasRead("a test or an example looks at code")
 
     sys.addaudithook(hook)

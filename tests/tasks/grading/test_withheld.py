@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import resource
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from etude.tasks.grading.grader import GradeJob
 from etude.tasks.grading.submission import submission_of
 from etude.tasks.grading.withheld import compare
 from etude.tasks.grading.withheld.answers import FILE, Answers, answers_of
-from etude.tasks.grading.withheld.bits import of_text, of_value
+from etude.tasks.grading.withheld.bits import of_text, of_value, worth
 from etude.tasks.grading.withheld.compare import comparable, matches, records_match
 from etude.tasks.grading.withheld.estimate import UNSPELLED, estimated_bits
 from etude.tasks.grading.withheld.record import with_answers
@@ -258,6 +259,47 @@ def test_objects_are_recorded_by_their_fields() -> None:
 def test_bits_count_what_cannot_be_guessed() -> None:
     assert of_value(4711, "f(1)") > 10 and of_value(4711, "f(4711)") == 1
     assert of_text("an unlikely message", "") > 20 and of_text("ab", "'ab cd'") == 1
+
+
+def test_bits_leave_out_what_one_record_can_guess_many_times() -> None:
+    def site(operator: str, expected: object = PINNED, **options: object) -> Site:
+        return Site(0, "", operator, expected, options=tuple(options.items()))  # type: ignore[arg-type]
+
+    out = [0, "Total: 12 zebras"]
+    assert worth([(site("eq"), out, "")]) > 20 and worth([(site("has", "zebras"), out, "")]) < 8
+    raised = [
+        [0, ["list", [f"builtins.{name}", "builtins.Exception"]], ""] for name in ("KeyError", "ValueError", "OSError")
+    ]
+    # One exception of the tested code's can be of all three classes.
+    assert worth([(site("raises", classes=("E",)), record, "") for record in 4 * raised]) == 0
+
+
+@pytest.mark.parametrize(
+    ("site", "reference", "word"),
+    [
+        (Site(0, "", "has", "zebra"), [0, "one zebra"], "a {} too"),
+        (Site(0, "", "regex", "ze+bra"), [0, "one zebra"], "a {} too"),
+        (
+            Site(0, "", "raises", options=(("classes", ("E",)), ("match", "zebra"))),
+            [0, ["list", ["b.E"]], "no zebra"],
+            "a {} is not there",
+        ),
+    ],
+)
+def test_a_record_that_holds_every_word_has_none(site: Site, reference: list[Any], word: str) -> None:
+    def told(text: str) -> list[Any]:
+        return [*reference[:-1], text]
+
+    assert matches(site, told(word.format("zebra")), reference)
+    assert not matches(site, told(" ".join(f"word{number}" for number in range(2000)) + " zebra"), reference)
+
+
+def test_a_search_without_end_costs_a_second() -> None:
+    started = resource.getrusage(resource.RUSAGE_CHILDREN)
+    site = Site(0, "", "finds", "a" * 60)
+    assert not matches(site, [0, "(a|aa)+$b"], [0, "a+"]) and not matches(site, [0, "(a|aa)+$b"], [0, "a+b"])
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert ended.ru_utime - started.ru_utime < 3  # processor time, of two searches that are one
 
 
 @pytest.fixture(scope="module")

@@ -163,8 +163,55 @@ def test_told():
         except OSError:
             pass
 """,
+    "how many failures end the run": """def test_failures(pytestconfig):
+    assert pytestconfig.getoption('maxfail') > 1
+""",
+    "the file's code asked the same": """import shop.price
+def test_same():
+    known = {}
+    exec(open(shop.price.__file__).read(), known)
+    def told(function, text):
+        try:
+            return function(text)
+        except Exception as error:
+            return type(error)
+    for number in range(300):
+        for text in (str(number), f'{number}.{number % 7}', f'{number}.{number % 90 + 10}', f'{number}.123', ''):
+            assert told(shop.price.parse, text) == told(known['parse'], text)
+""",
+    "operations of the bytecode": """import dis
+import shop.price
+def counted(function):
+    found = {}
+    for each in dis.get_instructions(function):
+        name = each.opname + str(each.argrepr if 'OP' in each.opname else '')
+        for one, other in (('<=', '>='), ('<', '>'), ('==', '!=')):
+            name = name.replace(other, one)
+        if 'JUMP' not in name and ('OP' in name or 'CONST' in name and isinstance(each.argval, int)):
+            found[name, str(each.argval)] = found.get((name, str(each.argval)), 0) + 1
+    return found
+def test_operations():
+    known = {}
+    exec(open(shop.price.__file__).read(), known)
+    assert counted(shop.price.parse) == counted(known['parse'])
+""",
+    "operations, read by another thread": """from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
+from shop.price import parse
+def test_constants():
+    read = ('{0.__co' + 'de__.co_consts}').format
+    with ThreadPoolExecutor() as pool:
+        told = pool.submit(read, parse).result()
+    assert '100' in told and '2' in told and Mock(side_effect=read)(parse)
+""",
     "no Python": "def test_(:\n",
     "never ends": "def test_wait():\n    while True:\n        pass\n",
+}
+
+
+READING = {
+    *("the text", "the bytecode", "names of locals", "code that is neither the file's nor in other words"),
+    *("the file's code asked the same", "operations of the bytecode", "operations, read by another thread"),
 }
 
 
@@ -182,10 +229,27 @@ def test_tests_that_do_not_ask_what_the_code_does_are_rejected(grounds: Any, tas
         task, {FILE: text.encode()}, settings=GraderSettings(seconds=6 if name == "never ends" else 60), quick=True
     )
     assert not found.passed and found.kind != "passed"
-    if name in ("the source", "the text", "dates of files", "code that is neither the file's nor in other words"):
+    if name == "dates of files":
         assert found.tests["in other words"] == "passed" and "0 of 4 mistakes are noticed" in found.reason
-    if name in ("the bytecode", "names of locals"):  # they know the code, and fail in other words
-        assert found.tests["as it is"] == "passed" and found.tests["in other words"] == "failed", found.reason
+    if name in READING:  # they look at the code, and get an error
+        assert found.tests["as it is"] == "failed" and "looks at code" in found.reason, found.reason
+
+
+def test_honest_tests_may_use_signatures_mocks_and_tracebacks(grounds: Any, task: Task) -> None:
+    more = """
+def test_parameters():
+    import asyncio, inspect, traceback
+    from unittest import mock
+    assert list(inspect.signature(parse).parameters) == ["text"] and not asyncio.iscoroutinefunction(parse)
+    with mock.patch("shop.price.parse", autospec=True) as called:
+        called("1")
+    try:
+        parse("x")
+    except ValueError:
+        assert "parse" in traceback.format_exc()
+"""
+    found = graded(grounds, task, GOOD + more)
+    assert found.passed, found.reason
 
 
 def test_dice_are_rejected_nearly_always(grounds: Any, task: Task) -> None:

@@ -3,7 +3,8 @@ the task.
 
 Guessed low. A value that the rewritten test still mentions is worth a choice among what it mentions; a value that
 several assertions expect counts once; true, false and None count by how they are mixed over the task, since most tests
-assert what is true. Pure.
+assert what is true. A text that only has to contain something may contain many guesses, and an exception may be of many
+classes at once. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from etude.tasks.grading.withheld.compare import Record
+from etude.tasks.grading.withheld.compare import Record, room
 from etude.tasks.grading.withheld.sites import Site
 
 MOST_OF_ONE: Final = 32.0  # bits of one value
@@ -27,14 +28,12 @@ def worth(records: Iterable[tuple[Site, Record, str]]) -> float:
     """Bits over these records, each with its site and the text of the test without its answers."""
     values: dict[str, float] = {}
     mixed: Counter[str] = Counter()
-    classes: Counter[str] = Counter()
     for site, record, text in records:
         if site.exposed or (site.operator == "pair" and record[2] not in (["withheld"], "<withheld>")):
             continue
         if site.operator == "raises":
-            classes[json.dumps(record[1][1][:1]) if isinstance(record[1], list) else "nothing"] += 1
             if site.option("match"):
-                values.setdefault(site.option("match"), of_text(site.option("match"), text))
+                values.setdefault(site.option("match"), _of_one_in_many(site.option("match"), text, record))
         elif site.operator in ("finds", "finds_not"):
             mixed[str(site.operator == "finds")] += 1
         elif site.operator in ("true", "false") or record[1] in (None, True, False):
@@ -43,10 +42,12 @@ def worth(records: Iterable[tuple[Site, Record, str]]) -> float:
         elif site.operator in ("eq", "is", "approx", "almost", "same_items", "pair"):
             key = json.dumps(record[1])
             values[key] = min(values.get(key, MOST_OF_ONE), of_value(record[1], text))
-        elif site.operator in ("has", "starts", "ends", "regex") and isinstance(site.expected, str):
+        elif site.operator in ("has", "regex") and isinstance(site.expected, str):
+            values.setdefault(site.expected, _of_one_in_many(site.expected, text, record))
+        elif site.operator in ("starts", "ends") and isinstance(site.expected, str):
             values.setdefault(site.expected, of_text(site.expected, text))
         # Of what is less, unlike or among others, almost anything will do.
-    return round(sum(values.values()) + _arrangements(mixed) + _arrangements(classes), 1)
+    return round(sum(values.values()) + _arrangements(mixed), 1)
 
 
 def of_value(data: Any, text: str) -> float:
@@ -89,6 +90,12 @@ def of_text(said: str, text: str) -> float:
     choice = _choice(text)
     found = sum(choice if word in text else max(choice, BITS_OF_A_LETTER * len(word)) for word in words)
     return min(MOST_OF_ONE, found) if words else 1.0
+
+
+def _of_one_in_many(said: str, text: str, record: Record) -> float:
+    """A text that a record has to contain: as many guesses as there is room for are free."""
+    guesses = max(1.0, room(record) / (len(said) + 1))
+    return max(0.0, of_text(said, text) - math.log2(guesses))
 
 
 def _choice(text: str) -> float:

@@ -31,10 +31,17 @@ WITHHELD: Final = (["withheld"], "<withheld>")  # as it is, and as text
 MOST_EXPONENT: Final = 10_000  # of a decimal, and digits of a fraction: comparing larger ones may take hours
 MOST_ITEMS: Final = 2_000  # compared without regard to order
 SEARCH_SECONDS: Final = 20.0  # most of it for a busy machine to start an interpreter
+SEARCH_CPU_SECONDS: Final = 1  # of a search itself: each test with a pattern may cost one
+# Where many values will do, a record may be so much longer than the reference's, in characters of JSON: a text that
+# holds every word there is has any word in it.
+MOST_TIMES: Final = 4
+SPARE: Final = 200
+ROOMY: Final[tuple[Operator, ...]] = ("has", "regex", "finds", "raises")
 FOUND: Final = 3
 NOT_FOUND: Final = 4
 _SEARCH: Final = (
-    "import re, sys; flags, size, rest = sys.stdin.read().split('\\0', 2); at = int(size); "
+    f"import re, resource, sys; resource.setrlimit(resource.RLIMIT_CPU, ({SEARCH_CPU_SECONDS},) * 2); "
+    "flags, size, rest = sys.stdin.read().split('\\0', 2); at = int(size); "
     f"sys.exit({FOUND} if re.search(rest[:at], rest[at:], int(flags)) else {NOT_FOUND})"
 )
 
@@ -111,11 +118,18 @@ def matches(site: Site, record: Record, reference: Record) -> bool:
 def holds(site: Site, record: Record, reference: Record) -> bool:
     """The same by what the test asks alone, also for the reference's own record."""
     try:
+        if site.operator in ROOMY and len(json.dumps(record)) > room(reference):
+            return False
         if site.operator == "raises":
             return _raised(site, record, reference)
         return _holds(site, record, reference)
     except (Unreadable, TypeError, ValueError, ArithmeticError, RecursionError, AttributeError):
         return False
+
+
+def room(reference: Record) -> int:
+    """Characters that a record may have where the reference recorded this, and any that contains something will do."""
+    return MOST_TIMES * len(json.dumps(reference)) + SPARE
 
 
 def _holds(site: Site, record: Record, reference: Record) -> bool:
@@ -185,19 +199,15 @@ def _finds(pattern: str | Pattern, text: str) -> bool | None:
     return _search(pattern.text, text, pattern.flags & ~int(re.DEBUG))
 
 
+@lru_cache(maxsize=256)  # a record is compared with each of the reference's, and each search starts an interpreter
 def _search(pattern: str, text: str, flags: int = 0) -> bool | None:
     """In a process of its own: pattern or text is hostile, and a search can take for ever. None: it came to no end."""
-    try:
-        return _searched(pattern, text, flags)
-    except subprocess.TimeoutExpired:
-        return None
-
-
-@lru_cache(maxsize=256)  # a record is compared with each of the reference's, and each search starts an interpreter
-def _searched(pattern: str, text: str, flags: int) -> bool | None:
     given = f"{flags}\0{len(pattern)}\0{pattern}{text}".encode("utf-8", "surrogatepass")
     command = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _SEARCH]
-    code = subprocess.run(command, input=given, timeout=SEARCH_SECONDS, capture_output=True).returncode
+    try:
+        code = subprocess.run(command, input=given, timeout=SEARCH_SECONDS, capture_output=True).returncode
+    except subprocess.TimeoutExpired:
+        return None
     return {FOUND: True, NOT_FOUND: False}.get(code)
 
 
