@@ -23,7 +23,6 @@ from etude.core.version import __version__
 from etude.sandbox.base import Layer, SandboxFailure, Snapshot
 from etude.sandbox.remote import layer_transfer
 from etude.sandbox.remote.messages import (
-    PROTOCOL,
     Beat,
     BlockRequest,
     Load,
@@ -34,6 +33,7 @@ from etude.sandbox.remote.messages import (
     as_array,
     as_bytes,
     raise_error,
+    secret_of,
     split_address,
 )
 from etude.sandbox.store.layers import Store
@@ -60,7 +60,7 @@ class Machine:
         self.alive: set[int] = set()  # numbers of sandboxes that somebody has or waits for
         self._numbers = itertools.count(1)
         self._last = 0
-        self._caller = Caller(address, deadline=CALL_SECONDS, greeting={"token": token, "protocol": PROTOCOL})
+        self._caller = Caller(address, deadline=CALL_SECONDS, secret=secret_of(token))
         self._sending: dict[str, asyncio.Task[None]] = {}  # layers on their way, by digest
 
     @property

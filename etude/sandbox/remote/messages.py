@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etude.core.errors import EtudeError
+from etude.core.tcp_address import SharedSecret
 from etude.core.transport import Frame
 from etude.sandbox.base import (
     Capabilities,
@@ -24,7 +25,7 @@ from etude.sandbox.base import (
     SandboxLimits,
 )
 
-PROTOCOL: Final = 1  # both sides compare it: another number is another set of messages
+_PROTOCOL: Final = 2  # another number is another set of messages, and no side believes the other's proof
 BLOCK: Final = 4 << 20  # bytes of a layer that travel in one frame
 LARGEST: Final = 256 << 20  # bytes of one frame: a file that is written is sent whole
 
@@ -196,6 +197,11 @@ class SnapshotAnswer:
     transfer: int  # to read it by
     digest: str
     size: int
+
+
+def secret_of(token: str) -> SharedSecret:
+    """What a client and a sandbox host prove to each other that they know."""
+    return SharedSecret(token.encode(), f"a sandbox host with messages of version {_PROTOCOL}")
 
 
 def result_frame(result: CommandResult) -> Frame:

@@ -11,24 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from etude.core.errors import EtudeError
-from etude.core.frame_calls import Send
+from etude.core.frame_calls import Answering, Send
 from etude.core.transport import Frame, pack, unpack
 from etude.core.version import __version__
 from etude.sandbox.backend import BackendHost
 from etude.sandbox.base import Layer, NotFrozen, RunsApart, Sandbox, SandboxFailure, Snapshot
 from etude.sandbox.remote import layer_transfer, messages
 from etude.sandbox.remote.messages import (
-    PROTOCOL,
     Beat,
     BlockRequest,
     LayerName,
@@ -131,16 +130,11 @@ class SandboxServer:
             "publish": self._publish,
         }
 
-    def admit(self, header: dict[str, object]) -> str:
-        """Why a connection is refused; empty where it is not."""
-        token = header.get("token")
-        if not isinstance(token, str) or not hmac.compare_digest(
-            token.encode(errors="replace"), self.settings.token.encode()
-        ):
-            return "this sandbox host has another token"
-        if header.get("protocol") != PROTOCOL:
-            return f"this sandbox host speaks version {PROTOCOL} of the messages; install the same release on both"
-        return ""
+    async def listen(self, listener: socket.socket) -> Answering:
+        """Answer whoever knows the token, until the answer of this is closed."""
+        answering = Answering(self.handle, largest=messages.LARGEST)
+        await answering.listen(listener, messages.secret_of(self.settings.token))
+        return answering
 
     async def handle(self, frame: Frame, send: Send) -> Frame:
         verb, name = frame.header.get("verb"), frame.header.get("session")

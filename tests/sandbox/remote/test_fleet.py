@@ -21,7 +21,6 @@ import pytest
 
 from etude.core.child_process import listen
 from etude.core.errors import EtudeError
-from etude.core.frame_calls import Answering
 from etude.core.transport import Frame, pack
 from etude.forge.katas.task_source import katas
 from etude.policies.scripted import scripted
@@ -91,8 +90,7 @@ async def served(folder: Path, name: str, **given: Any) -> AsyncIterator[tuple[S
     address = str(folder / name)
     async with await open_host("local", folder / f"{name}-store", [RUNNER]) as host:
         server = SandboxServer(host, ServerSettings(TOKEN, **{"places": 8, **given}))  # type: ignore[arg-type]
-        answering = Answering(server.handle, admit=server.admit)
-        await answering.listen(listen(Path(address)))
+        answering = await server.listen(listen(Path(address)))
         try:
             yield server, address
         finally:
