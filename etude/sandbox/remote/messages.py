@@ -15,6 +15,7 @@ import numpy.typing as npt
 from etude.core.errors import EtudeError
 from etude.core.tcp_address import SharedSecret
 from etude.core.transport import Frame
+from etude.sandbox.backend import Command
 from etude.sandbox.base import (
     Capabilities,
     CommandResult,
@@ -103,24 +104,12 @@ class Started:
 
 
 @dataclass(frozen=True)
-class RunRequest:
+class CommandRequest:
+    """A program to run to its end, or to start."""
+
     sandbox: int
-    argv: tuple[str, ...]
-    cwd: str | None
-    env: dict[str, str]
+    command: Command
     stdin: Bytes
-    timeout: float
-    max_output: int | None
-    apart: bool = False  # a pid namespace of its own
-    preloaded: str = ""  # with `apart`: the module to run instead of `argv`
-
-
-@dataclass(frozen=True)
-class SpawnRequest:
-    sandbox: int
-    argv: tuple[str, ...]
-    cwd: str | None
-    env: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -190,13 +179,6 @@ class PublishRequest:
     shows: tuple[str, ...]
     layers: tuple[LayerName, ...]  # that a snapshot lies over
     kind: str  # "tree", "changes" (a layer made from a snapshot) or "snapshot"
-
-
-@dataclass(frozen=True)
-class SnapshotAnswer:
-    transfer: int  # to read it by
-    digest: str
-    size: int
 
 
 def secret_of(token: str) -> SharedSecret:

@@ -24,12 +24,13 @@ from etude.core.errors import EtudeError
 from etude.core.frame_calls import Answering, Send
 from etude.core.transport import Frame, pack, unpack
 from etude.core.version import __version__
-from etude.sandbox.backend import BackendHost
-from etude.sandbox.base import Layer, NotFrozen, RunsApart, Sandbox, SandboxFailure, Snapshot
+from etude.sandbox.backend import BackendHost, BackendSandbox
+from etude.sandbox.base import Layer, NotFrozen, RunsApart, SandboxFailure, Snapshot
 from etude.sandbox.remote import layer_transfer, messages
 from etude.sandbox.remote.messages import (
     Beat,
     BlockRequest,
+    CommandRequest,
     LayerName,
     Load,
     MachineFacts,
@@ -37,10 +38,7 @@ from etude.sandbox.remote.messages import (
     ProcessRequest,
     PublishRequest,
     ReadRequest,
-    RunRequest,
     SandboxRequest,
-    SnapshotAnswer,
-    SpawnRequest,
     Started,
     StartRequest,
     WriteRequest,
@@ -60,7 +58,7 @@ _PRUNE_SECONDS: Final = 60.0
 
 @dataclass
 class HeldSandbox:
-    sandbox: Sandbox
+    sandbox: BackendSandbox
     processes: dict[int, StreamedProcess] = field(default_factory=dict)
     last: int = 0
 
@@ -235,9 +233,9 @@ class SandboxServer:
         if why:
             return pack(Started(full=why, load=load))
 
-        async def make() -> Sandbox:
+        async def make() -> BackendSandbox:
             given: dict[str, Any] = {"limits": asked.limits, "network": asked.egress or asked.network, "env": asked.env}
-            sandbox: Sandbox = await self.host.start(base, workdir=asked.workdir, **given)
+            sandbox: BackendSandbox = await self.host.start(base, workdir=asked.workdir, **given)
             return sandbox
 
         sandbox = await self._make(session, asked.number, make)
@@ -248,7 +246,9 @@ class SandboxServer:
         sandbox = await self._make(session, asked.number, session.held(asked.sandbox).sandbox.fork)
         return pack(Started(files=sandbox.capabilities.files, apart=isinstance(sandbox, RunsApart)))
 
-    async def _make(self, session: Session, number: int, make: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
+    async def _make(
+        self, session: Session, number: int, make: Callable[[], Awaitable[BackendSandbox]]
+    ) -> BackendSandbox:
         if number in session.sandboxes or number in session.starting:
             raise EtudeError(f"there is a sandbox {number} already")
         session.starting.add(number)
@@ -289,15 +289,11 @@ class SandboxServer:
                 )
 
     async def _run(self, session: Session, frame: Frame) -> Frame:
-        asked = unpack(RunRequest, frame)
+        asked = unpack(CommandRequest, frame)
         sandbox = session.held(asked.sandbox).sandbox
-        given: dict[str, Any] = {"env": asked.env, "stdin": as_bytes(asked.stdin), "timeout": asked.timeout}
-        given["max_output"] = asked.max_output
-        if not asked.apart:
-            return messages.result_frame(await sandbox.run(asked.argv, cwd=asked.cwd, **given))
-        if not isinstance(sandbox, RunsApart):
-            raise EtudeError("this sandbox host cannot run a program apart")
-        return messages.result_frame(await sandbox.run_apart(asked.preloaded or asked.argv, **given))
+        if asked.command.timeout is None or (asked.command.apart and not isinstance(sandbox, RunsApart)):
+            raise EtudeError("this sandbox host cannot run a program so: without a deadline, or apart")
+        return messages.result_frame(await sandbox.run_command(asked.command, as_bytes(asked.stdin)))
 
     async def _read(self, session: Session, frame: Frame) -> Frame:
         asked = unpack(ReadRequest, frame)
@@ -322,7 +318,7 @@ class SandboxServer:
         asked = unpack(SandboxRequest, frame)
         made = await session.held(asked.sandbox).sandbox.snapshot()
         file = os.open(made.path, os.O_RDONLY | os.O_CLOEXEC)
-        return pack(SnapshotAnswer(self._keep_transfer(session, file), made.digest, made.size))
+        return Frame({"transfer": self._keep_transfer(session, file), "size": made.size})
 
     async def _reset(self, session: Session, frame: Frame) -> Frame:
         await session.held(unpack(SandboxRequest, frame).sandbox).sandbox.reset()
@@ -335,10 +331,9 @@ class SandboxServer:
     # Programs that stay
 
     async def _spawn(self, session: Session, frame: Frame) -> Frame:
-        asked = unpack(SpawnRequest, frame)
+        asked = unpack(CommandRequest, frame)
         held = session.held(asked.sandbox)
-        process = await held.sandbox.spawn(asked.argv, cwd=asked.cwd, env=asked.env)
-        assert isinstance(process, StreamedProcess)  # as those of every backend
+        process = await held.sandbox.spawn_command(replace(asked.command, timeout=None, apart=False))
         held.last += 1
         held.processes[held.last] = process
         return Frame({"process": held.last})

@@ -138,7 +138,7 @@ def test_two_machines_share_sandboxes_and_a_broken_one_is_cordoned(
                 # A program that kills its own sandbox is believed only where the machine works.
                 held = next(iter(next(iter(first.sessions.values())).sandboxes.values()))
                 await held.sandbox.close()
-                monkeypatch.setattr(held.sandbox, "run", lambda *_, **__: broken_run())
+                monkeypatch.setattr(held.sandbox, "run_command", lambda *_, **__: broken_run())
                 failures = await asyncio.gather(*(each.run(["true"]) for each in on_a), return_exceptions=True)
                 assert "host" in [each.cause for each in failures if isinstance(each, SandboxFailure)]
                 for each in on_a:
