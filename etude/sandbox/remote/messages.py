@@ -138,6 +138,15 @@ class WriteRequest:
 
 
 @dataclass(frozen=True)
+class ReplaceRequest:
+    sandbox: int
+    path: str
+    old: Bytes
+    new: Bytes
+    most: int
+
+
+@dataclass(frozen=True)
 class SandboxRequest:
     """What needs nothing but the sandbox: snapshot, reset, close; `path` for diff, `number` for the copy of a fork."""
 

@@ -20,6 +20,7 @@ from etude.sandbox.remote.messages import (
     CommandRequest,
     ProcessRequest,
     ReadRequest,
+    ReplaceRequest,
     SandboxRequest,
     Started,
     WriteRequest,
@@ -85,6 +86,11 @@ class RemoteSandbox(BackendSandbox):
 
     async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
         await self.call("write", pack(WriteRequest(self._number, self._absolute(path), as_array(data), mode)))
+
+    async def replace_text(self, path: str, old: bytes, new: bytes, *, most: int) -> bytes | None:
+        request = ReplaceRequest(self._number, self._absolute(path), as_array(old), as_array(new), most)
+        answer = await self.call("replace", pack(request))
+        return as_bytes(answer.arrays["data"]) if "data" in answer.arrays else None
 
     async def _changes_below(self, folder: str) -> list[Row]:
         answer = await self.call("diff", pack(SandboxRequest(self._number, folder or "/")), WALK_SECONDS)

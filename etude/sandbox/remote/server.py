@@ -38,6 +38,7 @@ from etude.sandbox.remote.messages import (
     ProcessRequest,
     PublishRequest,
     ReadRequest,
+    ReplaceRequest,
     SandboxRequest,
     Started,
     StartRequest,
@@ -45,7 +46,8 @@ from etude.sandbox.remote.messages import (
     as_array,
     as_bytes,
 )
-from etude.sandbox.remote.pressure import read_pressure
+from etude.sandbox.remote.pressure import Pressure, read_pressure
+from etude.sandbox.replace_text import replace_text
 from etude.sandbox.store.layers import interpreter_folders, system_folders
 from etude.sandbox.streams import StreamedProcess
 
@@ -54,6 +56,7 @@ _TICKS: Final = 4  # looks at a lease before it is over
 _RESERVE: Final = 512 << 20  # bytes of memory that are never given to sandboxes
 _BUSY: Final = 0.5  # share of time with tasks waiting for memory above which no sandbox is added
 _PRUNE_SECONDS: Final = 60.0
+_PRESSURE_SECONDS: Final = 0.2  # between two looks at memory and pressure: a burst adds some 20 sandboxes meanwhile
 
 
 @dataclass
@@ -100,6 +103,8 @@ class SandboxServer:
     def __init__(self, host: BackendHost[Any], settings: ServerSettings) -> None:
         self.host, self.settings = host, settings
         self.instance = secrets.token_hex(8)
+        self._pressure: Pressure | None = None
+        self._looked = 0.0
         self.sessions: dict[str, Session] = {}
         self._shown = {*system_folders(), *interpreter_folders(), *settings.shows}
         # Two for each core: one waits while another works. More at once only make each of them late.
@@ -116,6 +121,7 @@ class SandboxServer:
             "kill": self._kill,
             "read": self._read,
             "write": self._write,
+            "replace": self._replace,
             "diff": self._diff,
             "snapshot": self._snapshot,
             "reset": self._reset,
@@ -209,7 +215,11 @@ class SandboxServer:
                 await held.sandbox.close()
 
     def load(self) -> Load:
-        pressure = read_pressure()
+        now = asyncio.get_running_loop().time()
+        # Not at every start of a burst: the kernel sums up a control group anew for each reader.
+        if self._pressure is None or now - self._looked > _PRESSURE_SECONDS:
+            self._pressure, self._looked = read_pressure(), now
+        pressure = self._pressure
         return Load(
             self.settings.places,
             sum(len(each.sandboxes) for each in self.sessions.values()),
@@ -304,6 +314,12 @@ class SandboxServer:
         asked = unpack(WriteRequest, frame)
         await session.held(asked.sandbox).sandbox.write(asked.path, as_bytes(asked.data), mode=asked.mode)
         return Frame({})
+
+    async def _replace(self, session: Session, frame: Frame) -> Frame:
+        asked = unpack(ReplaceRequest, frame)
+        sandbox, (old, new) = session.held(asked.sandbox).sandbox, map(as_bytes, (asked.old, asked.new))
+        data = await replace_text(sandbox, asked.path, old, new, most=asked.most)
+        return Frame({}) if data is None else Frame({}, {"data": as_array(data)})
 
     async def _diff(self, session: Session, frame: Frame) -> Frame:
         asked = unpack(SandboxRequest, frame)
