@@ -11,7 +11,8 @@ from etude.harness.tool_context import ToolContext
 from etude.harness.tools.table import build_tools
 from etude.sandbox.remote.host import RemoteHost
 from etude.sandbox.replace_text import replace_text
-from tests.sandbox.conftest import World
+
+World = Any
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("read", {"path": "hello.py"}),
