@@ -2,9 +2,8 @@
 
 A request's header has a `number`, which its answer repeats, and a `verb`. A caller that is cancelled sends `cancel`
 with the number, and a connection that closes cancels all its calls. While a call is under way its side may send news,
-frames with the same number and `news` set. Errors travel as one sentence. A server that strangers can reach may ask
-for a greeting, the first frame of a connection, before it reads anything larger. Knows frames (`transport`) and
-asyncio; no verb and no message.
+frames with the same number and `news` set. Errors travel as one sentence. Where strangers can reach a server, both ends
+prove first that they know a secret (`tcp_address`). Knows frames (`transport`) and asyncio; no verb and no message.
 """
 
 from __future__ import annotations
@@ -13,18 +12,16 @@ import asyncio
 import contextlib
 import socket as sockets
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from etude.core.errors import EtudeError
-from etude.core.tcp_address import FILE, Fence, NotThere, TcpAddress, connect, welcome
+from etude.core.tcp_address import FILE, Fence, NotThere, SharedSecret, connect, connect_to, welcome
 from etude.core.transport import PREFIX_BYTES, Frame, read_frame, read_prefix, write_frame
 
 CANCEL = "cancel"
 LARGEST = 1 << 30  # bytes of one frame, unless a server asks for fewer
-GREETING_BYTES = 4096  # of the frame that comes before a stranger is admitted
-GREETING_SECONDS = 10.0  # for it to come
-UNPROVEN = 64  # connections over TCP that may be proving themselves at once; then the oldest is closed
+UNPROVEN = 64  # connections that may be proving themselves at once; then the oldest is closed
 Send = Callable[[Frame], None]
 Handle = Callable[[Frame, Send], Awaitable[Frame]]
 
@@ -95,14 +92,12 @@ class _Frames(asyncio.Protocol):
 class Caller:
     """One connection to a server of frames. Lost, it is opened again by the next call.
 
-    `path` is that of a local socket, HOST:PORT, or `file:` with the path of a file that holds a TCP address. Of the
-    last no answer is taken that came from a process whose place another has taken. `greeting` is sent first, where the
-    server asks for one.
+    `path` is that of a local socket, or `file:` with the path of a file that holds a TCP address, or with a `secret`
+    HOST:PORT. Of `file:` no answer is taken that came from a process whose place another has taken.
     """
 
-    def __init__(self, path: str, *, deadline: float = 60.0, greeting: Mapping[str, object] | None = None) -> None:
-        self.path, self.deadline, self._greeting = path, deadline, greeting
-        self._refused = ""  # what the server said about the greeting
+    def __init__(self, path: str, *, deadline: float = 60.0, secret: SharedSecret | None = None) -> None:
+        self.path, self.deadline, self._secret = path, deadline, secret
         self._link: _Frames | None = None
         self._opening = asyncio.Lock()
         self._number = 0
@@ -150,24 +145,20 @@ class Caller:
                 if self.path.startswith(FILE):
                     fence = Fence(Path(self.path.removeprefix(FILE)))
                     await loop.create_connection(lambda: made, sock=await connect(fence.address))
-                elif "/" in self.path:
-                    await loop.create_unix_connection(lambda: made, self.path)
+                elif self._secret is not None:
+                    await loop.create_connection(lambda: made, sock=await connect_to(self.path, self._secret))
                 else:
-                    host, _, port = self.path.rpartition(":")
-                    await loop.create_connection(lambda: made, host.strip("[]"), int(port))
-            except (OSError, ValueError, NotThere) as refused:
+                    await loop.create_unix_connection(lambda: made, self.path)
+            except NotThere as missing:
+                raise ConnectionLost(str(missing)) from None
+            except OSError as refused:
                 raise ConnectionLost(f"nobody answers at {self.path} ({refused})") from None
-            self._link, self._refused = made, ""
-            if self._greeting is not None:
-                made.send(Frame(dict(self._greeting)))
+            self._link = made
             return made
 
     def _on_frame(self, link: _Frames, fence: Fence | None, frame: Frame) -> None:
         if fence is not None and not fence.holds():
             link.close(f"another process has taken the place of incarnation {fence.address.incarnation}")
-            return
-        if "refused" in frame.header:
-            self._refused = str(frame.header["refused"])
             return
         answer, on_news = self._waiting.get(int(frame.header.get("number", 0)), (None, None))
         if answer is None or answer.done():
@@ -183,35 +174,28 @@ class Caller:
         self._link = None
         for answer, _ in self._waiting.values():
             if not answer.done():
-                why = self._refused or why
                 answer.set_exception(ConnectionLost(f"the connection to {self.path} is lost: {why}"))
 
 
 class Answering:
     """A server of frames on a listening socket; `handle` answers a request, or raises `EtudeError`.
 
-    With `ConnectionLost` it says that it is about to end. With `admit`, the first frame of a connection is a greeting:
-    its header goes there, and a sentence that comes back refuses the connection. With an address it listens over TCP,
-    and everybody who connects must prove that it knows the address's token.
+    With `ConnectionLost` it says that it is about to end. With a secret, which it needs over TCP, everybody who
+    connects must prove that they know it before a frame is read.
     """
 
-    def __init__(
-        self, handle: Handle, *, largest: int = LARGEST, admit: Callable[[dict[str, object]], str] | None = None
-    ) -> None:
-        self._handle, self._largest, self._admit = handle, largest, admit
+    def __init__(self, handle: Handle, *, largest: int = LARGEST) -> None:
+        self._handle, self._largest = handle, largest
         self._links: set[_Frames] = set()
         self._server: asyncio.AbstractServer | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._unproven: dict[int, asyncio.Task[None]] = {}  # in the order in which they came
-        self._ungreeted: dict[int, _Frames] = {}
 
-    async def listen(self, listener: sockets.socket, address: TcpAddress | None = None) -> None:
-        if address is not None:
-            self._accepting = asyncio.create_task(self._accept(listener, address), name="frames over TCP")
+    async def listen(self, listener: sockets.socket, secret: SharedSecret | None = None) -> None:
+        if secret is not None:
+            self._accepting = asyncio.create_task(self._accept(listener, secret), name="frames of those who prove it")
             return
-        loop = asyncio.get_running_loop()
-        make = loop.create_unix_server if listener.family == sockets.AF_UNIX else loop.create_server
-        self._server = await make(self._made, sock=listener)
+        self._server = await asyncio.get_running_loop().create_unix_server(self._made, sock=listener)
 
     async def close(self) -> None:
         """Takes no more connections, and ends those that are there."""
@@ -222,12 +206,12 @@ class Answering:
         for link in list(self._links):
             link.end()
 
-    async def _accept(self, listener: sockets.socket, address: TcpAddress) -> None:
+    async def _accept(self, listener: sockets.socket, secret: SharedSecret) -> None:
         loop = asyncio.get_running_loop()
         listener.setblocking(False)
 
         async def greet(sock: sockets.socket) -> None:
-            if await welcome(sock, address):
+            if await welcome(sock, secret):
                 await loop.connect_accepted_socket(self._made, sock)
 
         with listener:
@@ -246,24 +230,8 @@ class Answering:
 
     def _made(self) -> _Frames:
         running: dict[int, asyncio.Task[None]] = {}
-        admitted = self._admit is None
-
-        def greet(frame: Frame) -> None:
-            nonlocal admitted
-            assert self._admit is not None
-            refusal = self._admit(frame.header)
-            if refusal:
-                link.send(Frame({"refused": refusal}))
-                link.end()
-                return
-            admitted, link.largest = True, self._largest
-            self._ungreeted.pop(id(link), None)
-            too_late.cancel()
 
         def on_frame(frame: Frame) -> None:
-            if not admitted:
-                greet(frame)
-                return
             number = frame.header.get("number")
             if not isinstance(number, int):
                 raise EtudeError("a request has no number")
@@ -277,17 +245,11 @@ class Answering:
 
         def on_end(why: str) -> None:
             self._links.discard(link)
-            self._ungreeted.pop(id(link), None)
             for task in list(running.values()):
                 task.cancel()
 
-        link = _Frames(on_frame, on_end, self._largest if admitted else GREETING_BYTES)
+        link = _Frames(on_frame, on_end, self._largest)
         self._links.add(link)
-        if not admitted:
-            too_late = asyncio.get_running_loop().call_later(GREETING_SECONDS, link.end)
-            if len(self._ungreeted) >= UNPROVEN:
-                self._ungreeted.pop(next(iter(self._ungreeted))).end()
-            self._ungreeted[id(link)] = link
         return link
 
     async def _answer(self, link: _Frames, number: int, frame: Frame) -> None:

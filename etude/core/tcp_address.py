@@ -1,10 +1,11 @@
-"""Where a process of ours listens on TCP: a file that says it, a greeting that proves it, and a fence behind it.
+"""Where a process of ours listens on TCP: a file that says it, how both ends prove who they are, and a fence.
 
 A process that is reached over a network writes its address into a file that only this user can read: host, port, a
 token of its own and its incarnation (which of the processes that have had its name it is). Whoever connects and whoever
-listens prove to each other that they know that token, without sending it. An answer is taken only while the file still
-names the process that it came from: one whose place another has taken is fenced. Knows no verb and no message; what is
-sent afterwards is not encrypted.
+listens prove to each other that they know that token, without sending it: each answers a random challenge of the other
+(`SharedSecret`, also for servers whose token a person sets). An answer is taken only while the file still names the
+process that it came from: one whose place another has taken is fenced. Knows no verb and no message; what is sent
+afterwards is not encrypted.
 """
 
 from __future__ import annotations
@@ -24,13 +25,25 @@ from etude.core.errors import EtudeError
 
 FILE = "file:"  # what addresses that are files begin with
 GREETING = 10.0  # seconds in which somebody who connects must have proven who they are
-_NONCE = 32
+_NONCE = _PROOF = 32  # bytes: a challenge, and its answer (SHA-256)
 # A host that loses its power closes no connection: it is given up after 10 + 3 * 5 seconds without a sign.
 _IDLE, _INTERVAL, _PROBES = 10, 5, 3
 
 
 class NotThere(EtudeError):
     """Nobody listens at the address, or not the one that it names."""
+
+
+@dataclass(frozen=True)
+class SharedSecret:
+    """What both ends of a connection know. A proof for one purpose proves nothing for another."""
+
+    key: bytes
+    purpose: str  # who listens: "a sandbox host", "incarnation 0.1"
+
+    def proof(self, side: str, nonces: bytes) -> bytes:
+        """Of one side, over the challenges of both: one that was recorded fits no other connection."""
+        return hmac.digest(self.key, f"{side} {self.purpose} ".encode() + nonces, "sha256")
 
 
 @dataclass(frozen=True)
@@ -42,9 +55,9 @@ class TcpAddress:
     token: str
     incarnation: str  # "lineage.number"
 
-    def proof(self, side: str, nonces: bytes) -> bytes:
-        text = f"{side} {self.incarnation} ".encode() + nonces
-        return hmac.digest(bytes.fromhex(self.token), text, "sha256")
+    @property
+    def secret(self) -> SharedSecret:
+        return SharedSecret(bytes.fromhex(self.token), f"incarnation {self.incarnation}")
 
 
 @dataclass(frozen=True)
@@ -118,31 +131,62 @@ class Fence:
 
 async def connect(address: TcpAddress) -> sockets.socket:
     """A connection to exactly that process."""
-    loop = asyncio.get_running_loop()
-    family = sockets.AF_INET6 if ":" in address.host else sockets.AF_INET
-    sock = sockets.socket(family, sockets.SOCK_STREAM)
-    sock.setblocking(False)
+    return await connect_to(f"{address.host}:{address.port}", address.secret)
+
+
+async def connect_to(place: str, secret: SharedSecret) -> sockets.socket:
+    """A connection to who listens at HOST:PORT, or at the path of a local socket, and knows the secret."""
+    sock: sockets.socket | None = None
     try:
         async with asyncio.timeout(GREETING):
-            await loop.sock_connect(sock, (address.host, address.port))
-            _keep_alive(sock)
-            theirs = await _receive(sock, _NONCE)
-            ours = secrets.token_bytes(_NONCE)
-            await loop.sock_sendall(sock, ours + address.proof("client", theirs + ours))
-            said = await _receive(sock, len(address.proof("server", ours)))
-            if not hmac.compare_digest(said, address.proof("server", ours + theirs)):
-                raise NotThere(f"who listens at {address.host}:{address.port} is not incarnation {address.incarnation}")
-    except (OSError, TimeoutError) as refused:
-        sock.close()
-        raise NotThere(f"nobody answers at {address.host}:{address.port} ({refused or 'too slow'})") from None
-    except BaseException:
-        sock.close()
+            sock = await _open(place)
+            await _prove(sock, secret, place)
+            return sock
+    except BaseException as error:
+        if sock is not None:
+            sock.close()
+        if isinstance(error, (OSError, TimeoutError)):
+            raise NotThere(f"nobody answers at {place} ({str(error) or 'too slow'})") from None
         raise
-    return sock
 
 
-async def welcome(sock: sockets.socket, address: TcpAddress) -> bool:
-    """The listening side of `connect`; False, and the connection is closed, for whoever does not know the token."""
+async def _open(place: str) -> sockets.socket:
+    loop = asyncio.get_running_loop()
+    if "/" in place:
+        found: list[Any] = [(sockets.AF_UNIX, place)]
+    else:
+        host, _, port = place.rpartition(":")
+        listed = await loop.getaddrinfo(host.strip("[]"), int(port), type=sockets.SOCK_STREAM)
+        found = [(family, where) for family, _, _, _, where in listed]
+    for last, (family, where) in enumerate(found, 1 - len(found)):
+        sock = sockets.socket(family, sockets.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            await loop.sock_connect(sock, where)
+        except BaseException as error:
+            sock.close()
+            if last < 0 and isinstance(error, OSError):
+                continue  # a name may have several addresses
+            raise
+        _keep_alive(sock)
+        return sock
+    raise ConnectionRefusedError("the name has no address")
+
+
+async def _prove(sock: sockets.socket, secret: SharedSecret, place: str) -> None:
+    theirs = await _receive(sock, _NONCE)
+    ours = secrets.token_bytes(_NONCE)
+    await asyncio.get_running_loop().sock_sendall(sock, ours + secret.proof("client", theirs + ours))
+    try:
+        said = await _receive(sock, _PROOF)
+    except ConnectionResetError:
+        raise NotThere(f"who listens at {place} has another token, or is not {secret.purpose}") from None
+    if not hmac.compare_digest(said, secret.proof("server", ours + theirs)):
+        raise NotThere(f"who listens at {place} is not {secret.purpose}")
+
+
+async def welcome(sock: sockets.socket, secret: SharedSecret) -> bool:
+    """The listening side of `connect_to`; False, and the connection is closed, for whoever does not know the secret."""
     loop = asyncio.get_running_loop()
     sock.setblocking(False)
     try:
@@ -151,9 +195,9 @@ async def welcome(sock: sockets.socket, address: TcpAddress) -> bool:
             ours = secrets.token_bytes(_NONCE)
             await loop.sock_sendall(sock, ours)
             theirs = await _receive(sock, _NONCE)
-            said = await _receive(sock, len(address.proof("client", ours)))
-            if hmac.compare_digest(said, address.proof("client", ours + theirs)):
-                await loop.sock_sendall(sock, address.proof("server", theirs + ours))
+            said = await _receive(sock, _PROOF)
+            if hmac.compare_digest(said, secret.proof("client", ours + theirs)):
+                await loop.sock_sendall(sock, secret.proof("server", theirs + ours))
                 return True
     except (OSError, TimeoutError):
         pass
@@ -172,7 +216,7 @@ async def accept_one(listener: sockets.socket, address: TcpAddress, seconds: flo
     greeting: set[asyncio.Task[None]] = set()
 
     async def greet(sock: sockets.socket) -> None:
-        if await welcome(sock, address):
+        if await welcome(sock, address.secret):
             if found.done():
                 sock.close()
             else:
@@ -212,6 +256,8 @@ async def _receive(sock: sockets.socket, count: int) -> bytes:
 
 
 def _keep_alive(sock: sockets.socket) -> None:
+    if sock.family == sockets.AF_UNIX:
+        return
     sock.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", _IDLE), ("TCP_KEEPINTVL", _INTERVAL), ("TCP_KEEPCNT", _PROBES)):
         if hasattr(sockets, name):  # macOS has another name for the first

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from etude.harness.failures import ToolError
 from etude.harness.machine_load import slowdown
 from etude.sandbox.base import WORKSPACE, CommandResult, Process, Sandbox
+from etude.sandbox.replace_text import replace_text
 from etude.tokens.tokenizer import to_bytes, to_text
 
 # Noise that would make two equal rollouts differ, or waste tokens: pagers, progress bars, colours, hash order, zones.
@@ -99,14 +100,18 @@ class ToolContext:
         """A file's text, byte for byte; binary files and those above `most` bytes are refused."""
         absolute = self.locate(path)
         try:
-            data = await self.sandbox.read(absolute, limit=most + 1)
+            return _text(path, await self.sandbox.read(absolute, limit=most + 1), most)
         except OSError as error:
             raise _unexpected(path, error) from error
-        if len(data) > most:
-            raise ToolError("UnexpectedEnvironment", f"{path} is larger than {most} bytes")
-        if b"\0" in data:
-            raise ToolError("UnexpectedEnvironment", f"{path} is a binary file")
-        return to_text(data)
+
+    async def replace(self, path: str, old: str, new: str, *, most: int) -> str | None:
+        """Puts a text in the place of one that occurs once. None: done; otherwise what `read` would give."""
+        absolute = self.locate(path)
+        try:
+            data = await replace_text(self.sandbox, absolute, to_bytes(old), to_bytes(new), most=most)
+        except OSError as error:
+            raise _unexpected(path, error) from error
+        return None if data is None else _text(path, data, most)
 
     async def write(self, path: str, text: str) -> None:
         absolute = self.locate(path)
@@ -171,6 +176,14 @@ def _check_words(argv: Sequence[str]) -> None:
             raise ToolError("InvalidArguments", "an argument cannot hold a NUL byte")
         if len(to_bytes(word)) > LONGEST_ARGUMENT:
             raise ToolError("InvalidArguments", f"an argument is longer than {LONGEST_ARGUMENT} bytes")
+
+
+def _text(path: str, data: bytes, most: int) -> str:
+    if len(data) > most:
+        raise ToolError("UnexpectedEnvironment", f"{path} is larger than {most} bytes")
+    if b"\0" in data:
+        raise ToolError("UnexpectedEnvironment", f"{path} is a binary file")
+    return to_text(data)
 
 
 def _unexpected(path: str, error: OSError) -> ToolError:

@@ -373,7 +373,9 @@ async def _place(
         yield None, SandboxStart((), {})
         return
     start = await kind_of(task).start(task, host)
-    async with await host.start(start.layers, limits=setup.sandbox, env=start.env, workdir=start.workdir) as sandbox:
+    async with await host.start(
+        start.layers, limits=setup.sandbox, network=start.network, env=start.env, workdir=start.workdir
+    ) as sandbox:
         await serve_task(task, host, sandbox)
         yield sandbox, start
 

@@ -5,6 +5,7 @@ Reading order:
 - `base.py`            the protocol and its nouns: Host, Sandbox, Process, Layer, Snapshot, FrozenSandbox, SandboxLimits
 - `hosts.py`           a backend by its name, or a class of one's own
 - `backend.py`         what every backend does alike: `run` over the start of a program, `diff`, `snapshot`, closing
+- `replace_text.py`    a piece of a file replaced in one round trip
 - `streams.py`         the asyncio ends of a program's pipes
 - `store/`             layers, snapshots and frozen sandboxes, by content; hostile trees are refused
 - `local/`             Linux namespaces: launcher, init, root filesystem, confinement of programs, CRIU

@@ -24,6 +24,7 @@ from etude.sandbox.base import (
     CommandResult,
     Egress,
     Layer,
+    Sandbox,
     SandboxFailure,
     SandboxLimits,
     Snapshot,
@@ -59,9 +60,9 @@ class SandboxRecipe:
 class Command:
     """One program to start, with every default filled in."""
 
-    argv: Sequence[str]
+    argv: tuple[str, ...]
     cwd: str  # absolute
-    env: Mapping[str, str]  # beside the sandbox's own
+    env: dict[str, str]  # beside the sandbox's own
     stdin: bool  # whether anything will be written to its standard input
     timeout: float | None  # None: it may stay
     max_output: int
@@ -69,7 +70,7 @@ class Command:
     preloaded: str = ""  # the module to run instead of `argv`
 
 
-class BackendSandbox(ABC):
+class BackendSandbox(Sandbox, ABC):
     """The part of the `Sandbox` protocol that needs nothing of a backend but how it starts and packs."""
 
     def __init__(self, host: BackendHost[Any], recipe: SandboxRecipe) -> None:
@@ -112,12 +113,29 @@ class BackendSandbox(ABC):
         timeout: float = 60.0,
         max_output: int | None = None,
     ) -> CommandResult:
-        return await self._run(self._command(argv, cwd, env, bool(stdin), timeout, max_output), stdin)
+        return await self.run_command(self._command(argv, cwd, env, bool(stdin), timeout, max_output), stdin)
 
     async def spawn(
         self, argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None
     ) -> StreamedProcess:
-        return await self._launch(self._command(argv, cwd, env, True))
+        return await self.spawn_command(self._command(argv, cwd, env, True))
+
+    async def spawn_command(self, command: Command) -> StreamedProcess:
+        return await self._launch(command)
+
+    async def _run_apart(
+        self,
+        program: str | Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        timeout: float = 60.0,
+        max_output: int | None = None,
+    ) -> CommandResult:
+        """`RunsApart.run_apart`, for a backend that has it: it says `run_apart = BackendSandbox._run_apart`."""
+        preloaded, argv = (program, [program]) if isinstance(program, str) else ("", program)
+        command = self._command(argv, None, env, bool(stdin), timeout, max_output)
+        return await self.run_command(replace(command, apart=True, preloaded=preloaded), stdin)
 
     def _command(
         self,
@@ -131,9 +149,9 @@ class BackendSandbox(ABC):
         if not argv:
             raise EtudeError("a program needs a name: argv is empty")
         limit = self.limits.output if max_output is None else max_output
-        return Command(argv, self._absolute(cwd or ""), env or {}, stdin, timeout, limit)
+        return Command(tuple(argv), self._absolute(cwd or ""), dict(env or {}), stdin, timeout, limit)
 
-    async def _run(self, command: Command, stdin: bytes) -> CommandResult:
+    async def run_command(self, command: Command, stdin: bytes) -> CommandResult:
         process = await self._launch(command)
         try:
             # Before waiting: a program that reads its input to the end would otherwise wait for us.
@@ -186,11 +204,16 @@ class BackendHost(ABC, Generic[SandboxType]):
     """The part of the `StoringHost` protocol that needs nothing of a backend but how it makes one sandbox."""
 
     egress = False  # whether its sandboxes can have a proxy as their only way out
-    preload: tuple[str, ...] = ()  # only a backend that forks from a loaded process has any
 
-    def __init__(self, store: Store | Path) -> None:
+    def __init__(self, store: Store | Path, preload: tuple[str, ...] = ()) -> None:
         self.store = store if isinstance(store, Store) else Store(store)
+        self._preload = preload
         self._sandboxes: set[SandboxType] = set()
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """Modules that its sandboxes can run; only a backend that forks from a loaded process has any."""
+        return self._preload
 
     @classmethod
     @abstractmethod
@@ -201,9 +224,9 @@ class BackendHost(ABC, Generic[SandboxType]):
     @abstractmethod
     def capabilities(self) -> Capabilities: ...
 
-    @abstractmethod
     async def open_sandbox(self, recipe: SandboxRecipe, changes: Path | None) -> SandboxType:
-        """A sandbox over the recipe's layers and, where given, a file of packed changes."""
+        """A sandbox over the recipe's layers and, where given, a file of packed changes: for `start` and `fork`."""
+        raise NotImplementedError
 
     async def start(
         self,
@@ -218,10 +241,12 @@ class BackendHost(ABC, Generic[SandboxType]):
             raise EtudeError(
                 f"{self.capabilities.backend} sandboxes have no egress proxy; use local ones for this task"
             )
-        changes = base.path if isinstance(base, Snapshot) else None
         layers = base.layers if isinstance(base, Snapshot) else tuple(base)
         recipe = SandboxRecipe(layers, limits or SandboxLimits(), network, dict(env or {}), workdir)
-        return await self.open_sandbox(recipe, changes)
+        return await self._start(recipe, base if isinstance(base, Snapshot) else None)
+
+    async def _start(self, recipe: SandboxRecipe, snapshot: Snapshot | None) -> SandboxType:
+        return await self.open_sandbox(recipe, None if snapshot is None else snapshot.path)
 
     async def _opened(self, sandbox: SandboxType, opening: Awaitable[None], failure: str) -> SandboxType:
         """The sandbox once it is open; one that cannot be opened is closed, and `failure` says what went wrong."""

@@ -7,10 +7,10 @@ that the program brought its own sandbox down. Knows neither rollouts nor grades
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
-from etude.sandbox.base import FailureCause, Host, Layer, SandboxFailure
+from etude.sandbox.base import FailureCause, Host, Layer, Sandbox, SandboxFailure
 
 # What a program may bring about in its own sandbox. The others are of the host, where no program reaches.
 CAUSED_INSIDE: Final[tuple[FailureCause, ...]] = ("died", "deadline", "protocol")
@@ -19,8 +19,13 @@ _SECONDS: Final = 60.0  # for all of it: longer than the longest wait of a backe
 
 async def host_works(host: Host, layers: Sequence[Layer]) -> bool:
     """Start a sandbox over these layers, run a program in it that does nothing, and close it."""
+    return await sandbox_works(host.start(layers))
+
+
+async def sandbox_works(starting: Awaitable[Sandbox]) -> bool:
+    """The same with a sandbox that is about to start."""
     try:
-        async with asyncio.timeout(_SECONDS), await host.start(layers) as sandbox:
+        async with asyncio.timeout(_SECONDS), await starting as sandbox:
             await sandbox.run(["sh", "-c", "exit 0"], timeout=_SECONDS / 2)
     except (SandboxFailure, OSError):  # a TimeoutError is an OSError
         return False

@@ -13,10 +13,9 @@ from typing import Any
 
 from etude.core.child_process import listen
 from etude.core.errors import EtudeError
-from etude.core.frame_calls import Answering
 from etude.sandbox.hosts import open_host
 from etude.sandbox.remote.host import TOKEN
-from etude.sandbox.remote.messages import LARGEST, split_address
+from etude.sandbox.remote.messages import split_address
 from etude.sandbox.remote.pressure import read_pressure
 from etude.sandbox.remote.server import SandboxServer, ServerSettings, default_places
 
@@ -46,8 +45,7 @@ async def serve_sandboxes(
     async with await open_host(backend, store, preload) as host:
         settings = ServerSettings(token, places or default_places(read_pressure().available), **given)
         server = SandboxServer(host, settings)  # type: ignore[arg-type]  # ours derive from BackendHost
-        answering = Answering(server.handle, largest=LARGEST, admit=server.admit)
-        await answering.listen(listener)
+        answering = await server.listen(listener)
         keeping = asyncio.ensure_future(server.keep())
         print(READY, shown, flush=True)
         try:

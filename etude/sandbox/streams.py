@@ -27,6 +27,7 @@ class KeptOutput:
         self._end: deque[bytes] = deque()
         self._end_size = 0
         self._dropped = 0
+        self.on_data: Callable[[], None] = lambda: None  # called when there is more to take
 
     @property
     def truncated(self) -> bool:
@@ -65,6 +66,10 @@ class KeptOutput:
             self._dropped += excess
             if excess < len(first):
                 self._end.appendleft(first[excess:])
+        self.on_data()
+
+    def finish(self) -> None:
+        """The program is dead: nothing can follow."""
 
 
 class Collector(KeptOutput):
@@ -76,11 +81,10 @@ class Collector(KeptOutput):
         self._descriptor = descriptor
         self._loop = asyncio.get_running_loop()
         self._open = True
-        self.on_data: Callable[[], None] = lambda: None  # called when there is more to take
         self._loop.add_reader(descriptor, self._read)
 
     def finish(self) -> None:
-        """Take what is still in the pipe and close it. Called when the program is dead: nothing can follow."""
+        """Take what is still in the pipe and close it."""
         while self._open and self._read():
             pass
         self.close()
@@ -100,7 +104,6 @@ class Collector(KeptOutput):
             self.close()
             return False
         self.add(data)
-        self.on_data()
         return True
 
 
@@ -157,7 +160,7 @@ class StreamedProcess(ABC):
 
     _ended: asyncio.Future[Any]  # done when the program is
 
-    def __init__(self, stdin: Feeder | None, stdout: Collector, stderr: Collector) -> None:
+    def __init__(self, stdin: Feeder | None, stdout: KeptOutput, stderr: KeptOutput) -> None:
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
 
     @property

@@ -339,7 +339,8 @@ async def _serve(
         if announced is None:
             await frames.listen(child.listen(Path(messages.frames_path(name))))
         else:  # HTTP stays inside this machine: it has no token
-            await frames.listen(*listen_at(announced))
+            reached, there = listen_at(announced)
+            await frames.listen(reached, there.secret)
             address = f"{FILE}{announced.path}"
     # The parent waits for this line, and reads it as the first one of standard output.
     print(messages.READY, address, flush=True)

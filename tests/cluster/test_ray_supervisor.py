@@ -46,7 +46,7 @@ async def handle(frame, send):
 
 async def main():
     listening = child.Listening(options)
-    await Answering(handle).listen(listening.socket, listening.address)
+    await Answering(handle).listen(listening.socket, listening.address and listening.address.secret)
     print("ready", listening.name, flush=True)
     await asyncio.get_running_loop().create_future()
 

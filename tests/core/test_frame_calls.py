@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import socket as sockets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 from etude.core.child_process import listen
 from etude.core.errors import EtudeError
 from etude.core.frame_calls import Answering, Caller, ConnectionLost, Send
-from etude.core.tcp_address import Announced, listen_at
+from etude.core.tcp_address import SharedSecret
 from etude.core.transport import Frame
 
 SECONDS = 20.0  # for what should take none
@@ -133,35 +136,105 @@ def test_a_frame_that_is_too_large_ends_the_connection_before_it_is_read(tmp_pat
     played(tmp_path, scene, largest=10_000)
 
 
-def test_strangers_who_say_nothing_are_few_and_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SECRET = SharedSecret(b"a secret of these tests", "the desk")
+
+
+@asynccontextmanager
+async def guarded(path: Path, tcp: bool) -> AsyncIterator[tuple[Desk, str]]:
+    """A server that asks for a proof, and where it is."""
+    desk = Desk()
+    server = Answering(desk.handle)
+    listener = sockets.create_server(("127.0.0.1", 0)) if tcp else listen(path)
+    place = f"127.0.0.1:{listener.getsockname()[1]}" if tcp else str(path)
+    await server.listen(listener, SECRET)
+    async with asyncio.timeout(SECONDS):
+        yield desk, place
+    await server.close()
+
+
+async def stranger(place: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if "/" in place:
+        return await asyncio.open_unix_connection(place)
+    return await asyncio.open_connection(*place.split(":"))
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_who_proves_the_secret_is_answered_and_a_wrong_one_is_named(tmp_path: Path, tcp: bool) -> None:
+    async def play() -> None:
+        async with guarded(tmp_path / "s", tcp) as (_, place):
+            caller = Caller(place, secret=SECRET)
+            assert (await caller.call(Frame({"verb": "tell"}))).header["told"] == 3
+            caller.close()
+            for wrong in (replace(SECRET, key=b"another"), replace(SECRET, purpose="another desk")):
+                with pytest.raises(ConnectionLost, match="has another token, or is not"):
+                    await Caller(place, secret=wrong).call(Frame({"verb": "tell"}))
+
+    asyncio.run(play())
+
+
+def test_what_was_heard_of_a_connection_opens_no_other(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with guarded(tmp_path / "s", tcp=False) as (_, place):
+            sent, answered = bytearray(), bytearray()
+
+            async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                inner_reader, inner_writer = await stranger(place)
+
+                async def pass_on(source: asyncio.StreamReader, to: asyncio.StreamWriter, heard: bytearray) -> None:
+                    while data := await source.read(1 << 16):
+                        heard.extend(data)
+                        to.write(data)
+                    to.close()
+
+                await asyncio.gather(pass_on(reader, inner_writer, sent), pass_on(inner_reader, writer, answered))
+
+            async with await asyncio.start_unix_server(relay, tmp_path / "relay"):
+                caller = Caller(str(tmp_path / "relay"), secret=SECRET)
+                await caller.call(Frame({"verb": "tell"}))
+                caller.close()
+            assert SECRET.key not in sent + answered
+            # To the server: what a client sent, a challenge and a proof.
+            reader, writer = await stranger(place)
+            writer.write(sent[:64])
+            assert len(await reader.read()) == 32  # a challenge, and no more
+            writer.close()
+
+            # To a client: everything that the server sent.
+            async def replay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                writer.write(answered)
+
+            async with await asyncio.start_unix_server(replay, tmp_path / "replay"):
+                with pytest.raises(ConnectionLost, match="is not the desk"):
+                    await Caller(str(tmp_path / "replay"), secret=SECRET).call(Frame({"verb": "tell"}))
+
+    asyncio.run(play())
+
+
+def test_a_server_that_never_speaks_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("etude.core.tcp_address.GREETING", 0.01)
+
+    async def play() -> None:
+        with listen(tmp_path / "s"), pytest.raises(ConnectionLost, match="too slow"):
+            await Caller(str(tmp_path / "s"), secret=SECRET).call(Frame({"verb": "tell"}))
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_strangers_who_say_nothing_are_few_and_keep_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tcp: bool
+) -> None:
     monkeypatch.setattr("etude.core.frame_calls.UNPROVEN", 4)
 
-    async def play(tcp: bool) -> None:
-        desk = Desk()
-        server = Answering(desk.handle, admit=None if tcp else lambda header: "" if header.get("token") else "no")
-        if tcp:
-            listener, address = listen_at(Announced(tmp_path / "a", "127.0.0.1", "0.1"))
-            await server.listen(listener, address)
-            caller = Caller(f"file:{tmp_path / 'a'}")
-        else:
-            await server.listen(listen(tmp_path / "s"))
-            caller = Caller(str(tmp_path / "s"), greeting={"token": "t"})
-        async with asyncio.timeout(SECONDS):
-            strangers = []
-            for _ in range(10):
-                if tcp:
-                    open_one = asyncio.open_connection("127.0.0.1", address.port)
-                else:
-                    open_one = asyncio.open_unix_connection(str(tmp_path / "s"))
-                strangers.append(await open_one)
+    async def play() -> None:
+        async with guarded(tmp_path / "s", tcp) as (_, place):
+            strangers = [await stranger(place) for _ in range(10)]
             for reader, _ in strangers[:6]:
                 await reader.read()  # closed, long before their time is over
-            answer = await caller.call(Frame({"verb": "tell"}))
-            assert answer.header["told"] == 3
-        for _, writer in strangers:
-            writer.close()
-        caller.close()
-        await server.close()
+            caller = Caller(place, secret=SECRET)
+            assert (await caller.call(Frame({"verb": "tell"}))).header["told"] == 3
+            for _, writer in strangers:
+                writer.close()
+            caller.close()
 
-    asyncio.run(play(tcp=False))
-    asyncio.run(play(tcp=True))
+    asyncio.run(play())

@@ -39,7 +39,7 @@ class Server:
 
     async def listen(self, path: Path, incarnation: str) -> TcpAddress:
         listener, address = listen_at(Announced(path, "127.0.0.1", incarnation))
-        await self.answering.listen(listener, address)
+        await self.answering.listen(listener, address.secret)
         return address
 
 

@@ -19,7 +19,6 @@ import pytest
 import etude.sandbox
 from etude.core.child_process import listen
 from etude.core.errors import EtudeError
-from etude.core.frame_calls import Answering
 from etude.sandbox.base import Host, Layer
 from etude.sandbox.docker.engine import Engine
 from etude.sandbox.hosts import open_host
@@ -92,8 +91,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     async def open_both() -> tuple[Any, Any, Any, Any]:
         served = await open_host("local", folder / "server")
         server = SandboxServer(served, ServerSettings("a token of the tests", 64))
-        answering = Answering(server.handle, admit=server.admit)
-        await answering.listen(listen(folder / "s"))
+        answering = await server.listen(listen(folder / "s"))
         client = await RemoteHost.open(store, addresses=[str(folder / "s")], token="a token of the tests")
         return served, server, answering, client
 

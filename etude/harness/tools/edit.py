@@ -42,10 +42,13 @@ class Edit(Tool):
             raise ToolError("InvalidArguments", "old is empty; to make a file use write")
         if old == new:
             raise ToolError("InvalidArguments", "old and new are the same")
-        text = await context.read(path, most=self.settings.max_bytes)
+        text = await context.replace(path, old, new, most=self.settings.max_bytes)
         # A model writes plain line ends; asking it for CRLF would teach nothing.
-        if old not in text and "\r\n" in text and "\r" not in old:
+        if text is not None and old not in text and "\r\n" in text and "\r" not in old and "\n" in old + new:
             old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
+            text = await context.replace(path, old, new, most=self.settings.max_bytes)
+        if text is None:
+            return Observation("ok")
         places = _places(text, old)
         if len(places) > 1:
             lines = ", ".join(str(text.count("\n", 0, place) + 1) for place in places[:NAMED])
@@ -53,10 +56,7 @@ class Edit(Tool):
             raise ToolError(
                 "UnexpectedEnvironment", f"old occurs {len(places)} times (lines {lines}{rest}); make it longer"
             )
-        if not places:
-            raise ToolError("UnexpectedEnvironment", f"old is not in {path}{self._nearest(text, old)}")
-        await context.write(path, text[: places[0]] + new + text[places[0] + len(old) :])
-        return Observation("ok")
+        raise ToolError("UnexpectedEnvironment", f"old is not in {path}{self._nearest(text, old)}")
 
     def _nearest(self, text: str, old: str) -> str:
         """The place that was probably meant: a line that is the same but for blanks, or else the most alike."""

@@ -163,7 +163,8 @@ async def work(spec: WorkerSpec, recipe: Recipe, options: argparse.Namespace) ->
         worker = Worker(spec, recipe, host, setup)
         answering = Answering(worker.handle)
         listening = child.Listening(options)
-        await answering.listen(listening.socket, listening.address)
+        address = listening.address
+        await answering.listen(listening.socket, None if address is None else address.secret)
         stack.push_async_callback(answering.close)
         launcher = getattr(host, "launcher_pid", 0)
         print(READY, launcher, flush=True)

@@ -98,10 +98,10 @@ class DockerSandbox(BackendSandbox):
         self._closed = False
         self._copies = 0
 
-    async def _run(self, command: Command, stdin: bytes) -> CommandResult:
+    async def run_command(self, command: Command, stdin: bytes) -> CommandResult:
         killed = self._killed_for_memory()
         # The counter belongs to the container, so it is compared before and after.
-        result = await super()._run(command, stdin)
+        result = await super().run_command(command, stdin)
         return replace(result, oom=True) if self._killed_for_memory() > killed else result
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:

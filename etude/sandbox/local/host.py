@@ -48,8 +48,7 @@ class LocalHost(BackendHost[LocalSandbox]):
         control: socket.socket,
         preload: tuple[str, ...],
     ) -> None:
-        super().__init__(store)
-        self.preload = preload
+        super().__init__(store, preload)
         self._process = process
         self._log = log
         self._greeting: asyncio.Future[wire.Message] = asyncio.get_running_loop().create_future()

@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -63,18 +63,7 @@ class LocalSandbox(BackendSandbox):
         own = self.ready.done() and self.ready.exception() is None and self.ready.result()
         return replace(super().capabilities, files="own inodes" if own else "shared inodes")
 
-    async def run_apart(
-        self,
-        program: str | Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        timeout: float = 60.0,
-        max_output: int | None = None,
-    ) -> CommandResult:
-        preloaded, argv = (program, [program]) if isinstance(program, str) else ("", program)
-        command = self._command(argv, None, env, bool(stdin), timeout, max_output)
-        return await self._run(replace(command, apart=True, preloaded=preloaded), stdin)
+    run_apart = BackendSandbox._run_apart
 
     async def _end_of(self, process: StreamedProcess, command: Command) -> CommandResult:
         assert command.timeout is not None

@@ -10,19 +10,19 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from etude.core.errors import EtudeError
-from etude.sandbox.backend import SandboxRecipe
-from etude.sandbox.base import WORKSPACE, Capabilities, Egress, Layer, SandboxFailure, SandboxLimits, Snapshot
+from etude.sandbox.backend import BackendHost, SandboxRecipe
+from etude.sandbox.base import Capabilities, Egress, Layer, SandboxFailure, Snapshot
 from etude.sandbox.remote import placement
 from etude.sandbox.remote.layer_transfer import names_of
 from etude.sandbox.remote.machine import Machine
 from etude.sandbox.remote.messages import Started, StartRequest
-from etude.sandbox.remote.sandbox import RemoteApartSandbox, RemoteSandbox
-from etude.sandbox.sentinel import host_works
+from etude.sandbox.remote.sandbox import RemoteSandbox
+from etude.sandbox.sentinel import sandbox_works
 from etude.sandbox.store.layers import Store
 
 TOKEN: Final = "ETUDE_SANDBOX_TOKEN"  # noqa: S105 - the variable's name
@@ -32,14 +32,15 @@ _FIRST_CHECK: Final = 30.0  # seconds until a cordoned machine is tried again; t
 _LAST_CHECK: Final = 3600.0
 
 
-class RemoteHost:
+class RemoteHost(BackendHost[RemoteSandbox]):
     """Makes sandboxes on other machines. `await RemoteHost.open(store, addresses=...)`, then `start`."""
 
-    def __init__(self, store: Store | Path, machines: Sequence[Machine], place_seconds: float = _PLACE_SECONDS) -> None:
-        self.store = store if isinstance(store, Store) else Store(store)
+    egress = True  # where the backend there has it, which says so otherwise
+
+    def __init__(self, store: Store, machines: Sequence[Machine], place_seconds: float = _PLACE_SECONDS) -> None:
+        super().__init__(store)
         self.machines = tuple(machines)
         self._place_seconds = place_seconds
-        self._sandboxes: set[RemoteSandbox] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._checks: dict[str, asyncio.Task[bool]] = {}  # sentinels under way, by address
         self._prefetched: set[str] = set()
@@ -51,7 +52,7 @@ class RemoteHost:
         store: Store | Path,
         preload: Sequence[str] = (),
         *,
-        addresses: Sequence[str],
+        addresses: Sequence[str] = (),
         token: str = "",
         isolated: bool = True,
         place_seconds: float = _PLACE_SECONDS,
@@ -106,22 +107,12 @@ class RemoteHost:
         found = [machine.facts.preload for machine in self.machines if machine.facts is not None]
         return tuple(name for name in found[0] if all(name in each for each in found))
 
-    async def start(
-        self,
-        base: Sequence[Layer] | Snapshot,
-        *,
-        limits: SandboxLimits | None = None,
-        network: bool | Egress = False,
-        env: Mapping[str, str] | None = None,
-        workdir: str = WORKSPACE,
-    ) -> RemoteSandbox:
-        layers = base.layers if isinstance(base, Snapshot) else tuple(base)
-        recipe = SandboxRecipe(layers, limits or SandboxLimits(), network, dict(env or {}), workdir)
+    async def _start(self, recipe: SandboxRecipe, snapshot: Snapshot | None) -> RemoteSandbox:
         deadline = asyncio.get_running_loop().time() + self._place_seconds
         while True:
             chosen = placement.choose(self.machines)
             if chosen is not None:
-                found = await self._start_on(self.machines[chosen], base, recipe)
+                found = await self._start_on(self.machines[chosen], recipe, snapshot)
                 if found is not None:
                     return found
             # One that has no place in spite of its load (its memory is under pressure) is not asked again at once.
@@ -130,39 +121,54 @@ class RemoteHost:
                 await self._await_place(deadline)
 
     async def _start_on(
-        self, machine: Machine, base: Sequence[Layer] | Snapshot, recipe: SandboxRecipe
+        self, machine: Machine, recipe: SandboxRecipe, snapshot: Snapshot | None
     ) -> RemoteSandbox | None:
         """None where another machine has to be asked."""
-        number = machine.number()
-        digest = base.digest if isinstance(base, Snapshot) else ""
-        network = recipe.network
-        request = StartRequest(
-            number,
-            names_of(recipe.layers),
-            digest,
-            recipe.limits,
-            network is True,
-            network if isinstance(network, Egress) else None,
-            dict(recipe.env),
-            recipe.workdir,
-        )
         machine.asked += 1
-        made: RemoteSandbox | None = None
         try:
-            started = await machine.start(request, base)
-            if not started.full:
-                made = self.made(machine, number, recipe, started)
+            made = await self._make(machine, recipe, snapshot)
         except SandboxFailure as failure:
             if failure.cause == "host":
                 machine.down = machine.down or str(failure)
             elif await self.machine_works(machine, recipe.layers):
                 raise  # the machine works for others: it is what was asked for
+            return None
         finally:
             machine.asked -= 1
-            if made is None:
-                machine.alive.discard(number)  # one whose answer was lost is closed at the next beat
         if made is not None:
             self._prefetch(recipe.layers)
+        return made
+
+    async def _make(
+        self, machine: Machine, recipe: SandboxRecipe, snapshot: Snapshot | None, sentinel: bool = False
+    ) -> RemoteSandbox | None:
+        """A sandbox on that machine; None where it is full."""
+        number, network = machine.number(), recipe.network
+        request = StartRequest(
+            number,
+            names_of(recipe.layers),
+            "" if snapshot is None else snapshot.digest,
+            recipe.limits,
+            network is True,
+            network if isinstance(network, Egress) else None,
+            dict(recipe.env),
+            recipe.workdir,
+            sentinel,
+        )
+        made: RemoteSandbox | None = None
+        try:
+            started = await machine.start(request, recipe.layers, snapshot)
+            if not started.full:
+                made = self.made(machine, number, recipe, started, sentinel)
+        finally:
+            if made is None:
+                machine.alive.discard(number)  # one whose answer was lost is closed at the next beat
+        return made
+
+    async def _sentinel(self, machine: Machine, layers: Sequence[Layer]) -> RemoteSandbox:
+        """The sentinel's sandbox on that machine: places and cordons do not count."""
+        made = await self._make(machine, SandboxRecipe(tuple(layers)), None, sentinel=True)
+        assert made is not None
         return made
 
     async def _await_place(self, deadline: float) -> None:
@@ -181,14 +187,17 @@ class RemoteHost:
                 with contextlib.suppress(EtudeError):
                     await machine.beat()
 
-    def made(self, machine: Machine, number: int, recipe: SandboxRecipe, started: Started) -> RemoteSandbox:
-        kind = RemoteApartSandbox if started.apart else RemoteSandbox
-        sandbox = kind(self, machine, number, recipe, started)
-        self._sandboxes.add(sandbox)
+    def made(
+        self, machine: Machine, number: int, recipe: SandboxRecipe, started: Started, sentinel: bool = False
+    ) -> RemoteSandbox:
+        """A sandbox that came up on a machine."""
+        sandbox = RemoteSandbox(self, machine, number, recipe, started, sentinel)
+        if not sentinel:
+            self._sandboxes.add(sandbox)
         return sandbox
 
     def forget(self, sandbox: RemoteSandbox) -> None:
-        self._sandboxes.discard(sandbox)
+        super().forget(sandbox)
         self._more.set()
 
     def _prefetch(self, layers: tuple[Layer, ...]) -> None:
@@ -215,7 +224,7 @@ class RemoteHost:
         if machine.cordoned:
             return False
         if machine.address not in self._checks:
-            task = asyncio.ensure_future(host_works(_OneMachine(self, machine), layers))
+            task = asyncio.ensure_future(sandbox_works(self._sentinel(machine, layers)))
             self._checks[machine.address] = task
             task.add_done_callback(lambda _: self._checks.pop(machine.address, None))
         works = await asyncio.shield(self._checks[machine.address])
@@ -238,7 +247,7 @@ class RemoteHost:
             pause = min(2 * pause, _LAST_CHECK)
             works = False
             with contextlib.suppress(EtudeError):  # whatever it is, the machine is tried again
-                works = not machine.down and await host_works(_OneMachine(self, machine), layers)
+                works = not machine.down and await sandbox_works(self._sentinel(machine, layers))
             if works:
                 machine.cordoned = ""
                 self._more.set()
@@ -249,60 +258,6 @@ class RemoteHost:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(machine.close() for machine in self.machines))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
-
-
-class _OneMachine:
-    """One machine as a host of its own, for its sentinel: places and cordons do not count."""
-
-    def __init__(self, host: RemoteHost, machine: Machine) -> None:
-        self._host, self._machine = host, machine
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._host.capabilities
-
-    async def start(
-        self,
-        base: Sequence[Layer] | Snapshot,
-        *,
-        limits: SandboxLimits | None = None,
-        network: bool | Egress = False,
-        env: Mapping[str, str] | None = None,
-        workdir: str = WORKSPACE,
-    ) -> RemoteSandbox:
-        layers = base.layers if isinstance(base, Snapshot) else tuple(base)
-        recipe = SandboxRecipe(layers, limits or SandboxLimits(), network, dict(env or {}), workdir)
-        number = self._machine.number()
-        request = StartRequest(number, names_of(layers), "", recipe.limits, False, None, {}, workdir, sentinel=True)
-        try:
-            started = await self._machine.start(request, layers)
-        except BaseException:
-            self._machine.alive.discard(number)
-            raise
-        return RemoteSandbox(self, self._machine, number, recipe, started)
-
-    # What a sandbox asks of its host.
-
-    def made(self, machine: Machine, number: int, recipe: SandboxRecipe, started: Started) -> RemoteSandbox:
-        return RemoteSandbox(self, machine, number, recipe, started)
-
-    def forget(self, sandbox: RemoteSandbox) -> None: ...
-
-    async def machine_works(self, machine: Machine, layers: Sequence[Layer]) -> bool:
-        return True  # a failure of the sentinel's own sandbox must not start another sentinel
-
-    async def close(self) -> None: ...
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None: ...
 
 
 def _state(machine: Machine) -> str:

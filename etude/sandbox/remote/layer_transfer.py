@@ -56,14 +56,14 @@ async def _send(file: int, send: SendBlock) -> None:
         at += len(data)
 
 
-async def receive_snapshot(store: Store, layers: tuple[Layer, ...], digest: str, read: ReadBlock) -> Snapshot:
-    """A snapshot of another store in this one."""
-    with store.writing_snapshot(layers) as (file, made):
-        at = 0
-        while data := await read(at):
-            await asyncio.to_thread(write_block, file, at, data)
-            at += len(data)
-    return _same(made[0], digest)
+async def receive(file: int, size: int, read: ReadBlock) -> None:
+    """What another store sends, into a file; all of it or a `SandboxFailure`."""
+    at = 0
+    while data := await read(at):
+        await asyncio.to_thread(write_block, file, at, data)
+        at += len(data)
+    if at != size:
+        raise SandboxFailure("store", f"{at} bytes of a snapshot arrived, of {size}")
 
 
 def write_block(file: int, offset: int, data: bytes) -> None:
@@ -90,10 +90,5 @@ def publish(store: Store, file: int, request: PublishRequest) -> None:
         with store.writing_snapshot(layers) as (target, made):
             while data := source.read(BLOCK):
                 write_block(target, source.tell() - len(data), data)
-    _same(made[0], request.digest)
-
-
-def _same(made: Snapshot, digest: str) -> Snapshot:
-    if made.digest != digest:
-        raise SandboxFailure("store", f"snapshot {digest[:12]} arrived as {made.digest[:12]}")
-    return made
+    if made[0].digest != request.digest:
+        raise SandboxFailure("store", f"snapshot {request.digest[:12]} arrived as {made[0].digest[:12]}")

@@ -23,7 +23,6 @@ from etude.core.version import __version__
 from etude.sandbox.base import Layer, SandboxFailure, Snapshot
 from etude.sandbox.remote import layer_transfer
 from etude.sandbox.remote.messages import (
-    PROTOCOL,
     Beat,
     BlockRequest,
     Load,
@@ -34,6 +33,7 @@ from etude.sandbox.remote.messages import (
     as_array,
     as_bytes,
     raise_error,
+    secret_of,
     split_address,
 )
 from etude.sandbox.store.layers import Store
@@ -60,7 +60,7 @@ class Machine:
         self.alive: set[int] = set()  # numbers of sandboxes that somebody has or waits for
         self._numbers = itertools.count(1)
         self._last = 0
-        self._caller = Caller(address, deadline=CALL_SECONDS, greeting={"token": token, "protocol": PROTOCOL})
+        self._caller = Caller(address, deadline=CALL_SECONDS, secret=secret_of(token))
         self._sending: dict[str, asyncio.Task[None]] = {}  # layers on their way, by digest
 
     @property
@@ -136,16 +136,15 @@ class Machine:
         raise_error(answer)
         return answer
 
-    async def start(self, request: StartRequest, base: Sequence[Layer] | Snapshot) -> Started:
+    async def start(self, request: StartRequest, layers: Sequence[Layer], base: Snapshot | None) -> Started:
         """A sandbox, after what it needs was sent there; `Started.full` where there is no place."""
-        layers = base.layers if isinstance(base, Snapshot) else tuple(base)
         started = await self._try_start(request)
         if started.missing:
             await self.send_layers(layers, started.missing)
-            if isinstance(base, Snapshot) and base.digest in started.missing:
+            if base is not None and base.digest in started.missing:
                 await self._once(base.digest, self._send_snapshot(base))
             started = await self._try_start(request)
-            if started.missing and isinstance(base, Snapshot):  # it is only asked for once its layers are there
+            if started.missing and base is not None:  # it is only asked for once its layers are there
                 await self._once(base.digest, self._send_snapshot(base))
                 started = await self._try_start(request)
         if started.missing:
@@ -195,7 +194,8 @@ class Machine:
 
         return transfer, send
 
-    async def receive_snapshot(self, transfer: int, digest: str, layers: tuple[Layer, ...]) -> Snapshot:
+    async def receive(self, transfer: int, size: int, out: int) -> None:
+        """What a machine made, into a file of ours."""
         nothing = np.zeros(0, np.uint8)
 
         async def read(offset: int) -> bytes:
@@ -203,7 +203,7 @@ class Machine:
             return as_bytes(answer.arrays["data"])
 
         try:
-            return await layer_transfer.receive_snapshot(self.store, layers, digest, read)
+            await layer_transfer.receive(out, size, read)
         finally:
             with contextlib.suppress(SandboxFailure):
                 await self.call("end transfer", pack(BlockRequest(transfer, 0, nothing)))

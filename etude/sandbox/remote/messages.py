@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from etude.core.errors import EtudeError
+from etude.core.tcp_address import SharedSecret
 from etude.core.transport import Frame
+from etude.sandbox.backend import Command
 from etude.sandbox.base import (
     Capabilities,
     CommandResult,
@@ -24,7 +26,7 @@ from etude.sandbox.base import (
     SandboxLimits,
 )
 
-PROTOCOL: Final = 1  # both sides compare it: another number is another set of messages
+_PROTOCOL: Final = 2  # another number is another set of messages, and no side believes the other's proof
 BLOCK: Final = 4 << 20  # bytes of a layer that travel in one frame
 LARGEST: Final = 256 << 20  # bytes of one frame: a file that is written is sent whole
 
@@ -102,24 +104,12 @@ class Started:
 
 
 @dataclass(frozen=True)
-class RunRequest:
+class CommandRequest:
+    """A program to run to its end, or to start."""
+
     sandbox: int
-    argv: tuple[str, ...]
-    cwd: str | None
-    env: dict[str, str]
+    command: Command
     stdin: Bytes
-    timeout: float
-    max_output: int | None
-    apart: bool = False  # a pid namespace of its own
-    preloaded: str = ""  # with `apart`: the module to run instead of `argv`
-
-
-@dataclass(frozen=True)
-class SpawnRequest:
-    sandbox: int
-    argv: tuple[str, ...]
-    cwd: str | None
-    env: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -145,6 +135,15 @@ class WriteRequest:
     path: str
     data: Bytes
     mode: int | None
+
+
+@dataclass(frozen=True)
+class ReplaceRequest:
+    sandbox: int
+    path: str
+    old: Bytes
+    new: Bytes
+    most: int
 
 
 @dataclass(frozen=True)
@@ -191,11 +190,9 @@ class PublishRequest:
     kind: str  # "tree", "changes" (a layer made from a snapshot) or "snapshot"
 
 
-@dataclass(frozen=True)
-class SnapshotAnswer:
-    transfer: int  # to read it by
-    digest: str
-    size: int
+def secret_of(token: str) -> SharedSecret:
+    """What a client and a sandbox host prove to each other that they know."""
+    return SharedSecret(token.encode(), f"a sandbox host with messages of version {_PROTOCOL}")
 
 
 def result_frame(result: CommandResult) -> Frame:

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final
 
 from etude.core.errors import EtudeError
 from etude.core.transport import Frame, pack, unpack
-from etude.sandbox.backend import SandboxRecipe
-from etude.sandbox.base import Capabilities, Change, CommandResult, Layer, SandboxFailure, SandboxLimits, Snapshot
+from etude.sandbox.backend import BackendSandbox, Command, SandboxRecipe
+from etude.sandbox.base import Capabilities, CommandResult, SandboxFailure
 from etude.sandbox.remote.machine import CALL_SECONDS, WALK_SECONDS, Machine
 from etude.sandbox.remote.messages import (
+    CommandRequest,
     ProcessRequest,
     ReadRequest,
-    RunRequest,
+    ReplaceRequest,
     SandboxRequest,
-    SnapshotAnswer,
-    SpawnRequest,
     Started,
     WriteRequest,
     as_array,
@@ -31,95 +29,77 @@ from etude.sandbox.remote.messages import (
     read_result,
 )
 from etude.sandbox.sentinel import CAUSED_INSIDE
-from etude.sandbox.streams import KeptOutput
+from etude.sandbox.store.overlay_changes import Row
+from etude.sandbox.streams import KeptOutput, StreamedProcess
+
+if TYPE_CHECKING:
+    from etude.sandbox.remote.host import RemoteHost
 
 _GRACE_SECONDS: Final = 60.0  # past a program's deadline, for the backend to end it and for the way back
 
 
-class SandboxOwner(Protocol):
-    """What a sandbox asks of the host that made it."""
-
-    def made(self, machine: Machine, number: int, recipe: SandboxRecipe, started: Started) -> RemoteSandbox:
-        """A sandbox that came up on a machine."""
-        ...
-
-    def forget(self, sandbox: RemoteSandbox) -> None: ...
-
-    async def machine_works(self, machine: Machine, layers: Sequence[Layer]) -> bool: ...
-
-
-class RemoteSandbox:
+class RemoteSandbox(BackendSandbox):
     """One sandbox; made by `RemoteHost.start`."""
 
+    _host: RemoteHost
+
     def __init__(
-        self, host: SandboxOwner, machine: Machine, number: int, recipe: SandboxRecipe, started: Started
+        self,
+        host: RemoteHost,
+        machine: Machine,
+        number: int,
+        recipe: SandboxRecipe,
+        started: Started,
+        sentinel: bool = False,
     ) -> None:
-        self._host, self._machine, self._number = host, machine, number
-        self._recipe = recipe
-        self._started = started
+        super().__init__(host, recipe)
+        self._machine, self._number, self._sentinel = machine, number, sentinel
         self._generation = machine.generation
         self._closed = False
         self._failure: SandboxFailure | None = None
         assert machine.facts is not None
         self._capabilities = replace(machine.facts.capabilities, files=started.files)
+        if started.apart:  # only where its machine can: who asks looks whether the method is there
+            self.run_apart = self._run_apart
 
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
     @property
-    def layers(self) -> tuple[Layer, ...]:
-        return self._recipe.layers
-
-    @property
-    def limits(self) -> SandboxLimits:
-        return self._recipe.limits
-
-    @property
     def machine(self) -> str:
         """The address of the host that it is on."""
         return self._machine.address
 
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        timeout: float = 60.0,
-        max_output: int | None = None,
-    ) -> CommandResult:
-        if not argv:
-            raise EtudeError("a program needs a name: argv is empty")
-        request = RunRequest(
-            self._number, tuple(argv), cwd, dict(env or {}), as_array(stdin), float(timeout), max_output
-        )
-        return read_result(await self.call("run", pack(request), timeout + _GRACE_SECONDS))
+    async def run_command(self, command: Command, stdin: bytes) -> CommandResult:
+        assert command.timeout is not None
+        request = CommandRequest(self._number, command, as_array(stdin))
+        return read_result(await self.call("run", pack(request), command.timeout + _GRACE_SECONDS))
 
-    async def spawn(
-        self, argv: Sequence[str], *, cwd: str | None = None, env: Mapping[str, str] | None = None
-    ) -> RemoteProcess:
-        if not argv:
-            raise EtudeError("a program needs a name: argv is empty")
-        request = SpawnRequest(self._number, tuple(argv), cwd, dict(env or {}))
-        answer = await self.call("spawn", pack(request))
-        return RemoteProcess(self, self._number, int(answer.header["process"]))
+    async def _launch(self, command: Command) -> RemoteProcess:
+        answer = await self.call("spawn", pack(CommandRequest(self._number, command, as_array(b""))))
+        return RemoteProcess(self, self._number, int(answer.header["process"]), command.max_output)
 
     async def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
-        request = ReadRequest(self._number, path, offset, limit)
+        request = ReadRequest(self._number, self._absolute(path), offset, limit)
         return as_bytes((await self.call("read", pack(request))).arrays["data"])
 
     async def write(self, path: str, data: bytes, *, mode: int | None = None) -> None:
-        await self.call("write", pack(WriteRequest(self._number, path, as_array(data), mode)))
+        await self.call("write", pack(WriteRequest(self._number, self._absolute(path), as_array(data), mode)))
 
-    async def diff(self, under: str = "/") -> list[Change]:
-        answer = await self.call("diff", pack(SandboxRequest(self._number, under)), WALK_SECONDS)
-        return [Change(*row) for row in json.loads(as_bytes(answer.arrays["changes"]))]
+    async def replace_text(self, path: str, old: bytes, new: bytes, *, most: int) -> bytes | None:
+        request = ReplaceRequest(self._number, self._absolute(path), as_array(old), as_array(new), most)
+        answer = await self.call("replace", pack(request))
+        return as_bytes(answer.arrays["data"]) if "data" in answer.arrays else None
 
-    async def snapshot(self) -> Snapshot:
-        made = unpack(SnapshotAnswer, await self.call("snapshot", pack(SandboxRequest(self._number)), WALK_SECONDS))
-        return await self._machine.receive_snapshot(made.transfer, made.digest, self.layers)
+    async def _changes_below(self, folder: str) -> list[Row]:
+        answer = await self.call("diff", pack(SandboxRequest(self._number, folder or "/")), WALK_SECONDS)
+        rows: list[Row] = json.loads(as_bytes(answer.arrays["changes"]))
+        return rows
+
+    async def _pack(self, out: int) -> None:
+        made = (await self.call("snapshot", pack(SandboxRequest(self._number)), WALK_SECONDS)).header
+        await self._machine.receive(int(made["transfer"]), int(made["size"]), out)
 
     async def fork(self) -> RemoteSandbox:
         number = self._machine.number()
@@ -150,12 +130,6 @@ class RemoteSandbox:
             if self._generation == self._machine.generation:
                 self._machine.alive.discard(self._number)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
-
     async def call(self, verb: str, frame: Frame, seconds: float = CALL_SECONDS) -> Frame:
         self.check()
         try:
@@ -163,7 +137,9 @@ class RemoteSandbox:
         except SandboxFailure as failure:
             if failure.cause == "host":
                 self._machine.down = self._machine.down or str(failure)
-            if failure.cause in CAUSED_INSIDE and not await self._host.machine_works(self._machine, self.layers):
+            # A failure of the sentinel's own sandbox must not start another sentinel.
+            asked = failure.cause in CAUSED_INSIDE and not self._sentinel
+            if asked and not await self._host.machine_works(self._machine, self.layers):
                 text = f"the sandbox host {self.machine} failed its own check after this: {failure}"
                 raise SandboxFailure("host", text) from failure
             raise
@@ -184,39 +160,16 @@ class RemoteSandbox:
         self._failure = failure
 
 
-class RemoteApartSandbox(RemoteSandbox):
-    """One whose machine can give a program a pid namespace of its own."""
-
-    async def run_apart(
-        self,
-        program: str | Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes = b"",
-        timeout: float = 60.0,
-        max_output: int | None = None,
-    ) -> CommandResult:
-        name = program if isinstance(program, str) else ""
-        argv = () if name else tuple(program)
-        given: dict[str, Any] = {"apart": True, "preloaded": name}
-        request = RunRequest(
-            self._number, argv, None, dict(env or {}), as_array(stdin), float(timeout), max_output, **given
-        )
-        return read_result(await self.call("run", pack(request), timeout + _GRACE_SECONDS))
-
-
-class RemoteProcess:
+class RemoteProcess(StreamedProcess):
     """A program that stays. What it writes is asked for one answer after the other, so a slow way holds it back."""
 
-    def __init__(self, sandbox: RemoteSandbox, place: int, number: int) -> None:
-        self._sandbox, self._place, self._number = sandbox, place, number
-        self._stdout, self._stderr = (KeptOutput(sandbox.limits.output) for _ in range(2))
-        self._ended: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
-        self._following = asyncio.ensure_future(self._follow())
+    _ended: asyncio.Future[CommandResult]
 
-    @property
-    def running(self) -> bool:
-        return not self._ended.done()
+    def __init__(self, sandbox: RemoteSandbox, place: int, number: int, limit: int) -> None:
+        super().__init__(None, KeptOutput(limit), KeptOutput(limit))
+        self._sandbox, self._place, self._number = sandbox, place, number
+        self._ended = asyncio.get_running_loop().create_future()
+        self._following = asyncio.ensure_future(self._follow())
 
     async def send(self, data: bytes) -> None:
         await self._call("send", data)
@@ -224,17 +177,14 @@ class RemoteProcess:
     async def close_stdin(self) -> None:
         await self._call("close stdin")
 
-    def output(self) -> tuple[bytes, bytes]:
-        return self._stdout.take(), self._stderr.take()
-
-    async def wait(self, timeout: float) -> CommandResult | None:
-        await asyncio.wait({self._ended}, timeout=timeout)
-        if not self._ended.done():
-            return None
+    async def _outcome(self) -> CommandResult:
         result = self._ended.result()
-        truncated = result.truncated or self._stdout.truncated or self._stderr.truncated
-        stdout, stderr = self.output()
-        return replace(result, stdout=stdout, stderr=stderr, truncated=truncated)
+        kept = self._result(result.code)
+        truncated = result.truncated or kept.truncated
+        return replace(result, stdout=kept.stdout, stderr=kept.stderr, truncated=truncated)
+
+    def abandon(self) -> None:
+        self._killing = asyncio.ensure_future(self._call("kill"))
 
     async def kill(self) -> CommandResult:
         if self.running:

@@ -11,26 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from etude.core.errors import EtudeError
-from etude.core.frame_calls import Send
+from etude.core.frame_calls import Answering, Send
 from etude.core.transport import Frame, pack, unpack
 from etude.core.version import __version__
-from etude.sandbox.backend import BackendHost
-from etude.sandbox.base import Layer, NotFrozen, RunsApart, Sandbox, SandboxFailure, Snapshot
+from etude.sandbox.backend import BackendHost, BackendSandbox
+from etude.sandbox.base import Layer, NotFrozen, RunsApart, SandboxFailure, Snapshot
 from etude.sandbox.remote import layer_transfer, messages
 from etude.sandbox.remote.messages import (
-    PROTOCOL,
     Beat,
     BlockRequest,
+    CommandRequest,
     LayerName,
     Load,
     MachineFacts,
@@ -38,17 +38,16 @@ from etude.sandbox.remote.messages import (
     ProcessRequest,
     PublishRequest,
     ReadRequest,
-    RunRequest,
+    ReplaceRequest,
     SandboxRequest,
-    SnapshotAnswer,
-    SpawnRequest,
     Started,
     StartRequest,
     WriteRequest,
     as_array,
     as_bytes,
 )
-from etude.sandbox.remote.pressure import read_pressure
+from etude.sandbox.remote.pressure import Pressure, read_pressure
+from etude.sandbox.replace_text import replace_text
 from etude.sandbox.store.layers import interpreter_folders, system_folders
 from etude.sandbox.streams import StreamedProcess
 
@@ -57,11 +56,12 @@ _TICKS: Final = 4  # looks at a lease before it is over
 _RESERVE: Final = 512 << 20  # bytes of memory that are never given to sandboxes
 _BUSY: Final = 0.5  # share of time with tasks waiting for memory above which no sandbox is added
 _PRUNE_SECONDS: Final = 60.0
+_PRESSURE_SECONDS: Final = 0.2  # between two looks at memory and pressure: a burst adds some 20 sandboxes meanwhile
 
 
 @dataclass
 class HeldSandbox:
-    sandbox: Sandbox
+    sandbox: BackendSandbox
     processes: dict[int, StreamedProcess] = field(default_factory=dict)
     last: int = 0
 
@@ -103,6 +103,8 @@ class SandboxServer:
     def __init__(self, host: BackendHost[Any], settings: ServerSettings) -> None:
         self.host, self.settings = host, settings
         self.instance = secrets.token_hex(8)
+        self._pressure: Pressure | None = None
+        self._looked = 0.0
         self.sessions: dict[str, Session] = {}
         self._shown = {*system_folders(), *interpreter_folders(), *settings.shows}
         # Two for each core: one waits while another works. More at once only make each of them late.
@@ -119,6 +121,7 @@ class SandboxServer:
             "kill": self._kill,
             "read": self._read,
             "write": self._write,
+            "replace": self._replace,
             "diff": self._diff,
             "snapshot": self._snapshot,
             "reset": self._reset,
@@ -131,16 +134,11 @@ class SandboxServer:
             "publish": self._publish,
         }
 
-    def admit(self, header: dict[str, object]) -> str:
-        """Why a connection is refused; empty where it is not."""
-        token = header.get("token")
-        if not isinstance(token, str) or not hmac.compare_digest(
-            token.encode(errors="replace"), self.settings.token.encode()
-        ):
-            return "this sandbox host has another token"
-        if header.get("protocol") != PROTOCOL:
-            return f"this sandbox host speaks version {PROTOCOL} of the messages; install the same release on both"
-        return ""
+    async def listen(self, listener: socket.socket) -> Answering:
+        """Answer whoever knows the token, until the answer of this is closed."""
+        answering = Answering(self.handle, largest=messages.LARGEST)
+        await answering.listen(listener, messages.secret_of(self.settings.token))
+        return answering
 
     async def handle(self, frame: Frame, send: Send) -> Frame:
         verb, name = frame.header.get("verb"), frame.header.get("session")
@@ -217,7 +215,11 @@ class SandboxServer:
                 await held.sandbox.close()
 
     def load(self) -> Load:
-        pressure = read_pressure()
+        now = asyncio.get_running_loop().time()
+        # Not at every start of a burst: the kernel sums up a control group anew for each reader.
+        if self._pressure is None or now - self._looked > _PRESSURE_SECONDS:
+            self._pressure, self._looked = read_pressure(), now
+        pressure = self._pressure
         return Load(
             self.settings.places,
             sum(len(each.sandboxes) for each in self.sessions.values()),
@@ -241,9 +243,9 @@ class SandboxServer:
         if why:
             return pack(Started(full=why, load=load))
 
-        async def make() -> Sandbox:
+        async def make() -> BackendSandbox:
             given: dict[str, Any] = {"limits": asked.limits, "network": asked.egress or asked.network, "env": asked.env}
-            sandbox: Sandbox = await self.host.start(base, workdir=asked.workdir, **given)
+            sandbox: BackendSandbox = await self.host.start(base, workdir=asked.workdir, **given)
             return sandbox
 
         sandbox = await self._make(session, asked.number, make)
@@ -254,7 +256,9 @@ class SandboxServer:
         sandbox = await self._make(session, asked.number, session.held(asked.sandbox).sandbox.fork)
         return pack(Started(files=sandbox.capabilities.files, apart=isinstance(sandbox, RunsApart)))
 
-    async def _make(self, session: Session, number: int, make: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
+    async def _make(
+        self, session: Session, number: int, make: Callable[[], Awaitable[BackendSandbox]]
+    ) -> BackendSandbox:
         if number in session.sandboxes or number in session.starting:
             raise EtudeError(f"there is a sandbox {number} already")
         session.starting.add(number)
@@ -295,15 +299,11 @@ class SandboxServer:
                 )
 
     async def _run(self, session: Session, frame: Frame) -> Frame:
-        asked = unpack(RunRequest, frame)
+        asked = unpack(CommandRequest, frame)
         sandbox = session.held(asked.sandbox).sandbox
-        given: dict[str, Any] = {"env": asked.env, "stdin": as_bytes(asked.stdin), "timeout": asked.timeout}
-        given["max_output"] = asked.max_output
-        if not asked.apart:
-            return messages.result_frame(await sandbox.run(asked.argv, cwd=asked.cwd, **given))
-        if not isinstance(sandbox, RunsApart):
-            raise EtudeError("this sandbox host cannot run a program apart")
-        return messages.result_frame(await sandbox.run_apart(asked.preloaded or asked.argv, **given))
+        if asked.command.timeout is None or (asked.command.apart and not isinstance(sandbox, RunsApart)):
+            raise EtudeError("this sandbox host cannot run a program so: without a deadline, or apart")
+        return messages.result_frame(await sandbox.run_command(asked.command, as_bytes(asked.stdin)))
 
     async def _read(self, session: Session, frame: Frame) -> Frame:
         asked = unpack(ReadRequest, frame)
@@ -314,6 +314,12 @@ class SandboxServer:
         asked = unpack(WriteRequest, frame)
         await session.held(asked.sandbox).sandbox.write(asked.path, as_bytes(asked.data), mode=asked.mode)
         return Frame({})
+
+    async def _replace(self, session: Session, frame: Frame) -> Frame:
+        asked = unpack(ReplaceRequest, frame)
+        sandbox, (old, new) = session.held(asked.sandbox).sandbox, map(as_bytes, (asked.old, asked.new))
+        data = await replace_text(sandbox, asked.path, old, new, most=asked.most)
+        return Frame({}) if data is None else Frame({}, {"data": as_array(data)})
 
     async def _diff(self, session: Session, frame: Frame) -> Frame:
         asked = unpack(SandboxRequest, frame)
@@ -328,7 +334,7 @@ class SandboxServer:
         asked = unpack(SandboxRequest, frame)
         made = await session.held(asked.sandbox).sandbox.snapshot()
         file = os.open(made.path, os.O_RDONLY | os.O_CLOEXEC)
-        return pack(SnapshotAnswer(self._keep_transfer(session, file), made.digest, made.size))
+        return Frame({"transfer": self._keep_transfer(session, file), "size": made.size})
 
     async def _reset(self, session: Session, frame: Frame) -> Frame:
         await session.held(unpack(SandboxRequest, frame).sandbox).sandbox.reset()
@@ -341,10 +347,9 @@ class SandboxServer:
     # Programs that stay
 
     async def _spawn(self, session: Session, frame: Frame) -> Frame:
-        asked = unpack(SpawnRequest, frame)
+        asked = unpack(CommandRequest, frame)
         held = session.held(asked.sandbox)
-        process = await held.sandbox.spawn(asked.argv, cwd=asked.cwd, env=asked.env)
-        assert isinstance(process, StreamedProcess)  # as those of every backend
+        process = await held.sandbox.spawn_command(replace(asked.command, timeout=None, apart=False))
         held.last += 1
         held.processes[held.last] = process
         return Frame({"process": held.last})

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from etude.core.settings import GraderSettings
-from etude.sandbox.base import WORKSPACE, Layer, Sandbox
+from etude.sandbox.base import WORKSPACE, Egress, Layer, Sandbox
 from etude.sandbox.hosts import StoringHost
 from etude.tasks.environment.layers import task_layers, task_variables
+from etude.tasks.environment.network import task_network
 from etude.tasks.format.task import CONFIG, Task
 from etude.tasks.grading.grader import GradeJob, grade_by_tests
 from etude.tasks.grading.submission import Submission, SubmissionLimits, collect, submission_of
@@ -49,6 +50,7 @@ class SandboxStart:
     layers: Sequence[Layer]
     env: Mapping[str, str]
     workdir: str = WORKSPACE
+    network: Egress | Literal[False] = False  # what may be reached through the proxy
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class OutcomeKind:
 
     async def start(self, task: Task, host: StoringHost) -> SandboxStart:
         """Where the agent works."""
-        return SandboxStart(task_layers(task, host), task_variables(task))
+        return SandboxStart(task_layers(task, host), task_variables(task), network=task_network(task))
 
     async def collect(
         self, task: Task, sandbox: Sandbox, workdir: str = WORKSPACE, limits: SubmissionLimits | None = None

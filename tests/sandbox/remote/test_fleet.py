@@ -21,7 +21,6 @@ import pytest
 
 from etude.core.child_process import listen
 from etude.core.errors import EtudeError
-from etude.core.frame_calls import Answering
 from etude.core.transport import Frame, pack
 from etude.forge.katas.task_source import katas
 from etude.policies.scripted import scripted
@@ -91,8 +90,7 @@ async def served(folder: Path, name: str, **given: Any) -> AsyncIterator[tuple[S
     address = str(folder / name)
     async with await open_host("local", folder / f"{name}-store", [RUNNER]) as host:
         server = SandboxServer(host, ServerSettings(TOKEN, **{"places": 8, **given}))  # type: ignore[arg-type]
-        answering = Answering(server.handle, admit=server.admit)
-        await answering.listen(listen(Path(address)))
+        answering = await server.listen(listen(Path(address)))
         try:
             yield server, address
         finally:
@@ -140,7 +138,7 @@ def test_two_machines_share_sandboxes_and_a_broken_one_is_cordoned(
                 # A program that kills its own sandbox is believed only where the machine works.
                 held = next(iter(next(iter(first.sessions.values())).sandboxes.values()))
                 await held.sandbox.close()
-                monkeypatch.setattr(held.sandbox, "run", lambda *_, **__: broken_run())
+                monkeypatch.setattr(held.sandbox, "run_command", lambda *_, **__: broken_run())
                 failures = await asyncio.gather(*(each.run(["true"]) for each in on_a), return_exceptions=True)
                 assert "host" in [each.cause for each in failures if isinstance(each, SandboxFailure)]
                 for each in on_a:
