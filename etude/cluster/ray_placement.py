@@ -48,7 +48,7 @@ class RayPlacement:
         self.settings, self.home, self.lineage, self.say = settings, home.absolute(), lineage, say
         self.namespace = f"etude-{hashlib.sha256(str(self.home).encode()).hexdigest()[:16]}"
         self._roles: dict[str, Role] = {}
-        self._groups: dict[str, PlacementGroup] = {}
+        self._groups: dict[str, PlacementGroup] = {}  # of roles, and of programs that came later
         self._supervisors: dict[str, Any] = {}
         self._facts: dict[str, dict[str, Any]] = {}
         self._incarnations: dict[str, str] = {}  # of the process of each name that was started last
@@ -158,10 +158,14 @@ class RayPlacement:
             await asyncio.sleep(AGAIN)
 
     def _actor(self, name: str) -> Any:
-        role = self._roles[name.rpartition("-")[0]]
-        strategy = PlacementGroupSchedulingStrategy(
-            self._groups[role.name], placement_group_bundle_index=int(name.rpartition("-")[2])
-        )
+        role_name, _, number = name.rpartition("-")
+        role, place = self._roles[role_name], int(number)
+        group = role.name
+        if place >= role.count:  # it came while the run went on, and has room of its own
+            group, place = name, 0
+            if name not in self._groups:
+                self._groups[name] = self._group(Role(name, 1, role.gpus))
+        strategy = PlacementGroupSchedulingStrategy(self._groups[group], placement_group_bundle_index=place)
         bundle = self._bundle(role)
         return (
             ray.remote(ProgramSupervisor)
@@ -176,7 +180,7 @@ class RayPlacement:
                 num_gpus=bundle.get("GPU", 0),
                 scheduling_strategy=strategy,
             )
-            .remote(self.settings.orphan_seconds, role.name)
+            .remote(self.settings.orphan_seconds, group)
         )
 
     # Programs
@@ -264,6 +268,23 @@ class RayPlacement:
             common["GLOO_SOCKET_IFNAME"] = "lo"
         # Ray shows each program its own GPUs only, so each is the first of its own.
         return [common | {"RANK": str(rank), "LOCAL_RANK": "0"} for rank in range(size)]
+
+    async def give_back(self, name: str) -> None:
+        """The room of a program that came later is free; that of one of the first is kept for the run."""
+        (self.home / f"{name}.claim").unlink(missing_ok=True)  # one that cannot be reached ends its child
+        (self.home / name).unlink(missing_ok=True)
+        supervisor, group = self._supervisors.pop(name, None), self._groups.pop(name, None)
+
+        def end() -> None:
+            if supervisor is not None:
+                ray.kill(supervisor, no_restart=True)
+            if group is not None:
+                ray.util.remove_placement_group(group)
+
+        try:
+            await asyncio.wait_for(asyncio.to_thread(end), self.settings.place_seconds)
+        except (RayError, TimeoutError) as failed:
+            self.say(f"Ray did not take {name} back: {_line(failed)}")
 
     async def close(self) -> None:
         """Ends every program and its supervisor, and gives the room back."""

@@ -179,11 +179,12 @@ async def _open(
     broken = BrokenTasks(source, run.say)
     inside = RolloutEnvironment(host, engines.replicas, setup, recipe, broken, run.say, editions.setup, records)
     environment: RolloutEnvironment | WorkerPool = inside
-    supervisors = [*engines.supervisors]
+    supervisors = [*engines.supervisors.values()]
     if recipe.cluster.rollout_workers:
         environment = _workers(run, recipe, model, backend, inside, editions, source, placement, restarts)
         stack.push_async_callback(environment.close)
         await environment.open()
+        engines.replicas.on_change = environment.tell_engines
         supervisors += [worker.supervisor for worker in environment.workers]
     # entered last, so that its tasks end before what they use is closed
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
@@ -328,7 +329,7 @@ async def _launch(
         recipe.engine,
         recipe.cluster.engines,
         machine.device,
-        max(1, threads // recipe.cluster.engines),
+        max(1, threads // (recipe.cluster.engines + recipe.cluster.spare_engines)),
         board,
         lambda number: logs / f"engine{f'-{number}' if number else ''}-{version.lineage}.log",
         rl.start_seconds,
@@ -337,7 +338,7 @@ async def _launch(
         chain,
         interpreter(recipe.cluster.vllm_python) if vllm else "",
     )
-    engines = Engines(plan, version, placement, restarts)
+    engines = Engines(plan, version, placement, restarts, spares=recipe.cluster.spare_engines)
     launched: Sequence[Any] = await asyncio.gather(
         launch_learner(
             LearnerSpec(
@@ -364,7 +365,7 @@ async def _launch(
             verb_deadline=rl.learner_seconds,
             placement=placement,
         ),
-        *(supervisor.open() for supervisor in engines.supervisors),
+        *(supervisor.open() for supervisor in engines.supervisors.values()),
         return_exceptions=True,
     )
     # one may have started although the other did not, and has to be closed all the same
