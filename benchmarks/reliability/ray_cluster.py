@@ -7,10 +7,10 @@ Three `ray start`s are three nodes. `compare` trains the recipe nano from a fine
 turns, and counts the processor-seconds of our processes for each rollout, from the first step to the last: starting is
 left out. Ray's own processes are counted apart. `chaos` hits a run by SIGKILL again and again: driver, learner, an
 engine, a rollout worker, the raylet of a node, which another node then replaces, Ray's head (its GCS, which is started
-again with what it kept on the disk), and with --bucket the S3 server that the weights go through (moto, which comes
-back empty). A killed driver, also one that died with the head, is started again by the same command; everything else
-must come back by itself. At the end the journal must show that no group was lost and none was trained twice. Back at
-full speed means: every program is there again, and two further steps are trained.
+again and finds what it kept on the disk), and with --bucket the S3 server that the weights go through (moto, which
+comes back empty). A killed driver, also one that died with the head, is started again by the same command; everything
+else must come back by itself. At the end the journal must show that no group was lost and none was trained twice. Back
+at full speed means: every program is there again, and two further steps are trained.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NODES, CPUS = 3, 4  # of which any two have room for all programs
 MARK = "ETUDE_RAY_CLUSTER"  # in the environment of everything that the nodes start
 TICK = os.sysconf("SC_CLK_TCK")
 START = 120.0  # seconds for a node to be there
-HEAD_SECONDS = 5.0  # in which a driver that loses its raylet ends
+HEAD_SECONDS = 5.0  # in which a driver that does not outlive the head ends
 
 
 class Nodes:
@@ -74,7 +74,9 @@ class Nodes:
     def add(self, *options: str) -> None:
         begin = self.log.stat().st_size if self.log.exists() else 0
         ray = Path(sys.executable).with_name("ray")
-        fixed = [f"--num-cpus={CPUS}", "--object-store-memory=80000000", "--block", "--disable-usage-stats"]
+        fixed = [f"--num-cpus={CPUS}", "--object-store-memory=80000000", "--disable-usage-stats"]
+        # A node whose command waits for it ends with the first of its processes; the head's must outlive its GCS.
+        fixed += [] if "--head" in options else ["--block"]
         quiet = {"RAY_AUTH_MODE": "disabled", "RAY_agent_register_timeout_ms": "180000", MARK: str(self.folder)}
         # So that a head that is started again finds what the one before knew.
         quiet |= {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(self.folder / "gcs")}
@@ -89,31 +91,33 @@ class Nodes:
         self.nodes.append(node)
         end = time.monotonic() + START
         while "Ray runtime started" not in self.log.read_text()[begin:]:
-            if node.poll() is not None or time.monotonic() > end:
+            if node.poll() not in (None, 0) or time.monotonic() > end:
                 raise SystemExit(f"a node did not start:\n{self.log.read_text()[-2000:]}")
             time.sleep(0.1)
 
     def kill_head(self) -> int:
-        """The head's GCS, with which its whole node ends; another is started in its place. The pid of the killed."""
-        (pid,) = [each for each in children(self.nodes[0].pid) if "gcs_server" in command_of(each).partition("\0")[0]]
+        """The head's GCS, which is started again as it was. The pid of the killed."""
+        (pid,) = [pid for pid in self.left() if "gcs_server" in command_of(pid).partition("\0")[0]]
+        command = command_of(pid).rstrip("\0").split("\0")
+        variables = dict(each.split("=", 1) for each in _environment(pid).split("\0") if "=" in each)
         os.kill(pid, signal.SIGKILL)
-        self.nodes.pop(0).wait(START)
-        self.add(*self.head)
-        self.nodes.insert(0, self.nodes.pop())
+        with self.log.open("ab") as log:
+            self.nodes.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=variables))
         return pid
 
     def raylets(self) -> list[int]:
         """Of the nodes beside the head."""
         found = []
-        for node in self.nodes[1:]:
+        for node in self.nodes:
             for pid in children(node.pid):
                 if command_of(pid).partition("\0")[0].endswith("/raylet"):
                     found.append(pid)
         return found
 
     def close(self) -> None:
-        for node in self.nodes:
-            node.terminate()
+        for pid in self.left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         end = time.monotonic() + 20
         # Whatever a killed raylet left: everything that a node started has the mark.
         while (left := self.left()) and time.monotonic() < end:
@@ -316,7 +320,7 @@ def chaos(options: argparse.Namespace, folder: Path, nodes: Nodes, bucket: Bucke
         if kind == "driver":
             running.process.wait(DEADLINE)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            if kind == "head":  # a driver ends with the raylet of its own node, which may have been the head's
+            if kind == "head":  # whether a driver outlives it is not asked for: then it is resumed
                 running.process.wait(HEAD_SECONDS)
         if kind in ("driver", "head") and running.process.poll() is not None:
             facts["resumed"] = True

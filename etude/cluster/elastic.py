@@ -66,11 +66,11 @@ class ElasticEngines:
                 return
             self.watch(supervisor)
             self.say(f"{len(self.engines.own)} of {wanted} engines are there")
-        elif len(own) > wanted:
-            # The newest first: the oldest is the one that every evaluation has pinned.
-            left = await self.engines.leave(own[-1], self.drain_seconds)
+        # The newest first: the oldest is the one that every evaluation has pinned. One under way keeps its engines.
+        elif len(own) > wanted and (free := [each for each in own[1:] if each not in self.engines.replicas.leased]):
+            left = await self.engines.leave(free[-1], self.drain_seconds)
             late = f"; {left} rollouts had not left it, and go on from their recorded tokens" if left else ""
-            self.say(f"engine {own[-1]} was taken out, as {wanted} are wanted{late}")
+            self.say(f"engine {free[-1]} was taken out, as {wanted} are wanted{late}")
 
     async def _lent(self) -> None:
         paths = set(self.lent.glob("[!.]*"))

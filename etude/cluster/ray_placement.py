@@ -96,7 +96,8 @@ class RayPlacement:
         options: dict[str, Any] = {"namespace": self.namespace, "log_to_driver": False, "logging_level": logging.ERROR}
         if self.settings.address:
             return ray.init(address=self.settings.address, **options)
-        wanted = sum(role.count * self.settings.cpus for role in self._roles.values())
+        # Twice what is there at first: engines may be added, and these are numbers that Ray counts, not real cores.
+        wanted = 2 * sum(role.count * self.settings.cpus for role in self._roles.values())
         cores = max(process.available_cores(), int(wanted + 0.999))
         return ray.init(address="local", num_cpus=cores, include_dashboard=False, object_store_memory=STORE, **options)
 

@@ -47,6 +47,7 @@ class EngineReplicas:
         self.placement: Placement[int] = Placement(range(len(self.engines)))
         self.spares: set[int] = set()  # that are updated with the others, and not sampled from
         self._have_pin: set[int] = set()
+        self._lease_until = 0.0
         self._counted: dict[int, dict[str, float]] = {}  # what each said last of its work
         self._work: Counter[str] = Counter()
 
@@ -149,11 +150,23 @@ class EngineReplicas:
         await self._all(one)
         return found
 
-    async def pin(self, version: Version) -> PinnedReplicas:
-        """Keeps the present weights, which must be `version`, beside those that come; a policy that samples them."""
+    async def pin(self, version: Version, lease: float = 0.0) -> PinnedReplicas:
+        """Keeps the present weights, which must be `version`, beside those that come; a policy that samples them.
+
+        For `lease` seconds, or until `end_lease`, none of these engines should be taken out (`leased`).
+        """
+        self._lease_until = time.monotonic() + lease
         self.pinned, self._have_pin = version, {*self.present, *self.spares}
         await self._all(lambda engine: engine.pin(version))
         return PinnedReplicas(self, version)
+
+    @property
+    def leased(self) -> set[int]:
+        """Engines that an evaluation under way counts on."""
+        return set(self._have_pin) if time.monotonic() < self._lease_until else set()
+
+    def end_lease(self) -> None:
+        self._lease_until = 0.0
 
     async def health(self) -> None:
         await self._all(lambda engine: engine.health())

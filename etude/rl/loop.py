@@ -160,6 +160,8 @@ class Training:
         try:
             while not self.run.stopping and not self.out_of_time and not self.dispatcher.over:
                 if (groups := self.dispatcher.take()) is not None:
+                    if self.dispatcher.ready_rollouts is not None:
+                        await self.dispatcher.ready_rollouts.take(groups)
                     return groups
                 # Nothing is awaited between the look and this line, so no change is lost.
                 self.dispatcher.changed.clear()

@@ -37,6 +37,9 @@ class Client:
         await self._heard(version)
         return {}
 
+    async def pin(self, version: Version) -> None:
+        await self._heard(("pin", version))
+
     async def health(self) -> dict[str, Any]:
         await self._heard("health")
         return {"pending": 0}
@@ -126,6 +129,11 @@ def test_as_many_of_its_own_as_are_wanted_one_at_a_time(tmp_path: Path) -> None:
         # Each has the present version before anybody samples from it.
         assert all(SECOND in engine.asked for engine in at.engines.replicas.engines[1:])  # type: ignore[attr-defined]
         at.wanted = 1
+        # An evaluation under way keeps the engines that it began with.
+        await at.engines.replicas.pin(SECOND, lease=1000.0)
+        await at.elastic.look()
+        assert at.engines.own == [0, 1, 2]
+        at.engines.replicas.end_lease()
         for _ in range(3):
             await at.elastic.look()
         assert at.engines.own == [0] and at.counts == [2, 3, 2, 1]
