@@ -113,8 +113,7 @@ class Engines:
 
     async def close(self) -> None:
         await self.replicas.close()
-        for supervisor in self.supervisors.values():
-            await supervisor.close()
+        await asyncio.gather(*(supervisor.close() for supervisor in self.supervisors.values()))
 
     def _supervisor(self, number: int) -> Supervisor:
         async def on_death() -> None:

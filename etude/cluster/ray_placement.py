@@ -9,6 +9,7 @@ lease has run out, so two of one name never run side by side.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -35,6 +36,7 @@ from etude.core.tcp_address import FILE
 POLL = 5.0  # seconds that a supervisor waits for its child's end before it says that it lives
 AGAIN = 0.5  # seconds between two tries to reach a supervisor that Ray starts again
 KILLED = -9
+LOST = " lost"  # behind the claim of an incarnation whose end nobody saw: no supervisor renews it
 LOOPBACK = "127.0.0.1"
 STORE = 80 << 20  # bytes of Ray's object store on a cluster that is started here: nothing of ours goes through it
 
@@ -52,6 +54,7 @@ class RayPlacement:
         self._supervisors: dict[str, Any] = {}
         self._facts: dict[str, dict[str, Any]] = {}
         self._incarnations: dict[str, str] = {}  # of the process of each name that was started last
+        self._revoked: dict[str, float] = {}  # names whose process was lost, and since when it has no right to run
         self._starts = 0
 
     # Opening
@@ -198,8 +201,10 @@ class RayPlacement:
         # First: from here on whoever has an older one ends its child, wherever it is.
         self.claim(name, incarnation)
         supervisor = await self._supervisor(name)
-        if before and not await self._seen_to_end(supervisor, before):
-            await asyncio.sleep(self.settings.lease_seconds + 2 * RENEW)
+        since = self._revoked.pop(name, time.monotonic())
+        if before and not await self._seen_to_end(supervisor, before.removesuffix(LOST)):
+            left = since + self.settings.lease_seconds + 2 * RENEW - time.monotonic()
+            await asyncio.sleep(max(0.0, left))
         self._incarnations[name] = incarnation
         asked = {
             "incarnation": incarnation,
@@ -249,6 +254,13 @@ class RayPlacement:
         working = self.home / f".{name}.claim"
         working.write_text(incarnation)
         working.replace(self.home / f"{name}.claim")
+
+    def revoke(self, name: str, incarnation: str) -> None:
+        """That incarnation was lost. Its lease runs out from now on, and not only when the next one is started."""
+        with contextlib.suppress(OSError):  # a folder out of reach: then nobody can renew it either
+            if read_claim(self.home / f"{name}.claim") == incarnation:
+                self.claim(name, f"{incarnation}{LOST}")
+                self._revoked[name] = time.monotonic()
 
     def release(self, name: str, incarnation: str) -> None:
         """The end of that incarnation was seen: the next one need not wait for its lease."""
@@ -381,6 +393,7 @@ class RayProgram:
 
     def _lose(self, why: str) -> None:
         """Nobody saw its end. It ends with its lease; once the next is published, no answer of it is taken."""
+        self.placement.revoke(self.program.name, self.incarnation)
         self._how = self._how or f"on node {self._facts['node'][:8]} ({self._facts['host']}) was lost: {why}"
 
 

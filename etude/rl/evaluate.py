@@ -28,9 +28,8 @@ from etude.core import durable
 from etude.core.component import load_class
 from etude.core.errors import EtudeError
 from etude.core.policy import Policy, Version
-from etude.core.recipe import Recipe
+from etude.core.recipe import Recipe, to_dict
 from etude.core.run import Run
-from etude.core.transport import to_json
 from etude.forge.curriculum.sources import SOURCES, open_source
 from etude.rl.dispatcher import Dispatcher
 from etude.rl.groups import Rollout, compact
@@ -78,8 +77,8 @@ def harness_digest(recipe: Recipe, backend: str) -> str:
     found = hashlib.sha256()
     for file in sorted(file for part in CODE for file in (package / part).rglob("*.py")):
         found.update(f"{file.relative_to(package)}\0".encode() + file.read_bytes())
-    told = {name: getattr(recipe, name) for name in ("harness", "grader", "bench")}
-    found.update(json.dumps(to_json(told), sort_keys=True).encode() + backend.encode())
+    told = {name: section for name, section in to_dict(recipe).items() if name in ("harness", "grader", "bench")}
+    found.update(json.dumps(told, sort_keys=True).encode() + backend.encode())
     return found.hexdigest()[:16]
 
 
