@@ -73,7 +73,10 @@ class ElasticEngines:
             self.say(f"engine {free[-1]} was taken out, as {wanted} are wanted{late}")
 
     async def _lent(self) -> None:
-        paths = set(self.lent.glob("[!.]*"))
+        try:
+            paths = set(self.lent.glob("[!.]*"))
+        except OSError:
+            return  # a folder out of reach says nothing about the engines
         back = {path.with_name(path.name.removesuffix(GIVE_BACK)) for path in paths if path.name.endswith(GIVE_BACK)}
         addresses = [path for path in paths - back if not path.name.endswith(GIVE_BACK)]
         offered = {f"{FILE}{path}": _time(path) for path in addresses}

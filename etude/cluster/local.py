@@ -134,6 +134,9 @@ class Supervisor:
                 self.restarts.take(self.name, said)
                 try:
                     self._child = await self._start()
+                    if self._closing.is_set():  # it was taken out meanwhile
+                        await self._child.close(0)
+                        return
                     self.up.set()
                 except EtudeError as failed:
                     if self._closing.is_set():

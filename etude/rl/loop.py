@@ -232,8 +232,9 @@ class Training:
         try:
             return await self.environment.engine.update(self.version)
         except EtudeError as failed:
-            why = await self.learner.why_unpublished()
-            raise EtudeError(f"{failed}; the learner says: {why}") from None if why else failed
+            if not (why := await self.learner.why_unpublished()):
+                raise
+            raise EtudeError(f"{failed}; the learner says: {why}") from None
 
     def _reweigh(self, groups: list[RolloutGroup]) -> None:
         """New weights of the reward's parts count at once."""
