@@ -155,7 +155,11 @@ class Supervisor:
             await asyncio.sleep(LOOK)
             waited += LOOK
 
-    async def close(self, seconds: float = 10.0) -> None:
+    def end_watch(self) -> None:
+        """Whatever ends from here on is not started again."""
         self._closing.set()
+
+    async def close(self, seconds: float = 10.0) -> None:
+        self.end_watch()
         if self._child is not None:
             await self._child.close(seconds)

@@ -398,7 +398,10 @@ class RayProgram:
 
 
 async def _answer(reference: Any, seconds: float) -> str:
-    return str(await asyncio.wait_for(asyncio.wrap_future(reference.future()), max(0.1, seconds)))
+    # Not `wait_for`: in Python 3.11 that loses a cancellation which comes together with the answer, and a watch that was
+    # to end then goes on for ever.
+    async with asyncio.timeout(max(0.1, seconds)):
+        return str(await asyncio.wrap_future(reference.future()))
 
 
 def _line(failed: BaseException) -> str:

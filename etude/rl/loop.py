@@ -149,6 +149,8 @@ class Training:
         """Ends everything beside the loop."""
         self.dispatcher.close()
         self.evaluations.cancel()
+        for supervisor in (*self.supervisors, *self.engines.supervisors.values()):
+            supervisor.end_watch()
         for task in (*self.watches, self.probing, *([self.making] if self.making else [])):
             task.cancel()
 
